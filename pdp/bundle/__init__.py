@@ -1,0 +1,1 @@
+"""Bundles: policies, data and manifests as one file that an engine decides by."""

@@ -1,0 +1,140 @@
+"""One form for each JSON value: RFC 8785 bytes, and the digests made of them.
+
+Both engines are handed these bytes, so that `25000.0` and `25000`, duplicate keys or lone surrogates cannot be read
+differently by the one and the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from typing import Any, Final
+
+import orjson
+import rfc8785
+
+MAX_NUMBER: Final = 2**53 - 1
+"""Largest magnitude of a number: beyond it doubles are not exact and the engines disagree."""
+
+MAX_DEPTH: Final = 32
+"""Deepest nesting of objects and arrays in a request."""
+
+MAX_BYTES: Final = 1024 * 1024
+"""Largest request, in bytes of its canonical form."""
+
+# orjson formats numbers and strings as RFC 8785 does, with two exceptions, and is fifty times faster than rfc8785:
+# integral floats keep their ".0", and keys are sorted by code point where the RFC sorts by UTF-16 code unit (these
+# differ only beyond U+DFFF). tests/test_canonical.py compares the two on generated values.
+_INTEGRAL_FLOAT = re.compile(rb'(?:(?<=":)|(?<=[\[,])|^)-?\d+\.0(?=[,}\]]|$)')
+_BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
+
+
+class JsonValueError(ValueError):
+    """A value is not JSON as this system admits it. The message says what is wrong and where, as `a.b[2]`."""
+
+
+def check_json(value: Any, at: str = "", depth: int = 0) -> None:
+    """Check that `value` is made of finite, bounded, plain JSON.
+
+    Args:
+        value: what to check: None, bool, int, float, str, list, and dict with str keys, of exactly these types.
+        at: where the value stands, for messages.
+        depth: how many containers are around it.
+
+    Raises:
+        JsonValueError: another type, a number beyond 2^53-1 or not finite, a lone surrogate, too deep a nesting.
+    """
+    kind = type(value)
+    if kind is str:
+        if not value.isascii():
+            _check_text(value, at)
+    elif kind is int:
+        if not -MAX_NUMBER <= value <= MAX_NUMBER:
+            raise JsonValueError(f"{at or 'value'}: number beyond 2^53-1")
+    elif kind is dict:
+        if depth >= MAX_DEPTH:
+            raise JsonValueError(f"{at or 'value'}: nested deeper than {MAX_DEPTH} levels")
+        for key, item in value.items():
+            if type(key) is not str:
+                raise JsonValueError(f"{at or 'value'}: key {key!r:.40} is not a string")
+            if not key.isascii():
+                _check_text(key, at)
+            check_json(item, f"{at}.{key}" if at else key, depth + 1)
+    elif kind is list:
+        if depth >= MAX_DEPTH:
+            raise JsonValueError(f"{at or 'value'}: nested deeper than {MAX_DEPTH} levels")
+        for index, item in enumerate(value):
+            check_json(item, f"{at}[{index}]", depth + 1)
+    elif kind is float:
+        if not math.isfinite(value):
+            raise JsonValueError(f"{at or 'value'}: {value} is not a number of JSON")
+        if abs(value) > MAX_NUMBER:
+            raise JsonValueError(f"{at or 'value'}: number beyond 2^53-1")
+    elif value is not None and kind is not bool:
+        raise JsonValueError(f"{at or 'value'}: {kind.__name__} is not a type of JSON")
+
+
+def _check_text(text: str, at: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise JsonValueError(f"{at or 'value'}: lone surrogate in a string") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded as by `check_json`.
+
+    Raises:
+        JsonValueError: not JSON, or not JSON as this system admits it.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except JsonValueError:
+        raise
+    except RecursionError:
+        raise JsonValueError(f"value: nested deeper than {MAX_DEPTH} levels") from None
+    except UnicodeDecodeError:
+        raise JsonValueError("value: not UTF-8 text") from None
+    except ValueError as error:
+        raise JsonValueError(f"value: not JSON: {error}") from None
+    check_json(value)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise JsonValueError(f"value: key {key!r:.40} stands twice in one object")
+            seen.add(key)
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise JsonValueError(f"value: {name} is not a number of JSON")
+
+
+def canonical(value: Any) -> bytes:
+    """Return the RFC 8785 form of a value that `check_json` accepts.
+
+    Raises:
+        JsonValueError: the value cannot be serialised.
+    """
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        if (text.isascii() or not _BEYOND_SURROGATES.search(text.decode())) and not (
+            b".0" in text and _INTEGRAL_FLOAT.search(text)
+        ):
+            return text
+        return rfc8785.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise JsonValueError(f"value: {error}") from error
+
+
+def digest(data: bytes) -> str:
+    """Return `sha256:` and the hexadecimal SHA-256 of `data`."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -1,0 +1,1 @@
+"""A tool's contract: what is checked before any policy is asked."""

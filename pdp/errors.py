@@ -1,0 +1,124 @@
+"""What can go wrong, by whose fault it is; and how a fault in a file is shown.
+
+* PdpError                        pdp.error            base; every error has a stable `code`
+  - UsageError                    pdp.usage            a file or an option is wrong: the command line exits 2
+    - FileFaultsError             pdp.file_faults      one or more faults in one file, each with its place
+  - EngineError                   engine.unavailable   no decision could be had
+    - EngineTimeoutError          engine.timeout
+    - AnswerInvalidError          engine.answer_invalid
+  - BundleError                   bundle.invalid       a bundle that must not be used
+  - AuditError                    audit.write_failed   an event could not be recorded
+
+The codes of `EngineError` and `BundleError` are reason codes: the enforcement point turns the error into a DENY with
+exactly that code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class PdpError(Exception):
+    """Base of every error of this package. `code` is stable: logs and alerts key on it.
+
+    Args:
+        message: what is wrong and where, one line.
+        hint: what to do about it, or None.
+    """
+
+    code: ClassVar[str] = "pdp.error"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message} ({self.hint})"
+
+
+class UsageError(PdpError):
+    """The user's input cannot be used: a bad option, or a file that is missing, too large or malformed."""
+
+    code = "pdp.usage"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a file as editors understand it; `line` and `column` count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong at one place.
+
+    `warning` marks what is legal yet likely a mistake. `source` is the line of the file, for display under the
+    message with a caret; empty when it cannot be shown.
+    """
+
+    place: Place
+    message: str
+    hint: str | None = None
+    warning: bool = False
+    source: str = ""
+
+    def __str__(self) -> str:
+        kind = "warning: " if self.warning else ""
+        lines = [f"{self.place}: {kind}{self.message}"]
+        if self.source:
+            shown = self.source.expandtabs(1)
+            lines += [f"    {shown}", f"    {' ' * (self.place.column - 1)}^"]
+        if self.hint:
+            lines.append(f"    hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class FileFaultsError(UsageError):
+    """A file is faulty. All of its faults are in `faults`, in the order of their places."""
+
+    code = "pdp.file_faults"
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column)))
+        super().__init__("\n".join(str(fault) for fault in self.faults))
+
+
+class EngineError(PdpError):
+    """The engine gave no decision: it is not there, not ready, or refused the request."""
+
+    code = "engine.unavailable"
+
+
+class EngineTimeoutError(EngineError):
+    """The engine gave no decision within its deadline."""
+
+    code = "engine.timeout"
+
+
+class AnswerInvalidError(EngineError):
+    """The engine answered something that is not a decision."""
+
+    code = "engine.answer_invalid"
+
+
+class BundleError(PdpError):
+    """The bundle cannot be read, or must not be used."""
+
+    code = "bundle.invalid"
+
+
+class AuditError(PdpError):
+    """An audit event could not be written. Before an execution this is a DENY."""
+
+    code = "audit.write_failed"

@@ -1,0 +1,40 @@
+# METADATA
+# title: Approvals
+# description: A high risk tier and a commit to an external system need a person's approval.
+# schemas:
+#   - input: schema.request
+package authz.concerns.approvals
+
+import data.authz.lib.limits
+import data.authz.lib.manifest
+import data.authz.lib.reason
+
+# METADATA
+# title: Approval required
+# description: A person has to approve this call before it may run.
+# custom:
+#   code: approvals.required
+step_up contains reason.new(rego.metadata.rule(), {"approval": object.get(manifest.entry, "approval", {})}) if {
+	_needed
+	not _within_limits
+	count(limits.exceeded) == 0
+}
+
+# METADATA
+# title: Approval invalid
+# description: The request carries an approval that this policy cannot verify.
+# custom:
+#   code: approvals.invalid
+deny contains reason.new(rego.metadata.rule(), {}) if is_object(input.context.approval)
+
+# Anything but a tier that is known to be lower: an unknown one needs a person as well.
+_needed if not _lower_tier
+
+_needed if manifest.entry.effect_class == "commit-high"
+
+_lower_tier if manifest.entry.risk_tier in {"low", "medium"}
+
+_within_limits if {
+	manifest.entry.approval.unless_within_limits == true
+	limits.all_kept
+}

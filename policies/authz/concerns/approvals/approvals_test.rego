@@ -1,0 +1,66 @@
+package authz.concerns.approvals_test
+
+import data.authz.concerns.approvals
+import data.authz.lib.fixture_test as fixture
+
+_amount(value) := [{"op": "replace", "path": "/context/arguments/amount", "value": value}]
+
+_required(approval) := {["approvals.required", {"approval": approval}]}
+
+_unless(value) := object.union(fixture.entry.approval, {"unless_within_limits": value})
+
+_cases := {
+	"high tier within its limits": {"patch": [], "entry": {}, "step_up": set()},
+	"high tier above them: the limit says so already": {"patch": _amount(47500), "entry": {}, "step_up": set()},
+	"high tier without limits": {
+		"patch": [], "entry": {"limits": []},
+		"step_up": _required(fixture.entry.approval),
+	},
+	"high tier whose limits excuse nothing": {
+		"patch": [], "entry": {"approval": _unless(false)},
+		"step_up": _required(_unless(false)),
+	},
+	"a limited argument that is invalid excuses nothing": {
+		"patch": _amount("20000"), "entry": {},
+		"step_up": _required(fixture.entry.approval),
+	},
+	"medium tier": {"patch": [], "entry": {"risk_tier": "medium", "limits": []}, "step_up": set()},
+	"low tier": {"patch": [], "entry": {"risk_tier": "low", "limits": []}, "step_up": set()},
+	"a tier nobody knows": {
+		"patch": [], "entry": {"risk_tier": "extreme", "limits": []},
+		"step_up": _required(fixture.entry.approval),
+	},
+	"commit-high of a low tier": {
+		"patch": [], "entry": {"risk_tier": "low", "effect_class": "commit-high", "limits": []},
+		"step_up": _required(fixture.entry.approval),
+	},
+	"commit-low of a low tier": {
+		"patch": [], "entry": {"risk_tier": "low", "effect_class": "commit-low", "limits": []},
+		"step_up": set(),
+	},
+}
+
+test_required[name] if {
+	some name, case in _cases
+	found := approvals with input as fixture.changed(case.patch)
+		with data.manifests as fixture.manifests(case.entry, [])
+
+	fixture.brief(found.step_up) == case.step_up
+	found.deny == set()
+}
+
+# What is forgotten in the entry never takes the approval away.
+test_required_without[name] if {
+	some name in ["approval", "risk_tier"]
+	found := approvals.step_up with input as fixture.request
+		with data.manifests as fixture.manifests({"limits": []}, [name])
+
+	fixture.brief(found) == _required(object.get(object.remove(fixture.entry, [name]), "approval", {}))
+}
+
+test_an_approval_that_nothing_verifies if {
+	found := approvals.deny with input as fixture.changed([{"op": "replace", "path": "/context/approval", "value": {}}])
+		with data.manifests as fixture.manifests({}, [])
+
+	fixture.brief(found) == {["approvals.invalid", {}]}
+}

@@ -1,0 +1,75 @@
+package authz.concerns.delegation_test
+
+import data.authz.concerns.delegation
+import data.authz.lib.fixture_test as fixture
+
+_act(act) := {"op": "replace", "path": "/subject/properties/act", "value": act}
+
+_marked(values) := {"op": "add", "path": "/resource/properties/markings", "value": values}
+
+_purpose(value) := {"op": "replace", "path": "/context/purpose", "value": value}
+
+_payments(more) := object.union({"sub": "agent:payments", "scopes": ["payments.wire.initiate"]}, more)
+
+_exceeds(agent, what) := {["delegation.exceeds_agent", {"agent": agent, "exceeded": what}]}
+
+_cases := {
+	"nobody acts": {"patch": [], "entry": {}, "deny": set()},
+	"the agent holds the scope": {"patch": [_act(_payments({}))], "entry": {}, "deny": set()},
+	"the agent lacks it": {
+		"patch": [_act(_payments({"scopes": ["payments.lookup"]}))], "entry": {},
+		"deny": _exceeds("agent:payments", ["scopes"]),
+	},
+	"an agent without scopes has none": {
+		"patch": [_act({"sub": "agent:payments"})], "entry": {},
+		"deny": _exceeds("agent:payments", ["scopes"]),
+	},
+	"a tool without scopes asks nothing of the agent": {
+		"patch": [_act({"sub": "agent:payments"})], "entry": {"scopes": []},
+		"deny": set(),
+	},
+	"a nested agent counts as well": {
+		"patch": [_act(_payments({"act": {"sub": "agent:inner", "scopes": []}}))], "entry": {},
+		"deny": _exceeds("agent:inner", ["scopes"]),
+	},
+	"each agent is a finding of its own": {
+		"patch": [_act({"sub": "agent:outer", "act": {"sub": "agent:inner"}})], "entry": {},
+		"deny": (_exceeds("agent:outer", ["scopes"]) | _exceeds("agent:inner", ["scopes"])),
+	},
+	"clearances where the agent states none": {
+		"patch": [_act(_payments({})), _marked(["pii"])], "entry": {"markings": ["pii"]},
+		"deny": set(),
+	},
+	"clearances that it lacks": {
+		"patch": [_act(_payments({"clearances": ["other"]})), _marked(["pii"])], "entry": {"markings": ["pii"]},
+		"deny": _exceeds("agent:payments", ["clearances"]),
+	},
+	"clearances for markings that nobody knows": {
+		"patch": [_act(_payments({"clearances": []}))], "entry": {"markings": ["pii"]},
+		"deny": _exceeds("agent:payments", ["clearances"]),
+	},
+	"clearances that it holds": {
+		"patch": [_act(_payments({"clearances": ["pii"]}))], "entry": {"markings": ["pii"]},
+		"deny": set(),
+	},
+	"a purpose that it was not given": {
+		"patch": [_act(_payments({"purposes": ["payments.supplier"]})), _purpose("marketing")], "entry": {},
+		"deny": _exceeds("agent:payments", ["purposes"]),
+	},
+	"no purpose where it was given some": {
+		"patch": [_act(_payments({"purposes": ["payments.supplier"]}))], "entry": {},
+		"deny": _exceeds("agent:payments", ["purposes"]),
+	},
+	"a purpose that it was given": {
+		"patch": [_act(_payments({"purposes": ["payments.supplier"]})), _purpose("payments.supplier")], "entry": {},
+		"deny": set(),
+	},
+}
+
+test_delegation[name] if {
+	some name, case in _cases
+	found := delegation.deny with input as fixture.changed(case.patch)
+		with data.manifests as fixture.manifests(case.entry, [])
+
+	fixture.brief(found) == case.deny
+}

@@ -1,0 +1,60 @@
+# METADATA
+# title: Effects
+# description: |
+#   The only concern that grants. Each effect class has a gate, a list of clauses that all have to hold (tool pattern
+#   library, 9.2). "policy" is weighed by the decision, which sees every concern; the approval of commit-high is a
+#   STEP_UP of its own.
+# schemas:
+#   - input: schema.request
+package authz.concerns.effects
+
+import data.authz.lib.manifest
+import data.authz.lib.purpose
+import data.authz.lib.reason
+
+# METADATA
+# title: Gate satisfied
+# description: Every clause of the effect class's gate holds.
+# custom:
+#   code: effects.gate_satisfied
+allow contains reason.new(rego.metadata.rule(), {"effect_class": _class, "clauses": _clauses}) if {
+	every clause in _clauses {
+		_holds(clause)
+	}
+}
+
+# METADATA
+# title: Effect class unknown
+# description: The tool's entry states an effect class that this policy does not know.
+# custom:
+#   code: effects.unknown
+deny contains reason.new(rego.metadata.rule(), {"effect_class": _class}) if not _gates[_class]
+
+_class := object.get(manifest.entry, "effect_class", "unclassified")
+
+_gates := {
+	"pure": [],
+	"read-internal": ["scope"],
+	"read-external": ["scope", "purpose"],
+	"stage": ["scope"],
+	"commit-low": ["scope", "policy"],
+	"commit-high": ["scope", "policy"],
+	"unclassified": ["scope"],
+}
+
+# An extraction computes only, but it reads its source: it needs that source's scope (pattern 1).
+_clauses := ["scope"] if {
+	_class == "pure"
+	manifest.entry.pattern == "extraction"
+} else := _gates[_class]
+
+_holds("scope") if {
+	count(manifest.entry.scopes) > 0
+	every scope in manifest.entry.scopes {
+		scope in input.subject.properties.scopes
+	}
+}
+
+_holds("purpose") if purpose.allowed
+
+_holds("policy")

@@ -1,0 +1,24 @@
+# METADATA
+# title: Idempotency
+# description: A call that must not run twice carries a key that says which call it is.
+# schemas:
+#   - input: schema.request
+package authz.concerns.idempotency
+
+import data.authz.lib.manifest
+import data.authz.lib.reason
+
+# METADATA
+# title: Idempotency key missing
+# description: The tool needs an idempotency key, and the call carries none.
+# custom:
+#   code: idempotency.key_missing
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	manifest.entry.idempotency.required != false
+	not _keyed
+}
+
+_keyed if {
+	is_string(input.context.idempotency_key)
+	input.context.idempotency_key != ""
+}

@@ -1,0 +1,25 @@
+# METADATA
+# title: Limits
+# description: Up to its limit a call runs by itself; above, a person has to approve it. Equal is kept.
+# schemas:
+#   - input: schema.request
+package authz.concerns.limits
+
+import data.authz.lib.limits
+import data.authz.lib.reason
+
+# METADATA
+# title: Limit exceeded
+# description: The amount is above what the subject may do without approval.
+# custom:
+#   code: limits.exceeded
+step_up contains reason.new(rego.metadata.rule(), exceeded) if some exceeded in limits.exceeded
+
+# METADATA
+# title: Limited argument invalid
+# description: An argument under a limit is not a number of at least zero.
+# custom:
+#   code: limits.invalid
+deny contains reason.new(rego.metadata.rule(), {"limit": limit.limit, "argument": limit.argument}) if {
+	some limit in limits.invalid
+}

@@ -1,0 +1,85 @@
+package authz.concerns.limits_test
+
+import data.authz.concerns.limits
+import data.authz.lib.fixture_test as fixture
+
+_amount(value) := {"op": "replace", "path": "/context/arguments/amount", "value": value}
+
+_act(limits) := {
+	"op": "replace",
+	"path": "/subject/properties/act",
+	"value": object.union({"sub": "agent:payments", "scopes": []}, limits),
+}
+
+_exceeded(value) := {["limits.exceeded", {"limit": "wire.auto_approved", "argument": "amount", "value": value}]}
+
+_invalid := {["limits.invalid", {"limit": "wire.auto_approved", "argument": "amount"}]}
+
+_cases := {
+	"below": {"patch": [_amount(24999.99)], "step_up": set(), "deny": set()},
+	"equal is kept": {"patch": [_amount(25000)], "step_up": set(), "deny": set()},
+	"above": {"patch": [_amount(25000.01)], "step_up": _exceeded(25000.01), "deny": set()},
+	"zero": {"patch": [_amount(0)], "step_up": set(), "deny": set()},
+	"negative": {"patch": [_amount(-0.01)], "step_up": set(), "deny": _invalid},
+	"a string": {"patch": [_amount("20000")], "step_up": set(), "deny": _invalid},
+	"a boolean": {"patch": [_amount(true)], "step_up": set(), "deny": _invalid},
+	"null": {"patch": [_amount(null)], "step_up": set(), "deny": _invalid},
+	"absent": {
+		"patch": [{"op": "remove", "path": "/context/arguments/amount"}],
+		"step_up": set(), "deny": _invalid,
+	},
+	"no arguments": {"patch": [{"op": "remove", "path": "/context/arguments"}], "step_up": set(), "deny": _invalid},
+	"a subject without the limit approves nothing by itself": {
+		"patch": [{"op": "replace", "path": "/subject/properties/limits", "value": {"other": 1000000}}],
+		"step_up": _exceeded(20000), "deny": set(),
+	},
+	"a subject without any limits": {
+		"patch": [{"op": "remove", "path": "/subject/properties/limits"}],
+		"step_up": _exceeded(20000), "deny": set(),
+	},
+	"an agent that states no limits has the subject's": {"patch": [_act({})], "step_up": set(), "deny": set()},
+	"an agent with a lower limit": {
+		"patch": [_act({"limits": {"wire.auto_approved": 19999}})],
+		"step_up": _exceeded(20000), "deny": set(),
+	},
+	"an agent's higher limit adds nothing": {
+		"patch": [_amount(30000), _act({"limits": {"wire.auto_approved": 50000}})],
+		"step_up": _exceeded(30000), "deny": set(),
+	},
+	"an agent that states others": {
+		"patch": [_act({"limits": {"other": 50000}})],
+		"step_up": _exceeded(20000), "deny": set(),
+	},
+	"the agent's agent counts as well": {
+		"patch": [_act({"act": {"sub": "agent:inner", "limits": {"wire.auto_approved": 1}}})],
+		"step_up": _exceeded(20000), "deny": set(),
+	},
+}
+
+test_limits[name] if {
+	some name, case in _cases
+	found := limits with input as fixture.changed(case.patch)
+		with data.manifests as fixture.manifests({}, [])
+
+	fixture.brief(found.step_up) == case.step_up
+	fixture.brief(found.deny) == case.deny
+}
+
+# Two limits are two findings: one kept, one exceeded, one of an argument that is not there.
+test_each_limit_counts if {
+	found := limits with input as fixture.request with data.manifests as fixture.manifests(
+		{"limits": [
+			{"limit": "wire.auto_approved", "argument": "amount"},
+			{"limit": "wire.daily", "argument": "amount"},
+			{"limit": "wire.fee", "argument": "fee"},
+		]},
+		[],
+	)
+
+	fixture.brief(found.step_up) == {["limits.exceeded", {
+		"limit": "wire.daily",
+		"argument": "amount",
+		"value": 20000,
+	}]}
+	fixture.brief(found.deny) == {["limits.invalid", {"limit": "wire.fee", "argument": "fee"}]}
+}

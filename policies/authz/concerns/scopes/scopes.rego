@@ -1,0 +1,25 @@
+# METADATA
+# title: Scopes
+# description: The subject holds every scope that the tool needs. This concern only restricts; it never allows.
+# schemas:
+#   - input: schema.request
+package authz.concerns.scopes
+
+import data.authz.lib.manifest
+import data.authz.lib.reason
+
+# METADATA
+# title: Scope missing
+# description: The subject does not hold every scope that the tool needs.
+# custom:
+#   code: scopes.missing
+deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
+	missing := [scope |
+		some scope in manifest.entry.scopes
+		not _held(scope)
+	]
+	count(missing) > 0
+}
+
+# A function of its own: `not scope in input.a.b` is undefined, not true, where the attribute is absent.
+_held(scope) if scope in input.subject.properties.scopes

@@ -1,0 +1,189 @@
+# METADATA
+# title: Authorization decision
+# description: |
+#   Combines every concern, ours under `authz.concerns` and the user's under `custom.concerns`, by deny-overrides:
+#   DENY > STEP_UP > ALLOW, and DENY when nothing allows.
+package authz
+
+import data.authz.lib.reason
+import data.authz.lib.shape
+
+# METADATA
+# title: Decision
+# description: The one document that enforcement points query. It is always defined.
+# entrypoint: true
+decision := {
+	"verdict": _verdict,
+	"reasons": _reasons,
+	"obligations": _obligations,
+	"bundle": _bundle,
+}
+
+default _verdict := "DENY"
+
+_verdict := "STEP_UP" if {
+	count(_deny) == 0
+	count(_step_up) > 0
+}
+
+_verdict := "ALLOW" if {
+	count(_deny) == 0
+	count(_step_up) == 0
+}
+
+_reasons := _deny if _verdict == "DENY"
+
+_reasons := _step_up if _verdict == "STEP_UP"
+
+_reasons := _allow if _verdict == "ALLOW"
+
+# Concerns are found by their path, so that a new concern is a new folder and nothing else. `shape.valid` stands first
+# wherever they are asked: a builtin that met a wrong type would fail the whole decision in OPA, and not in WebAssembly.
+
+# What denies. `nothing_allows` only when nobody denies, so that a missing scope is exactly `scopes.missing`.
+_deny := _refusals if count(_refusals) > 0
+
+else := {_nothing_allows} if not _granted
+
+else := set()
+
+_refusals contains _request_invalid if not shape.valid
+
+_refusals contains _counted(item, concern) if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].deny
+}
+
+_refusals contains _counted(item, concern) if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].deny
+}
+
+_refusals contains _malformed(concern) if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].step_up
+	not reason.well_formed(item, concern)
+}
+
+_refusals contains _malformed(concern) if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].step_up
+	not reason.well_formed(item, concern)
+}
+
+# METADATA
+# title: Concern not loaded
+# description: A concern that the configuration requires is not in the bundle.
+# scope: rule
+# custom:
+#   code: decision.concern_not_loaded
+_refusals contains reason.new(rego.metadata.rule(), {"concern": concern}) if {
+	shape.valid
+	some concern in ({name | some name in _required} - _loaded)
+}
+
+# A bundle without the list is as incomplete as one without the concerns: null stands for "all of them".
+default _required := [null]
+
+_required := data.config.required_concerns if is_array(data.config.required_concerns)
+
+# A set of the names found, and never `not data.authz.concerns[name]`, which is wrong in WebAssembly.
+_loaded contains concern if data.authz.concerns[concern].deny
+
+_loaded contains concern if data.authz.concerns[concern].step_up
+
+_loaded contains concern if data.authz.concerns[concern].allow
+
+_loaded contains concern if data.custom.concerns[concern].deny
+
+_loaded contains concern if data.custom.concerns[concern].step_up
+
+_loaded contains concern if data.custom.concerns[concern].allow
+
+_step_up contains item if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].step_up
+	reason.well_formed(item, concern)
+}
+
+_step_up contains item if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].step_up
+	reason.well_formed(item, concern)
+}
+
+_allow contains item if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].allow
+	reason.well_formed(item, concern)
+}
+
+_allow contains item if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].allow
+	reason.well_formed(item, concern)
+}
+
+# Only the concern `effects` grants. Any other allow, a user's included, is no more than the clause "policy" of a gate.
+_granted if {
+	some grant in data.authz.concerns.effects.allow
+	reason.well_formed(grant, "effects")
+	_clauses_hold(grant.details.clauses)
+}
+
+_clauses_hold(clauses) if not "policy" in clauses
+
+_clauses_hold(_) if {
+	some item in _allow
+	not startswith(item.code, "effects.")
+}
+
+_counted(item, concern) := item if reason.well_formed(item, concern)
+
+else := _malformed(concern)
+
+# METADATA
+# title: Request invalid
+# description: The request does not have the shape of the schema, so concerns could misread it.
+# custom:
+#   code: decision.request_invalid
+_request_invalid := reason.new(rego.metadata.rule(), {})
+
+# METADATA
+# title: Nothing allows
+# description: No rule grants this call.
+# custom:
+#   code: decision.nothing_allows
+_nothing_allows := reason.new(rego.metadata.rule(), {})
+
+# METADATA
+# title: Reason malformed
+# description: A concern denied or stepped up with something that is not a reason of its own.
+# custom:
+#   code: decision.reason_malformed
+_malformed(concern) := reason.new(rego.metadata.rule(), {"concern": concern})
+
+# Obligations name the verdict that they belong to; those of other verdicts are dropped.
+_obligations contains obligation if {
+	shape.valid
+	some obligation in data.authz.concerns[_].obligations
+	obligation.on == _verdict
+}
+
+_obligations contains obligation if {
+	shape.valid
+	some obligation in data.custom.concerns[_].obligations
+	obligation.on == _verdict
+}
+
+default _bundle := null
+
+_bundle := data.config.bundle

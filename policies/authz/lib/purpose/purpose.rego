@@ -1,0 +1,29 @@
+# METADATA
+# title: Purpose
+# description: Whether the call states a purpose, and whether the tool may be used for it.
+# schemas:
+#   - input: schema.request
+package authz.lib.purpose
+
+import data.authz.lib.manifest
+
+# METADATA
+# title: Stated
+# description: The call states a purpose.
+stated if {
+	is_string(input.context.purpose)
+	input.context.purpose != ""
+}
+
+# METADATA
+# title: Allowed
+# description: The call states a purpose, and the tool's entry names it or names none at all.
+allowed if {
+	stated
+	not manifest.entry.purposes
+}
+
+allowed if {
+	stated
+	input.context.purpose in manifest.entry.purposes
+}

@@ -1,0 +1,26 @@
+# METADATA
+# title: Reasons
+# description: Builds and checks reason objects, so that their shape lives in one place.
+package authz.lib.reason
+
+# METADATA
+# title: New reason
+# description: |
+#   Takes the code and the message from the calling rule's METADATA. Total on purpose: a deny whose annotation was
+#   forgotten still denies.
+new(metadata, details) := {
+	"code": object.get(metadata, ["custom", "code"], "reason.unnamed"),
+	"message": object.get(metadata, "description", ""),
+	"details": details,
+}
+
+# METADATA
+# title: Well formed
+# description: The object is a reason whose code belongs to the concern.
+well_formed(found, concern) if {
+	is_object(found)
+	is_string(found.code)
+	startswith(found.code, concat("", [concern, "."]))
+	is_string(found.message)
+	is_object(found.details)
+}

@@ -1,0 +1,26 @@
+package authz.lib.reason_test
+
+import data.authz.lib.reason
+
+test_a_forgotten_annotation_still_yields_a_reason if {
+	reason.new({}, {"k": 1}) == {"code": "reason.unnamed", "message": "", "details": {"k": 1}}
+}
+
+_well := {"code": "limits.exceeded", "message": "", "details": {}}
+
+_malformed := {
+	"another concern's": object.union(_well, {"code": "scopes.missing"}),
+	"a prefix only": object.union(_well, {"code": "limitsexceeded"}),
+	"no code": object.remove(_well, ["code"]),
+	"code not a string": object.union(_well, {"code": 1}),
+	"message not a string": object.union(_well, {"message": null}),
+	"details not an object": object.union(_well, {"details": []}),
+	"not an object": "limits.exceeded",
+}
+
+test_well_formed if reason.well_formed(_well, "limits")
+
+test_malformed[name] if {
+	some name, found in _malformed
+	not reason.well_formed(found, "limits")
+}

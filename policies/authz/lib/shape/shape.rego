@@ -1,0 +1,102 @@
+# METADATA
+# title: The request's shape
+# description: |
+#   A builtin that meets a wrong type is an error in OPA and undefined in WebAssembly, and a deny that leans on it is
+#   lost. So the whole request is checked before any concern reads it. `json.match_schema` would say the same in
+#   fewer lines, but it is not native in WebAssembly.
+# schemas:
+#   - input: schema.request
+package authz.lib.shape
+
+import data.authz.lib.number
+
+# METADATA
+# title: Valid
+# description: Subject, action, resource and context are there and of the right types.
+valid if {
+	_named(input.subject.type)
+	_named(input.subject.id)
+	_subject_valid(input.subject.properties)
+	_named(input.action.name)
+	_named(input.action.properties.tool)
+	_named(input.action.properties.manifest_version)
+	_named(input.action.properties.manifest_digest)
+	_named(input.resource.type)
+	_named(input.resource.id)
+	_strings(input.resource.properties, "markings")
+	_context_valid(input.context)
+}
+
+_named(value) if {
+	is_string(value)
+	value != ""
+}
+
+_subject_valid(properties) if {
+	_strings(properties, "scopes")
+	_strings(properties, "clearances")
+	_strings(properties, "roles")
+	_limits_valid(properties)
+	_entitlements_valid(object.get(properties, "entitlements", {}))
+	_agents_valid(object.get(properties, "act", null))
+}
+
+_entitlements_valid(entitlements) if {
+	_strings(entitlements, "corpora")
+	_strings(entitlements, "documents")
+}
+
+_limits_valid(holder) if {
+	limits := object.get(holder, "limits", {})
+	is_object(limits)
+	every limit in limits {
+		number.at_most(0, limit)
+	}
+}
+
+_agents_valid(null)
+
+_agents_valid(act) if {
+	is_object(act)
+	object.get(act, ["act", "act", "act", "act"], null) == null
+	every depth in [[], ["act"], ["act", "act"], ["act", "act", "act"]] {
+		_agent_valid(object.get(act, depth, null))
+	}
+}
+
+_agent_valid(null)
+
+_agent_valid(agent) if {
+	_named(agent.sub)
+	_strings(agent, "scopes")
+	_strings(agent, "clearances")
+	_strings(agent, "purposes")
+	_limits_valid(agent)
+}
+
+_context_valid(context) if {
+	is_object(context)
+	is_object(object.get(context, "arguments", {}))
+	every name in ["agent", "call_digest", "idempotency_key", "purpose", "request_id", "run_id", "time"] {
+		_text_or_null(object.get(context, name, null))
+	}
+	_approval_valid(object.get(context, "approval", null))
+}
+
+_approval_valid(null)
+
+_approval_valid(approval) if is_object(approval)
+
+_text_or_null(null)
+
+_text_or_null(value) if is_string(value)
+
+# Absent is the empty list; anything but a list of strings is not.
+_strings(holder, name) if {
+	is_object(holder)
+	values := object.get(holder, name, [])
+	is_array(values)
+	every value in values {
+		is_string(value)
+	}
+}

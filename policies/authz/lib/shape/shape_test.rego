@@ -1,0 +1,141 @@
+package authz.lib.shape_test
+
+import data.authz.lib.fixture_test as fixture
+import data.authz.lib.shape
+
+_valid := {
+	"whole": [],
+	"subject without attributes": [{"op": "replace", "path": "/subject/properties", "value": {}}],
+	"resource with markings": [{"op": "add", "path": "/resource/properties/markings", "value": ["pii"]}],
+	"context without anything": [{"op": "replace", "path": "/context", "value": {}}],
+	"an approval": [{"op": "replace", "path": "/context/approval", "value": {}}],
+	"an agent": [_act({"sub": "agent:a"})],
+	"four agents": [_act({"sub": "a", "act": {"sub": "b", "act": {"sub": "c", "act": {"sub": "d"}}}})],
+	"unknown attributes": [{"op": "add", "path": "/subject/properties/tenant", "value": 7}],
+	"a limit of zero": [{"op": "replace", "path": "/subject/properties/limits", "value": {"a": 0}}],
+}
+
+_act(value) := {"op": "replace", "path": "/subject/properties/act", "value": value}
+
+# Every required attribute, each replaced by every one of these.
+_not_a_name := [null, "", 1, true, [], {}]
+
+_names := [
+	"/subject/type",
+	"/subject/id",
+	"/action/name",
+	"/action/properties/tool",
+	"/action/properties/manifest_version",
+	"/action/properties/manifest_digest",
+	"/resource/type",
+	"/resource/id",
+]
+
+_not_strings := [null, "pii", 1, true, {}, {"pii": true}, [1], ["pii", null]]
+
+_string_lists := [
+	"/subject/properties/scopes",
+	"/subject/properties/clearances",
+	"/subject/properties/roles",
+	"/subject/properties/entitlements/corpora",
+	"/subject/properties/entitlements/documents",
+	"/resource/properties/markings",
+]
+
+_not_objects := [null, "x", 1, true, [], ["x"]]
+
+_objects := [
+	"/subject/properties",
+	"/subject/properties/limits",
+	"/subject/properties/entitlements",
+	"/action/properties",
+	"/resource/properties",
+	"/context",
+	"/context/arguments",
+]
+
+_not_texts := [1, true, [], {}]
+
+_texts := [
+	"/context/agent",
+	"/context/call_digest",
+	"/context/idempotency_key",
+	"/context/purpose",
+	"/context/request_id",
+	"/context/run_id",
+	"/context/time",
+]
+
+_not_limits := ["25000", null, true, -1, [], {}]
+
+_not_agents := [
+	"agent:a",
+	1,
+	true,
+	[],
+	{},
+	{"sub": ""},
+	{"sub": 1},
+	{"sub": "a", "scopes": "x"},
+	{"sub": "a", "scopes": null},
+	{"sub": "a", "clearances": [1]},
+	{"sub": "a", "purposes": {}},
+	{"sub": "a", "limits": []},
+	{"sub": "a", "limits": {"l": "1"}},
+	{"sub": "a", "act": "b"},
+	{"sub": "a", "act": {}},
+	{"sub": "a", "act": {"sub": "b", "act": {"sub": "c", "act": {"sub": "d", "act": {"sub": "e"}}}}},
+]
+
+_invalid contains [{"op": "add", "path": path, "value": value}] if {
+	some path in _names
+	some value in _not_a_name
+}
+
+_invalid contains [{"op": "remove", "path": path}] if some path in _names
+
+_invalid contains [{"op": "add", "path": path, "value": value}] if {
+	some path in _string_lists
+	some value in _not_strings
+}
+
+_invalid contains [{"op": "replace", "path": path, "value": value}] if {
+	some path in _objects
+	some value in _not_objects
+}
+
+_invalid contains [{"op": "remove", "path": path}] if {
+	some path in ["/subject/properties", "/action/properties", "/resource/properties", "/context"]
+}
+
+_invalid contains [{"op": "add", "path": path, "value": value}] if {
+	some path in _texts
+	some value in _not_texts
+}
+
+_invalid contains [{"op": "add", "path": "/subject/properties/limits/x", "value": value}] if {
+	some value in _not_limits
+}
+
+_invalid contains [_act(value)] if some value in _not_agents
+
+_invalid contains [{"op": "add", "path": "/context/approval", "value": value}] if {
+	some value in ["granted", 1, true, []]
+}
+
+test_valid[name] if {
+	some name, patch in _valid
+	shape.valid with input as fixture.changed(patch)
+}
+
+test_invalid[name] if {
+	some patch in _invalid
+	name := json.marshal(patch)
+	not shape.valid with input as fixture.changed(patch)
+}
+
+test_not_even_an_object[name] if {
+	some value in [null, [], "x", 1, {}]
+	name := json.marshal(value)
+	not shape.valid with input as value
+}
