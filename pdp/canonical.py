@@ -50,30 +50,34 @@ def check_json(value: Any, at: str = "", depth: int = 0) -> None:
     if kind is str:
         if not value.isascii():
             _check_text(value, at)
-    elif kind is int:
-        if not -MAX_NUMBER <= value <= MAX_NUMBER:
-            raise JsonValueError(f"{at or 'value'}: number beyond 2^53-1")
-    elif kind is dict:
+    elif kind is int or kind is float:
+        _check_number(value, at)
+    elif kind is dict or kind is list:
         if depth >= MAX_DEPTH:
             raise JsonValueError(f"{at or 'value'}: nested deeper than {MAX_DEPTH} levels")
-        for key, item in value.items():
-            if type(key) is not str:
-                raise JsonValueError(f"{at or 'value'}: key {key!r:.40} is not a string")
-            if not key.isascii():
-                _check_text(key, at)
-            check_json(item, f"{at}.{key}" if at else key, depth + 1)
-    elif kind is list:
-        if depth >= MAX_DEPTH:
-            raise JsonValueError(f"{at or 'value'}: nested deeper than {MAX_DEPTH} levels")
-        for index, item in enumerate(value):
-            check_json(item, f"{at}[{index}]", depth + 1)
-    elif kind is float:
-        if not math.isfinite(value):
-            raise JsonValueError(f"{at or 'value'}: {value} is not a number of JSON")
-        if abs(value) > MAX_NUMBER:
-            raise JsonValueError(f"{at or 'value'}: number beyond 2^53-1")
+        if kind is list:
+            for index, item in enumerate(value):
+                check_json(item, f"{at}[{index}]", depth + 1)
+        else:
+            for key, item in value.items():
+                _check_key(key, at)
+                check_json(item, f"{at}.{key}" if at else key, depth + 1)
     elif value is not None and kind is not bool:
         raise JsonValueError(f"{at or 'value'}: {kind.__name__} is not a type of JSON")
+
+
+def _check_number(value: float, at: str) -> None:
+    if not math.isfinite(value):
+        raise JsonValueError(f"{at or 'value'}: {value} is not a number of JSON")
+    if not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise JsonValueError(f"{at or 'value'}: number beyond 2^53-1")
+
+
+def _check_key(key: Any, at: str) -> None:
+    if type(key) is not str:
+        raise JsonValueError(f"{at or 'value'}: key {key!r:.40} is not a string")
+    if not key.isascii():
+        _check_text(key, at)
 
 
 def _check_text(text: str, at: str) -> None:
@@ -83,13 +87,19 @@ def _check_text(text: str, at: str) -> None:
         raise JsonValueError(f"{at or 'value'}: lone surrogate in a string") from None
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, depth: int = 0) -> Any:
     """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded as by `check_json`.
+
+    Args:
+        text: the JSON text; bytes are UTF-8.
+        depth: how many containers the value will stand in.
 
     Raises:
         JsonValueError: not JSON, or not JSON as this system admits it.
     """
     try:
+        # Decoded here, since json would guess UTF-16 from the first bytes.
+        text = text.decode() if isinstance(text, bytes) else text
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except JsonValueError:
         raise
@@ -99,7 +109,7 @@ def parse_json(text: str | bytes) -> Any:
         raise JsonValueError("value: not UTF-8 text") from None
     except ValueError as error:
         raise JsonValueError(f"value: not JSON: {error}") from None
-    check_json(value)
+    check_json(value, depth=depth)
     return value
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from pdp.canonical import MAX_BYTES, JsonValueError, canonical, check_json
 
@@ -36,20 +36,27 @@ class Request(_Frozen):
     resource: Entity
     context: dict[str, Any]
 
-    def canonical(self) -> bytes:
-        """Return the RFC 8785 bytes that every engine is handed.
+    @model_validator(mode="after")
+    def _is_json(self) -> Self:
+        check_json(self.as_json())
+        return self
 
-        Raises:
-            JsonValueError: not JSON within the bounds of `pdp.canonical`, or larger than 1 MiB.
-        """
-        value = {
+    def as_json(self) -> dict[str, Any]:
+        """Return the request as plain JSON, as Rego sees it."""
+        return {
             "subject": self.subject.__dict__,
             "action": self.action.__dict__,
             "resource": self.resource.__dict__,
             "context": self.context,
         }
-        check_json(value)
-        body = canonical(value)
+
+    def canonical(self) -> bytes:
+        """Return the RFC 8785 bytes that every engine is handed.
+
+        Raises:
+            JsonValueError: larger than 1 MiB.
+        """
+        body = canonical(self.as_json())
         if len(body) > MAX_BYTES:
             raise JsonValueError(f"value: the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
         return body

@@ -131,6 +131,7 @@ test_loaded[name] if {
 # One test pins the whole document, so that a change of its shape is deliberate.
 test_whole_document if {
 	decision := authz.decision with data.authz.concerns as {"effects": {"allow": set()}}
+		with data.custom.concerns as {}
 		with data.config as _config
 		with input as fixture.request
 
@@ -169,7 +170,9 @@ test_invalid_request if {
 
 # What a deployment without any configuration answers, whatever the request.
 test_no_configuration if {
-	decision := authz.decision with input as fixture.request with data.manifests as fixture.manifests({}, [])
+	decision := authz.decision with input as fixture.request
+		with data.custom.concerns as {}
+		with data.manifests as fixture.manifests({}, [])
 
 	fixture.brief(decision.reasons) == {["decision.concern_not_loaded", {"concern": null}]}
 	decision.bundle == null
@@ -184,6 +187,7 @@ _amounts := {
 test_the_wire[amount] if {
 	some amount, expected in _amounts
 	decision := authz.decision with data.config as _config
+		with data.custom.concerns as {}
 		with data.manifests as fixture.manifests({}, [])
 		with input as fixture.changed([{"op": "replace", "path": "/context/arguments/amount", "value": amount}])
 

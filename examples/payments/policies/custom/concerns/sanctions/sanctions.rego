@@ -1,0 +1,21 @@
+# METADATA
+# title: Sanctions
+# description: |
+#   No money moves to a beneficiary who has not been screened. This concern is the example's own: it adds a reason to
+#   deny and can grant nothing.
+package custom.concerns.sanctions
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Beneficiary not clear
+# description: The beneficiary's sanctions screening is missing or not clear.
+# custom:
+#   code: sanctions.not_clear
+deny contains reason.new(rego.metadata.rule(), {"status": object.get(input.context, "sanctions_status", null)}) if {
+	input.action.name == "initiate_wire"
+	not _clear
+}
+
+# A rule of its own, so that a status which is absent is not clear.
+_clear if input.context.sanctions_status == "clear"

@@ -1,0 +1,87 @@
+"""Policy decisions for the tool calls of AI agents.
+
+    from pdp import Pep, Session
+
+    pep = Pep.from_files("manifest.json", governance="governance.yaml")
+    session = Session(claims={"sub": "officer-123", "emts": {"payments.lookup": True}})
+    evaluation = pep.decide({"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme"}}, session)
+    print(evaluation.verdict, evaluation.codes)
+
+What is listed in `__all__` is the public interface; it is imported when it is first used, so that `import pdp` is cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pdp.audit import AuditEvent, AuditLog, FileAudit, MemoryAudit
+    from pdp.decision import Decision, Obligation, Reason, Verdict
+    from pdp.engine.embedded import EmbeddedEngine
+    from pdp.engine.protocol import Engine
+    from pdp.engine.sidecar import SidecarEngine
+    from pdp.errors import PdpError
+    from pdp.pep import Evaluation, Pep, ToolDeniedError
+    from pdp.proposal import Outcome, Proposal
+    from pdp.request import Request
+    from pdp.session import Session
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AuditEvent": "pdp.audit",
+    "AuditLog": "pdp.audit",
+    "Decision": "pdp.decision",
+    "EmbeddedEngine": "pdp.engine.embedded",
+    "Engine": "pdp.engine.protocol",
+    "Evaluation": "pdp.pep",
+    "FileAudit": "pdp.audit",
+    "MemoryAudit": "pdp.audit",
+    "Obligation": "pdp.decision",
+    "Outcome": "pdp.proposal",
+    "PdpError": "pdp.errors",
+    "Pep": "pdp.pep",
+    "Proposal": "pdp.proposal",
+    "Reason": "pdp.decision",
+    "Request": "pdp.request",
+    "Session": "pdp.session",
+    "SidecarEngine": "pdp.engine.sidecar",
+    "ToolDeniedError": "pdp.pep",
+    "Verdict": "pdp.decision",
+}
+
+__all__ = [
+    "AuditEvent",
+    "AuditLog",
+    "Decision",
+    "EmbeddedEngine",
+    "Engine",
+    "Evaluation",
+    "FileAudit",
+    "MemoryAudit",
+    "Obligation",
+    "Outcome",
+    "PdpError",
+    "Pep",
+    "Proposal",
+    "Reason",
+    "Request",
+    "Session",
+    "SidecarEngine",
+    "ToolDeniedError",
+    "Verdict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pdp' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,256 @@
+"""What happened, in order and provably so: one event before a tool runs and one after, each chained to the last.
+
+Every event holds the hash of the one before, so that a change in the middle shows. Payloads are not in it: arguments
+and results stand as keyed digests (HMAC-SHA-256 with the stream's key, since small payloads could be guessed).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import os
+import threading
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from pdp.canonical import JsonValueError, canonical
+from pdp.errors import AuditError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GENESIS: Final = "sha256:" + "0" * 64
+"""`prev_hash` of the first event of a stream."""
+
+_TAIL_BYTES: Final = 1024 * 1024
+_KEY_BYTES: Final = 32
+
+
+class AuditEvent(NamedTuple):
+    """One event, as design.md lists it; None where it does not apply.
+
+    The log adds `seq` (from 0), `prev_hash` and `hash` (SHA-256 of the RFC 8785 form of all other fields).
+    """
+
+    time: str
+    type: str
+    request_id: str | None = None
+    tool_call_id: str | None = None
+    run_id: str | None = None
+    subject: str | None = None
+    agent: str | None = None
+    tool: str | None = None
+    manifest_version: str | None = None
+    manifest_digest: str | None = None
+    arguments_digest: str | None = None
+    status: str | None = None
+    rejection: str | None = None
+    verdict: str | None = None
+    codes: tuple[str, ...] = ()
+    decision_id: str | None = None
+    bundle_revision: str | None = None
+    approval_id: str | None = None
+    idempotency_key: str | None = None
+    outcome: str | None = None
+    result_digest: str | None = None
+    error_code: str | None = None
+    duration_ms: float | None = None
+
+
+class AuditLog(ABC):
+    """An append-only, hash-chained stream of events. Safe to share between threads."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._lock = threading.Lock()
+        self._seq = 0
+        self._prev = GENESIS
+
+    def digest(self, payload: bytes) -> str:
+        """Return the keyed digest that stands in the stream for `payload`."""
+        return "hmac-sha256:" + hmac.digest(self._key, payload, "sha256").hex()
+
+    def append(self, event: AuditEvent) -> None:
+        """Chain and record one event.
+
+        Raises:
+            AuditError: it could not be recorded. Whoever was about to execute must not.
+        """
+        record = event._asdict()
+        with self._exclusive():
+            record["seq"] = self._seq
+            record["prev_hash"] = self._prev
+            try:
+                text = canonical(record)
+            except JsonValueError as error:
+                raise AuditError(f"audit event cannot be written: {error}") from error
+            record_hash = "sha256:" + hashlib.sha256(text).hexdigest()
+            # "hash" is put in as the last key; order means nothing in JSON, and verifying takes it out again.
+            self._write(text[:-1] + b',"hash":"' + record_hash.encode() + b'"}')
+            self._seq += 1
+            self._prev = record_hash
+
+    def _exclusive(self) -> AbstractContextManager[Any]:
+        """Hold the stream, and know its end, for one event."""
+        return self._lock
+
+    @abstractmethod
+    def _write(self, line: bytes) -> None:
+        """Record one line of JSON, without its line break; AuditError when it cannot be."""
+
+    def close(self) -> None:  # noqa: B027 - not every stream holds something
+        """Release what the stream holds."""
+
+
+class MemoryAudit(AuditLog):
+    """A stream in memory, for tests and for looking at."""
+
+    def __init__(self) -> None:
+        super().__init__(os.urandom(_KEY_BYTES))
+        self._lines: list[bytes] = []
+
+    def _write(self, line: bytes) -> None:
+        self._lines.append(line)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events recorded so far, with `seq`, `prev_hash` and `hash`."""
+        return [orjson.loads(line) for line in self._lines]
+
+
+class FileAudit(AuditLog):
+    """A stream in a JSON Lines file, which several processes may append to.
+
+    The key for the digests lies beside it in `<file>.key`, readable by its owner only; it is made with the file.
+
+    Args:
+        path: the file; it is made when it is not there, and continued when it is.
+        fsync: wait until each event is on the disk, not only with the operating system.
+
+    Raises:
+        AuditError: the file or its key cannot be opened, or its last line is not an event.
+    """
+
+    def __init__(self, path: Path, *, fsync: bool = False) -> None:
+        self.path = path
+        self._fsync = fsync
+        self._size = 0
+        try:
+            super().__init__(_stream_key(path))
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise AuditError(
+                f"audit file {path} cannot be opened: {error.strerror}", hint="check folder and permissions"
+            ) from error
+        with self._exclusive():
+            pass
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        # The thread lock first: a file lock does not keep threads of one process from each other.
+        with self._lock:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+                if os.fstat(self._file).st_size != self._size:
+                    self._continue()
+            except OSError as error:
+                raise AuditError(f"audit file {self.path} cannot be used: {error.strerror}") from error
+            except ValueError as error:
+                raise AuditError(f"audit file {self.path} is closed") from error
+            try:
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _continue(self) -> None:
+        """Take up the chain where the file ends."""
+        size = os.fstat(self._file).st_size
+        self._size = size
+        if size == 0:
+            self._seq, self._prev = 0, GENESIS
+            return
+        start = max(0, size - _TAIL_BYTES)
+        tail = os.pread(self._file, size - start, start)
+        try:
+            last = _checked(tail[:-1].rsplit(b"\n", 1)[-1])
+            whole = tail.endswith(b"\n")
+        except AuditError:
+            whole = False
+        if not whole:
+            raise AuditError(
+                f"audit file {self.path} cannot be continued: its last line is not a whole event",
+                hint="keep the file as evidence and begin a new one",
+            )
+        self._seq, self._prev = last["seq"] + 1, last["hash"]
+
+    def _write(self, line: bytes) -> None:
+        data = line + b"\n"
+        try:
+            written = os.write(self._file, data)
+            if written != len(data):
+                # A part of a line would spoil the chain for all that follow.
+                os.ftruncate(self._file, self._size)
+                raise OSError(28, "no space left")  # noqa: TRY301 - a short write means just that
+            if self._fsync:
+                os.fsync(self._file)
+        except OSError as error:
+            raise AuditError(f"audit file {self.path} cannot be written: {error.strerror}") from error
+        self._size += len(data)
+
+    def close(self) -> None:
+        """Close the file. Appending afterwards is an AuditError."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _stream_key(path: Path) -> bytes:
+    keyfile = path.with_name(path.name + ".key")
+    draft = path.with_name(f"{path.name}.key.{os.getpid()}.{threading.get_ident()}")
+    # Written aside and linked, so that nobody ever reads half a key; the first one there wins.
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(os.urandom(_KEY_BYTES))
+    with suppress(FileExistsError):
+        os.link(draft, keyfile)
+    draft.unlink()
+    key = keyfile.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise AuditError(f"audit key {keyfile} is not {_KEY_BYTES} bytes long", hint="restore it from a backup")
+    return key
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    """Return the event of one line, its hash checked."""
+    try:
+        event: dict[str, Any] = orjson.loads(line)
+        content = {name: value for name, value in event.items() if name != "hash"}
+        intact = event["hash"] == "sha256:" + hashlib.sha256(canonical(content)).hexdigest()
+        event["seq"] += 0
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise AuditError("not an event") from error
+    if not intact:
+        raise AuditError("the hash does not match")
+    return event
+
+
+def verify_chain(lines: list[bytes]) -> int:
+    """Check a stream from its first event on and return the number of events.
+
+    Raises:
+        AuditError: an event was changed, left out, put in or moved; the message names the first such line.
+    """
+    prev = GENESIS
+    for number, line in enumerate(lines):
+        try:
+            event = _checked(line)
+        except AuditError as error:
+            raise AuditError(f"audit line {number + 1}: {error.message}") from error
+        if (event["seq"], event["prev_hash"]) != (number, prev):
+            raise AuditError(f"audit line {number + 1}: events before it were left out, put in or moved")
+        prev = event["hash"]
+    return len(lines)

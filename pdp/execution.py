@@ -1,0 +1,90 @@
+"""Running a tool: only what was decided, and whatever happens is a result or a failure with a fixed code.
+
+Source of the codes: tool layer document, safety contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pdp.proposal import Failure, FailureCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Execution(NamedTuple):
+    """What an execution came to: the tool's result, or a failure."""
+
+    result: Any = None
+    failure: Failure | None = None
+
+
+def run(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Execution:
+    """Call `function` with the decided arguments and wait for its result.
+
+    Args:
+        function: the tool; a coroutine function is run in an event loop of its own.
+        arguments: keyword arguments, exactly as decided.
+        timeout: seconds to wait, or None. A thread cannot be stopped: after a time-out the call may still have its
+            effect, and the failure's details say `{"effect": "unknown"}`.
+    """
+    if inspect.iscoroutinefunction(function):
+        return asyncio.run(arun(function, arguments, timeout))
+    if timeout is None:
+        return _attempt(function, arguments)
+    done: list[Execution] = []
+    context = contextvars.copy_context()
+    thread = threading.Thread(
+        target=lambda: done.append(context.run(_attempt, function, arguments)), name="pdp-tool", daemon=True
+    )
+    thread.start()
+    thread.join(timeout)
+    return done[0] if done else _timed_out(timeout)
+
+
+async def arun(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Execution:  # noqa: ASYNC109 - the manifest's, and reported as a failure
+    """Do as `run`, without blocking the event loop: a plain function runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                return Execution(result=await function(**arguments))
+        except TimeoutError as error:
+            return _timed_out(timeout) if deadline.expired() else _failed(error)
+        except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
+            return _failed(error)
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(_attempt, function, arguments), timeout)
+    except TimeoutError:
+        return _timed_out(timeout)
+
+
+def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Execution:
+    try:
+        return Execution(result=function(**arguments))
+    except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
+        return _failed(error)
+
+
+def _failed(error: Exception) -> Execution:
+    return Execution(
+        failure=Failure(
+            code=FailureCode.TOOL_EXECUTION_FAILED,
+            message=str(error) or type(error).__name__,
+            details={"exception": type(error).__name__},
+        )
+    )
+
+
+def _timed_out(timeout: float | None) -> Execution:
+    return Execution(
+        failure=Failure(
+            code=FailureCode.TOOL_TIMEOUT,
+            message=f"the tool gave no result within {timeout:g} seconds",
+            details={"effect": "unknown"},
+        )
+    )

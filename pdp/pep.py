@@ -1,0 +1,309 @@
+"""The policy enforcement point: the flow on one page.
+
+    proposal -> contract -> request -> engine -> decision -> obligations -> audit -> execution -> audit
+
+Whatever fails on the way is a DENY with a stable code, and whatever happens is in the audit stream: no way through
+this module leaves one of them out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+import time
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Self
+
+from pdp.audit import MemoryAudit
+from pdp.binding import bound_arguments, check_signature
+from pdp.canonical import JsonValueError
+from pdp.contract.checks import Checked, check
+from pdp.contract.compiled import CompiledManifest
+from pdp.contract.mapping import MappingError, build_request
+from pdp.decision import Decision, Verdict
+from pdp.engine.protocol import REQUEST_INVALID, denied, new_id
+from pdp.errors import AuditError, UsageError
+from pdp.evaluation import Evaluation, ToolDeniedError, ToolFailedError
+from pdp.execution import Execution, arun, run
+from pdp.manifest.expressions import ExpressionError
+from pdp.proposal import Failure, FailureCode, Proposal, ProposalRejectedError, RejectionCode
+from pdp.recording import Call, dispatch_event, result_event
+from pdp.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pdp.audit import AuditLog
+    from pdp.engine.protocol import Engine
+    from pdp.manifest.effective import EffectiveManifest
+
+_log = logging.getLogger("pdp.pep")
+_session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
+
+INTERNAL_ERROR = "pep.internal_error"
+STALE = "bundle.stale"
+UNFULFILLABLE = "obligations.unfulfillable"
+
+
+class Pep:
+    """Decides the tool calls of one agent application, and runs those that are allowed.
+
+    Safe to share between threads and tasks. Every method that decides returns an `Evaluation` and never raises for
+    what a model proposed or an engine answered.
+
+    Args:
+        manifest: the effective manifest.
+        engine: who decides.
+        audit: where events go; a stream in memory when absent.
+        tools: the functions to run, by tool name; `tool` adds to them.
+    """
+
+    def __init__(
+        self,
+        manifest: EffectiveManifest,
+        engine: Engine,
+        *,
+        audit: AuditLog | None = None,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.engine = engine
+        self.audit = MemoryAudit() if audit is None else audit
+        self._compiled = CompiledManifest(manifest)
+        self._tools = dict(tools or {})
+        self._release = 0
+        self._release_lock = threading.Lock()
+
+    @classmethod
+    def from_files(
+        cls,
+        manifest: str,
+        *,
+        governance: str | None = None,
+        bundle: str | None = None,
+        audit: AuditLog | None = None,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Self:
+        """Return an enforcement point on the embedded engine, from files.
+
+        Args:
+            manifest: path of the tool manifest, YAML or JSON.
+            governance: path of the governance file.
+            bundle: path of a bundle; the released baseline when absent.
+            audit: where events go.
+            tools: the functions to run, by tool name.
+
+        Raises:
+            UsageError: a file is missing or faulty; the message names every fault with its place.
+            BundleError: the bundle cannot be used.
+        """
+        from pathlib import Path  # noqa: PLC0415
+
+        from pdp.engine.bundle_file import baseline_bundle_path, read_bundle  # noqa: PLC0415
+        from pdp.engine.embedded import EmbeddedEngine  # noqa: PLC0415
+        from pdp.manifest.effective import effective_manifest  # noqa: PLC0415
+        from pdp.manifest.loading import load_governance, load_manifest  # noqa: PLC0415
+
+        effective = effective_manifest(
+            load_manifest(Path(manifest)), load_governance(Path(governance)) if governance else None
+        )
+        engine = EmbeddedEngine(read_bundle(Path(bundle) if bundle else baseline_bundle_path()), manifests=[effective])
+        return cls(effective, engine, audit=audit, tools=tools)
+
+    def decide(
+        self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
+    ) -> Evaluation:
+        """Decide one proposal without running it.
+
+        Args:
+            proposal: a `Proposal`, JSON text, or the object `{tool, arguments}` or `{tool_name, payload}`.
+            session: a `Session`, or the object that it stands for.
+            tool_call_id: the model's id of this call; step_name: the plan step that it belongs to. Both are recorded.
+        """
+        return self._decided(proposal, session, tool_call_id, step_name).evaluation()
+
+    async def adecide(
+        self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
+    ) -> Evaluation:
+        """Decide one proposal without running it, asynchronously; arguments as in `decide`."""
+        return (await self._adecided(proposal, session, tool_call_id, step_name)).evaluation()
+
+    def call(
+        self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
+    ) -> Evaluation:
+        """Decide one proposal and, on ALLOW alone, run its tool with exactly the decided arguments.
+
+        Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
+        """
+        call = self._decided(proposal, session, tool_call_id, step_name)
+        if call.allowed:
+            function = self._tools.get(call.tool_name)
+            call.execution = run(function, call.arguments(), call.timeout) if function else _unavailable(call)
+            self._record_result(call)
+        return call.evaluation()
+
+    async def acall(
+        self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
+    ) -> Evaluation:
+        """Do as `call`, asynchronously. A plain function runs in a thread."""
+        call = await self._adecided(proposal, session, tool_call_id, step_name)
+        if call.allowed:
+            function = self._tools.get(call.tool_name)
+            call.execution = await arun(function, call.arguments(), call.timeout) if function else _unavailable(call)
+            self._record_result(call)
+        return call.evaluation()
+
+    def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Guard a function whose name is a tool of the manifest: whoever calls it is decided upon first.
+
+        The guarded function takes its session from `using`. It returns what the function returns, or raises
+        `ToolDeniedError` (also when no session is in use) or `ToolFailedError`.
+
+        Raises:
+            UsageError: no such tool, or parameters that the tool's schema does not name.
+        """
+        name = function.__name__
+        entry = self.manifest.tools.get(name)
+        if entry is None:
+            raise UsageError(f"{name} is not a tool of manifest {self.manifest.version}", hint="name the function so")
+        signature = check_signature(function, name, entry.schema_)
+        self._tools[name] = function
+
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def aguarded(*args: Any, **kwargs: Any) -> Any:
+                arguments = bound_arguments(signature, args, kwargs)
+                return _returned(await self.acall({"tool": name, "arguments": arguments}, _session.get()))
+
+            guarded: Callable[..., Any] = aguarded
+        else:
+
+            @wraps(function)
+            def guarded(*args: Any, **kwargs: Any) -> Any:
+                arguments = bound_arguments(signature, args, kwargs)
+                return _returned(self.call({"tool": name, "arguments": arguments}, _session.get()))
+
+        # `wraps` leaves the unguarded function within reach; its signature is all that frameworks need.
+        del guarded.__wrapped__  # type: ignore[attr-defined]
+        guarded.__signature__ = signature  # type: ignore[attr-defined]
+        return guarded
+
+    @contextmanager
+    def using(self, session: Any) -> Iterator[Session]:
+        """Let guarded functions called inside the block take this session; tasks and threads started there too."""
+        read = Session.read(session)
+        token = _session.set(read)
+        try:
+            yield read
+        finally:
+            _session.reset(token)
+
+    def _decided(self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None) -> Call:
+        call = Call(self.manifest, tool_call_id, step_name)
+        try:
+            body = self._prepare(call, proposal, session)
+            if body is not None:
+                call.decision = self.engine.decide_body(body)
+            self._conclude(call)
+        except Exception:
+            self._fail(call)
+        self._record_dispatch(call)
+        return call
+
+    async def _adecided(self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None) -> Call:
+        call = Call(self.manifest, tool_call_id, step_name)
+        try:
+            body = self._prepare(call, proposal, session)
+            if body is not None:
+                call.decision = await self.engine.adecide_body(body)
+            self._conclude(call)
+        except Exception:
+            self._fail(call)
+        self._record_dispatch(call)
+        return call
+
+    def _prepare(self, call: Call, proposal: Any, session: Any) -> bytes | None:
+        """Check the proposal and return the request to ask the engine with; None when there is nothing to ask."""
+        try:
+            call.session = Session.read(session)
+            call.request_id = call.session.request_id or new_id()
+            call.proposal = Proposal.read(proposal)
+            tool = check(call.proposal, call.session, self._compiled, call.checked)
+            call.request = build_request(
+                tool,
+                call.proposal,
+                call.session,
+                idempotency_key=call.checked.idempotency_key,
+                request_id=call.request_id,
+            )
+            return call.request.canonical()
+        except ProposalRejectedError as error:
+            call.reject(error.rejection, error.message)
+        except (MappingError, ExpressionError) as error:
+            call.reject(RejectionCode.INVALID_PAYLOAD, error.message)
+        except (UsageError, JsonValueError) as error:
+            call.decision = denied(REQUEST_INVALID, str(error))
+        return None
+
+    def _conclude(self, call: Call) -> None:
+        """Hold the engine's decision against what only the enforcement point knows."""
+        decision = call.decision
+        if decision is None:
+            return
+        if decision.release is not None and self._is_stale(decision.release):
+            call.decision = denied(STALE, f"release {decision.release} decided, and a later one has decided before")
+        elif decision.verdict is Verdict.ALLOW and decision.obligations:
+            # No obligation has a handler yet, and one that nobody fulfils must not be ignored.
+            names = ", ".join(sorted({obligation.id for obligation in decision.obligations}))
+            call.decision = denied(UNFULFILLABLE, f"nobody here can fulfil: {names}")
+
+    def _is_stale(self, release: int) -> bool:
+        if release == self._release:
+            return False
+        with self._release_lock:
+            self._release = max(self._release, release)
+            return release < self._release
+
+    def _fail(self, call: Call) -> None:
+        _log.exception("a decision failed, which is a DENY")
+        call.rejection = None
+        call.decision = denied(INTERNAL_ERROR, "the enforcement point failed; its log says how")
+
+    def _record_dispatch(self, call: Call) -> None:
+        try:
+            self.audit.append(dispatch_event(call, self.audit))
+        except Exception as error:
+            _log.exception("an audit event could not be written, which is a DENY")
+            call.rejection = None
+            call.decision = denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
+
+    def _record_result(self, call: Call) -> None:
+        try:
+            self.audit.append(result_event(call, self.audit))
+        except Exception:
+            _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
+            call.execution = Execution(
+                failure=Failure(
+                    code=FailureCode.TOOL_EXECUTION_FAILED,
+                    message="the tool ran, but its result could not be recorded",
+                    details={"effect": "unknown"},
+                )
+            )
+
+
+def _unavailable(call: Call) -> Execution:
+    return Execution(
+        failure=Failure(code=FailureCode.TOOL_UNAVAILABLE, message=f"no function is registered for {call.tool_name}")
+    )
+
+
+def _returned(evaluation: Evaluation) -> Any:
+    if not evaluation.allowed:
+        raise ToolDeniedError(evaluation)
+    if evaluation.outcome.failure is not None:
+        raise ToolFailedError(evaluation)
+    return evaluation.result

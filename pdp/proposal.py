@@ -1,0 +1,159 @@
+"""What the model proposes, and what becomes of it.
+
+Source: tool boundary document (proposal `{tool_name, payload}`, rejection `{code, reason}`, outcome
+`{status, proposal?, rejection?}`, the five fixed rejection codes) and tool registry document (proposal
+`{tool, arguments}`, the trace fields).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from pdp.canonical import MAX_BYTES, JsonValueError, canonical, check_json, parse_json
+from pdp.errors import PdpError
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class RejectionCode(StrEnum):
+    """Why a proposal did not pass; fixed by the tool boundary document."""
+
+    INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
+    INVALID_PAYLOAD = "INVALID_PAYLOAD"
+    MISSING_PROVENANCE = "MISSING_PROVENANCE"
+    POLICY_VIOLATION = "POLICY_VIOLATION"
+    DIRECT_CANONICAL_WRITE_FORBIDDEN = "DIRECT_CANONICAL_WRITE_FORBIDDEN"
+
+
+class ProposalRejectedError(PdpError):
+    """A proposal does not pass a check that stands before the policy."""
+
+    code: ClassVar[str] = "pdp.proposal_rejected"
+
+    def __init__(self, rejection: RejectionCode, reason: str) -> None:
+        super().__init__(reason)
+        self.rejection = rejection
+
+
+class Proposal(_Frozen):
+    """One tool call as a model proposes it: a name from the manifest and arguments, plain JSON. Nothing more."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+    # The two spellings of the source documents; a proposal uses one of them, whole.
+    _SPELLINGS: ClassVar[tuple[tuple[str, str], ...]] = (("tool", "arguments"), ("tool_name", "payload"))
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Read a proposal from JSON text (str or bytes) or from the object that it stands for.
+
+        Raises:
+            ProposalRejectedError: INVALID_PAYLOAD: not JSON, too large, of another shape, or with unknown fields.
+        """
+        if isinstance(value, Proposal):
+            value = {"tool": value.tool, "arguments": value.arguments}
+        try:
+            # Depth 1: in the request, the arguments stand one level deeper than in the proposal.
+            if isinstance(value, str | bytes):
+                value = parse_json(_bounded(value), depth=1)
+            else:
+                check_json(value, depth=1)
+                # A copy, so that nobody changes what was decided on while it is decided on.
+                value = orjson.loads(canonical(value))
+        except JsonValueError as error:
+            raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, str(error)) from None
+        return cls._of(value)
+
+    @classmethod
+    def _of(cls, value: Any) -> Self:
+        if not isinstance(value, dict):
+            kind = {list: "a list", str: "a string", type(None): "null"}.get(type(value), type(value).__name__)
+            raise ProposalRejectedError(
+                RejectionCode.INVALID_PAYLOAD, f"a proposal is an object with tool and arguments, not {kind}"
+            )
+        name, payload = next((pair for pair in cls._SPELLINGS if pair[0] in value), cls._SPELLINGS[0])
+        unknown = sorted(value.keys() - {name, payload})
+        if unknown:
+            raise ProposalRejectedError(
+                RejectionCode.INVALID_PAYLOAD,
+                f"unknown field {unknown[0]!r:.60}: a proposal has {name} and {payload}",
+            )
+        tool, arguments = value.get(name), value.get(payload, {})
+        if not isinstance(tool, str) or not isinstance(arguments, dict):
+            raise ProposalRejectedError(
+                RejectionCode.INVALID_PAYLOAD, f"{name} has to be a string and {payload} an object"
+            )
+        return cls(tool=tool, arguments=arguments)
+
+
+def _bounded(text: str | bytes) -> str | bytes:
+    if len(text) > MAX_BYTES:
+        raise JsonValueError(f"value: the proposal has {len(text)} bytes, at most {MAX_BYTES} are admitted")
+    return text
+
+
+class Status(StrEnum):
+    """What became of a proposal."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    TRANSFORMED = "transformed"
+
+
+class Rejection(_Frozen):
+    """A fixed code and a reason that is the same for the same input."""
+
+    code: RejectionCode
+    reason: str
+
+
+class FailureCode(StrEnum):
+    """Why an accepted call gave no result (tool layer document)."""
+
+    TOOL_EXECUTION_FAILED = "TOOL_EXECUTION_FAILED"
+    TOOL_TIMEOUT = "TOOL_TIMEOUT"
+    TOOL_UNAVAILABLE = "TOOL_UNAVAILABLE"
+
+
+class Failure(_Frozen):
+    """An execution that gave no result; `details` holds what a caller may branch on."""
+
+    code: FailureCode
+    message: str
+    details: dict[str, Any] = {}
+
+
+class Outcome(_Frozen):
+    """What became of a proposal: accepted as it stands, transformed by a declared rule, or rejected.
+
+    `proposal` is what was decided (after correction), absent when rejected. `failure` is there when the accepted call
+    was executed and gave no result.
+    """
+
+    status: Status
+    proposal: Proposal | None = None
+    rejection: Rejection | None = None
+    failure: Failure | None = None
+
+
+class Trace(_Frozen):
+    """The trace fields of the registry document; None where a check was not reached."""
+
+    tool_name: str | None = None
+    manifest_version: str | None = None
+    in_manifest: bool | None = None
+    schema_valid: bool | None = None
+    risk_tier: str | None = None
+    pdp_action: str | None = None
+    idempotency_key: str | None = None
+    idempotency_missing: bool | None = None
+    request_id: str | None = None
+    tool_call_id: str | None = None
+    step_name: str | None = None

@@ -1,0 +1,121 @@
+"""Who calls, for whom and about what: everything that never comes from the model.
+
+The claims are the verified content of the caller's token; this package does not verify tokens. Nothing about the
+subject, markings or approvals is ever taken from a tool's arguments.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from pdp.canonical import canonical, check_json
+from pdp.errors import UsageError
+from pdp.request import Entity
+
+_FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
+
+
+class ClaimsError(UsageError):
+    """The claims name no subject."""
+
+
+class Session(BaseModel):
+    """The application's half of a call. Immutable: `with_changes` gives a new one.
+
+    Args:
+        claims: verified token claims: `sub`; `emts` (`{scope: true}`, only literal true counts) and `scope` (a string
+            of scopes separated by blanks); `clearances`, `roles`, `limits` (`{name: number}`), `entitlements`
+            (`{corpora, documents}`), and `act`, the acting agent (`{sub, scopes, ...}`, nested likewise).
+        purpose: what the run is for, such as `payments.supplier`.
+        facts: results of earlier tools and other facts about resources, read by the manifest's mappings.
+        idempotency_key: names this call; the same key never runs twice.
+        run_id: one task of an agent; request_id: one request to it.
+        agent: the agent's id, such as `agent:payments`, for manifests that pin tool versions.
+        plan: the whole plan, a list of proposals; state, config: for the tool's own use.
+        time: RFC 3339 in UTC with `Z`; the clock's when absent.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    claims: dict[str, Any]
+    purpose: str | None = None
+    facts: dict[str, Any] = Field(default_factory=dict)
+    idempotency_key: str | None = None
+    run_id: str | None = None
+    request_id: str | None = None
+    agent: str | None = None
+    plan: list[Any] = Field(default_factory=list)
+    state: dict[str, Any] = Field(default_factory=dict)
+    config: dict[str, Any] = Field(default_factory=dict)
+    time: str | None = Field(default=None, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+
+    @field_validator("claims", "facts", "plan", "state", "config", mode="before")
+    @classmethod
+    def _own_copy(cls, value: Any) -> Any:
+        # A copy, so that nobody changes what was decided on while it is decided on.
+        # Depth 2: in the request, claims stand two levels deeper than in the session.
+        check_json(value, depth=2)
+        return orjson.loads(canonical(value))
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Return `value` as a session: one already, or the object that it stands for.
+
+        Raises:
+            UsageError: a field is unknown, mistyped or not JSON.
+        """
+        if isinstance(value, cls):
+            return value
+        if value is None:
+            raise UsageError("no session is given", hint="open one with `with pep.using(session)`, or pass it")
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            at = ".".join(str(part) for part in first["loc"]) or "session"
+            raise UsageError(f"session: {at}: {first['msg']}") from None
+
+    def with_changes(self, **changes: Any) -> Self:
+        """Return a session with some fields changed.
+
+        Raises:
+            UsageError: as by `read`.
+        """
+        return type(self).read({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+
+    @cached_property
+    def subject(self) -> Entity:
+        """The request's subject, made of the claims alone.
+
+        Raises:
+            ClaimsError: no `sub`, or one that is not a non-empty string.
+        """
+        sub = self.claims.get("sub")
+        if not isinstance(sub, str) or not sub:
+            raise ClaimsError("session: claims.sub is missing: no subject, no decision")
+        properties: dict[str, Any] = {"scopes": _scopes(self.claims)}
+        # Passed on as they are: the policy refuses the request when one of them has another type.
+        properties |= {name: self.claims[name] for name in _FROM_CLAIMS if name in self.claims}
+        if self.claims.get("act") is not None:
+            properties["act"] = self.claims["act"]
+        return Entity(type="user", id=sub, properties=properties)
+
+    @cached_property
+    def variables(self) -> dict[str, Any]:
+        """What a manifest's expressions see as `session`; a field that is not set is not there."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def _scopes(claims: dict[str, Any]) -> list[str]:
+    held: set[str] = set()
+    entitlements, scope = claims.get("emts"), claims.get("scope")
+    if isinstance(entitlements, dict):
+        held |= {name for name, granted in entitlements.items() if granted is True}
+    if isinstance(scope, str):
+        held |= set(scope.split())
+    return sorted(held)

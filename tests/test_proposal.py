@@ -1,0 +1,82 @@
+"""Reading what a model proposes: either spelling, and nothing beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({"tool": "t", "arguments": {"a": 1}}, id="registry document"),
+        pytest.param({"tool_name": "t", "payload": {"a": 1}}, id="tool boundary document"),
+        pytest.param('{"tool": "t", "arguments": {"a": 1}}', id="text"),
+        pytest.param(b'{"tool": "t", "arguments": {"a": 1.0}}', id="bytes"),
+        pytest.param(Proposal(tool="t", arguments={"a": 1}), id="a proposal"),
+    ],
+)
+def test_reads_both_spellings(value: Any) -> None:
+    assert Proposal.read(value) == Proposal(tool="t", arguments={"a": 1})
+
+
+def test_arguments_may_be_left_out() -> None:
+    assert Proposal.read({"tool": "t"}) == Proposal(tool="t", arguments={})
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        pytest.param([], "a proposal is an object with tool and arguments, not a list", id="a list"),
+        pytest.param("null", "a proposal is an object with tool and arguments, not null", id="null"),
+        pytest.param({}, "tool has to be a string and arguments an object", id="empty"),
+        pytest.param({"tool": 1}, "tool has to be a string and arguments an object", id="tool not a string"),
+        pytest.param(
+            {"tool": "t", "arguments": []}, "tool has to be a string and arguments an object", id="arguments a list"
+        ),
+        pytest.param(
+            {"tool": "t", "arguments": {}, "approval": {}},
+            "unknown field 'approval': a proposal has tool and arguments",
+            id="unknown field",
+        ),
+        pytest.param(
+            {"tool": "t", "payload": {}}, "unknown field 'payload': a proposal has tool and arguments", id="mixed"
+        ),
+        pytest.param(
+            {"tool_name": "t", "payload": {}, "tool": "u"},
+            "unknown field 'payload': a proposal has tool and arguments",
+            id="both names",
+        ),
+        pytest.param("", "value: not JSON: Expecting value: line 1 column 1 (char 0)", id="empty text"),
+        pytest.param(b"\x00\xff", "value: not UTF-8 text", id="binary"),
+        pytest.param(
+            '{"tool": "t", "arguments": {"a": "\\udc00"}}', "arguments.a: lone surrogate in a string", id="surrogate"
+        ),
+        pytest.param(
+            '{"tool": "t", "arguments": {"a": 1e400}}', "arguments.a: inf is not a number of JSON", id="1e400"
+        ),
+        pytest.param(
+            '{"tool": "t", "arguments": {"a": 1, "a": 2}}', "value: key 'a' stands twice in one object", id="twice"
+        ),
+        pytest.param(
+            b"x" * (1024 * 1024 + 1), "value: the proposal has 1048577 bytes, at most 1048576 are admitted", id="size"
+        ),
+    ],
+)
+def test_anything_else_is_an_invalid_payload(value: Any, reason: str) -> None:
+    with pytest.raises(ProposalRejectedError) as caught:
+        Proposal.read(value)
+
+    assert (caught.value.rejection, caught.value.message) == (RejectionCode.INVALID_PAYLOAD, reason)
+
+
+def test_what_was_read_does_not_change_with_what_was_given() -> None:
+    arguments = {"amounts": [1]}
+    proposal = Proposal.read({"tool": "t", "arguments": arguments})
+
+    arguments["amounts"].append(1_000_000)
+
+    assert proposal.arguments == {"amounts": [1]}

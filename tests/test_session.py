@@ -1,0 +1,112 @@
+"""The application's half of a call: the subject is made of verified claims alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pdp.errors import UsageError
+from pdp.session import ClaimsError, Session
+
+
+def session(**claims: Any) -> Session:
+    return Session(claims={"sub": "officer-123", **claims})
+
+
+@pytest.mark.parametrize(
+    ("claims", "scopes"),
+    [
+        pytest.param({}, [], id="none"),
+        pytest.param({"emts": {"b": True, "a": True}}, ["a", "b"], id="entitlements, sorted"),
+        pytest.param({"emts": {"a": "true", "b": 1, "c": None, "d": False}}, [], id="only literal true counts"),
+        pytest.param({"scope": "b a b"}, ["a", "b"], id="scope"),
+        pytest.param({"scope": "b", "emts": {"a": True}}, ["a", "b"], id="both"),
+        pytest.param({"scope": ["a"], "emts": ["a"]}, [], id="mistyped gives nothing"),
+    ],
+)
+def test_scopes_come_from_entitlements_and_scope(claims: dict[str, Any], scopes: list[str]) -> None:
+    assert session(**claims).subject.properties == {"scopes": scopes}
+
+
+def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
+    act = {"sub": "agent:payments", "scopes": ["a"], "act": {"sub": "agent:inner"}}
+    given = session(
+        iss="https://issuer.example", clearances=["pii"], roles=["officer"], limits={"l": 1},
+        entitlements={"corpora": ["c"]}, act=act, email="x@example.org", exp=1,
+    )  # fmt: skip
+
+    assert given.subject.model_dump() == {
+        "type": "user",
+        "id": "officer-123",
+        "properties": {
+            "scopes": [],
+            "clearances": ["pii"],
+            "roles": ["officer"],
+            "limits": {"l": 1},
+            "entitlements": {"corpora": ["c"]},
+            "iss": "https://issuer.example",
+            "act": act,
+        },
+    }
+
+
+@pytest.mark.parametrize("sub", [None, "", 7, ["officer-123"]])
+def test_no_subject_no_session(sub: Any) -> None:
+    with pytest.raises(ClaimsError) as caught:
+        _ = Session(claims={"sub": sub}).subject
+
+    assert str(caught.value) == "session: claims.sub is missing: no subject, no decision"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        pytest.param(None, "no session is given (open one with `with pep.using(session)`, or pass it)", id="none"),
+        pytest.param({}, "session: claims: Field required", id="no claims"),
+        pytest.param({"claims": []}, "session: claims: Input should be a valid dictionary", id="claims a list"),
+        pytest.param({"claims": {}, "approval": {}}, "session: approval: Extra inputs are not permitted", id="unknown"),
+        pytest.param(
+            {"claims": {}, "facts": {"x": math.nan}},
+            "session: facts: Value error, x: nan is not a number of JSON",
+            id="NaN",
+        ),
+        pytest.param({"claims": {}, "purpose": 1}, "session: purpose: Input should be a valid string", id="mistyped"),
+        pytest.param(
+            {"claims": {}, "time": "yesterday"},
+            "session: time: String should match pattern '^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$'",
+            id="time",
+        ),
+    ],
+)
+def test_a_faulty_session_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Session.read(value)
+
+    assert str(caught.value) == message
+
+
+def test_a_session_does_not_change_with_what_it_was_made_of() -> None:
+    claims: dict[str, Any] = {"sub": "officer-123", "emts": {}}
+    made = Session(claims=claims)
+
+    claims["emts"]["payments.wire.initiate"] = True
+
+    assert made.subject.properties == {"scopes": []}
+
+
+def test_changes_give_a_new_session() -> None:
+    before = session()
+    after = before.with_changes(facts={"sanctions_status": "clear"}, purpose="payments.supplier")
+
+    assert (before.facts, before.purpose) == ({}, None)
+    assert (after.facts, after.purpose, after.claims) == (
+        {"sanctions_status": "clear"}, "payments.supplier", before.claims,
+    )  # fmt: skip
+
+
+def test_expressions_see_only_what_is_set() -> None:
+    assert session().variables == {
+        "claims": {"sub": "officer-123"}, "facts": {}, "plan": [], "state": {}, "config": {},
+    }  # fmt: skip
