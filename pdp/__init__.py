@@ -7,7 +7,7 @@
     evaluation = pep.decide({"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme"}}, session)
     print(evaluation.verdict, evaluation.codes)
 
-What is listed in `__all__` is the public interface; it is imported when it is first used, so that `import pdp` is cheap.
+What is listed in `__all__` is the public interface. It is imported when it is first used: `import pdp` is cheap.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pdp.audit import AuditEvent, AuditLog, FileAudit, MemoryAudit
+    from pdp.call import Evaluation, ToolDeniedError, ToolFailedError
     from pdp.decision import Decision, Obligation, Reason, Verdict
     from pdp.engine.embedded import EmbeddedEngine
     from pdp.engine.protocol import Engine
     from pdp.engine.sidecar import SidecarEngine
     from pdp.errors import PdpError
-    from pdp.pep import Evaluation, Pep, ToolDeniedError
+    from pdp.pep import Pep
     from pdp.proposal import Outcome, Proposal
     from pdp.request import Request
     from pdp.session import Session
@@ -35,7 +36,7 @@ _HOMES = {
     "Decision": "pdp.decision",
     "EmbeddedEngine": "pdp.engine.embedded",
     "Engine": "pdp.engine.protocol",
-    "Evaluation": "pdp.pep",
+    "Evaluation": "pdp.call",
     "FileAudit": "pdp.audit",
     "MemoryAudit": "pdp.audit",
     "Obligation": "pdp.decision",
@@ -47,7 +48,8 @@ _HOMES = {
     "Request": "pdp.request",
     "Session": "pdp.session",
     "SidecarEngine": "pdp.engine.sidecar",
-    "ToolDeniedError": "pdp.pep",
+    "ToolDeniedError": "pdp.call",
+    "ToolFailedError": "pdp.call",
     "Verdict": "pdp.decision",
 }
 
@@ -70,6 +72,7 @@ __all__ = [
     "Session",
     "SidecarEngine",
     "ToolDeniedError",
+    "ToolFailedError",
     "Verdict",
 ]
 

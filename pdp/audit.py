@@ -14,7 +14,7 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 
 import orjson
 
@@ -31,35 +31,38 @@ _TAIL_BYTES: Final = 1024 * 1024
 _KEY_BYTES: Final = 32
 
 
-class AuditEvent(NamedTuple):
-    """One event, as design.md lists it; None where it does not apply.
+class AuditEvent(TypedDict, total=False):
+    """One event, as design.md lists it; `time` and `type` are always there, and what does not apply is null.
 
     The log adds `seq` (from 0), `prev_hash` and `hash` (SHA-256 of the RFC 8785 form of all other fields).
     """
 
-    time: str
-    type: str
-    request_id: str | None = None
-    tool_call_id: str | None = None
-    run_id: str | None = None
-    subject: str | None = None
-    agent: str | None = None
-    tool: str | None = None
-    manifest_version: str | None = None
-    manifest_digest: str | None = None
-    arguments_digest: str | None = None
-    status: str | None = None
-    rejection: str | None = None
-    verdict: str | None = None
-    codes: tuple[str, ...] = ()
-    decision_id: str | None = None
-    bundle_revision: str | None = None
-    approval_id: str | None = None
-    idempotency_key: str | None = None
-    outcome: str | None = None
-    result_digest: str | None = None
-    error_code: str | None = None
-    duration_ms: float | None = None
+    time: Required[str]
+    type: Required[str]
+    request_id: str | None
+    tool_call_id: str | None
+    run_id: str | None
+    subject: str | None
+    agent: str | None
+    tool: str | None
+    manifest_version: str | None
+    manifest_digest: str | None
+    arguments_digest: str | None
+    status: str | None
+    rejection: str | None
+    verdict: str | None
+    codes: Sequence[str]
+    decision_id: str | None
+    bundle_revision: str | None
+    approval_id: str | None
+    idempotency_key: str | None
+    outcome: str | None
+    result_digest: str | None
+    error_code: str | None
+    duration_ms: float | None
+
+
+_EMPTY: Final[dict[str, Any]] = {**dict.fromkeys(AuditEvent.__annotations__), "codes": ()}
 
 
 class AuditLog(ABC):
@@ -81,7 +84,7 @@ class AuditLog(ABC):
         Raises:
             AuditError: it could not be recorded. Whoever was about to execute must not.
         """
-        record = event._asdict()
+        record = {**_EMPTY, **event}
         with self._exclusive():
             record["seq"] = self._seq
             record["prev_hash"] = self._prev

@@ -6,6 +6,7 @@ here, and the enforcement point denies on it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -61,7 +62,8 @@ class Answer(_Frozen):
     bundle: BundleIdentity | None
 
 
-class Decision(_Frozen):
+@dataclass(frozen=True, slots=True)
+class Decision:
     """A verdict with its reasons (of that verdict alone, sorted by code) and obligations.
 
     `decision_id` is unique; `bundle_revision` and `release` name the policy that decided, and are None when none did.

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Execution(NamedTuple):
-    """What an execution came to: the tool's result, or a failure."""
+    """What an execution came to: the tool's result, or a failure; and whether the tool was started at all."""
 
     result: Any = None
     failure: Failure | None = None
+    started: bool = True
 
 
 def run(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Execution:

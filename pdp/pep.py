@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-import time
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -19,18 +18,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pdp.audit import MemoryAudit
 from pdp.binding import bound_arguments, check_signature
-from pdp.canonical import JsonValueError
+from pdp.call import Call, Evaluation, ToolDeniedError, ToolFailedError
+from pdp.canonical import JsonValueError, canonical
 from pdp.contract.checks import Checked, check
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Decision, Verdict
 from pdp.engine.protocol import REQUEST_INVALID, denied, new_id
 from pdp.errors import AuditError, UsageError
-from pdp.evaluation import Evaluation, ToolDeniedError, ToolFailedError
 from pdp.execution import Execution, arun, run
 from pdp.manifest.expressions import ExpressionError
 from pdp.proposal import Failure, FailureCode, Proposal, ProposalRejectedError, RejectionCode
-from pdp.recording import Call, dispatch_event, result_event
+from pdp.recording import dispatch_event, result_event
+from pdp.request import bounded
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ class Pep:
 
         from pdp.engine.bundle_file import baseline_bundle_path, read_bundle  # noqa: PLC0415
         from pdp.engine.embedded import EmbeddedEngine  # noqa: PLC0415
-        from pdp.manifest.effective import effective_manifest  # noqa: PLC0415
-        from pdp.manifest.loading import load_governance, load_manifest  # noqa: PLC0415
+        from pdp.manifest.loading import load_effective  # noqa: PLC0415
 
-        effective = effective_manifest(
-            load_manifest(Path(manifest)), load_governance(Path(governance)) if governance else None
+        effective = load_effective(manifest, governance)
+        engine = EmbeddedEngine(
+            read_bundle(Path(bundle) if bundle else baseline_bundle_path()),
+            manifests={effective.digest: effective.document},
         )
-        engine = EmbeddedEngine(read_bundle(Path(bundle) if bundle else baseline_bundle_path()), manifests=[effective])
         return cls(effective, engine, audit=audit, tools=tools)
 
     def decide(
@@ -123,13 +123,13 @@ class Pep:
             session: a `Session`, or the object that it stands for.
             tool_call_id: the model's id of this call; step_name: the plan step that it belongs to. Both are recorded.
         """
-        return self._decided(proposal, session, tool_call_id, step_name).evaluation()
+        return Evaluation(self._decided(proposal, session, tool_call_id, step_name))
 
     async def adecide(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
     ) -> Evaluation:
         """Decide one proposal without running it, asynchronously; arguments as in `decide`."""
-        return (await self._adecided(proposal, session, tool_call_id, step_name)).evaluation()
+        return Evaluation(await self._adecided(proposal, session, tool_call_id, step_name))
 
     def call(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
@@ -143,7 +143,7 @@ class Pep:
             function = self._tools.get(call.tool_name)
             call.execution = run(function, call.arguments(), call.timeout) if function else _unavailable(call)
             self._record_result(call)
-        return call.evaluation()
+        return Evaluation(call)
 
     async def acall(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
@@ -154,7 +154,7 @@ class Pep:
             function = self._tools.get(call.tool_name)
             call.execution = await arun(function, call.arguments(), call.timeout) if function else _unavailable(call)
             self._record_result(call)
-        return call.evaluation()
+        return Evaluation(call)
 
     def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Guard a function whose name is a tool of the manifest: whoever calls it is decided upon first.
@@ -237,10 +237,13 @@ class Pep:
                 tool,
                 call.proposal,
                 call.session,
-                idempotency_key=call.checked.idempotency_key,
+                call.checked.idempotency_key,
                 request_id=call.request_id,
+                now=call.now,
             )
-            return call.request.canonical()
+            # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with
+            # the session, the arguments with the proposal, and what expressions compute by `Expression.evaluate`.
+            return bounded(canonical(call.request.as_json()))
         except ProposalRejectedError as error:
             call.reject(error.rejection, error.message)
         except (MappingError, ExpressionError) as error:
@@ -270,16 +273,14 @@ class Pep:
 
     def _fail(self, call: Call) -> None:
         _log.exception("a decision failed, which is a DENY")
-        call.rejection = None
-        call.decision = denied(INTERNAL_ERROR, "the enforcement point failed; its log says how")
+        call.deny(denied(INTERNAL_ERROR, "the enforcement point failed; its log says how"))
 
     def _record_dispatch(self, call: Call) -> None:
         try:
             self.audit.append(dispatch_event(call, self.audit))
         except Exception as error:
             _log.exception("an audit event could not be written, which is a DENY")
-            call.rejection = None
-            call.decision = denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
+            call.deny(denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed"))
 
     def _record_result(self, call: Call) -> None:
         try:
@@ -296,9 +297,8 @@ class Pep:
 
 
 def _unavailable(call: Call) -> Execution:
-    return Execution(
-        failure=Failure(code=FailureCode.TOOL_UNAVAILABLE, message=f"no function is registered for {call.tool_name}")
-    )
+    message = f"no function is registered for {call.tool_name}"
+    return Execution(failure=Failure(FailureCode.TOOL_UNAVAILABLE, message), started=False)
 
 
 def _returned(evaluation: Evaluation) -> Any:

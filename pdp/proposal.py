@@ -7,18 +7,14 @@ Source: tool boundary document (proposal `{tool_name, payload}`, rejection `{cod
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict
 
 from pdp.canonical import MAX_BYTES, JsonValueError, canonical, check_json, parse_json
 from pdp.errors import PdpError
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class RejectionCode(StrEnum):
@@ -41,18 +37,21 @@ class ProposalRejectedError(PdpError):
         self.rejection = rejection
 
 
-class Proposal(_Frozen):
-    """One tool call as a model proposes it: a name from the manifest and arguments, plain JSON. Nothing more."""
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One tool call as a model proposes it: a name from the manifest and arguments, plain JSON. Nothing more.
+
+    `text` is the RFC 8785 form of the arguments, made by `read`; whatever runs is parsed from it again, so that nobody
+    changes what was decided on.
+    """
 
     tool: str
     arguments: dict[str, Any]
-
-    # The two spellings of the source documents; a proposal uses one of them, whole.
-    _SPELLINGS: ClassVar[tuple[tuple[str, str], ...]] = (("tool", "arguments"), ("tool_name", "payload"))
+    text: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Read a proposal from JSON text (str or bytes) or from the object that it stands for.
+        """Read a proposal from JSON text (str or bytes), or from the object that it stands for.
 
         Raises:
             ProposalRejectedError: INVALID_PAYLOAD: not JSON, too large, of another shape, or with unknown fields.
@@ -65,32 +64,38 @@ class Proposal(_Frozen):
                 value = parse_json(_bounded(value), depth=1)
             else:
                 check_json(value, depth=1)
-                # A copy, so that nobody changes what was decided on while it is decided on.
-                value = orjson.loads(canonical(value))
+            tool, arguments = _parts(value)
+            text = canonical(arguments)
+            return cls(tool=tool, arguments=orjson.loads(text), text=text)
         except JsonValueError as error:
             raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, str(error)) from None
-        return cls._of(value)
 
-    @classmethod
-    def _of(cls, value: Any) -> Self:
-        if not isinstance(value, dict):
-            kind = {list: "a list", str: "a string", type(None): "null"}.get(type(value), type(value).__name__)
-            raise ProposalRejectedError(
-                RejectionCode.INVALID_PAYLOAD, f"a proposal is an object with tool and arguments, not {kind}"
-            )
-        name, payload = next((pair for pair in cls._SPELLINGS if pair[0] in value), cls._SPELLINGS[0])
-        unknown = sorted(value.keys() - {name, payload})
-        if unknown:
-            raise ProposalRejectedError(
-                RejectionCode.INVALID_PAYLOAD,
-                f"unknown field {unknown[0]!r:.60}: a proposal has {name} and {payload}",
-            )
-        tool, arguments = value.get(name), value.get(payload, {})
-        if not isinstance(tool, str) or not isinstance(arguments, dict):
-            raise ProposalRejectedError(
-                RejectionCode.INVALID_PAYLOAD, f"{name} has to be a string and {payload} an object"
-            )
-        return cls(tool=tool, arguments=arguments)
+    def as_json(self) -> dict[str, Any]:
+        """Return the proposal in the spelling of the registry document."""
+        return {"tool": self.tool, "arguments": self.arguments}
+
+
+# The two spellings of the source documents; a proposal uses one of them, whole.
+_SPELLINGS: Final = (("tool", "arguments"), ("tool_name", "payload"))
+_KINDS: Final = {list: "a list", str: "a string", type(None): "null"}
+
+
+def _parts(value: Any) -> tuple[str, dict[str, Any]]:
+    if not isinstance(value, dict):
+        kind = _KINDS.get(type(value), type(value).__name__)
+        raise ProposalRejectedError(
+            RejectionCode.INVALID_PAYLOAD, f"a proposal is an object with tool and arguments, not {kind}"
+        )
+    name, payload = _SPELLINGS[1] if "tool_name" in value and "tool" not in value else _SPELLINGS[0]
+    tool, arguments = value.get(name), value.get(payload, {})
+    unknown = value.keys() - {name, payload}
+    if unknown:
+        raise ProposalRejectedError(
+            RejectionCode.INVALID_PAYLOAD, f"unknown field {min(unknown)!r:.60}: a proposal has {name} and {payload}"
+        )
+    if not isinstance(tool, str) or not isinstance(arguments, dict):
+        raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, f"{name} has to be a string and {payload} an object")
+    return tool, arguments
 
 
 def _bounded(text: str | bytes) -> str | bytes:
@@ -107,7 +112,8 @@ class Status(StrEnum):
     TRANSFORMED = "transformed"
 
 
-class Rejection(_Frozen):
+@dataclass(frozen=True, slots=True)
+class Rejection:
     """A fixed code and a reason that is the same for the same input."""
 
     code: RejectionCode
@@ -122,15 +128,17 @@ class FailureCode(StrEnum):
     TOOL_UNAVAILABLE = "TOOL_UNAVAILABLE"
 
 
-class Failure(_Frozen):
+@dataclass(frozen=True, slots=True)
+class Failure:
     """An execution that gave no result; `details` holds what a caller may branch on."""
 
     code: FailureCode
     message: str
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = field(default_factory=dict)
 
 
-class Outcome(_Frozen):
+@dataclass(frozen=True, slots=True)
+class Outcome:
     """What became of a proposal: accepted as it stands, transformed by a declared rule, or rejected.
 
     `proposal` is what was decided (after correction), absent when rejected. `failure` is there when the accepted call
@@ -142,8 +150,18 @@ class Outcome(_Frozen):
     rejection: Rejection | None = None
     failure: Failure | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """Return `{status, proposal?, rejection?, failure?}`."""
+        parts = {
+            "proposal": self.proposal and self.proposal.as_json(),
+            "rejection": self.rejection and asdict(self.rejection),
+            "failure": self.failure and asdict(self.failure),
+        }
+        return {"status": self.status, **{name: part for name, part in parts.items() if part is not None}}
 
-class Trace(_Frozen):
+
+@dataclass(frozen=True, slots=True)
+class Trace:
     """The trace fields of the registry document; None where a check was not reached."""
 
     tool_name: str | None = None

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
-
-from pydantic import BaseModel, ConfigDict, model_validator
+from dataclasses import dataclass
+from typing import Any
 
 from pdp.canonical import MAX_BYTES, JsonValueError, canonical, check_json
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Entity(_Frozen):
+@dataclass(frozen=True, slots=True)
+class Entity:
     """A subject or a resource; `id` is unique within `type`."""
 
     type: str
@@ -21,32 +17,33 @@ class Entity(_Frozen):
     properties: dict[str, Any]
 
 
-class Action(_Frozen):
+@dataclass(frozen=True, slots=True)
+class Action:
     """What is to be done: the manifest entry's `pdp_action`, and in `properties` which entry of which manifest."""
 
     name: str
     properties: dict[str, Any]
 
 
-class Request(_Frozen):
-    """One question to the policy: may this subject do this action to this resource, in this context?"""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question to the policy: may this subject do this action to this resource, in this context?
+
+    The policy itself checks the shape and types of what is in it.
+    """
 
     subject: Entity
     action: Action
     resource: Entity
     context: dict[str, Any]
 
-    @model_validator(mode="after")
-    def _is_json(self) -> Self:
-        check_json(self.as_json())
-        return self
-
     def as_json(self) -> dict[str, Any]:
         """Return the request as plain JSON, as Rego sees it."""
+        subject, action, resource = self.subject, self.action, self.resource
         return {
-            "subject": self.subject.__dict__,
-            "action": self.action.__dict__,
-            "resource": self.resource.__dict__,
+            "subject": {"type": subject.type, "id": subject.id, "properties": subject.properties},
+            "action": {"name": action.name, "properties": action.properties},
+            "resource": {"type": resource.type, "id": resource.id, "properties": resource.properties},
             "context": self.context,
         }
 
@@ -54,9 +51,19 @@ class Request(_Frozen):
         """Return the RFC 8785 bytes that every engine is handed.
 
         Raises:
-            JsonValueError: larger than 1 MiB.
+            JsonValueError: not JSON within the bounds of `pdp.canonical`, or larger than 1 MiB.
         """
-        body = canonical(self.as_json())
-        if len(body) > MAX_BYTES:
-            raise JsonValueError(f"value: the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
-        return body
+        value = self.as_json()
+        check_json(value)
+        return bounded(canonical(value))
+
+
+def bounded(body: bytes) -> bytes:
+    """Return the request `body`, unless it is too large.
+
+    Raises:
+        JsonValueError: larger than 1 MiB.
+    """
+    if len(body) > MAX_BYTES:
+        raise JsonValueError(f"value: the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
+    return body

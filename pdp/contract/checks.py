@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdp.canonical import canonical, digest
+from pdp.manifest.expressions import ExpressionError
 from pdp.proposal import ProposalRejectedError, RejectionCode
 
 if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.proposal import Proposal
     from pdp.session import Session
+
 
 class Checked:
     """What the checks found out, whether or not the proposal passed; the trace is made of it.
@@ -71,8 +73,13 @@ def _schema_fault(tool: CompiledTool, proposal: Proposal) -> str:
 
 
 def _check_invariants(tool: CompiledTool, proposal: Proposal, session: Session) -> None:
-    for invariant in tool.invariants:
-        if not invariant.holds(proposal.arguments, session.variables):
+    # A correction is not applied yet, so every violation rejects: the strictest of the three ways out.
+    for invariant, condition in tool.invariants:
+        try:
+            holds = condition.holds(proposal.arguments, session.variables)
+        except ExpressionError as error:
+            raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, f"{invariant.id}: {error.message}") from error
+        if not holds:
             raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, f"{invariant.id}: {invariant.rule}")
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pdp.manifest.expressions import Expression, compile_expression
+from pdp.manifest.expressions import Expression, compile_check, compile_expression
+from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schemas import closed_schema, compile_schema
 from pdp.request import Action
 
@@ -16,44 +17,33 @@ if TYPE_CHECKING:
     from pdp.manifest.models import Tool
 
 
-class Validator(Protocol):
-    """What this package needs of a JSON Schema validator."""
-
-    def is_valid(self, instance: Any) -> bool:
-        """Return whether the instance is valid."""
-
-    def iter_errors(self, instance: Any) -> Any:
-        """Return the errors, each with `message` and `instance_path`."""
-
-
 class CompiledTool:
-    """One effective entry with its validator, its mappings and the request's action.
+    """One effective entry, ready for calls.
 
     Attributes:
         entry: the effective entry.
-        action: the request's action; the same for every call of the tool.
-        validator: of the arguments, closed against unknown ones.
-        resource_type, resource_id, resource_markings, resource_properties: the resource mapping; None without one.
-        context: the context mapping.
+        action: the request's action, the same for every call of the tool.
+        validator: of the arguments; closed against unknown ones.
+        invariants: the structural rules, each with its condition.
+        resource, context: the mappings, by the field that each fills; without one, empty.
+        timeout: seconds that the tool may take, or None.
     """
 
     def __init__(self, entry: Tool, manifest: EffectiveManifest) -> None:
         self.entry = entry
-        self.validator: Validator = compile_schema(closed_schema(entry.schema_))
         self.action = Action(
             name=entry.pdp_action,
-            properties={
-                "tool": entry.name,
-                "manifest_version": manifest.version,
-                "manifest_digest": manifest.digest,
-            },
+            properties={"tool": entry.name, "manifest_version": manifest.version, "manifest_digest": manifest.digest},
         )
+        self.validator = compile_schema(closed_schema(entry.schema_))
+        self.invariants = tuple((invariant, compile_check(invariant.check)) for invariant in entry.invariants)
         self.resource = _compiled(entry.resource)
         self.context = _compiled(entry.context)
+        self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
 
 
 def _compiled(mapping: Mapping[str, Any] | None) -> dict[str, Expression]:
-    return {name: compile_expression(text) for name, text in (mapping or {}).items()}
+    return {name: compile_expression(value) for name, value in (mapping or {}).items()}
 
 
 class CompiledManifest:

@@ -64,7 +64,7 @@ class Engine(ABC):
     async def aevaluate(self, body: bytes) -> bytes:
         """Do as `evaluate`, without blocking the event loop for longer than an evaluation takes."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - an engine that holds nothing has nothing to do
         """Release what the engine holds. Deciding afterwards is a DENY."""
 
     async def aclose(self) -> None:

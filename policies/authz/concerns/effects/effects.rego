@@ -28,25 +28,30 @@ allow contains reason.new(rego.metadata.rule(), {"effect_class": _class, "clause
 # description: The tool's entry states an effect class that this policy does not know.
 # custom:
 #   code: effects.unknown
-deny contains reason.new(rego.metadata.rule(), {"effect_class": _class}) if not _gates[_class]
+deny contains reason.new(rego.metadata.rule(), {"effect_class": _class}) if not _gate(_class)
 
 _class := object.get(manifest.entry, "effect_class", "unclassified")
 
-_gates := {
-	"pure": [],
-	"read-internal": ["scope"],
-	"read-external": ["scope", "purpose"],
-	"stage": ["scope"],
-	"commit-low": ["scope", "policy"],
-	"commit-high": ["scope", "policy"],
-	"unclassified": ["scope"],
-}
+# A function, which WebAssembly evaluates without building the whole table for each decision.
+_gate("pure") := []
+
+_gate("read-internal") := ["scope"]
+
+_gate("read-external") := ["scope", "purpose"]
+
+_gate("stage") := ["scope"]
+
+_gate("commit-low") := ["scope", "policy"]
+
+_gate("commit-high") := ["scope", "policy"]
+
+_gate("unclassified") := ["scope"]
 
 # An extraction computes only, but it reads its source: it needs that source's scope (pattern 1).
 _clauses := ["scope"] if {
 	_class == "pure"
 	manifest.entry.pattern == "extraction"
-} else := _gates[_class]
+} else := _gate(_class)
 
 _holds("scope") if {
 	count(manifest.entry.scopes) > 0

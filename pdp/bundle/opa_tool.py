@@ -1,0 +1,145 @@
+"""OPA as a compiler: run over staged Rego, with its complaints turned into faults of the user's own files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.errors import Fault, FileFaultsError, Place, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TIMEOUT: Final = 120
+_UNDEFINED: Final = "undefined function "
+
+
+class OpaTool:
+    """The OPA program, run in a folder in which modules are staged under the paths that they have in the bundle.
+
+    Args:
+        opa: the program.
+        folder: where it runs; sources given by absolute path would leave that path in what is compiled.
+        sources: the user's file behind each staged path, for messages.
+        capabilities: the file that lists the builtins that policies may use, or None for all of OPA's.
+    """
+
+    def __init__(
+        self, opa: Path, folder: Path, *, sources: Mapping[str, Path], capabilities: Path | None = None
+    ) -> None:
+        self._opa = opa
+        self._folder = folder
+        self._sources = sources
+        self._capabilities = [] if capabilities is None else ["--capabilities", str(capabilities)]
+
+    def parse(self, staged: str) -> Any:
+        """Return the syntax tree of one module, with places, as `opa parse --format json` writes it.
+
+        Raises:
+            FileFaultsError: it is not Rego.
+            UsageError: OPA cannot be run.
+        """
+        return json.loads(self._run("parse", "--format", "json", "--json-include", "locations", staged))
+
+    def check(self, *, schemas: Path | None) -> None:
+        """Check all modules, strictly.
+
+        Args:
+            schemas: the folder with schemas that METADATA names, or None.
+
+        Raises:
+            FileFaultsError: each thing that OPA objects to.
+            UsageError: OPA cannot be run.
+        """
+        schema = [] if schemas is None else ["--schema", str(schemas)]
+        self._run(
+            "check", "--strict", "--max-errors", "100", "--format", "json", *self._capabilities, *schema, "-b", "."
+        )
+
+    def compile(self, entrypoints: Sequence[str]) -> bytes:
+        """Compile all modules to one WebAssembly module.
+
+        At `-O 0`: more makes OPA bake data in, which is then ignored at run time, and mix up entrypoints.
+
+        Raises:
+            UsageError: OPA refuses, or cannot be run.
+        """
+        out = self._folder.parent / "compiled.tar.gz"
+        named = [argument for entrypoint in entrypoints for argument in ("-e", entrypoint)]
+        self._run("build", "-t", "wasm", "-O", "0", *named, *self._capabilities, "-b", ".", "-o", str(out))
+        with tarfile.open(out) as tar:
+            module = tar.extractfile("/policy.wasm")
+            if module is None:
+                raise UsageError("OPA compiled no policy.wasm", hint="check the program with `pdp opa path`")
+            return module.read()
+
+    def _run(self, *arguments: str) -> bytes:
+        # OPA takes options from variables as well, and the same sources must give the same bundle everywhere.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OPA_")}
+        try:
+            done = subprocess.run(  # noqa: S603 - the program that the caller named, with arguments made here
+                [self._opa.resolve(), *arguments],
+                cwd=self._folder,
+                env=environment,
+                capture_output=True,
+                timeout=_TIMEOUT,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise UsageError(
+                f"{self._opa}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise UsageError(f"OPA did not finish within {_TIMEOUT} s") from error
+        if done.returncode != 0:
+            raise self._refusal(done.stderr or done.stdout)
+        return done.stdout
+
+    def _refusal(self, output: bytes) -> UsageError:
+        """What OPA objects to: faults with places where it names them, else its first line."""
+        try:
+            errors = json.loads(output)["errors"]
+            faults = [self._fault(error) for error in errors]
+        except (ValueError, KeyError, TypeError):
+            lines = output.decode(errors="replace").strip().splitlines()
+            first = lines[0].removeprefix("error: ") if lines else "no message"
+            return UsageError(f"OPA refuses the policies: {first}")
+        return FileFaultsError(list(dict.fromkeys(faults)))
+
+    def _fault(self, error: Mapping[str, Any]) -> Fault:
+        location = error["location"]
+        staged = PurePosixPath(location["file"]).as_posix()
+        source = self._sources.get(staged)
+        row = max(int(location["row"]), 1)
+        place = Place(str(source or staged), row, max(int(location["col"]), 1))
+        message, hint = self._wording(" ".join(str(error["message"]).split()))
+        return Fault(place, message, hint=hint, source=_line(source, row))
+
+    def _wording(self, message: str) -> tuple[str, str | None]:
+        if message.startswith(_UNDEFINED):
+            name = message.removeprefix(_UNDEFINED)
+            if name in self._builtins():
+                return (
+                    f"the builtin {name} is not admitted in policies",
+                    "policies are pure, and the same on both engines: let time and facts come through the request",
+                )
+            return f"unknown function {name}", "check its spelling, and that its package is imported"
+        for staged, source in self._sources.items():
+            message = message.replace(staged, str(source))
+        return message, None
+
+    def _builtins(self) -> set[str]:
+        current = json.loads(self._run("capabilities", "--current"))
+        return {builtin["name"] for builtin in current["builtins"]}
+
+
+def _line(source: Path | None, row: int) -> str:
+    if source is None:
+        return ""
+    lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[row - 1] if row <= len(lines) else ""

@@ -1,0 +1,202 @@
+"""One call on its way through the enforcement point, and what its caller may see of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pdp.contract.checks import Checked
+from pdp.decision import Verdict
+from pdp.errors import PdpError
+from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
+
+if TYPE_CHECKING:
+    from pdp.decision import Decision, Obligation, Reason
+    from pdp.execution import Execution
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.proposal import Proposal
+    from pdp.request import Request
+    from pdp.session import Session
+
+_NAME_LENGTH: Final = 128
+
+
+class Call:
+    """What is known of one call so far. The enforcement point fills it, and nobody else sees it."""
+
+    __slots__ = (
+        "checked", "decision", "execution", "manifest", "now", "proposal", "rejection", "request", "request_id",
+        "session", "started", "step_name", "tool_call_id",
+    )  # fmt: skip
+
+    def __init__(self, manifest: EffectiveManifest, tool_call_id: str | None, step_name: str | None) -> None:
+        self.manifest = manifest
+        self.tool_call_id = tool_call_id
+        self.step_name = step_name
+        self.now = time.time()
+        self.started = time.perf_counter()
+        self.checked = Checked()
+        self.session: Session | None = None
+        self.request_id: str | None = None
+        self.proposal: Proposal | None = None
+        self.request: Request | None = None
+        self.rejection: Rejection | None = None
+        self.decision: Decision | None = None
+        self.execution: Execution | None = None
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the tool may run."""
+        return self.rejection is None and self.decision is not None and self.decision.verdict is Verdict.ALLOW
+
+    @property
+    def tool_name(self) -> str:
+        """The proposed name, at most 128 characters of it, or the empty string."""
+        return self.proposal.tool[:_NAME_LENGTH] if self.proposal else ""
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that the tool may take, or None."""
+        tool = self.checked.tool
+        return tool.timeout if tool else None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the decided arguments, as a copy that shares nothing with what anybody else holds."""
+        decided: dict[str, Any] = orjson.loads(self.proposal.text) if self.proposal else {}
+        return decided
+
+    def reject(self, code: RejectionCode, reason: str) -> None:
+        """Reject the proposal before the policy is asked."""
+        self.rejection = Rejection(code, reason)
+
+    def deny(self, decision: Decision) -> None:
+        """Replace whatever was decided by a DENY."""
+        self.rejection = None
+        self.decision = decision
+
+
+class Evaluation:
+    """One proposal, from its checks to its result. Immutable."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.verdict or 'rejected'}, tool={self._call.tool_name!r}, codes={self.codes})"
+
+    @property
+    def allowed(self) -> bool:
+        """Whether this call may run, or ran: the verdict is ALLOW."""
+        return self._call.allowed
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision; None when the policy was not asked, because a check before it failed."""
+        return self._call.decision
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The decision's verdict; None when the policy was not asked."""
+        return self._call.decision.verdict if self._call.decision else None
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The decision's reasons."""
+        return self._call.decision.reasons if self._call.decision else ()
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The reasons' codes, each once, sorted."""
+        return self._call.decision.codes if self._call.decision else ()
+
+    @property
+    def obligations(self) -> tuple[Obligation, ...]:
+        """The decision's obligations."""
+        return self._call.decision.obligations if self._call.decision else ()
+
+    @property
+    def request(self) -> dict[str, Any] | None:
+        """What the policy was asked, as plain JSON; None when it was not asked."""
+        return self._call.request.as_json() if self._call.request else None
+
+    @property
+    def executed(self) -> bool:
+        """Whether the tool was started."""
+        return self._call.execution is not None and self._call.execution.started
+
+    @property
+    def result(self) -> Any:
+        """What the tool returned; None when it was not executed or failed."""
+        return self._call.execution.result if self._call.execution else None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Accepted, rejected or transformed, and how an execution failed."""
+        call = self._call
+        if call.allowed:
+            return Outcome(
+                Status.ACCEPTED, proposal=call.proposal, failure=call.execution.failure if call.execution else None
+            )
+        rejection = call.rejection
+        if rejection is None and call.decision is not None:
+            why = "; ".join(f"{reason.code}: {reason.message}" for reason in call.decision.reasons)
+            rejection = Rejection(RejectionCode.POLICY_VIOLATION, f"{call.decision.verdict}: {why}")
+        return Outcome(Status.REJECTED, rejection=rejection)
+
+    @property
+    def trace(self) -> Trace:
+        """The registry document's trace fields."""
+        call, checked, tool = self._call, self._call.checked, self._call.checked.tool
+        return Trace(
+            tool_name=call.tool_name or None,
+            manifest_version=call.manifest.version,
+            in_manifest=None if call.proposal is None else tool is not None,
+            schema_valid=checked.schema_valid,
+            risk_tier=tool.entry.risk_tier if tool else None,
+            pdp_action=tool.entry.pdp_action if tool else None,
+            idempotency_key=checked.idempotency_key,
+            idempotency_missing=checked.idempotency_missing,
+            request_id=call.request_id,
+            tool_call_id=call.tool_call_id,
+            step_name=call.step_name,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `pdp decide --json` prints; its form is stable."""
+        decision = self._call.decision
+        trace = self.trace
+        return {
+            "outcome": self.outcome.as_json(),
+            "verdict": self.verdict,
+            "reasons": [reason.model_dump(mode="json") for reason in self.reasons],
+            "obligations": [obligation.model_dump(mode="json") for obligation in self.obligations],
+            "trace": {name: getattr(trace, name) for name in Trace.__slots__},
+            "decision_id": decision.decision_id if decision else None,
+            "bundle_revision": decision.bundle_revision if decision else None,
+        }
+
+
+class ToolDeniedError(PdpError):
+    """A guarded function was called and may not run. `evaluation` says why."""
+
+    code = "pdp.tool_denied"
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        rejection = evaluation.outcome.rejection
+        super().__init__(f"{rejection.code}: {rejection.reason}" if rejection else "the call may not run")
+
+
+class ToolFailedError(PdpError):
+    """A guarded function was allowed to run and gave no result. `evaluation.outcome.failure` says how it failed."""
+
+    code = "pdp.tool_failed"
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        failure = evaluation.outcome.failure
+        super().__init__(f"{failure.code}: {failure.message}" if failure else "the tool gave no result")

@@ -1,0 +1,166 @@
+"""The tree of commands. Each command's work stands in a module of its own, imported when it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+app = typer.Typer(
+    name="pdp",
+    help="Policy decisions for the tool calls of AI agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+manifest_app = typer.Typer(help="Look at a tool manifest.", no_args_is_help=True)
+bundle_app = typer.Typer(help="Build what an engine decides by.", no_args_is_help=True)
+opa_app = typer.Typer(help="Find or install Open Policy Agent.", no_args_is_help=True)
+app.add_typer(manifest_app, name="manifest")
+app.add_typer(bundle_app, name="bundle")
+app.add_typer(opa_app, name="opa")
+
+EngineName = Literal["embedded", "sidecar"]
+Manifest = Annotated[Path, typer.Option("--manifest", "-m", help="The tool manifest, YAML or JSON.")]
+Governance = Annotated[Path | None, typer.Option("--governance", "-g", help="The governance file.")]
+Policies = Annotated[
+    list[Path] | None, typer.Option(help="A folder with concerns of your own; needs OPA. May be repeated.")
+]
+Data = Annotated[
+    list[Path] | None, typer.Option("--data", help="A file with the roots directory and settings. May be repeated.")
+]
+OpaUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="A running OPA: http://HOST:PORT or unix:///PATH; its token in PDP_OPA_TOKEN. Without it, sidecar starts one."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print stable JSON and nothing else.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        from pdp import __version__  # noqa: PLC0415
+
+        print(f"pdp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[  # noqa: ARG001 - typer calls `_version` with it
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Policy decisions for the tool calls of AI agents."""
+
+
+@app.command()
+def decide(
+    proposal: Annotated[str, typer.Argument(help="The proposal, a JSON file; - for standard input.")],
+    manifest: Manifest,
+    session: Annotated[Path, typer.Option("--session", "-s", help="The session: claims, facts, keys.")],
+    governance: Governance = None,
+    data: Data = None,
+    policies: Policies = None,
+    bundle: Annotated[Path | None, typer.Option(help="The bundle to decide by; the released baseline if absent.")] = None,
+    engine: Annotated[EngineName, typer.Option(help="Who decides.")] = "embedded",
+    opa_url: OpaUrl = None,
+    audit: Annotated[Path | None, typer.Option(help="Append the audit events to this JSON Lines file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide one proposal; nothing is run and no approval is opened.
+
+    Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
+    """
+    from pdp.cli.decide import decide as run  # noqa: PLC0415
+
+    raise typer.Exit(
+        run(
+            proposal=proposal, manifest=manifest, session=session, governance=governance, data=data or [],
+            policies=policies or [], bundle=bundle, engine=engine, opa_url=opa_url, audit=audit, as_json=as_json,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def demo(
+    engine: Annotated[EngineName, typer.Option(help="Who decides; sidecar starts a local OPA.")] = "embedded",
+    opa_url: OpaUrl = None,
+) -> None:
+    """Tell the payments story: eight proposals, their verdicts, and what was executed and recorded."""
+    from pdp.cli.demo import demo as run  # noqa: PLC0415
+
+    raise typer.Exit(run(engine, opa_url))
+
+
+@manifest_app.command("lint")
+def manifest_lint(
+    file: Annotated[Path, typer.Argument(help="The manifest.")],
+    governance: Governance = None,
+    strict: Annotated[bool, typer.Option(help="Warnings are faults.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Report every fault of a manifest, and which clauses of the tool contract each tool meets.
+
+    Exit code: 0 no fault, 2 faults (with --strict: or warnings).
+    """
+    from pdp.cli.manifest import lint  # noqa: PLC0415
+
+    raise typer.Exit(lint(file, governance, strict=strict, as_json=as_json))
+
+
+@manifest_app.command("export")
+def manifest_export(
+    file: Annotated[Path, typer.Argument(help="The manifest.")],
+    form: Annotated[
+        Literal["plain", "openai", "anthropic", "mcp"], typer.Option("--format", help="For whom.")
+    ] = "plain",
+) -> None:
+    """Print what a model may see of a manifest, as JSON: nothing of its governance."""
+    from pdp.cli.manifest import export  # noqa: PLC0415
+
+    raise typer.Exit(export(file, form))
+
+
+@bundle_app.command("build")
+def bundle_build(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The bundle file to write.")],
+    policies: Policies = None,
+    data: Data = None,
+    manifest: Annotated[
+        list[Path] | None, typer.Option("--manifest", "-m", help="A manifest to decide for. May be repeated.")
+    ] = None,
+    governance: Annotated[
+        list[Path] | None,
+        typer.Option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
+    ] = None,
+    release: Annotated[int, typer.Option(min=1, help="The release number; engines refuse to go back.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Build a bundle: policies, data and effective manifests in one file for both engines. Needs OPA."""
+    from pdp.cli.bundle import build  # noqa: PLC0415
+
+    raise typer.Exit(
+        build(
+            output, policies=policies or [], data=data or [], manifests=manifest or [], governance=governance or [],
+            release=release, as_json=as_json,
+        )
+    )  # fmt: skip
+
+
+@opa_app.command("install")
+def opa_install() -> None:
+    """Make sure that the right OPA is there, and print its path: found, downloaded, or built."""
+    from pdp.cli.opa import install  # noqa: PLC0415
+
+    raise typer.Exit(install())
+
+
+@opa_app.command("path")
+def opa_path() -> None:
+    """Print the path of the OPA that would be used; exit 1 when there is none."""
+    from pdp.cli.opa import path  # noqa: PLC0415
+
+    raise typer.Exit(path())

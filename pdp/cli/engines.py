@@ -1,0 +1,113 @@
+"""The engine that a command asks for, opened for the time of the command."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdp.engine.bundle_file import baseline_bundle_path, pack_bundle, read_bundle
+from pdp.engine.data import merged_data, read_data
+from pdp.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pdp.engine.bundle_file import Bundle
+    from pdp.engine.protocol import Engine
+
+
+@contextmanager
+def open_engine(
+    name: str,
+    manifests: Mapping[str, Any],
+    *,
+    bundle: Path | None = None,
+    policies: Sequence[Path] = (),
+    data: Sequence[Path] = (),
+    opa_url: str | None = None,
+) -> Iterator[Engine]:
+    """Open the engine `name` for these manifests and close it at the end.
+
+    Args:
+        name: `embedded` or `sidecar`.
+        manifests: the document of each effective manifest, by its digest.
+        bundle: what to decide by; the released baseline when absent.
+        policies: folders with the user's concerns, compiled with OPA.
+        data: data files.
+        opa_url: a running OPA; without it a local one is started for `sidecar`.
+
+    Raises:
+        UsageError: options that exclude each other, or OPA is needed and not there.
+        BundleError: the bundle cannot be used.
+    """
+    if bundle is not None and policies:
+        raise UsageError(
+            "--bundle and --policies exclude each other: a bundle holds its policies",
+            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
+        )
+    if opa_url is not None:
+        if name != "sidecar":
+            raise UsageError("--opa-url is for --engine sidecar")
+        if bundle is not None or policies or data:
+            raise UsageError(
+                "an OPA that runs already decides by its own bundle and data",
+                hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",
+            )
+        from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
+
+        with SidecarEngine(opa_url, token=os.environ.get("PDP_OPA_TOKEN")) as engine:
+            yield engine
+        return
+    chosen = _compiled(policies) if policies else read_bundle(bundle or baseline_bundle_path())
+    laid_over = read_data(data)
+    if name == "embedded":
+        from pdp.engine.embedded import EmbeddedEngine  # noqa: PLC0415
+
+        with EmbeddedEngine(chosen, manifests=manifests, data=laid_over) as engine:
+            yield engine
+    else:
+        with _local_sidecar(chosen, manifests, laid_over) as engine:
+            yield engine
+
+
+def needed_opa() -> Path:
+    """Return the OPA program.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from pdp.engine.opa import find_opa  # noqa: PLC0415
+
+    found = find_opa()
+    if found is None:
+        raise UsageError("this needs Open Policy Agent, and none is here", hint="run: pdp opa install")
+    return found
+
+
+def _compiled(policies: Sequence[Path]) -> Bundle:
+    from pdp.bundle.build import baseline_policies_path, compile_bundle  # noqa: PLC0415
+
+    return read_bundle(
+        compile_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=needed_opa())
+    )
+
+
+@contextmanager
+def _local_sidecar(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Engine]:
+    from pdp.engine.local import LocalOpa  # noqa: PLC0415
+    from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
+
+    packed = pack_bundle(
+        release=bundle.release,
+        wasm=bundle.wasm,
+        data=merged_data(bundle.data, manifests=manifests, data=data),
+        modules=bundle.modules,
+    )
+    with tempfile.TemporaryDirectory(prefix="pdp-") as folder:
+        file = Path(folder, "bundle.tar.gz")
+        file.write_bytes(packed)
+        with LocalOpa(needed_opa(), bundle=file) as opa, SidecarEngine(opa.url) as engine:
+            yield engine

@@ -1,0 +1,35 @@
+"""`pdp opa`: the OPA program."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from pdp.cli import Exit
+from pdp.engine.opa import OPA_VERSION, find_opa
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def ensured() -> Path:
+    """Return the OPA program, which is installed when there is none; progress goes to standard error."""
+    from pdp.engine.opa_install import install_opa  # noqa: PLC0415
+
+    return find_opa() or install_opa(lambda line: print(line, file=sys.stderr))
+
+
+def install() -> int:
+    """Find or install OPA and print its path."""
+    print(ensured())
+    return Exit.OK
+
+
+def path() -> int:
+    """Print the path of the OPA that would be used."""
+    found = find_opa()
+    if found is None:
+        print(f"error: no OPA {OPA_VERSION} is here\n    hint: run: pdp opa install", file=sys.stderr)
+        return Exit.FAILED
+    print(found)
+    return Exit.OK

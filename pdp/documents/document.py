@@ -1,0 +1,111 @@
+"""The value of a file, and where in the file each part of it stands."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from pdp.errors import Fault, Place
+
+Path = tuple[str | int, ...]
+"""The way to a part of a document: keys of mappings and indices of lists, from the root."""
+
+_MAX_SHOWN: Final = 160
+_LINE_BREAKS: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+
+
+_NO_KEYS: Final[dict[str, tuple[int, int]]] = {}
+
+
+class Part:
+    """One value of a document with its place: `line` and `column` count from 1.
+
+    `members` are the parts of a mapping (by key) or of a list (by position), else None; `keys` has the place of each
+    key of a mapping. `size` is the number of values in it, aliased ones included; `height` how deep they nest.
+    """
+
+    __slots__ = ("column", "height", "keys", "line", "members", "size", "value")
+
+    def __init__(self, value: Any, line: int, column: int) -> None:
+        self.value = value
+        self.line = line
+        self.column = column
+        self.members: dict[str, Part] | list[Part] | None = None
+        self.keys = _NO_KEYS  # shared: most parts are scalars
+        self.size = 1
+        self.height = 0
+
+
+class Document:
+    """A file that was read: its value as plain JSON (None, bool, int, float, str, list, dict), and places in it.
+
+    Args:
+        file: the name to show; `<stdin>` for standard input.
+        text: the whole text, for showing lines.
+        root: the outermost part.
+    """
+
+    def __init__(self, file: str, text: str, root: Part) -> None:
+        self.file = file
+        self._text = text
+        self._root = root
+        self._lines: list[str] | None = None
+
+    @property
+    def value(self) -> Any:
+        """The value of the whole file. Aliases share what they name: do not change it in place."""
+        return self._root.value
+
+    def place(self, path: Path = (), *, key: bool = False) -> Place:
+        """Return where the part at `path` stands; of a path that does not exist, where its nearest outer part stands.
+
+        Args:
+            path: the way to the part.
+            key: the place of the key in front of the part, when it is a member of a mapping.
+        """
+        part = self._root
+        line, column = part.line, part.column
+        for depth, step in enumerate(path):
+            members = part.members
+            if isinstance(members, dict) and isinstance(step, str) and step in members:
+                if key and depth == len(path) - 1:
+                    line, column = part.keys[step]
+                    break
+                part = members[step]
+            elif isinstance(members, list) and isinstance(step, int) and 0 <= step < len(members):
+                part = members[step]
+            else:
+                break
+            line, column = part.line, part.column
+        return Place(self.file, line, column)
+
+    def fault(
+        self, path: Path, message: str, hint: str | None = None, *, key: bool = False, warning: bool = False
+    ) -> Fault:
+        """Return a fault at the part at `path` (or at its key), with the line of the file to show."""
+        place = self.place(path, key=key)
+        return Fault(place, message, hint, warning=warning, source=self._source(place))
+
+    def fault_at(self, line: int, column: int, message: str, hint: str | None = None) -> Fault:
+        """Return a fault at a line and column of the file."""
+        place = Place(self.file, line, column)
+        return Fault(place, message, hint, source=self._source(place))
+
+    def _source(self, place: Place) -> str:
+        if self._lines is None:
+            self._lines = _LINE_BREAKS.split(self._text)
+        if place.line > len(self._lines):
+            return ""
+        line = self._lines[place.line - 1]
+        if place.column > _MAX_SHOWN:
+            return ""
+        # Only what prints is shown: a file must not be able to steer the terminal.
+        return "".join(letter if letter.isprintable() else " " for letter in line[:_MAX_SHOWN]).rstrip()
+
+
+def shown_name(name: object) -> str:
+    """Return a value of the user's as it is shown in a message: quoted, shortened, on one line."""
+    text = name if isinstance(name, str) else repr(name)
+    if len(text) > 60:  # noqa: PLR2004
+        text = text[:57] + "..."
+    return "`" + "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text) + "`"

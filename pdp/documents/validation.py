@@ -1,0 +1,162 @@
+"""What a pydantic model finds wrong in a document, as faults with places and in plain words."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel
+
+from pdp.documents.document import Document, Path, shown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+    from pdp.errors import Fault
+
+_QUOTED = re.compile(r"'([^']*)'")
+
+# pydantic's kinds of errors in our words; what stands in braces comes from the error's context.
+_WORDS = {
+    "string_type": "must be a string",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "none_required": "must be null",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} items",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+}
+
+
+class FieldError(ValueError):
+    """A field's value is wrong. `validate` functions of models raise it; the message continues the field's name.
+
+    Args:
+        message: what it must be, as in "must be a duration".
+        hint: what to do, or None.
+    """
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint that names the known word nearest to `name`, or None when none is near."""
+    found = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"did you mean `{found[0]}`?" if found else None
+
+
+def known_keys(model: type[BaseModel], path: Path) -> frozenset[str]:
+    """Return the keys that `model` admits in the mapping at `path`; none where any key is admitted."""
+    current: list[type[BaseModel]] = [model]
+    for step in path:
+        if isinstance(step, str):
+            fields = [
+                spec for one in current for name, spec in one.model_fields.items() if (spec.alias or name) == step
+            ]
+            if fields:
+                current = [found for spec in fields for found in _models_in(spec.annotation)]
+    return frozenset(spec.alias or name for one in current for name, spec in one.model_fields.items())
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for argument in get_args(annotation) for found in _models_in(argument)]
+
+
+def faults_of(
+    error: ValidationError,
+    document: Document,
+    model: type[BaseModel],
+    *,
+    base: Path = (),
+    where: Callable[[Path], Path] | None = None,
+) -> list[Fault]:
+    """Return one fault for each thing that `model` found wrong.
+
+    Args:
+        error: what validation raised.
+        document: the file that the value came from.
+        model: the model that was asked.
+        base: where in the document the validated value stands.
+        where: gives the path in the document for a path in the value, when the value was reshaped before.
+
+    Tags of discriminated unions must be written `<…>`; they are no part of the file.
+    """
+    faults: list[Fault] = []
+    for detail in error.errors(include_url=False):
+        # pydantic marks the key of a mapping by `[key]`, and the chosen part of a union by its tag.
+        path = tuple(step for step in detail["loc"] if step != "[key]" and not _is_tag(step))
+        target = base + (where(path) if where else path)
+        if detail["type"] == "extra_forbidden":
+            key = str(path[-1])
+            known = known_keys(model, path[:-1])
+            hint = nearest(key, known) or f"known here: {', '.join(sorted(known))}"
+            faults.append(document.fault(target, f"unknown key {shown_name(key)}", hint, key=True))
+        else:
+            message, hint_or_none = _described(detail)
+            is_key = detail["loc"][-1:] == ("[key]",)
+            label = f"key {shown_name(str(path[-1]))} " if is_key else _label(path)
+            faults.append(document.fault(target, f"{label}{message}", hint_or_none, key=is_key))
+    return faults
+
+
+def _is_tag(step: str | int) -> bool:
+    return isinstance(step, str) and step.startswith("<") and step.endswith(">")
+
+
+def _label(path: Path) -> str:
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return f"{shown_name(text)} " if text else ""
+
+
+def _described(detail: ErrorDetails) -> tuple[str, str | None]:
+    kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "missing":
+        return "is missing", None
+    if kind in ("literal_error", "enum"):
+        options = _QUOTED.findall(str(context["expected"]))
+        hint = nearest(given, options) if isinstance(given, str) else None
+        return f"must be one of {', '.join(options)}{_found(given)}", hint
+    if kind == "value_error":
+        cause = context.get("error")
+        found = _found(given) if str(cause).startswith("must be") else ""
+        return f"{cause}{found}", getattr(cause, "hint", None)
+    words = _WORDS.get(kind)
+    if words is None:
+        return f"is not valid: {detail['msg']}", None
+    hint = None
+    if kind == "string_type" and isinstance(given, int | float) and not isinstance(given, bool):
+        hint = "write it in quotes"
+    if kind in ("string_too_short", "too_short"):
+        return words, None
+    return words.format(**context) + _found(given), hint
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", not a mapping"
+    if isinstance(value, list | tuple):
+        return ", not a list"
+    if value is None or isinstance(value, bool):
+        return f", not {str(value).lower() if value is not None else 'null'}"
+    return f", not {shown_name(value)}"

@@ -1,0 +1,315 @@
+"""The bundle file: how it is laid out, written and read.
+
+A bundle is one gzipped tar for both engines: an OPA server loads it as it is, the embedded engine takes `policy.wasm`.
+
+    .manifest      OPA's: {"revision", "roots", "rego_version": 1, "metadata": {"format": 1, "release"}}
+    data.json      the base documents: config, directory, manifests, settings
+    policy.wasm    the Rego below, compiled; `.manifest` does not name it, so that OPA ignores it
+    authz/**.rego  the baseline's modules;  custom/**.rego  the user's
+
+The revision is a digest of all of these but itself and the release number, so whatever was changed or cut off shows. It
+says nothing about who built the bundle.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import tarfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.canonical import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
+from pdp.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FORMAT: Final = 1
+"""The layout above. A file of another one is refused."""
+
+MAX_BUNDLE: Final = 64 * 1024 * 1024
+"""Largest bundle in bytes, packed as well as unpacked."""
+
+REGO_ROOTS: Final = ("authz", "custom")
+"""Where policies stand: ours, the user's."""
+
+DATA_ROOTS: Final = ("config", "directory", "manifests", "settings")
+"""Where data stands. Data anywhere else could pose as policy, and is refused wherever it comes in."""
+
+ROOTS: Final = tuple(sorted(REGO_ROOTS + DATA_ROOTS))
+"""What OPA may take from a bundle."""
+
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_BLOCK: Final = 65535
+_REBUILD: Final = "build the bundle again with `pdp bundle build`"
+_COPY: Final = "copy the file again, or build it with `pdp bundle build`"
+_VERSIONS: Final = "bundle and program must be of the same version: update the one or build the other again"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What an engine decides by.
+
+    Attributes:
+        revision: `sha256:` and the digest of the content.
+        release: counts upwards from 1; an enforcement point refuses a lower one than it has seen.
+        wasm: the module for the embedded engine.
+        data: the base documents by root, `config.bundle` with revision and release among them.
+        modules: the Rego texts by path.
+        size: of the file, in bytes.
+    """
+
+    revision: str
+    release: int
+    wasm: bytes
+    data: Mapping[str, Any]
+    modules: Mapping[str, str]
+    size: int
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The roots that hold something, sorted."""
+        return tuple(sorted({path.split("/")[0] for path in self.modules} | set(self.data)))
+
+
+def baseline_bundle_path() -> Path:
+    """Return where the released baseline bundle is: packaged beside the code, or in the checkout's `bundles/`.
+
+    Raises:
+        BundleError: neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for path in (package / "data/bundles/baseline.tar.gz", package.parent / "bundles/baseline.tar.gz"):
+        if path.is_file():
+            return path
+    raise BundleError(
+        "the baseline bundle is not installed",
+        hint="install tool-pdp again, or build it in the checkout with `pdp bundle build -o bundles/baseline.tar.gz`",
+    )
+
+
+def pack_bundle(*, release: int, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> bytes:
+    """Return the bundle's file. The same content gives the same bytes on every machine.
+
+    Args:
+        release: see `Bundle`.
+        wasm: see `Bundle`.
+        data: see `Bundle`; `config.bundle` is filled in.
+        modules: see `Bundle`.
+
+    Raises:
+        JsonValueError: the data are not JSON.
+        BundleError: what was packed cannot be read again: a root, a path or a size that is not admitted.
+    """
+    packed = _packed(Bundle(_revision(wasm, data, modules), release, wasm, data, modules, 0))
+    read_bundle(packed)
+    return packed
+
+
+def pack_with_data(bundle: Bundle, data: Mapping[str, Any]) -> bytes:
+    """Return a file for an OPA of our own with `data` in place of the bundle's; see `pdp.engine.data.merged_data`.
+
+    It keeps the bundle's name, as an embedded engine given the same data does, and so is no bundle for `read_bundle`.
+
+    Raises:
+        JsonValueError: the data are not JSON.
+    """
+    return _packed(replace(bundle, data=data))
+
+
+def read_bundle(source: Path | bytes) -> Bundle:
+    """Read a bundle, believing nothing of it: sizes, paths, JSON, roots and digest are checked.
+
+    Args:
+        source: the file, or its content.
+
+    Raises:
+        BundleError: not a whole bundle of this version, unchanged since it was built.
+    """
+    name = "bundle" if isinstance(source, bytes) else str(source)
+    try:
+        packed = source if isinstance(source, bytes) else _read(source)
+        files = _untar(_gunzip(packed))
+        revision, release = _identity(_take(files, ".manifest"))
+        data = _data(_take(files, "data.json"), {"revision": revision, "release": release})
+        wasm = _take(files, "policy.wasm")
+        modules = {path: _module(path, content) for path, content in sorted(files.items())}
+        _check_revision(revision, wasm, data, modules)
+    except BundleError as error:
+        raise BundleError(f"{name}: {error.message}", hint=error.hint) from error
+    return Bundle(revision, release, wasm, data, modules, len(packed))
+
+
+def _packed(bundle: Bundle) -> bytes:
+    identity = {"revision": bundle.revision, "release": bundle.release}
+    manifest = {
+        "revision": bundle.revision,
+        "roots": list(ROOTS),
+        "rego_version": 1,
+        "metadata": {"format": FORMAT, "release": bundle.release},
+    }
+    files = {
+        ".manifest": canonical(manifest),
+        "data.json": canonical({**bundle.data, "config": {**bundle.data.get("config", {}), "bundle": identity}}),
+        "policy.wasm": bundle.wasm,
+        **{path: text.encode() for path, text in bundle.modules.items()},
+    }
+    return b"".join(_gzip(_tar(files)))
+
+
+def _revision(wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> str:
+    config = {key: value for key, value in data.get("config", {}).items() if key != "bundle"}
+    contents = {"data.json": canonical({**data, "config": config}), "policy.wasm": wasm}
+    contents |= {path: text.encode() for path, text in modules.items()}
+    return digest(canonical({path: digest(content) for path, content in contents.items()}))
+
+
+def _check_revision(revision: str, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> None:
+    if _revision(wasm, data, modules) != revision:
+        raise BundleError("the content is not what its revision names: it was changed", hint=_COPY)
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for path, content in sorted(files.items()):
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            try:
+                tar.addfile(member, io.BytesIO(content))
+            except ValueError as error:
+                raise BundleError(f"{path}: the path is too long for a bundle", hint="use shorter names") from error
+    return packed.getvalue()
+
+
+# Stored, not compressed: compressed bytes differ between builds of zlib, and then a bundle could not be built again.
+def _gzip(content: bytes) -> Iterator[bytes]:
+    yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+    for start in range(0, len(content), _BLOCK):
+        block = content[start : start + _BLOCK]
+        last = start + _BLOCK >= len(content)
+        yield struct.pack("<BHH", last, len(block), len(block) ^ 0xFFFF)
+        yield block
+    yield struct.pack("<II", zlib.crc32(content), len(content))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BUNDLE + 1)
+    except OSError as error:
+        raise BundleError(f"cannot be read: {error.strerror}", hint="name a bundle file") from error
+
+
+def _gunzip(packed: bytes) -> bytes:
+    if len(packed) > MAX_BUNDLE:
+        raise BundleError(f"larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        content = unpacker.decompress(packed, MAX_BUNDLE + 1)
+    except zlib.error as error:
+        raise BundleError("not a gzip file, or a damaged one", hint=_COPY) from error
+    if len(content) > MAX_BUNDLE:
+        raise BundleError(f"unpacks to more than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+    if not unpacker.eof:
+        raise BundleError("cut off", hint=_COPY)
+    if unpacker.unused_data:
+        raise BundleError("something follows the end of the gzip file", hint=_COPY)
+    return content
+
+
+def _untar(content: bytes) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            for member in tar:
+                _check_member(member, files)
+                opened = tar.extractfile(member)
+                files[member.name] = opened.read() if opened else b""
+                if len(files[member.name]) != member.size:
+                    raise BundleError("cut off", hint=_COPY)
+            end = tar.offset
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+        raise BundleError("not a tar file inside, or a damaged one", hint=_COPY) from error
+    if content[end:].strip(b"\0"):
+        raise BundleError("the tar file inside is damaged, or something follows its end", hint=_COPY)
+    return files
+
+
+def _check_member(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> None:
+    shown = repr(member.name[:100])
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+        raise BundleError(f"{shown} is a link, a folder or a device; a bundle has files only", hint=_REBUILD)
+    if member.name in files:
+        raise BundleError(f"{shown} stands twice in the bundle", hint=_REBUILD)
+    if member.name in (".manifest", "data.json", "policy.wasm"):
+        return
+    segments = member.name.split("/")
+    if not all(_SEGMENT.fullmatch(segment) for segment in segments):
+        raise BundleError(f"{shown} is not a relative path of plain names", hint=_REBUILD)
+    if len(segments) == 1 or segments[0] not in REGO_ROOTS or not member.name.endswith(".rego"):
+        raise BundleError(f"{shown} has no place in a bundle", hint=_REBUILD)
+
+
+def _take(files: dict[str, bytes], name: str) -> bytes:
+    if name not in files:
+        raise BundleError(f"{name} is missing", hint=_REBUILD)
+    return files.pop(name)
+
+
+def _json(name: str, content: bytes) -> dict[str, Any]:
+    try:
+        value = parse_json(content)
+    except JsonValueError as error:
+        raise BundleError(f"{name}: {error}", hint=_REBUILD) from error
+    if not isinstance(value, dict):
+        raise BundleError(f"{name}: not an object", hint=_REBUILD)
+    return value
+
+
+def _identity(content: bytes) -> tuple[str, int]:
+    manifest = _json(".manifest", content)
+    metadata = manifest.get("metadata")
+    found = metadata.get("format") if isinstance(metadata, dict) else None
+    if type(found) is not int or found != FORMAT:
+        shown = "no format that is known" if type(found) is not int else f"format {found}"
+        raise BundleError(f".manifest: {shown}, this program reads format {FORMAT}", hint=_VERSIONS)
+    revision, release = manifest.get("revision"), metadata.get("release") if isinstance(metadata, dict) else None
+    if type(release) is not int or not 1 <= release <= MAX_NUMBER:
+        raise BundleError(".manifest: metadata.release is not a number from 1 upwards", hint=_REBUILD)
+    expected = {
+        "revision": revision,
+        "roots": list(ROOTS),
+        "rego_version": 1,
+        "metadata": {"format": FORMAT, "release": release},
+    }
+    if not isinstance(revision, str) or canonical(manifest) != canonical(expected):
+        raise BundleError(
+            f".manifest: it must be {canonical(expected | {'revision': 'sha256:...'}).decode()}", hint=_VERSIONS
+        )
+    return revision, release
+
+
+def _data(content: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
+    data = _json("data.json", content)
+    for root, value in data.items():
+        if root not in DATA_ROOTS:
+            raise BundleError(
+                f"data.json: the root {root!r:.40} is not admitted, only {', '.join(DATA_ROOTS)} are", hint=_REBUILD
+            )
+        if not isinstance(value, dict):
+            raise BundleError(f"data.json: {root} is not an object", hint=_REBUILD)
+    if canonical(data.get("config", {}).get("bundle")) != canonical(identity):
+        raise BundleError("data.json: config.bundle is not the revision and release of .manifest", hint=_REBUILD)
+    return data
+
+
+def _module(path: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path}: not UTF-8 text", hint=_REBUILD) from error

@@ -1,0 +1,108 @@
+"""Data that a policy is given beside its bundle: where it may stand, how it is read and merged.
+
+Only `directory` and `settings` (design, "Session"): data under another root could pose as policy, or loosen what the
+build has fixed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.canonical import JsonValueError, check_json, parse_json
+from pdp.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+RUN_TIME_ROOTS: Final = ("directory", "settings")
+"""Ours and the user's: who is entitled to what, and whatever custom concerns ask for."""
+
+MAX_DATA: Final = 32 * 1024 * 1024
+"""Largest data file, in bytes."""
+
+
+def read_data(paths: Sequence[Path]) -> dict[str, Any]:
+    """Read JSON files with data, each laid over those before it.
+
+    Raises:
+        UsageError: a file cannot be read, is not JSON, or has other roots than `RUN_TIME_ROOTS`.
+    """
+    found: dict[str, Any] = {}
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_DATA + 1)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}", hint="name a JSON file with data") from error
+        if len(content) > MAX_DATA:
+            raise UsageError(f"{path}: larger than {MAX_DATA} bytes", hint="keep only what the policies ask for")
+        try:
+            value = parse_json(content)
+        except JsonValueError as error:
+            raise UsageError(f"{path}: {error}", hint="data files are JSON") from error
+        check_data(value, str(path))
+        found = _laid_over(found, value)
+    return found
+
+
+def check_data(value: Any, name: str = "data") -> None:
+    """Check that `value` is data that may be given beside a bundle. `name` says what it is, for messages.
+
+    Raises:
+        UsageError: not a JSON object, or other roots than `RUN_TIME_ROOTS`.
+    """
+    admitted = " and ".join(RUN_TIME_ROOTS)
+    if type(value) is not dict:
+        raise UsageError(f"{name}: not an object", hint=f"give an object with the roots {admitted}")
+    try:
+        check_json(value)
+    except JsonValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+    for root, item in value.items():
+        if root not in RUN_TIME_ROOTS:
+            raise UsageError(f"{name}: the root {root!r:.40} is not admitted", hint=f"only {admitted} are")
+        if type(item) is not dict:
+            raise UsageError(f"{name}: {root} is not an object")
+
+
+def merged_data(
+    base: Mapping[str, Any], *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a bundle's data with manifests added to it and other data laid over it.
+
+    Objects are merged key by key, anything else replaces what was there.
+
+    Args:
+        base: the bundle's data.
+        manifests: the document of each effective manifest, by its digest.
+        data: with the roots of `RUN_TIME_ROOTS`.
+
+    Raises:
+        UsageError: data that is not admitted; a manifest that is not JSON, or not the bundle's of that digest.
+    """
+    merged = dict(base)
+    if data:
+        check_data(data)
+        merged = _laid_over(merged, data)
+    if manifests:
+        known = dict(merged.get("manifests", {}))
+        for name, document in manifests.items():
+            if type(document) is not dict:
+                raise UsageError(f"manifest {name}: not an object")
+            try:
+                check_json(document)
+            except JsonValueError as error:
+                raise UsageError(f"manifest {name}: {error}") from error
+            if known.setdefault(name, document) != document:
+                raise UsageError(f"manifest {name}: the bundle has another one of this digest")
+        merged["manifests"] = known
+    return merged
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = _laid_over(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,113 @@
+"""The effective manifest: manifest and governance file merged, as the enforcement point and the policy see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.canonical import canonical, digest
+from pdp.errors import UsageError
+from pdp.manifest.fields import RiskTier, Writes
+from pdp.manifest.merging import merged_fields
+from pdp.manifest.models import DeclaredTool, EffectiveApproval, Tool
+from pdp.manifest.records import Idempotency, Provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdp.manifest.models import ActionRules, Governance, Manifest
+
+# What the policy reads of an entry. The rest (schemas, mappings, invariants, how it runs) concerns the enforcement
+# point alone; the document has its digest, so that the manifest's digest covers it all.
+_FOR_POLICY: Final = (
+    "name", "id", "version", "pdp_action", "pattern", "effect_class", "risk_tier", "scopes", "markings", "purposes",
+    "idempotency", "limits", "approval", "provenance", "writes", "release",
+)  # fmt: skip
+_UNORDERED: Final = (("cli", "env"), ("safety", "requires"), ("state", "reads"))
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveManifest:
+    """Every tool with all that holds for it. Make it with `effective_manifest`; do not change what is in it.
+
+    Attributes:
+        version: the manifest's version.
+        digest: `sha256:` and 64 hexadecimal digits, over the RFC 8785 form of `document`. The same content has the same
+            digest, whatever its spelling, order or file format.
+        tools: the effective entries by name, in the manifest's order.
+        document: what the policy engine gets, plain JSON: `{"manifest_version", "agents"?: {agent: {tool: version}},
+            "tools": {name: entry}}`. An entry has name, id, pdp_action, risk_tier, scopes, limits, idempotency,
+            approval, provenance, writes, and `contract`, a digest of what the policy does not read; where stated also
+            version, pattern, effect_class, markings, purposes, release.
+    """
+
+    version: str
+    digest: str
+    tools: Mapping[str, Tool]
+    document: dict[str, Any] = field(repr=False)
+
+
+def effective_manifest(manifest: Manifest, governance: Governance | None = None) -> EffectiveManifest:
+    """Merge a manifest with a governance file, the stricter holding (pdp/manifest/merging.py).
+
+    `pdp.manifest.loading.load_effective` does so from files and checks what they only decide together.
+
+    Raises:
+        UsageError: two tools of one name.
+    """
+    actions = governance.actions if governance else {}
+    tools: dict[str, Tool] = {}
+    for declared in manifest.tools:
+        if declared.name in tools:
+            raise UsageError(f"tool {declared.name} is declared twice", hint="names are unique: rename or remove one")
+        tools[declared.name] = effective_tool(declared, actions.get(declared.action))
+    document: dict[str, Any] = {
+        "manifest_version": manifest.manifest_version,
+        "tools": {name: _entry(tool) for name, tool in tools.items()},
+    }
+    if manifest.agents is not None:
+        document["agents"] = {agent.id: dict(agent.tools) for agent in manifest.agents}
+    return EffectiveManifest(
+        version=manifest.manifest_version,
+        digest=digest(canonical(document)),
+        tools=MappingProxyType(tools),
+        document=document,
+    )
+
+
+def effective_tool(declared: DeclaredTool, rules: ActionRules | None) -> Tool:
+    """Return one effective entry: `declared` merged with the rules for its action, defaults filled in.
+
+    Defaults: risk tier high; no scopes, limits or provenance; idempotency not required; a quorum of 1, expiry PT1H, and
+    no approval within limits for an entry without effect class, but for one with it.
+    """
+    fields = {name: getattr(declared, name) for name in DeclaredTool.model_fields}
+    merged = merged_fields(declared, rules)
+    approval = merged["approval"]
+    stated = {} if approval is None else approval.model_dump(exclude_none=True)
+    fields |= merged
+    fields |= {
+        "id": declared.id or f"tool.{declared.name}",
+        "pdp_action": declared.action,
+        "risk_tier": merged["risk_tier"] or RiskTier.HIGH,
+        "scopes": merged["scopes"] or (),
+        "limits": merged["limits"] or (),
+        "idempotency": merged["idempotency"] or Idempotency(required=False),
+        "approval": EffectiveApproval(**{"unless_within_limits": merged["effect_class"] is None, **stated}),
+        "provenance": merged["provenance"] or Provenance(),
+        "writes": merged["writes"] or Writes.NONE,
+        "sensitive": merged["sensitive"] or (),
+    }
+    # Every part was validated when it was read or made; once more would only take time.
+    return Tool.model_construct(**fields)
+
+
+def _entry(tool: Tool) -> dict[str, Any]:
+    whole: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    entry: dict[str, Any] = {name: whole.pop(name) for name in _FOR_POLICY if name in whole}
+    for record, name in _UNORDERED:
+        if record in whole:
+            whole[record][name] = sorted(whole[record][name])
+    entry["contract"] = digest(canonical(whole))
+    return entry

@@ -1,0 +1,96 @@
+"""What the model may see of a manifest: names, descriptions and parameters, and nothing else.
+
+Governance fields never cross the boundary to the model (tool registry document, "Manifest → LLM → PEP").
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from pdp.manifest.schema_references import SCHEMA_KEYS, SCHEMA_LISTS, SCHEMA_MAPS, resolve
+from pdp.manifest.schemas import argument_schemas, closed_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.manifest.models import DeclaredTool, Manifest
+
+
+class ExportFormat(StrEnum):
+    """Whose form of a tool list is wanted."""
+
+    PLAIN = "plain"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    MCP = "mcp"
+
+
+def export(manifest: Manifest | EffectiveManifest, form: ExportFormat | str) -> dict[str, Any]:
+    """Return the tool list for a model: `{"tools": [...]}`, plain JSON, in the manifest's order.
+
+    `plain` is the payload as the tool registry document prints it: `{name, parameters: {argument: type name}}`. The
+    others hold the description, with the invariants' rules that it does not contain yet, and the JSON Schema that
+    arguments are validated with: openai `{type, function: {name, description, parameters}}`, anthropic
+    `{name, description, input_schema}`, mcp `{name, description, inputSchema}`. A tool without description has none.
+
+    Raises:
+        ValueError: not one of the formats.
+    """
+    form = ExportFormat(form)
+    tools: Iterable[DeclaredTool] = manifest.tools if isinstance(manifest.tools, tuple) else manifest.tools.values()
+    return {"tools": [_exported(tool, form) for tool in tools]}
+
+
+def _exported(tool: DeclaredTool, form: ExportFormat) -> dict[str, Any]:
+    if form is ExportFormat.PLAIN:
+        parameters = {name: _type_name(one, tool.schema_) for name, one in argument_schemas(tool.schema_).items()}
+        return {"name": tool.name, "parameters": parameters}
+    shown: dict[str, Any] = {"name": tool.name}
+    description = described(tool)
+    if description:
+        shown["description"] = description
+    parameters = _without_comments(closed_schema(tool.schema_))
+    if form is ExportFormat.OPENAI:
+        return {"type": "function", "function": {**shown, "parameters": parameters}}
+    return {**shown, "input_schema" if form is ExportFormat.ANTHROPIC else "inputSchema": parameters}
+
+
+def described(tool: DeclaredTool) -> str:
+    """Return the tool's description, then each invariant's rule that it does not contain, one a line."""
+    text = tool.description or ""
+    for invariant in tool.invariants:
+        if invariant.rule not in text:
+            text += f"\n- {invariant.rule}" if text else f"- {invariant.rule}"
+    return text
+
+
+def _type_name(schema: Any, whole: dict[str, Any]) -> str:
+    """Return a word for a type: `number`, `string | null`; `any` where the schema names none."""
+    steps = 0
+    while isinstance(schema, dict) and "type" not in schema and isinstance(schema.get("$ref"), str) and steps < 100:  # noqa: PLR2004
+        schema, steps = resolve(whole, schema["$ref"]), steps + 1
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(kind, list):
+        return " | ".join(str(one) for one in kind)
+    if kind is not None:
+        return str(kind)
+    return "enum" if isinstance(schema, dict) and "enum" in schema else "any"
+
+
+# A `$comment` is for maintainers of the schema.
+def _without_comments(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    result: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in SCHEMA_KEYS:
+            result[key] = _without_comments(value)
+        elif key in SCHEMA_MAPS and isinstance(value, dict):
+            result[key] = {name: _without_comments(one) for name, one in value.items()}
+        elif key in SCHEMA_LISTS and isinstance(value, list):
+            result[key] = [_without_comments(one) for one in value]
+        elif key != "$comment":
+            result[key] = value
+    return result

@@ -1,0 +1,3 @@
+package authz.concerns.known_test
+
+test_nothing := true

@@ -1,0 +1,19 @@
+# A baseline as small as it can be, for the tests of the build.
+package authz
+
+# METADATA
+# entrypoint: true
+decision := {"verdict": _verdict, "reasons": _reasons, "obligations": [], "bundle": data.config.bundle}
+
+default _verdict := "ALLOW"
+
+_verdict := "DENY" if count(_denied) > 0
+
+_reasons := _denied if _verdict == "DENY"
+
+_reasons := {reason | some concern; some reason in data.authz.concerns[concern].allow} if _verdict == "ALLOW"
+
+_denied := {reason | some concern; some reason in data.authz.concerns[concern].deny} | {reason |
+	some concern
+	some reason in data.custom.concerns[concern].deny
+}
