@@ -116,7 +116,11 @@ def cedar_calls(request: dict[str, Any], tools: dict[str, Any]) -> dict[str, Cal
     subject = _entity(
         "User",
         request["subject"]["id"],
-        {"scopes": properties["scopes"], "clearances": [], "limits": {"wire": properties["limits"]["wire.auto_approved"]}},
+        {
+            "scopes": properties["scopes"],
+            "clearances": [],
+            "limits": {"wire": properties["limits"]["wire.auto_approved"]},
+        },
     )
     context = request["context"]
     asked = {

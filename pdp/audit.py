@@ -13,7 +13,6 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 
 import orjson
@@ -22,7 +21,8 @@ from pdp.canonical import JsonValueError, canonical
 from pdp.errors import AuditError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 GENESIS: Final = "sha256:" + "0" * 64
 """`prev_hash` of the first event of a stream."""

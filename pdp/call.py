@@ -134,6 +134,11 @@ class Evaluation:
         return self._call.execution.result if self._call.execution else None
 
     @property
+    def error(self) -> Exception | None:
+        """What the tool raised, if it did."""
+        return self._call.execution.error if self._call.execution else None
+
+    @property
     def outcome(self) -> Outcome:
         """Accepted, rejected or transformed, and how an execution failed."""
         call = self._call

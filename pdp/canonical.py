@@ -51,12 +51,12 @@ def check_json(value: Any, at: str = "", depth: int = 0) -> None:
         _explain(value, at, depth)
 
 
-def _is_plain(value: Any, depth: int) -> bool:
+def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911 - a return a type, in the order of their frequency
     kind = type(value)
     if kind is str:
         return value.isascii() or _encodes(value)
     if kind is int or kind is float:
-        return -MAX_NUMBER <= value <= MAX_NUMBER
+        return bool(-MAX_NUMBER <= value <= MAX_NUMBER)
     if kind is dict:
         if depth >= MAX_DEPTH:
             return False

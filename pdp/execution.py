@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class Execution(NamedTuple):
-    """What an execution came to: the tool's result, or a failure; and whether the tool was started at all."""
+    """What an execution came to: the tool's result, or a failure.
+
+    `error` is what the tool raised; `started` says whether it was started at all.
+    """
 
     result: Any = None
     failure: Failure | None = None
+    error: Exception | None = None
     started: bool = True
 
 
@@ -77,7 +81,8 @@ def _failed(error: Exception) -> Execution:
             code=FailureCode.TOOL_EXECUTION_FAILED,
             message=str(error) or type(error).__name__,
             details={"exception": type(error).__name__},
-        )
+        ),
+        error=error,
     )
 
 

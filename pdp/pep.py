@@ -20,10 +20,10 @@ from pdp.audit import MemoryAudit
 from pdp.binding import bound_arguments, check_signature
 from pdp.call import Call, Evaluation, ToolDeniedError, ToolFailedError
 from pdp.canonical import JsonValueError, canonical
-from pdp.contract.checks import Checked, check
+from pdp.contract.checks import check
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.mapping import MappingError, build_request
-from pdp.decision import Decision, Verdict
+from pdp.decision import Verdict
 from pdp.engine.protocol import REQUEST_INVALID, denied, new_id
 from pdp.errors import AuditError, UsageError
 from pdp.execution import Execution, arun, run
@@ -121,7 +121,8 @@ class Pep:
         Args:
             proposal: a `Proposal`, JSON text, or the object `{tool, arguments}` or `{tool_name, payload}`.
             session: a `Session`, or the object that it stands for.
-            tool_call_id: the model's id of this call; step_name: the plan step that it belongs to. Both are recorded.
+            tool_call_id: the model's id of this call, for the record.
+            step_name: the plan step that the call belongs to, for the record.
         """
         return Evaluation(self._decided(proposal, session, tool_call_id, step_name))
 
@@ -209,7 +210,7 @@ class Pep:
             if body is not None:
                 call.decision = self.engine.decide_body(body)
             self._conclude(call)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever fails on the way is a DENY
             self._fail(call)
         self._record_dispatch(call)
         return call
@@ -221,7 +222,7 @@ class Pep:
             if body is not None:
                 call.decision = await self.engine.adecide_body(body)
             self._conclude(call)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever fails on the way is a DENY
             self._fail(call)
         self._record_dispatch(call)
         return call
@@ -278,14 +279,14 @@ class Pep:
     def _record_dispatch(self, call: Call) -> None:
         try:
             self.audit.append(dispatch_event(call, self.audit))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
             _log.exception("an audit event could not be written, which is a DENY")
             call.deny(denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed"))
 
     def _record_result(self, call: Call) -> None:
         try:
             self.audit.append(result_event(call, self.audit))
-        except Exception:
+        except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
             _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
             call.execution = Execution(
                 failure=Failure(
@@ -305,5 +306,5 @@ def _returned(evaluation: Evaluation) -> Any:
     if not evaluation.allowed:
         raise ToolDeniedError(evaluation)
     if evaluation.outcome.failure is not None:
-        raise ToolFailedError(evaluation)
+        raise ToolFailedError(evaluation) from evaluation.error
     return evaluation.result

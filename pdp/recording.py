@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pdp.audit import AuditEvent
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.clock import to_milliseconds
 from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
-    from pdp.audit import AuditLog
+    from pdp.audit import AuditEvent, AuditLog
     from pdp.call import Call
 
 

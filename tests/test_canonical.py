@@ -106,7 +106,7 @@ def test_text_is_parsed_strictly(text: str | bytes, message: str) -> None:
 
 
 def test_an_integer_of_5000_digits_is_refused() -> None:
-    with pytest.raises(JsonValueError, match="^value: "):
+    with pytest.raises(JsonValueError, match=r"^value: "):
         parse_json("1" * 5000)
 
 

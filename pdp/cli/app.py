@@ -64,7 +64,9 @@ def decide(
     governance: Governance = None,
     data: Data = None,
     policies: Policies = None,
-    bundle: Annotated[Path | None, typer.Option(help="The bundle to decide by; the released baseline if absent.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="The bundle to decide by; the released baseline if absent.")
+    ] = None,
     engine: Annotated[EngineName, typer.Option(help="Who decides.")] = "embedded",
     opa_url: OpaUrl = None,
     audit: Annotated[Path | None, typer.Option(help="Append the audit events to this JSON Lines file.")] = None,

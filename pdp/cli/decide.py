@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pdp.evaluation import Evaluation
+    from pdp.call import Evaluation
 
 
 def decide(
@@ -43,9 +43,7 @@ def decide(
     log = FileAudit(audit) if audit else MemoryAudit()
     manifests = {effective.digest: effective.document}
     try:
-        with open_engine(
-            engine, manifests, bundle=bundle, policies=policies, data=data, opa_url=opa_url
-        ) as opened:
+        with open_engine(engine, manifests, bundle=bundle, policies=policies, data=data, opa_url=opa_url) as opened:
             evaluation = Pep(effective, opened, audit=log).decide(proposed, who)
     finally:
         log.close()

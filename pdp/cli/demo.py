@@ -19,7 +19,7 @@ from pdp.manifest.loading import load_effective
 from pdp.pep import Pep
 
 if TYPE_CHECKING:
-    from pdp.evaluation import Evaluation
+    from pdp.call import Evaluation
     from pdp.session import Session
 
 _PAYMENT = {"beneficiary_id": "bene-acme-441", "source_account": "acct-operating-4412", "reference": "INV-8842"}
@@ -83,7 +83,9 @@ def demo(engine: str, opa_url: str | None = None) -> int:
     out.print(f"An agent proposes {len(told)} tool calls; the {engine} engine decides them (examples/payments).\n")
     out.print(_table(told))
     out.print(f"\nThe payment hub (a stand-in) was called {_times(len(hub.wires))}: {_amounts(hub.wires)}.")
-    out.print(f"{verify_chain(record.read_bytes().splitlines())} audit events, their hash chain intact, are in {record}")
+    out.print(
+        f"{verify_chain(record.read_bytes().splitlines())} audit events, their hash chain intact, are in {record}"
+    )
     unexpected = [scene.says for scene, evaluation in told if word(evaluation) != scene.expected]
     for says in unexpected:
         out.print(Text(f"not as expected: {says}", style="bold red"))

@@ -10,7 +10,7 @@ from rich.text import Text
 from pdp.canonical import canonical
 
 if TYPE_CHECKING:
-    from pdp.evaluation import Evaluation
+    from pdp.call import Evaluation
 
 STYLES: Final = {"ALLOW": "bold green", "STEP_UP": "bold yellow", "DENY": "bold red", "REJECTED": "bold red"}
 

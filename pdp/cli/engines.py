@@ -90,9 +90,7 @@ def needed_opa() -> Path:
 def _compiled(policies: Sequence[Path]) -> Bundle:
     from pdp.bundle.build import baseline_policies_path, compile_bundle  # noqa: PLC0415
 
-    return read_bundle(
-        compile_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=needed_opa())
-    )
+    return read_bundle(compile_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=needed_opa()))
 
 
 @contextmanager

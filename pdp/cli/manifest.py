@@ -73,7 +73,9 @@ def _print_report(file: Path, warnings: Sequence[Fault], tools: Sequence[ToolCon
     for clause in tools[0].missing if tools else ():
         table.add_column(clause.value)
     for tool in tools:
-        marks = [Text("no", style="yellow") if missing else Text("yes", style="green") for missing in tool.missing.values()]
+        marks = [
+            Text("no", style="yellow") if missing else Text("yes", style="green") for missing in tool.missing.values()
+        ]
         table.add_row(tool.tool, *marks)
     out.print(table)
     for tool in tools:

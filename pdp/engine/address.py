@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -56,20 +57,20 @@ def parse_address(url: str) -> Address:
     Raises:
         UsageError: anything else: also a path, a query, or a user and password behind the host.
     """
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise UsageError("OPA's address holds a user or a password", hint="give a token instead")
     shown = repr(url[:100])
+    if not url.isprintable() or "?" in url or "#" in url:
+        raise UsageError(f"OPA's address {shown} has parts that it must not have", hint=_HINT)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise UsageError(f"OPA's address {shown} is not a URL: {error}", hint=_HINT) from error
-    if not url.isprintable() or parts.query or parts.fragment or "?" in url or "#" in url:
-        raise UsageError(f"OPA's address {shown} has parts that it must not have", hint=_HINT)
     if parts.scheme == "unix":
         return _unix(parts.netloc, parts.path, shown)
     if parts.scheme not in _PORTS:
         raise UsageError(f"OPA's address {shown} is of no kind that is known", hint=_HINT)
-    if "@" in parts.netloc:
-        raise UsageError("OPA's address holds a user or a password", hint="give a token instead")
     if parts.path not in ("", "/"):
         raise UsageError(f"OPA's address {shown} has a path", hint=_HINT)
     host = parts.hostname or ""
@@ -79,6 +80,8 @@ def parse_address(url: str) -> Address:
 
 
 def _unix(netloc: str, path: str, shown: str) -> Address:
+    if not hasattr(socket, "AF_UNIX"):
+        raise UsageError("OPA's address is a Unix socket, and this system has none", hint="give http://HOST:PORT")
     if netloc or not path.startswith("/") or path.endswith("/"):
         raise UsageError(f"OPA's address {shown} names no absolute path of a socket", hint=_HINT)
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FAILURES: Final = 5
 """Default number of failures in a row that open the circuit."""
@@ -22,11 +25,15 @@ class Circuit:
     Args:
         failures: how many failures in a row open it, at least 1.
         pause: seconds between two trials while it is open.
+        clock: tells the time in seconds.
     """
 
-    def __init__(self, *, failures: int = FAILURES, pause: float = PAUSE) -> None:
+    def __init__(
+        self, *, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._limit = failures
         self._pause = pause
+        self._clock = clock
         self._lock = threading.Lock()
         self._failed = 0
         self._next_trial = 0.0
@@ -42,7 +49,7 @@ class Circuit:
         if self._failed < self._limit:
             return True
         with self._lock:
-            now = time.monotonic()
+            now = self._clock()
             if self._failed >= self._limit and now < self._next_trial:
                 return False
             self._next_trial = now + self._pause
@@ -60,4 +67,4 @@ class Circuit:
             self._failed += 1
             self._reason = reason
             if self._failed >= self._limit:
-                self._next_trial = time.monotonic() + self._pause
+                self._next_trial = self._clock() + self._pause

@@ -46,7 +46,8 @@ _LAUNCH: Final = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(1, 9)\n"
     "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
-    "os.execv(sys.argv[2], sys.argv[2:])"
+    "try: os.execv(sys.argv[2], sys.argv[2:])\n"
+    "except OSError as error: sys.exit(f'{sys.argv[2]}: {error.strerror}')"
 )
 _LOCK: Final = """\
 package system.authz
@@ -190,21 +191,17 @@ class LocalOpa:
                 if process.poll() is not None:
                     if retry and _PORT_TAKEN in _log_tail(log):
                         return False
-                    raise EngineError(f"OPA did not start:\n{_log_tail(log)}", hint="see what OPA says above")
+                    raise EngineError(f"OPA did not start:\n{_log_tail(log)}")
                 if _get(connections, "/health?bundle=true") is not None and self._is_ours(connections):
                     return True
                 time.sleep(_PAUSE)
         finally:
             connections.close()
-        raise EngineError(
-            f"OPA was not ready within {self._start_timeout:g} s:\n{_log_tail(log)}", hint="allow more time"
-        )
+        raise EngineError(f"OPA was not ready within {self._start_timeout:g} s:\n{_log_tail(log)}")
 
     def _is_ours(self, connections: Connections) -> bool:
         """Whether it is our OPA that answers, not something else that has taken the port: it would get the token."""
-        if not self._tcp:
-            return True
-        return _get(connections, "/v1/data/system/authz/instance") == {"result": self._instance}
+        return not self._tcp or bool(_get(connections, "/v1/data/system/authz/instance") == {"result": self._instance})
 
 
 def _started(

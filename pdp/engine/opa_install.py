@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdp.engine.opa import OPA_VERSION, OPA_VARIABLE, OpaInstallError, cached_opa, opa_version
+from pdp.engine.opa import OPA_VARIABLE, OPA_VERSION, OpaInstallError, cached_opa, opa_version
 from pdp.engine.opa_build import build_with_go, build_with_go_from_pypi
 from pdp.engine.opa_release import OFFICIAL, ReleaseSource, download_release
 

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from pdp.engine.opa import OPA_VERSION, OpaInstallError, processor, system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from http.client import HTTPResponse
+    from collections.abc import Callable, Iterator
+    from http.client import HTTPMessage, HTTPResponse
     from pathlib import Path
     from typing import IO
 
@@ -149,11 +149,11 @@ def _open(url: str, patience: float) -> HTTPResponse:
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects (releases are stored elsewhere), but never from https to something weaker."""
 
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Mapping[str, str], newurl: str
+    def redirect_request(  # noqa: PLR0917 - the signature is the library's
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
         _check_place(newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _check_place(url: str) -> None:

@@ -29,7 +29,7 @@ MAX_STEPS: Final = 16
 """Most steps of a path."""
 
 _MACROS: Final = ("all", "exists", "exists_one", "filter", "map")
-_FUNCTIONS: Final = ("bool", "double", "duration", "has", "int", "size", "string", "timestamp")
+_FUNCTIONS: Final = ("double", "duration", "has", "int", "size", "string", "timestamp")
 _METHODS: Final = ("contains", "endsWith", "size", "startsWith")
 _CONSTANTS: Final = ("false", "null", "true")
 _BINARY: Final = frozenset(("&&", "||", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "%", "in", "?"))

@@ -1,0 +1,5 @@
+"""`python -m pdp` is `pdp`."""
+
+from pdp.cli import main
+
+main()

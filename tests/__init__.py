@@ -1,0 +1,1 @@
+"""Tests: one file a module, each test one behaviour."""

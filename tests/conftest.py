@@ -1,0 +1,21 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.engine.opa import OPA_VERSION, find_opa
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def opa() -> Path:
+    """The OPA program of the pinned version. Without it tests fail, rather than be passed over in silence."""
+    program = find_opa()
+    if program is None:
+        pytest.fail(f"OPA {OPA_VERSION} is not there: run `pdp opa install`")
+    return program

@@ -1,0 +1,166 @@
+"""A server that does on each connection what a test tells it, however wrong that is."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Self
+
+ALLOW = b'{"verdict":"ALLOW","reasons":[{"code":"x.y","message":"","details":{}}],"obligations":[],"bundle":null}'
+"""The document of the test policy."""
+
+
+def http(body: bytes, *, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
+    """A well-formed response; each of `headers` ends with CR LF."""
+    return b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, headers, len(body), body)
+
+
+def result(document: bytes) -> bytes:
+    """The response in which OPA wraps a document."""
+    return http(b'{"result":%b}' % document)
+
+
+class Peer:
+    """One connection, as the server sees it; `number` counts from 0."""
+
+    def __init__(self, server: HostileOpa, sock: socket.socket, number: int) -> None:
+        self._server = server
+        self._sock = sock
+        self.number = number
+
+    def request(self) -> bool:
+        """Read one whole request into the server's `requests`; False when the client has closed the connection."""
+        read = b""
+        while b"\r\n\r\n" not in read:
+            piece = self._receive()
+            if not piece:
+                return False
+            read += piece
+        head, _, body = read.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        while len(body) < length:
+            piece = self._receive()
+            if not piece:
+                return False
+            body += piece
+        self._server.requests.append(head + b"\r\n\r\n" + body)
+        return True
+
+    def send(self, data: bytes) -> None:
+        with suppress(OSError):
+            self._sock.sendall(data)
+
+    def drip(self, data: bytes) -> None:
+        """Send byte by byte, never letting the client wait long for the next one."""
+        for index in range(len(data)):
+            self._sock.send(data[index : index + 1])
+            if self._server.ended.wait(0.02):
+                return
+
+    def reset(self) -> None:
+        """Close so that the client sees a reset."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self._sock.close()
+
+    def wait_until_closed(self) -> None:
+        while self._receive():
+            pass
+
+    def _receive(self) -> bytes:
+        try:
+            return self._sock.recv(65536)
+        except OSError:
+            return b""
+
+
+class HostileOpa:
+    """A server, as a context manager. `behave` is run for each connection, in a thread; then the connection is closed.
+
+    It listens on 127.0.0.1, or on the Unix socket `path`.
+    """
+
+    def __init__(self, behave: Callable[[Peer], None], path: Path | None = None) -> None:
+        self._behave = behave
+        self._threads: list[threading.Thread] = []
+        self._socks: list[socket.socket] = []
+        self.requests: list[bytes] = []
+        self.ended = threading.Event()
+        if path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+            self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(path))
+            self._listener.listen(256)
+            self.url = f"unix://{path}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections there were until now."""
+        return len(self._socks)
+
+    @property
+    def open_connections(self) -> int:
+        """How many of them the server has not closed."""
+        return sum(sock.fileno() >= 0 for sock in self._socks)
+
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for sock in (self._listener, *self._socks):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for sock in (self._listener, *self._socks):
+            sock.close()
+
+    def _start(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            peer = Peer(self, sock, len(self._socks))
+            self._socks.append(sock)
+            self._start(lambda sock=sock, peer=peer: self._serve(sock, peer))  # type: ignore[misc]
+
+    def _serve(self, sock: socket.socket, peer: Peer) -> None:
+        with sock, suppress(OSError):
+            self._behave(peer)
+
+
+def answering(*responses: bytes) -> Callable[[Peer], None]:
+    """A behaviour: on each connection answer one request after the other, the last response again and again."""
+
+    def behave(peer: Peer) -> None:
+        turn = 0
+        while peer.request():
+            peer.send(responses[min(turn, len(responses) - 1)])
+            turn += 1
+
+    return behave
+
+
+def answering_once(response: bytes) -> Callable[[Peer], None]:
+    """A behaviour: answer one request, then close the connection."""
+
+    def behave(peer: Peer) -> None:
+        if peer.request():
+            peer.send(response)
+
+    return behave

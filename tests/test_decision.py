@@ -1,0 +1,140 @@
+"""Parsing what the policy answered: every body is a decision, or an error with a stable code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from pdp.decision import BundleIdentity, Obligation, Reason, Verdict, parse_answer
+from pdp.engine.protocol import Engine
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError
+from pdp.request import Action, Entity, Request
+
+
+def reason(code: str, **details: Any) -> dict[str, Any]:
+    return {"code": code, "message": "why", "details": details}
+
+
+def answer(**changes: Any) -> bytes:
+    """A well-formed ALLOW, with `changes` laid over it."""
+    whole: dict[str, Any] = {"verdict": "ALLOW", "reasons": [reason("x.y")], "obligations": [], "bundle": None}
+    return orjson.dumps(whole | changes)
+
+
+def test_reads_the_whole_document() -> None:
+    parsed = parse_answer(
+        answer(
+            obligations=[{"id": "redact", "on": "ALLOW", "parameters": {"marking": "pii"}}],
+            bundle={"revision": "sha256:1", "release": 3},
+        )
+    )
+
+    assert (parsed.verdict, parsed.reasons) == (Verdict.ALLOW, (Reason(code="x.y", message="why", details={}),))
+    assert parsed.obligations == (Obligation(id="redact", on=Verdict.ALLOW, parameters={"marking": "pii"}),)
+    assert parsed.bundle == BundleIdentity(revision="sha256:1", release=3)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{}", id="empty object"),
+        pytest.param(b"<html>", id="not JSON"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b"null", id="null"),
+        pytest.param(answer()[:-2], id="half an answer"),
+        pytest.param(answer(verdict="allow"), id="another spelling"),
+        pytest.param(answer(verdict=True), id="verdict mistyped"),
+        pytest.param(answer(verdict=None), id="no verdict"),
+        pytest.param(answer(reasons=[]), id="no reason"),
+        pytest.param(answer(reasons="none"), id="reasons mistyped"),
+        pytest.param(answer(reasons=[{"code": "x.y", "message": ""}]), id="reason without details"),
+        pytest.param(answer(reasons=[{"code": 1, "message": "", "details": {}}]), id="code mistyped"),
+        pytest.param(answer(obligations=[{"id": "x"}]), id="half an obligation"),
+        pytest.param(answer(advice=[]), id="unknown field"),
+        pytest.param(answer(bundle={"revision": "x", "release": "3"}), id="release mistyped"),
+    ],
+)
+def test_anything_else_is_an_error(body: bytes) -> None:
+    with pytest.raises(AnswerInvalidError) as caught:
+        parse_answer(body)
+
+    assert caught.value.code == "engine.answer_invalid"
+
+
+class Answering(Engine):
+    """Answers what it is told, or fails so."""
+
+    name = "answering"
+
+    def __init__(self, *answers: bytes | Exception) -> None:
+        self.answers = list(answers)
+        self.bodies: list[bytes] = []
+
+    def evaluate(self, body: bytes) -> bytes:
+        self.bodies.append(body)
+        found = self.answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        return self.evaluate(body)
+
+
+def request(**context: Any) -> Request:
+    return Request(Entity("user", "u", {}), Action("a", {}), Entity("tool", "t", {}), context)
+
+
+def test_reasons_and_obligations_have_one_order_on_every_engine() -> None:
+    reasons = [reason("b.x", limit="2"), reason("a.x"), reason("b.x", limit="1")]
+    obligations = [
+        {"id": name, "on": "ALLOW", "parameters": {"n": number}} for name, number in (("r", 2), ("m", 1), ("r", 1))
+    ]
+    decision = Answering(answer(reasons=reasons, obligations=obligations)).decide(request())
+
+    assert [(each.code, each.details) for each in decision.reasons] == [
+        ("a.x", {}), ("b.x", {"limit": "1"}), ("b.x", {"limit": "2"}),
+    ]  # fmt: skip
+    assert [(each.id, each.parameters["n"]) for each in decision.obligations] == [("m", 1), ("r", 1), ("r", 2)]
+    assert decision.codes == ("a.x", "b.x")
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        pytest.param(EngineError("down"), "engine.unavailable", id="unavailable"),
+        pytest.param(EngineTimeoutError("late"), "engine.timeout", id="time-out"),
+        pytest.param(BundleError("bad"), "bundle.invalid", id="bundle"),
+        pytest.param(b"{}", "engine.answer_invalid", id="answer"),
+    ],
+)
+async def test_a_failure_is_a_deny_with_its_code(failure: bytes | Exception, code: str) -> None:
+    engine = Answering(failure, failure)
+    for decision in (engine.decide(request()), await engine.adecide(request())):
+        assert (decision.verdict, decision.codes, decision.bundle_revision, decision.release) == (
+            Verdict.DENY, (code,), None, None,
+        )  # fmt: skip
+        assert len(decision.decision_id) == 32
+
+
+@pytest.mark.parametrize("context", [{"x": float("nan")}, {"x": 2**53}, {"x": "y" * 1024 * 1024}, {"x": {1}}])
+async def test_a_request_that_is_no_json_never_reaches_the_engine(context: dict[str, Any]) -> None:
+    engine = Answering()
+    for decision in (engine.decide(request(**context)), await engine.adecide(request(**context))):
+        assert (decision.verdict, decision.codes) == (Verdict.DENY, ("decision.request_invalid",))
+    assert engine.bodies == []
+
+
+async def test_batches_keep_their_order_and_each_stands_alone() -> None:
+    answers = (answer(), EngineError("down"), answer(verdict="DENY"))
+    requests = [request(n=number) for number in range(3)]
+    engine, other = Answering(*answers), Answering(*answers)
+
+    for decisions in (engine.decide_batch(requests), await other.adecide_batch(requests)):
+        assert [decision.verdict for decision in decisions] == [Verdict.ALLOW, Verdict.DENY, Verdict.DENY]
+        assert [decision.codes for decision in decisions] == [("x.y",), ("engine.unavailable",), ("x.y",)]
+    assert engine.bodies == other.bodies == [each.canonical() for each in requests]
+    assert len({decision.decision_id for decision in decisions}) == 3
