@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Peer:
         self._server = server
         self._sock = sock
         self.number = number
+        self.last_request = b""
 
     def request(self) -> bool:
         """Read one whole request into the server's `requests`; False when the client has closed the connection."""
@@ -43,13 +46,14 @@ class Peer:
                 return False
             read += piece
         head, _, body = read.partition(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or b"0")
         while len(body) < length:
             piece = self._receive()
             if not piece:
                 return False
             body += piece
-        self._server.requests.append(head + b"\r\n\r\n" + body)
+        self.last_request = head + b"\r\n\r\n" + body
+        self._server.requests.append(self.last_request)
         return True
 
     def send(self, data: bytes) -> None:
@@ -82,18 +86,25 @@ class Peer:
 class HostileOpa:
     """A server, as a context manager. `behave` is run for each connection, in a thread; then the connection is closed.
 
-    It listens on 127.0.0.1, or on the Unix socket `path`.
+    It listens on 127.0.0.1, with TLS if `certificate` is a PEM file with key and certificate, or on the Unix socket
+    `path`.
     """
 
-    def __init__(self, behave: Callable[[Peer], None], path: Path | None = None) -> None:
+    def __init__(
+        self, behave: Callable[[Peer], None], path: Path | None = None, *, certificate: Path | None = None
+    ) -> None:
         self._behave = behave
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
+        if self._tls and certificate:
+            self._tls.load_cert_chain(certificate)
         self._threads: list[threading.Thread] = []
         self._socks: list[socket.socket] = []
         self.requests: list[bytes] = []
         self.ended = threading.Event()
         if path is None:
             self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-            self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+            scheme = "https" if certificate else "http"
+            self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         else:
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.bind(str(path))
@@ -104,11 +115,6 @@ class HostileOpa:
     def connections(self) -> int:
         """How many connections there were until now."""
         return len(self._socks)
-
-    @property
-    def open_connections(self) -> int:
-        """How many of them the server has not closed."""
-        return sum(sock.fileno() >= 0 for sock in self._socks)
 
     def __enter__(self) -> Self:
         self._start(self._accept)
@@ -135,13 +141,15 @@ class HostileOpa:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            peer = Peer(self, sock, len(self._socks))
             self._socks.append(sock)
-            self._start(lambda sock=sock, peer=peer: self._serve(sock, peer))  # type: ignore[misc]
+            self._start(partial(self._serve, sock, len(self._socks) - 1))
 
-    def _serve(self, sock: socket.socket, peer: Peer) -> None:
-        with sock, suppress(OSError):
-            self._behave(peer)
+    def _serve(self, sock: socket.socket, number: int) -> None:
+        with suppress(OSError):
+            if self._tls:
+                sock = self._socks[number] = self._tls.wrap_socket(sock, server_side=True)
+            self._behave(Peer(self, sock, number))
+        sock.close()
 
 
 def answering(*responses: bytes) -> Callable[[Peer], None]:

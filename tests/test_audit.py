@@ -126,7 +126,12 @@ def test_processes_and_threads_share_one_file(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     others = [subprocess.Popen([sys.executable, "-c", _APPENDING, str(path), name]) for name in ("a", "b")]
     log = FileAudit(path)
-    threads = [threading.Thread(target=lambda: [log.append(event()) for _ in range(50)]) for _ in range(2)]
+
+    def work() -> None:
+        for _ in range(50):
+            log.append(event())
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -59,6 +59,7 @@ def test_the_worked_example_of_the_registry_document_field_by_field(pep: Pep) ->
 
     assert evaluation.verdict is Verdict.STEP_UP
     assert evaluation.codes == ("limits.exceeded",)
+    assert evaluation.request is not None
     assert evaluation.request == {
         "subject": {
             "type": "user",
@@ -519,13 +520,16 @@ def test_a_default_of_none_is_left_out(pep: Pep) -> None:
     def lookup_beneficiary(payee_name: str, invoice_ref: str | None = None) -> None:
         """The schema requires invoice_ref."""
 
-    with pep.using(session()), pytest.raises(ToolDeniedError, match='"invoice_ref" is a required property'):
+    with pep.using(session()), pytest.raises(ToolDeniedError, match=r'"invoice_ref" is a required property'):
         lookup_beneficiary("Acme")
 
 
 def test_an_argument_that_is_no_json_is_rejected(pep: Pep) -> None:
     initiate_wire = guarded(pep)
-    with pep.using(session()), pytest.raises(ToolDeniedError, match="arguments.amount: complex is not a type of JSON"):
+    with (
+        pep.using(session()),
+        pytest.raises(ToolDeniedError, match=r"arguments\.amount: complex is not a type of JSON"),
+    ):
         initiate_wire("b", 1j, "a")
 
 

@@ -25,7 +25,9 @@ def read(data: bytes) -> Response | None:
             USUAL.replace(b"Vary: Accept-Encoding\r\n", b""), Response(200, b"{}\n", reusable=True), id="without Vary"
         ),
         pytest.param(
-            USUAL.replace(b"Date:", b"Connection: close\r\nDate:"), Response(200, b"{}\n", reusable=False), id="last one"
+            USUAL.replace(b"Date:", b"Connection: close\r\nDate:"),
+            Response(200, b"{}\n", reusable=False),
+            id="last one",
         ),
         pytest.param(
             b"HTTP/1.1 500 Internal Server Error\r\ncontent-length:2 \r\nConnection: Keep-Alive\r\n\r\n{}",
@@ -72,7 +74,9 @@ def test_what_is_cut_off_is_no_response(end: int) -> None:
         pytest.param(
             b"HTTP/1.1 100 Continue\r\n\r\n", "sent an interim response (100), which nobody asked for", id="interim"
         ),
-        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n{}", "does not say where its answer ends", id="neither length nor chunks"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\n\r\n{}", "does not say where its answer ends", id="neither length nor chunks"
+        ),
         pytest.param(
             b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
             "does not say clearly where its answer ends",

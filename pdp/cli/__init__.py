@@ -5,11 +5,13 @@ Exit 0 ALLOW (or done), 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 an
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from enum import IntEnum
 
-from pdp.errors import PdpError, UsageError
+from pdp.cli.output import printable
+from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
 
 
 class Exit(IntEnum):
@@ -24,7 +26,22 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and end the process with its exit code; no error leaves a traceback."""
-    sys.exit(run(sys.argv[1:]))
+    for stream in (sys.stdout, sys.stderr):
+        # What an encoding does not have is shown as an escape; an error instead would hide a verdict.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:])
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        code = Exit.FAILED
+        # Who closed a pipe has seen enough; anybody else has to know.
+        if not isinstance(error, BrokenPipeError):
+            _print_error(f"error: the output cannot be written: {error.strerror}")
+        # At its end, Python would try once more, complain, and answer 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -36,23 +53,35 @@ def run(arguments: list[str]) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else Exit.OK if error.code is None else Exit.FAILED
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _print_error("interrupted")
         return 130
     except PdpError as error:
-        print(_shown(error), file=sys.stderr)
-        return Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED
+        _print_error(_shown(error))
+        return Exit.USAGE if isinstance(error, UsageError | BundleError) else Exit.FAILED
+    except OSError as error:
+        # Files that the user named have errors of their own; this is a full disk, or output that nobody takes.
+        _print_error(f"error: the system refuses: {error}\n    hint: check disk space, and where the output goes")
+        return Exit.FAILED
     except Exception as error:
         if os.environ.get("PDP_TRACEBACK"):
             raise
-        print(
+        _print_error(
             f"error: this is a fault of pdp itself: {type(error).__name__}: {error}\n"
-            "    hint: please report it; PDP_TRACEBACK=1 shows where it happened",
-            file=sys.stderr,
+            "    hint: please report it; PDP_TRACEBACK=1 shows where it happened"
         )
         return Exit.FAILED
     return Exit.OK
 
 
+def _print_error(text: str) -> None:
+    print(printable(text), file=sys.stderr)
+
+
 def _shown(error: PdpError) -> str:
+    if isinstance(error, FileFaultsError):
+        # Places stand first in their lines, where editors and CI look for them.
+        count = len(error.faults)
+        files = dict.fromkeys(fault.place.file for fault in error.faults)
+        return f"{error.message}\nerror: {count} {'fault' if count == 1 else 'faults'} in {', '.join(files)}"
     text = f"error: {error.message}"
     return text if error.hint is None else f"{text}\n    hint: {error.hint}"

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
+from pdp.audit import FileAudit, MemoryAudit
 from pdp.canonical import MAX_BYTES
 from pdp.documents import faults_of, read_document
-from pdp.errors import FileFaultsError, UsageError
+from pdp.errors import AuditError, FileFaultsError, UsageError
 from pdp.session import Session
+
+if TYPE_CHECKING:
+    from pdp.audit import AuditLog
+
+STANDARD_INPUT: Final = "-"
+"""The name by which standard input is given instead of a file."""
+
+
+def check_standard_input(*names: Path | str | None) -> None:
+    """Check that standard input can serve for those of a command's files that are named `-`.
+
+    Raises:
+        UsageError: more than one of them is, or it is closed.
+    """
+    asked = sum(str(name) == STANDARD_INPUT for name in names)
+    if asked > 1:
+        raise UsageError(f"standard input (-) is named {asked} times", hint="only one file can come from it")
+    if asked and sys.stdin is None:
+        raise UsageError("standard input (-) is closed", hint="name a file, or pipe one in")
 
 
 def read_session(path: Path) -> Session:
@@ -33,10 +54,26 @@ def read_proposal(name: str) -> bytes:
         UsageError: the file is missing, a folder or not readable.
     """
     # One byte more than is admitted is enough to know that it is too large.
-    if name == "-":
+    if name == STANDARD_INPUT:
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:
         with Path(name).open("rb") as file:
             return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{name}: cannot be read: {error.strerror}", hint="name a file with a proposal") from None
+    except (OSError, ValueError) as error:
+        # ValueError: a name with a null character.
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{name}: cannot be read: {why}", hint="name a file with a proposal, or -") from None
+
+
+def open_audit(path: Path | None) -> AuditLog:
+    """Open the audit file, or a stream in memory when there is none.
+
+    Raises:
+        UsageError: the file cannot be opened or continued.
+    """
+    if path is None:
+        return MemoryAudit()
+    try:
+        return FileAudit(path)
+    except AuditError as error:
+        raise UsageError(error.message, hint=error.hint) from None

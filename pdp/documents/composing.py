@@ -111,7 +111,8 @@ class Composer:
         part.keys = {}
         kept = True
         if self._expects_key():
-            self.fault(line, column, "a mapping's key must be a string", "write the key as plain text or in quotes")
+            if all(one.kept for one in self._open):
+                self.fault(line, column, "a mapping's key must be a string", "write the key as plain text or in quotes")
             self._open[-1].key = (None, line, column)
             kept = False
         if anchor is not None:

@@ -7,7 +7,6 @@ over memory buffers for the same reason.
 from __future__ import annotations
 
 import asyncio
-import errno
 import math
 import select
 import socket
@@ -204,7 +203,7 @@ def _check_begun(reader: ResponseReader, error: OSError) -> None:
 
 
 def _closed() -> ConnectionResetError:
-    return ConnectionResetError(errno.ECONNRESET, "the connection was closed without an answer")
+    return ConnectionResetError("the connection was closed without an answer")
 
 
 def _left(deadline: float) -> float:

@@ -212,15 +212,14 @@ class SidecarEngine(Engine):
 
 
 def _said(body: bytes) -> str:
-    """What OPA gives as its reason: the message, and the first error behind it with its place in the policy."""
+    """What OPA gives as its reason: the first error with its place in the policy, else its message."""
     try:
         error = orjson.loads(body)
-        message = str(error["message"])
         for cause in error.get("errors") or ():
             place = cause.get("location") or {}
             at = f"{place['file']}:{place['row']}: " if place.get("file") else ""
-            return _line(f"{message}: {at}{cause['message']}")
-        return _line(message)
+            return _line(f"{at}{cause['message']}")
+        return _line(str(error["message"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return _shown(body)
 

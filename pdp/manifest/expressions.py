@@ -7,6 +7,7 @@ bounded too (pdp/manifest/expression_cost.py), since CEL evaluation cannot be in
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -60,6 +61,7 @@ SESSION_FIELDS: Final = frozenset(
 _MAPPING_VARIABLES: Final = frozenset(("arguments", "session"))
 _CHECK_VARIABLES: Final = frozenset(("call", "config", "plan", "state"))
 _MAX_MESSAGE: Final = 200
+_PARSER_ERROR: Final = re.compile(r"<input>:\d+:(\d+): (.*)")
 
 Read = tuple[str | int, ...]
 """A path that an expression reads, the variable first: `("session", "facts", "markings")`."""
@@ -215,7 +217,7 @@ class _Program:
             raise
         # The library's panics derive from BaseException alone: they reject an expression, and do not end the process.
         except BaseException as error:  # noqa: BLE001
-            raise ExpressionError(f"not CEL: {_first_line(error)}") from None
+            raise ExpressionError(f"not CEL: {_parser_says(error)}") from None
 
     def run(self, inputs: Mapping[str, Any]) -> Any:
         """Return the value on these inputs.
@@ -238,6 +240,11 @@ class _Program:
         except BaseException as error:  # noqa: BLE001
             raise ExpressionError(f"{self._text}: {_first_line(error)}") from None
         return value
+
+
+def _parser_says(error: BaseException) -> str:
+    found = _PARSER_ERROR.search(str(error))
+    return f"{found[2][:_MAX_MESSAGE]} (at character {found[1]})" if found else _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

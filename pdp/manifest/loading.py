@@ -86,7 +86,8 @@ def read_manifest(path: pathlib.Path | str, *, text: bytes | None = None, strict
     """
     file = _ManifestFile(path, text)
     _check_entries(file, None)
-    return Loaded(file.manifest(), _raise_faults(file.faults, strict=strict))
+    warnings = _raise_faults(file.faults, strict=strict)
+    return Loaded(file.manifest(), warnings)
 
 
 def read_governance(path: pathlib.Path | str, *, text: bytes | None = None, strict: bool = False) -> Loaded[Governance]:

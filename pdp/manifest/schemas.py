@@ -147,13 +147,16 @@ def compile_schema(schema: dict[str, Any]) -> Validator:
 def argument_schemas(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of each argument that a tool's schema names, also by `$ref` or `allOf`."""
     found: dict[str, Any] = {}
-    pending, seen = [schema], 0
-    while pending and seen < 100:  # noqa: PLR2004  # references may lead in a circle
-        one = pending.pop()
-        seen += 1
+    pending: list[dict[str, Any]] = [schema]
+    seen: set[int] = set()
+    while pending:
+        one = pending.pop(0)
+        if id(one) in seen:
+            continue  # references may lead in a circle
+        seen.add(id(one))
         properties = one.get("properties")
         if isinstance(properties, dict):
-            found = {**properties, **found}
+            found |= {name: part for name, part in properties.items() if name not in found}
         target = resolve(schema, one["$ref"]) if isinstance(one.get("$ref"), str) else None
         branches = one.get("allOf")
         inner = [target, *(branches if isinstance(branches, list) else [])]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from pdp.manifest.findings import Finding
-from pdp.manifest.models import DeclaredTool, Governance, Manifest
+from pdp.manifest.models import DeclaredTool, Governable, Governance, Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pdp.documents.document import Path
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])([A-Z])")
-_SHORT_FORMS = ("idempotency_required", "signature")
 
 
 class Reshaped:
@@ -98,7 +97,7 @@ def reshaped_tool(record: Any, definitions: Mapping[str, Any]) -> Reshaped:
     reshaped = Reshaped(record)
     if not isinstance(record, dict):
         return reshaped
-    tool = reshaped.value = _respelt(record, DeclaredTool, reshaped, (), (), extra=_SHORT_FORMS)
+    tool = reshaped.value = _respelt(record, DeclaredTool, reshaped, (), ())
     _expand_governable(tool, reshaped, ())
     if "signature" in tool:
         _expand_signature(tool, reshaped, definitions)
@@ -170,9 +169,13 @@ def _expand_signature(tool: dict[str, Any], reshaped: Reshaped, definitions: Map
         reshaped.move((field,), at if isinstance(reference, str) else (*at, part))
 
 
-def _respelt(
-    value: Any, annotation: Any, reshaped: Reshaped, path: Path, original: Path, *, extra: tuple[str, ...] = ()
-) -> Any:
+def _short_forms(model: type[BaseModel]) -> tuple[str, ...]:
+    if issubclass(model, DeclaredTool):
+        return ("idempotency_required", "signature")
+    return ("idempotency_required",) if issubclass(model, Governable) else ()
+
+
+def _respelt(value: Any, annotation: Any, reshaped: Reshaped, path: Path, original: Path) -> Any:
     """Return a value whose mappings have the keys of the models in `annotation`, where they are spelt otherwise."""
     if not isinstance(value, dict | list):
         return value
@@ -185,7 +188,7 @@ def _respelt(
     elif origin is dict and isinstance(value, dict):
         value = {key: _respelt(one, inner[1], reshaped, (*path, key), (*original, key)) for key, one in value.items()}
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(value, dict):
-        value = _respelt_mapping(value, annotation, reshaped, path, original, extra=extra)
+        value = _respelt_mapping(value, annotation, reshaped, path, original)
     return value
 
 
@@ -195,14 +198,13 @@ def _respelt_mapping(
     reshaped: Reshaped,
     path: Path,
     original: Path,
-    *,
-    extra: tuple[str, ...],
 ) -> dict[str, Any]:
-    fields = {spec.alias or name: spec.annotation for name, spec in model.model_fields.items()}
+    fields: dict[str, Any] = {spec.alias or name: spec.annotation for name, spec in model.model_fields.items()}
+    fields |= dict.fromkeys(_short_forms(model))
     result: dict[str, Any] = {}
     for key, one in value.items():
         snake = _CAMEL.sub(r"_\1", key).lower()
-        name = snake if key not in fields and (snake in fields or snake in extra) else key
+        name = snake if key not in fields and snake in fields else key
         here = (*original, key)
         if name != key:
             if name in value:

@@ -1,0 +1,110 @@
+"""Both engines decide the same, byte for byte: every scenario of the example and thousands of generated requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.canonical import canonical
+from pdp.decision import Decision
+from pdp.engine.bundle_file import Bundle, pack_bundle, read_bundle
+from pdp.engine.data import merged_data
+from pdp.engine.embedded import EmbeddedEngine
+from pdp.engine.local import LocalOpa
+from pdp.engine.sidecar import SidecarEngine
+from tests import payments
+from tests.generated_requests import manifests, requests
+
+pytestmark = pytest.mark.opa
+
+GENERATED = 4000
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    released = read_bundle(payments.BUNDLE)
+    data = merged_data(released.data, manifests=manifests())
+    file = tmp_path_factory.mktemp("parity") / "bundle.tar.gz"
+    file.write_bytes(pack_bundle(release=7, wasm=released.wasm, data=data, modules=released.modules))
+    return file
+
+
+@pytest.fixture(scope="module")
+def bundle(packed: Path) -> Bundle:
+    return read_bundle(packed)
+
+
+@pytest.fixture(scope="module")
+def embedded(bundle: Bundle) -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine(bundle) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def sidecar(packed: Path, opa: Path) -> Iterator[SidecarEngine]:
+    with (
+        LocalOpa(opa, bundle=read_bundle(packed)) as local,
+        SidecarEngine(local.url, token=local.token, timeout=30) as engine,
+    ):
+        yield engine
+
+
+def whole(decision: Decision) -> bytes:
+    """Everything of a decision but its id."""
+    return canonical(
+        {
+            "verdict": decision.verdict,
+            "reasons": [reason.model_dump() for reason in decision.reasons],
+            "obligations": [obligation.model_dump(mode="json") for obligation in decision.obligations],
+            "revision": decision.bundle_revision,
+            "release": decision.release,
+        }
+    )
+
+
+def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bundle: Bundle) -> None:
+    seen: Counter[str] = Counter()
+    for request in requests(GENERATED):
+        body = canonical(request)
+        ours, theirs = embedded.decide_body(body), sidecar.decide_body(body)
+
+        assert whole(ours) == whole(theirs), body
+        assert ours.bundle_revision == bundle.revision, body
+        seen.update([ours.verdict, *ours.codes])
+
+    # What was compared is worth comparing only if it reaches everything: each verdict and each code, often.
+    assert min(seen[verdict] for verdict in ("ALLOW", "STEP_UP", "DENY")) >= 100
+    assert {code for code, times in seen.items() if times >= 5} >= {
+        "approvals.invalid", "approvals.required", "decision.nothing_allows", "decision.request_invalid",
+        "delegation.exceeds_agent", "effects.gate_satisfied", "effects.unknown", "idempotency.key_missing",
+        "limits.exceeded", "limits.invalid", "manifest.mismatch", "manifest.not_pinned", "manifest.not_released",
+        "manifest.unknown_action",
+        "markings.not_allowed", "markings.not_cleared", "provenance.missing", "purposes.missing",
+        "purposes.not_allowed", "risk.acceptable", "scopes.missing",
+    }  # fmt: skip
+
+
+def test_batches(embedded: EmbeddedEngine, sidecar: SidecarEngine) -> None:
+    asked = list(_worked_examples())
+
+    assert [whole(each) for each in embedded.decide_batch(asked)] == [
+        whole(each) for each in sidecar.decide_batch(asked)
+    ]
+
+
+def _worked_examples() -> Iterator[Any]:
+    from pdp.pep import Pep  # noqa: PLC0415
+    from pdp.request import Action, Entity, Request  # noqa: PLC0415
+
+    with payments.engine() as engine:
+        pep = Pep(payments.effective(), engine)
+        for amount in (0, 20000, 25000, 25000.01, 47500):
+            asked = pep.decide(payments.wire(amount=amount), payments.session()).request
+            assert asked is not None
+            yield Request(
+                Entity(**asked["subject"]), Action(**asked["action"]), Entity(**asked["resource"]), asked["context"]
+            )
