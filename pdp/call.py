@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -177,8 +178,8 @@ class Evaluation:
         return {
             "outcome": self.outcome.as_json(),
             "verdict": self.verdict,
-            "reasons": [reason.model_dump(mode="json") for reason in self.reasons],
-            "obligations": [obligation.model_dump(mode="json") for obligation in self.obligations],
+            "reasons": [asdict(reason) for reason in self.reasons],
+            "obligations": [asdict(obligation) for obligation in self.obligations],
             "trace": {name: getattr(trace, name) for name in Trace.__slots__},
             "decision_id": decision.decision_id if decision else None,
             "bundle_revision": decision.bundle_revision if decision else None,

@@ -23,8 +23,8 @@ from pdp.canonical import JsonValueError, canonical
 from pdp.contract.checks import check
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.mapping import MappingError, build_request
-from pdp.decision import Verdict
-from pdp.engine.protocol import REQUEST_INVALID, denied, new_id
+from pdp.decision import Verdict, denied, new_id
+from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, UsageError
 from pdp.execution import Execution, arun, run
 from pdp.manifest.expressions import ExpressionError

@@ -11,16 +11,18 @@ KINDS = "(give http://HOST:PORT, https://HOST:PORT or unix:///PATH)"
 @pytest.mark.parametrize(
     ("url", "address", "authority"),
     [
-        ("http://localhost:8181", Address("http://localhost:8181", None, "localhost", 8181, tls=False), "localhost:8181"),
-        ("http://opa-1.internal/", Address("http://opa-1.internal", None, "opa-1.internal", 80, tls=False), "opa-1.internal"),
-        ("https://10.0.0.1", Address("https://10.0.0.1", None, "10.0.0.1", 443, tls=True), "10.0.0.1"),
-        ("https://opa:80", Address("https://opa:80", None, "opa", 80, tls=True), "opa:80"),
-        ("http://[::1]:8181", Address("http://[::1]:8181", None, "::1", 8181, tls=False), "[::1]:8181"),
-        ("unix:///run/opa.sock", Address("unix:///run/opa.sock", "/run/opa.sock", "localhost", 0, tls=False), "localhost"),
+        ("http://localhost:8181", (None, "localhost", 8181, False), "localhost:8181"),
+        ("http://opa-1.internal/", (None, "opa-1.internal", 80, False), "opa-1.internal"),
+        ("https://10.0.0.1", (None, "10.0.0.1", 443, True), "10.0.0.1"),
+        ("https://opa:80", (None, "opa", 80, True), "opa:80"),
+        ("http://[::1]:8181", (None, "::1", 8181, False), "[::1]:8181"),
+        ("unix:///run/opa.sock", ("/run/opa.sock", "localhost", 0, False), "localhost"),
     ],
-)  # fmt: skip
-def test_addresses(url: str, address: Address, authority: str) -> None:
-    assert (parse_address(url), parse_address(url).authority) == (address, authority)
+)
+def test_addresses(url: str, address: tuple[str | None, str, int, bool], authority: str) -> None:
+    found = parse_address(url)
+
+    assert (found, found.authority) == (Address(url.rstrip("/"), *address), authority)
 
 
 @pytest.mark.parametrize(

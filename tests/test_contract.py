@@ -20,7 +20,7 @@ from tests.payments import session
 
 def compiled(**entry: Any) -> CompiledManifest:
     """A manifest of one tool, `save_note`, with some fields changed."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
     tool = {
         "name": "save_note",

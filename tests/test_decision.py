@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from pdp.decision import BundleIdentity, Obligation, Reason, Verdict, parse_answer
+from pdp.decision import Obligation, Reason, Verdict, parse_decision
 from pdp.engine.protocol import Engine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError
 from pdp.request import Action, Entity, Request
@@ -24,16 +24,16 @@ def answer(**changes: Any) -> bytes:
 
 
 def test_reads_the_whole_document() -> None:
-    parsed = parse_answer(
+    parsed = parse_decision(
         answer(
             obligations=[{"id": "redact", "on": "ALLOW", "parameters": {"marking": "pii"}}],
             bundle={"revision": "sha256:1", "release": 3},
         )
     )
 
-    assert (parsed.verdict, parsed.reasons) == (Verdict.ALLOW, (Reason(code="x.y", message="why", details={}),))
-    assert parsed.obligations == (Obligation(id="redact", on=Verdict.ALLOW, parameters={"marking": "pii"}),)
-    assert parsed.bundle == BundleIdentity(revision="sha256:1", release=3)
+    assert (parsed.verdict, parsed.reasons) == (Verdict.ALLOW, (Reason("x.y", "why", {}),))
+    assert parsed.obligations == (Obligation("redact", Verdict.ALLOW, {"marking": "pii"}),)
+    assert (parsed.bundle_revision, parsed.release) == ("sha256:1", 3)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,16 @@ def test_reads_the_whole_document() -> None:
         pytest.param(answer(verdict="allow"), id="another spelling"),
         pytest.param(answer(verdict=True), id="verdict mistyped"),
         pytest.param(answer(verdict=None), id="no verdict"),
+        pytest.param(answer(verdict=[]), id="verdict a list"),
         pytest.param(answer(reasons=[]), id="no reason"),
+        pytest.param(answer(reasons=["x.y"]), id="reason a text"),
+        pytest.param(answer(reasons=[{**reason("x.y"), "details": []}]), id="details mistyped"),
+        pytest.param(answer(reasons=[{**reason("x.y"), "message": None}]), id="message mistyped"),
+        pytest.param(answer(obligations={}), id="obligations mistyped"),
+        pytest.param(answer(obligations=[{"id": "x", "on": "SOON", "parameters": {}}]), id="obligation for no verdict"),
+        pytest.param(answer(obligations=[{"id": "x", "on": "ALLOW", "parameters": []}]), id="parameters mistyped"),
+        pytest.param(answer(bundle={"revision": "x"}), id="half an identity"),
+        pytest.param(answer(bundle={"revision": "x", "release": True}), id="release a boolean"),
         pytest.param(answer(reasons="none"), id="reasons mistyped"),
         pytest.param(answer(reasons=[{"code": "x.y", "message": ""}]), id="reason without details"),
         pytest.param(answer(reasons=[{"code": 1, "message": "", "details": {}}]), id="code mistyped"),
@@ -59,7 +68,7 @@ def test_reads_the_whole_document() -> None:
 )
 def test_anything_else_is_an_error(body: bytes) -> None:
     with pytest.raises(AnswerInvalidError) as caught:
-        parse_answer(body)
+        parse_decision(body)
 
     assert caught.value.code == "engine.answer_invalid"
 

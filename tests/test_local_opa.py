@@ -68,8 +68,7 @@ def test_a_policy_decides(opa: Path, way: Way, tcp: bool) -> None:
         (
             b'{"ask":"number","id":"9 eur"}',
             "engine.answer_invalid",
-            f'made no decision (500): {POLICY}/decision.rego:16: to_number: strconv.ParseFloat: parsing "9 eur": '
-            "invalid syntax",
+            f"made no decision (500): {POLICY}/decision.rego:16: to_number: strconv.ParseFloat: parsing",
         ),
         (
             b'{"ask":"conflict"}',
@@ -124,7 +123,7 @@ async def test_many_at_a_time_get_their_own_decisions(opa: Path) -> None:
 
 def test_opa_killed_and_started_again(opa: Path, way: Way, tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/opa.sock"
-    command = [opa, "run", "--server", f"--addr={url}", "--log-level=error", "--skip-version-check", POLICY]
+    command = [str(opa), "run", "--server", f"--addr={url}", "--log-level=error", "--skip-version-check", str(POLICY)]
     with SidecarEngine(url, failures=1, pause=0.001) as engine:
         for _ in range(2):
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -300,16 +299,16 @@ def test_it_has_a_url_only_while_it_runs(opa: Path) -> None:
 
 
 def test_it_ends_with_an_exception(opa: Path) -> None:
-    url = ""
+    urls = []
 
     def fail() -> None:
-        nonlocal url
         with LocalOpa(opa, paths=[POLICY]) as local:
-            url = local.url
+            urls.append(local.url)
             raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, fail)
-    with SidecarEngine(url) as engine:
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with SidecarEngine(urls[0]) as engine:
         assert engine.decide_body(b"{}").codes == ("engine.unavailable",)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -19,6 +18,9 @@ from pdp.manifest.fields import EffectClass, RiskTier, Writes, duration_seconds
 from pdp.manifest.loading import load_effective, load_manifest
 from pdp.manifest.merging import merged_fields
 from pdp.manifest.models import ActionRules, DeclaredTool, Governance, Manifest, Tool
+
+if TYPE_CHECKING:
+    import random
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}, "sum": {"type": "number"}}}
@@ -167,7 +169,7 @@ def test_an_effective_manifest_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
         effective.tools["x"] = effective.tools["pay_bill"]  # type: ignore[index]
     with pytest.raises(ValueError, match="frozen"):
-        effective.tools["pay_bill"].scopes = ()
+        effective.tools["pay_bill"].scopes = ()  # type: ignore[misc]
 
 
 # The digest
@@ -178,24 +180,42 @@ def digest_of(tool: dict[str, Any], **fields: Any) -> str:
 
 
 FULL: dict[str, Any] = {
-    "name": "pay_bill", "id": "tool.pay_bill", "pdp_action": "pay_bill", "schema": SCHEMA, "scopes": ["b", "a"],
-    "markings": ["y", "x"], "purposes": ["q", "p"], "risk_tier": "high", "idempotency": {"required": False},
+    "name": "pay_bill",
+    "id": "tool.pay_bill",
+    "pdp_action": "pay_bill",
+    "schema": SCHEMA,
+    "scopes": ["b", "a"],
+    "markings": ["y", "x"],
+    "purposes": ["q", "p"],
+    "risk_tier": "high",
+    "idempotency": {"required": False},
     "limits": [{"limit": "b", "argument": "amount"}, {"limit": "a", "argument": "amount"}],
-    "approval": {"approvers": ["n", "m"], "quorum": 1, "expires": "PT60M"}, "provenance": {"required": ["sum", "amount"]},
-    "sensitive": ["sum", "amount"], "safety": {"requires": ["b", "a"]}, "state": {"reads": ["b", "a"]}, "timeout": "PT60S",
+    "approval": {"approvers": ["n", "m"], "quorum": 1, "expires": "PT60M"},
+    "provenance": {"required": ["sum", "amount"]},
+    "sensitive": ["sum", "amount"],
+    "safety": {"requires": ["b", "a"]},
+    "state": {"reads": ["b", "a"]},
+    "timeout": "PT60S",
     "context": {"a": 1.0, "b": "x"},
-}  # fmt: skip
+}
 
 
 def test_order_spelling_defaults_and_repetition_do_not_change_the_digest() -> None:
     other = {
-        "context": {"b": "x", "a": 1}, "timeout": "PT1M", "state": {"reads": ["a", "b"]}, "safety": {"requires": ["a", "b"]},
-        "sensitive": ["amount", "sum", "sum"], "provenance": {"required": ["amount", "sum"]},
+        "context": {"b": "x", "a": 1},
+        "timeout": "PT1M",
+        "state": {"reads": ["a", "b"]},
+        "safety": {"requires": ["a", "b"]},
+        "sensitive": ["amount", "sum", "sum"],
+        "provenance": {"required": ["amount", "sum"]},
         "approval": {"approvers": ["m", "n"], "expires": "PT1H", "unless_within_limits": True},
         "limits": [{"argument": "amount", "limit": "a"}, {"argument": "amount", "limit": "b"}],
-        "purposes": ["p", "q"], "markings": ["x", "y", "x"], "scopes": ["a", "b", "a"], "name": "pay_bill",
+        "purposes": ["p", "q"],
+        "markings": ["x", "y", "x"],
+        "scopes": ["a", "b", "a"],
+        "name": "pay_bill",
         "schema": {"properties": {"sum": {"type": "number"}, "amount": {"type": "number"}}, "type": "object"},
-    }  # fmt: skip
+    }
 
     assert digest_of(FULL) == digest_of(other)
 
@@ -219,13 +239,29 @@ def test_yaml_json_and_camel_case_have_the_same_digest() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("scopes", ["a"]), ("scopes", []), ("risk_tier", "low"), ("schema", {"type": "object"}), ("description", "x"),
-        ("context", {"a": 2, "b": "x"}), ("context", None), ("resource", {"type": "t", "id": "i"}), ("timeout", "PT61S"),
-        ("sensitive", ["sum"]), ("purposes", None), ("purposes", []), ("version", "1.0.0"), ("effect_class", "pure"),
-        ("retries", 1), ("result_schema", {"type": "object"}), ("compensation", "x"), ("idempotency", {"required": True}),
-        ("invariants", [{"id": "A", "rule": "r", "check": "true"}]), ("writes", "proposal"), ("type", "cli"),
+        ("scopes", ["a"]),
+        ("scopes", []),
+        ("risk_tier", "low"),
+        ("schema", {"type": "object"}),
+        ("description", "x"),
+        ("context", {"a": 2, "b": "x"}),
+        ("context", None),
+        ("resource", {"type": "t", "id": "i"}),
+        ("timeout", "PT61S"),
+        ("sensitive", ["sum"]),
+        ("purposes", None),
+        ("purposes", []),
+        ("version", "1.0.0"),
+        ("effect_class", "pure"),
+        ("retries", 1),
+        ("result_schema", {"type": "object"}),
+        ("compensation", "x"),
+        ("idempotency", {"required": True}),
+        ("invariants", [{"id": "A", "rule": "r", "check": "true"}]),
+        ("writes", "proposal"),
+        ("type", "cli"),
     ],
-)  # fmt: skip
+)
 def test_every_change_changes_the_digest(field: str, value: Any) -> None:
     changed = {name: one for name, one in {**FULL, field: value}.items() if one is not None}
 
@@ -308,7 +344,7 @@ def looser_fields(strict: Tool, stated: ActionRules | DeclaredTool) -> set[str]:
         "scopes": _contains(strict.scopes, stated.scopes),
         "limits": _contains(strict.limits, stated.limits),
         "sensitive": _contains(strict.sensitive, stated.sensitive),
-        "provenance": _contains(strict.provenance.required, stated.provenance and stated.provenance.required),
+        "provenance": _contains(strict.provenance.required, stated.provenance.required if stated.provenance else None),
         "markings": _within(strict.markings, stated.markings),
         "purposes": _within(strict.purposes, stated.purposes),
         "idempotency": strict.idempotency.required or not (stated.idempotency and stated.idempotency.required),

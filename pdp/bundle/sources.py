@@ -182,7 +182,7 @@ def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
 
 def _is_partial_set(rule: Mapping[str, Any]) -> bool:
     head = rule["head"]
-    return len(head["ref"]) == 1 and "key" in head and not (head.keys() & {"value", "args"} or rule.get("default"))
+    return len(head["ref"]) == 1 and "key" in head and not head.keys() & {"value", "args"}
 
 
 def _package(tree: Mapping[str, Any]) -> list[str]:

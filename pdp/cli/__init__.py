@@ -10,7 +10,7 @@ import os
 import sys
 from enum import IntEnum
 
-from pdp.cli.output import printable
+from pdp.cli.output import complain
 from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         code = Exit.FAILED
         # Who closed a pipe has seen enough; anybody else has to know.
         if not isinstance(error, BrokenPipeError):
-            _print_error(f"error: the output cannot be written: {error.strerror}")
+            complain(f"error: the output cannot be written: {error.strerror}")
         # At its end, Python would try once more, complain, and answer 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
@@ -46,35 +46,31 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
-    from pdp.cli.app import app  # noqa: PLC0415 - typer is imported where it is used
-
     try:
+        from pdp.cli.app import app  # noqa: PLC0415 - typer is imported where it is used
+
         app(args=arguments, prog_name="pdp")
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else Exit.OK if error.code is None else Exit.FAILED
     except KeyboardInterrupt:
-        _print_error("interrupted")
+        complain("interrupted")
         return 130
     except PdpError as error:
-        _print_error(_shown(error))
+        complain(_shown(error))
         return Exit.USAGE if isinstance(error, UsageError | BundleError) else Exit.FAILED
     except OSError as error:
         # Files that the user named have errors of their own; this is a full disk, or output that nobody takes.
-        _print_error(f"error: the system refuses: {error}\n    hint: check disk space, and where the output goes")
+        complain(f"error: the system refuses: {error}\n    hint: check disk space, and where the output goes")
         return Exit.FAILED
     except Exception as error:
         if os.environ.get("PDP_TRACEBACK"):
             raise
-        _print_error(
+        complain(
             f"error: this is a fault of pdp itself: {type(error).__name__}: {error}\n"
             "    hint: please report it; PDP_TRACEBACK=1 shows where it happened"
         )
         return Exit.FAILED
     return Exit.OK
-
-
-def _print_error(text: str) -> None:
-    print(printable(text), file=sys.stderr)
 
 
 def _shown(error: PdpError) -> str:

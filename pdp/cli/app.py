@@ -1,39 +1,56 @@
 """The tree of commands. Each command's work stands in a module of its own, imported when it is run."""
 
+# A command's options are its function's parameters, switches and all.
+# ruff: noqa: FBT001, FBT002, PLR0917
+
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from pdp.cli.output import tell
+
 app = typer.Typer(
     name="pdp",
-    help="Policy decisions for the tool calls of AI agents.",
+    help="Policy decisions for the tool calls of AI agents. New here? Run: pdp demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    # Frames and colours for people; scripts and logs get plain lines.
+    rich_markup_mode="rich" if sys.stdout is not None and sys.stdout.isatty() else None,
 )
-manifest_app = typer.Typer(help="Look at a tool manifest.", no_args_is_help=True)
-bundle_app = typer.Typer(help="Build what an engine decides by.", no_args_is_help=True)
+manifest_app = typer.Typer(help="Check a tool manifest; export what a model may see of it.", no_args_is_help=True)
+bundle_app = typer.Typer(help="Build the bundles that engines decide by.", no_args_is_help=True)
 opa_app = typer.Typer(help="Find or install Open Policy Agent.", no_args_is_help=True)
 app.add_typer(manifest_app, name="manifest")
 app.add_typer(bundle_app, name="bundle")
 app.add_typer(opa_app, name="opa")
 
 EngineName = Literal["embedded", "sidecar"]
-Manifest = Annotated[Path, typer.Option("--manifest", "-m", help="The tool manifest, YAML or JSON.")]
-Governance = Annotated[Path | None, typer.Option("--governance", "-g", help="The governance file.")]
+ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The manifest, YAML or JSON; - for stdin.")]
+Manifest = Annotated[
+    Path, typer.Option("--manifest", "-m", metavar="FILE", help="The tool manifest, YAML or JSON; - for stdin.")
+]
+Governance = Annotated[
+    Path | None, typer.Option("--governance", "-g", metavar="FILE", help="The policy author's half of the manifest.")
+]
 Policies = Annotated[
-    list[Path] | None, typer.Option(help="A folder with concerns of your own; needs OPA. May be repeated.")
+    list[Path] | None,
+    typer.Option(metavar="DIR", help="A folder with concerns of your own, Rego; needs OPA. May be repeated."),
 ]
 Data = Annotated[
-    list[Path] | None, typer.Option("--data", help="A file with the roots directory and settings. May be repeated.")
+    list[Path] | None,
+    typer.Option("--data", metavar="FILE", help="Data under directory or settings, JSON. May be repeated."),
 ]
 OpaUrl = Annotated[
     str | None,
     typer.Option(
-        help="A running OPA: http://HOST:PORT or unix:///PATH; its token in PDP_OPA_TOKEN. Without it, sidecar starts one."
+        metavar="URL",
+        help="A running OPA: http://HOST:PORT or unix:///PATH; its token in PDP_OPA_TOKEN. Without it, sidecar "
+        "starts one.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print stable JSON and nothing else.")]
@@ -43,13 +60,13 @@ def _version(value: bool) -> None:
     if value:
         from pdp import __version__  # noqa: PLC0415
 
-        print(f"pdp {__version__}")
+        tell(f"pdp {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: ARG001 - typer calls `_version` with it
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
@@ -58,18 +75,24 @@ def root(
 
 @app.command()
 def decide(
-    proposal: Annotated[str, typer.Argument(help="The proposal, a JSON file; - for standard input.")],
+    proposal: Annotated[str, typer.Argument(metavar="PROPOSAL", help="The proposal, a JSON file; - for stdin.")],
     manifest: Manifest,
-    session: Annotated[Path, typer.Option("--session", "-s", help="The session: claims, facts, keys.")],
+    session: Annotated[
+        Path,
+        typer.Option("--session", "-s", metavar="FILE", help="Claims, facts and keys, YAML or JSON; - for stdin."),
+    ],
     governance: Governance = None,
     data: Data = None,
     policies: Policies = None,
     bundle: Annotated[
-        Path | None, typer.Option(help="The bundle to decide by; the released baseline if absent.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The bundle to decide by; the released baseline if absent."),
     ] = None,
     engine: Annotated[EngineName, typer.Option(help="Who decides.")] = "embedded",
     opa_url: OpaUrl = None,
-    audit: Annotated[Path | None, typer.Option(help="Append the audit events to this JSON Lines file.")] = None,
+    audit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append the audit event to this JSON Lines file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Decide one proposal; nothing is run and no approval is opened.
@@ -91,7 +114,10 @@ def demo(
     engine: Annotated[EngineName, typer.Option(help="Who decides; sidecar starts a local OPA.")] = "embedded",
     opa_url: OpaUrl = None,
 ) -> None:
-    """Tell the payments story: eight proposals, their verdicts, and what was executed and recorded."""
+    """Tell the payments story: proposed, decided, run, recorded.
+
+    Exit code: 0 when every verdict is the expected one, else 1.
+    """
     from pdp.cli.demo import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run(engine, opa_url))
@@ -99,9 +125,9 @@ def demo(
 
 @manifest_app.command("lint")
 def manifest_lint(
-    file: Annotated[Path, typer.Argument(help="The manifest.")],
+    file: ManifestFile,
     governance: Governance = None,
-    strict: Annotated[bool, typer.Option(help="Warnings are faults.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for faults, as CI should.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Report every fault of a manifest, and which clauses of the tool contract each tool meets.
@@ -115,9 +141,9 @@ def manifest_lint(
 
 @manifest_app.command("export")
 def manifest_export(
-    file: Annotated[Path, typer.Argument(help="The manifest.")],
+    file: ManifestFile,
     form: Annotated[
-        Literal["plain", "openai", "anthropic", "mcp"], typer.Option("--format", help="For whom.")
+        Literal["plain", "openai", "anthropic", "mcp"], typer.Option("--format", help="Whose form of a tool list.")
     ] = "plain",
 ) -> None:
     """Print what a model may see of a manifest, as JSON: nothing of its governance."""
@@ -128,17 +154,22 @@ def manifest_export(
 
 @bundle_app.command("build")
 def bundle_build(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The bundle file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The bundle file to write.")],
     policies: Policies = None,
     data: Data = None,
     manifest: Annotated[
-        list[Path] | None, typer.Option("--manifest", "-m", help="A manifest to decide for. May be repeated.")
+        list[Path] | None,
+        typer.Option("--manifest", "-m", metavar="FILE", help="A manifest to decide for. May be repeated."),
     ] = None,
     governance: Annotated[
         list[Path] | None,
-        typer.Option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
+        typer.Option(
+            "--governance", "-g", metavar="FILE", help="The governance of the manifest at the same place in the line."
+        ),
     ] = None,
-    release: Annotated[int, typer.Option(min=1, help="The release number; engines refuse to go back.")] = 1,
+    release: Annotated[
+        int, typer.Option(min=1, metavar="NUMBER", help="The release number; engines refuse to go back.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Build a bundle: policies, data and effective manifests in one file for both engines. Needs OPA."""

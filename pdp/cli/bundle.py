@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from itertools import zip_longest
 from typing import TYPE_CHECKING
-
-import orjson
 
 from pdp.bundle.build import baseline_policies_path, build_bundle
 from pdp.cli import Exit
 from pdp.cli.engines import needed_opa
+from pdp.cli.files import check_standard_input
+from pdp.cli.output import print_json, tell
 from pdp.errors import UsageError
 from pdp.manifest.loading import load_effective
 
@@ -29,7 +29,13 @@ def build(
     release: int,
     as_json: bool,
 ) -> int:
-    """Build a bundle file and say what is in it."""
+    """Build a bundle file and say what is in it.
+
+    Raises:
+        UsageError: options or files that cannot be used, or OPA is not there.
+        BundleError: what was built would not be usable.
+    """
+    check_standard_input(*manifests, *governance)
     if governance and len(governance) != len(manifests):
         raise UsageError(
             f"{len(manifests)} manifests and {len(governance)} governance files",
@@ -41,21 +47,23 @@ def build(
         data=data,
         manifests={each.digest: each.document for each in effective},
         release=release,
-        opa=needed_opa(),
+        opa=needed_opa("building a bundle"),
         out=output,
     )
+    # A name that is no text, such as a lone byte 0xff, cannot stand in JSON.
+    file = os.fsencode(output).decode(errors="replace")
+    concerns = bundle.data["config"]["required_concerns"]
     if as_json:
-        summary = {
-            "file": str(output), "revision": bundle.revision, "release": bundle.release, "bytes": bundle.size,
-            "manifests": {each.digest: each.version for each in effective},
-            "concerns": bundle.data["config"]["required_concerns"],
-        }  # fmt: skip
-        sys.stdout.write(orjson.dumps(summary, option=orjson.OPT_INDENT_2).decode() + "\n")
+        print_json(
+            {
+                "file": file, "revision": bundle.revision, "release": bundle.release, "bytes": bundle.size,
+                "manifests": {each.digest: each.version for each in effective}, "concerns": concerns,
+            }
+        )  # fmt: skip
     else:
-        concerns = ", ".join(bundle.data["config"]["required_concerns"])
-        print(f"{output}: release {bundle.release}, {bundle.size} bytes")
-        print(f"  revision  {bundle.revision}")
-        print(f"  concerns  {concerns}")
+        tell(f"{file}: release {bundle.release}, {bundle.size} bytes")
+        tell(f"  revision  {bundle.revision}")
+        tell(f"  concerns  {', '.join(concerns)}")
         for each in effective:
-            print(f"  manifest  {each.version}  {each.digest}")
+            tell(f"  manifest  {each.version}  {each.digest}")
     return Exit.OK

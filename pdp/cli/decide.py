@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from pdp.audit import FileAudit, MemoryAudit
 from pdp.cli import Exit
 from pdp.cli.engines import open_engine
-from pdp.cli.files import read_proposal, read_session
+from pdp.cli.files import check_standard_input, open_audit, read_proposal, read_session
+from pdp.cli.output import print_json
 from pdp.decision import Verdict
 from pdp.manifest.loading import load_effective
 from pdp.pep import Pep
@@ -36,19 +35,25 @@ def decide(
     audit: Path | None,
     as_json: bool,
 ) -> int:
-    """Decide the proposal, print the evaluation, and return the exit code that says the verdict."""
+    """Decide the proposal, print the evaluation, and return the exit code that says the verdict.
+
+    Raises:
+        UsageError: options or files that cannot be used.
+        BundleError: the bundle cannot be used.
+        EngineError: a local OPA does not start. Once there is an engine, whatever it does wrong is a DENY.
+    """
+    check_standard_input(proposal, manifest, session, governance)
     effective = load_effective(manifest, governance)
     who = read_session(session)
     proposed = read_proposal(proposal)
-    log = FileAudit(audit) if audit else MemoryAudit()
     manifests = {effective.digest: effective.document}
-    try:
-        with open_engine(engine, manifests, bundle=bundle, policies=policies, data=data, opa_url=opa_url) as opened:
-            evaluation = Pep(effective, opened, audit=log).decide(proposed, who)
-    finally:
-        log.close()
+    with (
+        open_engine(engine, manifests, bundle=bundle, policies=policies, data=data, opa_url=opa_url) as opened,
+        closing(open_audit(audit)) as log,
+    ):
+        evaluation = Pep(effective, opened, audit=log).decide(proposed, who)
     if as_json:
-        sys.stdout.write(orjson.dumps(evaluation.as_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
+        print_json(_stable(evaluation))
     else:
         from pdp.cli.display import print_evaluation  # noqa: PLC0415
 
@@ -61,3 +66,14 @@ def exit_code(evaluation: Evaluation) -> Exit:
     if evaluation.allowed:
         return Exit.OK
     return Exit.STEP_UP if evaluation.verdict is Verdict.STEP_UP else Exit.DENY
+
+
+def _stable(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the evaluation as JSON that is the same on both engines: they order the keys of objects differently."""
+    document = evaluation.as_json()
+    for part in ("reasons", "obligations"):
+        document[part] = [
+            {key: json.loads(json.dumps(value, sort_keys=True)) for key, value in item.items()}
+            for item in document[part]
+        ]
+    return document

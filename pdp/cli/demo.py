@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
 from rich.table import Table
 from rich.text import Text
 
@@ -19,8 +21,12 @@ from pdp.manifest.loading import load_effective
 from pdp.pep import Pep
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdp.call import Evaluation
-    from pdp.session import Session
+
+_ONE_LINE: Final = 100
+"""From this width on, in columns, each proposal stands on one line."""
 
 _PAYMENT = {"beneficiary_id": "bene-acme-441", "source_account": "acct-operating-4412", "reference": "INV-8842"}
 
@@ -37,18 +43,18 @@ _SCENES = (
     _Scene("look the payee up", "lookup_beneficiary", {"payee_name": "Acme", "invoice_ref": "INV-8842"}, {}, "ALLOW"),
     _Scene("validate the payment", "validate_payment", {**_PAYMENT, "amount": 47500}, {}, "ALLOW"),
     _Scene(
-        "wire 20,000, within the limit of 25,000",
+        "wire 20,000 (limit 25,000)",
         "initiate_wire", {**_PAYMENT, "amount": 20000}, {"idempotency_key": "idm-20k0"}, "ALLOW",
     ),
-    _Scene("wire 47,500, above it", "initiate_wire", {**_PAYMENT, "amount": 47500}, {}, "STEP_UP"),
+    _Scene("wire 47,500 (limit 25,000)", "initiate_wire", {**_PAYMENT, "amount": 47500}, {}, "STEP_UP"),
     _Scene("run a shell", "shell_exec", {"command": "id"}, {}, "REJECTED"),
-    _Scene("wire an amount that is a string", "initiate_wire", {**_PAYMENT, "amount": "20000"}, {}, "REJECTED"),
+    _Scene("wire an amount given as text", "initiate_wire", {**_PAYMENT, "amount": "20000"}, {}, "REJECTED"),
     _Scene(
-        "wire without an idempotency key",
+        "wire without idempotency key",
         "initiate_wire", {**_PAYMENT, "amount": 20000}, {"idempotency_key": None}, "REJECTED",
     ),
     _Scene(
-        "wire to a beneficiary not screened",
+        "wire to a payee not screened",
         "initiate_wire", {**_PAYMENT, "amount": 20000},
         {"idempotency_key": "idm-20k1", "facts": {"sanctions_status": "not_screened"}}, "DENY",
     ),
@@ -71,62 +77,70 @@ def demo(engine: str, opa_url: str | None = None) -> int:
         "validate_payment": stand_ins.validate_payment,
         "initiate_wire": hub.initiate_wire,
     }
-    record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")
-    log = FileAudit(record)
     bundle = None if opa_url else packaged("bundles/payments.tar.gz")
     with open_engine(engine, {effective.digest: effective.document}, bundle=bundle, opa_url=opa_url) as opened:
-        pep = Pep(effective, opened, audit=log, tools=tools)
-        told = [(scene, pep.call(_proposal(scene), _session(session, scene))) for scene in _SCENES]
-    log.close()
+        record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")
+        with closing(FileAudit(record)) as log:
+            pep = Pep(effective, opened, audit=log, tools=tools)
+            told = [
+                (
+                    scene,
+                    pep.call({"tool": scene.tool, "arguments": scene.arguments}, session.with_changes(**scene.changes)),
+                )
+                for scene in _SCENES
+            ]
+    _print_story(engine, told, hub.wires, record)
+    return Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in told) else Exit.FAILED
 
+
+def _print_story(engine: str, told: list[tuple[_Scene, Evaluation]], wires: list[dict[str, Any]], record: Path) -> None:
     out = console()
-    out.print(f"An agent proposes {len(told)} tool calls; the {engine} engine decides them (examples/payments).\n")
-    out.print(_table(told))
-    out.print(f"\nThe payment hub (a stand-in) was called {_times(len(hub.wires))}: {_amounts(hub.wires)}.")
-    out.print(
-        f"{verify_chain(record.read_bytes().splitlines())} audit events, their hash chain intact, are in {record}"
-    )
-    unexpected = [scene.says for scene, evaluation in told if word(evaluation) != scene.expected]
-    for says in unexpected:
-        out.print(Text(f"not as expected: {says}", style="bold red"))
-    return Exit.FAILED if unexpected else Exit.OK
-
-
-def _proposal(scene: _Scene) -> dict[str, Any]:
-    return {"tool": scene.tool, "arguments": scene.arguments}
-
-
-def _session(session: Session, scene: _Scene) -> Session:
-    return session.with_changes(**scene.changes)
-
-
-def _table(told: list[tuple[_Scene, Evaluation]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("the agent wants to", "verdict", "because", "executed"):
-        table.add_column(title, overflow="fold")
+    out.print(f"A payment agent proposes {len(told)} tool calls; the {engine} engine decides.\n")
+    out.print(_table(told, wide=out.width >= _ONE_LINE))
+    stopped = {
+        reason.code: reason.message
+        for _, evaluation in told
+        if evaluation.verdict and not evaluation.allowed
+        for reason in evaluation.reasons
+    }
+    out.print()
+    for code, message in stopped.items():
+        out.print(Text.assemble((code, "bold"), f"  {message}"))
+    times = {0: "not at all", 1: "once"}.get(len(wires), f"{len(wires)} times")
+    amounts = ", ".join(f"{wire['amount']:,} to {wire['beneficiary_id']}" for wire in wires)
+    out.print(f"\nPayment hub (a stand-in): called {times}{f', {amounts}' if wires else ''}")
+    events = record.read_bytes().splitlines()
+    verify_chain(events)
+    ran = sum(orjson.loads(event)["type"].endswith(".result") for event in events)
+    out.print(f"Audit: {len(events)} events ({len(events) - ran} decisions, {ran} results), hash chain intact")
+    out.print(Text(f"       {record}"))
     for scene, evaluation in told:
-        shown = word(evaluation)
-        table.add_row(
-            scene.says, Text(shown, style=STYLES[shown]), _because(evaluation), "yes" if evaluation.executed else "no"
-        )
+        if word(evaluation) != scene.expected:
+            out.print(Text(f"not as expected: {scene.says}: {word(evaluation)}, not {scene.expected}", "bold red"))
+
+
+def _table(told: list[tuple[_Scene, Evaluation]], *, wide: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("it wants to", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("because", overflow="fold")
+    table.add_column("executed", no_wrap=True)
+    between = ", " if wide else ",\n"
+    for scene, evaluation in told:
+        verdict = word(evaluation)
+        ran = "yes" if evaluation.executed else "no"
+        table.add_row(scene.says, Text(verdict, STYLES[verdict]), Text(between.join(_because(evaluation))), ran)
     return table
 
 
-def _because(evaluation: Evaluation) -> str:
+def _because(evaluation: Evaluation) -> Sequence[str]:
+    """Return the policy's codes or, when it was not asked, the rejection's code and trace field."""
     if evaluation.decision is not None:
-        return ", ".join(evaluation.codes)
+        return evaluation.codes
     rejection, trace = evaluation.outcome.rejection, evaluation.trace
-    why = rejection.code.value if rejection else ""
-    if trace.in_manifest is False:
-        return f"{why}, in_manifest: false"
-    if trace.schema_valid is False:
-        return f"{why}, schema_valid: false"
-    return f"{why}, idempotency_missing: true" if trace.idempotency_missing else why
-
-
-def _times(count: int) -> str:
-    return {0: "not at all", 1: "once"}.get(count, f"{count} times")
-
-
-def _amounts(wires: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{wire['amount']:,} to {wire['beneficiary_id']}" for wire in wires) or "no wire"
+    telling = {
+        "in_manifest: false": trace.in_manifest is False,
+        "schema_valid: false": trace.schema_valid is False,
+        "idempotency_missing: true": trace.idempotency_missing is True,
+    }
+    return [rejection.code if rejection else "", *(field for field, holds in telling.items() if holds)]

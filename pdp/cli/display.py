@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.text import Text
 
 from pdp.canonical import canonical
+from pdp.cli.output import printable
 
 if TYPE_CHECKING:
     from pdp.call import Evaluation
 
 STYLES: Final = {"ALLOW": "bold green", "STEP_UP": "bold yellow", "DENY": "bold red", "REJECTED": "bold red"}
+
+
+_PIPE_WIDTH: Final = 120
 
 
 def word(evaluation: Evaluation) -> str:
@@ -22,29 +27,41 @@ def word(evaluation: Evaluation) -> str:
 
 def console() -> Console:
     """Return a console for standard output; colours and width are the terminal's, and plain text goes into pipes."""
-    return Console(highlight=False, soft_wrap=True)
+    out = Console(highlight=False, soft_wrap=True)
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = _PIPE_WIDTH
+    return out
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
-    """Print verdict, tool, reasons and where they come from."""
-    out = console()
+    """Print verdict, tool, reasons and where they come from. What the model wrote is shown, never obeyed."""
     trace = evaluation.trace
-    head = Text(word(evaluation), style=STYLES[word(evaluation)])
-    head.append(f"  {trace.tool_name or '(no tool)'}", style="bold")
-    out.print(head)
-    if evaluation.decision is None and evaluation.outcome.rejection is not None:
-        rejection = evaluation.outcome.rejection
-        out.print(Text(f"  {rejection.code}: {rejection.reason}"))
-        out.print(Text("  rejected before the policy was asked", style="dim"))
+    text = Text.assemble((word(evaluation), STYLES[word(evaluation)]))
+    text.append(f"  {printable(trace.tool_name) if trace.tool_name else '(no tool)'}\n", style="bold")
+    rejection = evaluation.outcome.rejection
+    if evaluation.decision is None and rejection is not None:
+        text.append(f"  {rejection.code}", style="bold")
+        text.append(f"  {printable(rejection.reason)}\n")
+        text.append("  rejected before the policy was asked\n", style="dim")
     for reason in evaluation.reasons:
-        out.print(Text.assemble("  ", (reason.code, "bold"), f"  {reason.message}"))
+        text.append(f"  {printable(reason.code)}", style="bold")
+        text.append(f"  {printable(reason.message)}\n")
         if reason.details:
-            out.print(Text(f"      {canonical(reason.details).decode()}", style="dim"))
+            text.append(f"      {printable(canonical(reason.details).decode())}\n", style="dim")
     for obligation in evaluation.obligations:
-        out.print(Text(f"  obligation {obligation.id} {canonical(obligation.parameters).decode()}"))
-    where = f"  manifest {trace.manifest_version}"
-    if evaluation.decision and evaluation.decision.release is not None:
-        where += f", policy release {evaluation.decision.release}"
+        parameters = canonical(obligation.parameters).decode()
+        text.append(f"  obligation {printable(f'{obligation.id} {parameters}')}\n")
+    if evaluation.verdict == "STEP_UP":
+        text.append("  a person must approve first; this command opens no approval\n", style="dim")
+    text.append(f"  {_where(evaluation)}", style="dim")
+    console().print(text)
+
+
+def _where(evaluation: Evaluation) -> str:
+    trace, decision = evaluation.trace, evaluation.decision
+    where = f"manifest {trace.manifest_version}"
+    if decision is not None and decision.release is not None:
+        where += f", policy release {decision.release}"
     if trace.request_id:
         where += f", request {trace.request_id}"
-    out.print(Text(where, style="dim"))
+    return printable(where)

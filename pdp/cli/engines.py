@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pdp.engine.bundle_file import baseline_bundle_path, pack_bundle, read_bundle
-from pdp.engine.data import merged_data, read_data
+from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
+from pdp.engine.data import read_data
 from pdp.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from pdp.engine.bundle_file import Bundle
     from pdp.engine.protocol import Engine
@@ -40,25 +39,15 @@ def open_engine(
         opa_url: a running OPA; without it a local one is started for `sidecar`.
 
     Raises:
-        UsageError: options that exclude each other, or OPA is needed and not there.
+        UsageError: options that exclude each other, a faulty file, or OPA is needed and not there.
         BundleError: the bundle cannot be used.
+        EngineError: the local OPA does not start.
     """
-    if bundle is not None and policies:
-        raise UsageError(
-            "--bundle and --policies exclude each other: a bundle holds its policies",
-            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
-        )
+    _check_options(name, bundle=bundle, policies=policies, data=data, opa_url=opa_url)
     if opa_url is not None:
-        if name != "sidecar":
-            raise UsageError("--opa-url is for --engine sidecar")
-        if bundle is not None or policies or data:
-            raise UsageError(
-                "an OPA that runs already decides by its own bundle and data",
-                hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",
-            )
         from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
 
-        with SidecarEngine(opa_url, token=os.environ.get("PDP_OPA_TOKEN")) as engine:
+        with SidecarEngine(opa_url, token=os.environ.get("PDP_OPA_TOKEN") or None) as engine:
             yield engine
         return
     chosen = _compiled(policies) if policies else read_bundle(bundle or baseline_bundle_path())
@@ -69,43 +58,51 @@ def open_engine(
         with EmbeddedEngine(chosen, manifests=manifests, data=laid_over) as engine:
             yield engine
     else:
-        with _local_sidecar(chosen, manifests, laid_over) as engine:
+        from pdp.engine.local import LocalOpa  # noqa: PLC0415
+        from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
+
+        with (
+            LocalOpa(needed_opa("a sidecar"), bundle=chosen, manifests=manifests, data=laid_over) as opa,
+            SidecarEngine(opa.url, token=opa.token) as engine,
+        ):
             yield engine
 
 
-def needed_opa() -> Path:
-    """Return the OPA program.
+def needed_opa(what: str) -> Path:
+    """Return the OPA program; `what` needs it, as the error says when there is none.
 
     Raises:
         UsageError: there is none.
     """
-    from pdp.engine.opa import find_opa  # noqa: PLC0415
+    from pdp.engine.opa import OPA_VERSION, find_opa  # noqa: PLC0415
 
     found = find_opa()
     if found is None:
-        raise UsageError("this needs Open Policy Agent, and none is here", hint="run: pdp opa install")
+        raise UsageError(f"{what} needs Open Policy Agent {OPA_VERSION}, and none is here", hint="run: pdp opa install")
     return found
+
+
+def _check_options(
+    name: str, *, bundle: Path | None, policies: Sequence[Path], data: Sequence[Path], opa_url: str | None
+) -> None:
+    if bundle is not None and policies:
+        raise UsageError(
+            "--bundle and --policies exclude each other: a bundle holds its policies",
+            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
+        )
+    if opa_url is None:
+        return
+    if name != "sidecar":
+        raise UsageError(f"--opa-url is not for the {name} engine", hint="add --engine sidecar, or leave --opa-url out")
+    if bundle is not None or policies or data:
+        raise UsageError(
+            "an OPA that runs already decides by its own bundle and data",
+            hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",
+        )
 
 
 def _compiled(policies: Sequence[Path]) -> Bundle:
     from pdp.bundle.build import baseline_policies_path, compile_bundle  # noqa: PLC0415
 
-    return read_bundle(compile_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=needed_opa()))
-
-
-@contextmanager
-def _local_sidecar(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Engine]:
-    from pdp.engine.local import LocalOpa  # noqa: PLC0415
-    from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
-
-    packed = pack_bundle(
-        release=bundle.release,
-        wasm=bundle.wasm,
-        data=merged_data(bundle.data, manifests=manifests, data=data),
-        modules=bundle.modules,
-    )
-    with tempfile.TemporaryDirectory(prefix="pdp-") as folder:
-        file = Path(folder, "bundle.tar.gz")
-        file.write_bytes(packed)
-        with LocalOpa(needed_opa(), bundle=file) as opa, SidecarEngine(opa.url) as engine:
-            yield engine
+    opa = needed_opa("compiling --policies")
+    return read_bundle(compile_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=opa))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-import orjson
-from rich.table import Table
 from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console
+from pdp.cli.files import check_standard_input
+from pdp.cli.output import complain, print_json
 from pdp.errors import FileFaultsError
 from pdp.manifest.exports import export as exported
 from pdp.manifest.lint import lint as contracts
@@ -25,17 +24,23 @@ if TYPE_CHECKING:
 
 
 def lint(file: Path, governance: Path | None, *, strict: bool, as_json: bool) -> int:
-    """Report faults, warnings and, when there is no fault, the contract clauses of each tool."""
+    """Report faults, warnings and, when there is no fault, the contract clauses of each tool.
+
+    Raises:
+        UsageError: a file cannot be read.
+        FileFaultsError: without `as_json`: a file is faulty.
+    """
+    check_standard_input(file, governance)
     try:
         loaded = read_effective(file, governance, strict=strict)
     except FileFaultsError as error:
         if not as_json:
             raise
-        _print_json({"faults": [_fault_json(fault) for fault in error.faults], "tools": []})
+        print_json({"faults": [_fault_json(fault) for fault in error.faults], "tools": []})
         return Exit.USAGE
     tools = contracts(loaded.model)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "faults": [_fault_json(warning) for warning in loaded.warnings],
                 "tools": [{"tool": tool.tool, "missing": {**tool.missing}} for tool in tools],
@@ -47,13 +52,14 @@ def lint(file: Path, governance: Path | None, *, strict: bool, as_json: bool) ->
 
 
 def export(file: Path, form: str) -> int:
-    """Print what a model may see of a manifest."""
-    _print_json(exported(load_manifest(file), form))
+    """Print what a model may see of a manifest.
+
+    Raises:
+        UsageError: the file cannot be read, or is faulty.
+    """
+    check_standard_input(file)
+    print_json(exported(load_manifest(file), form))
     return Exit.OK
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
 def _fault_json(fault: Fault) -> dict[str, Any]:
@@ -66,20 +72,13 @@ def _fault_json(fault: Fault) -> dict[str, Any]:
 
 def _print_report(file: Path, warnings: Sequence[Fault], tools: Sequence[ToolContract]) -> None:
     for warning in warnings:
-        print(warning, file=sys.stderr)
+        complain(str(warning))
     out = console()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("tool")
-    for clause in tools[0].missing if tools else ():
-        table.add_column(clause.value)
     for tool in tools:
-        marks = [
-            Text("no", style="yellow") if missing else Text("yes", style="green") for missing in tool.missing.values()
-        ]
-        table.add_row(tool.tool, *marks)
-    out.print(table)
-    for tool in tools:
+        met = ", ".join(tool.met) or "none"
+        out.print(Text.assemble((tool.tool, "bold"), f" meets {len(tool.met)} of {len(tool.missing)} clauses: {met}"))
         for clause, missing in tool.missing.items():
             if missing:
-                out.print(Text(f"  {tool.tool} is not {clause.value}: misses {', '.join(missing)}"))
-    out.print(f"{file}: no fault, {len(warnings)} warnings")
+                out.print(Text.assemble("  ", (f"{clause:<12}", "yellow"), f"  misses {', '.join(missing)}"))
+    count = len(warnings)
+    out.print(Text(f"{file}: no fault, {count or 'no'} {'warning' if count == 1 else 'warnings'}"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
+from pdp.cli.output import complain, tell
 from pdp.engine.opa import OPA_VERSION, find_opa
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ def ensured() -> Path:
     """Return the OPA program, which is installed when there is none; progress goes to standard error."""
     from pdp.engine.opa_install import install_opa  # noqa: PLC0415
 
-    return find_opa() or install_opa(lambda line: print(line, file=sys.stderr))
+    return find_opa() or install_opa(complain)
 
 
 def install() -> int:
     """Find or install OPA and print its path."""
-    print(ensured())
+    tell(str(ensured()))
     return Exit.OK
 
 
@@ -29,7 +29,7 @@ def path() -> int:
     """Print the path of the OPA that would be used."""
     found = find_opa()
     if found is None:
-        print(f"error: no OPA {OPA_VERSION} is here\n    hint: run: pdp opa install", file=sys.stderr)
+        complain(f"error: no OPA {OPA_VERSION} is here\n    hint: run: pdp opa install")
         return Exit.FAILED
-    print(found)
+    tell(str(found))
     return Exit.OK

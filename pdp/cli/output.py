@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
+
+
+def tell(text: str) -> None:
+    """Print to standard output. Nothing happens when that is closed."""
+    print(text)  # noqa: T201 - the one place where a command's answer is printed
+
+
+def complain(text: str) -> None:
+    """Print lines to standard error, with what does not print in them as escapes."""
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)  # noqa: T201 - likewise, for complaints
 
 
 def print_json(value: Any) -> None:
@@ -11,14 +22,14 @@ def print_json(value: Any) -> None:
 
     ASCII, because names come from models: as escapes they can neither steer a terminal nor fail to be encoded.
     """
-    print(json.dumps(value, indent=2))
+    tell(json.dumps(value, indent=2))
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with all that does not print, line breaks apart, as escapes such as `\x1b`."""
+    r"""Return `text` on one line, with all that does not print as escapes such as `\x1b`."""
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in text)
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
 
 
 def _escaped(letter: str) -> str:

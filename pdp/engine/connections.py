@@ -197,8 +197,9 @@ class Connections:
         if isinstance(error, ssl.SSLError):
             return self._unreachable(error.reason or "TLS failed")
         # What the system says: asyncio and the address look-up word it in ways of their own.
-        known = error.errno is not None and error.errno > 0
-        return self._unreachable(os.strerror(error.errno) if known else error.strerror or str(error))
+        if error.errno is not None and error.errno > 0:
+            return self._unreachable(os.strerror(error.errno))
+        return self._unreachable(error.strerror or str(error))
 
     def _unreachable(self, why: str) -> EngineError:
         return EngineError(

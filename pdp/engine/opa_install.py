@@ -7,8 +7,9 @@ version: installations at the same time do not disturb each other, and one that 
 from __future__ import annotations
 
 import tempfile
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pdp.engine.opa import OPA_VARIABLE, OPA_VERSION, OpaInstallError, cached_opa, opa_version
 from pdp.engine.opa_build import build_with_go, build_with_go_from_pypi
@@ -16,6 +17,9 @@ from pdp.engine.opa_release import OFFICIAL, ReleaseSource, download_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# A program that one thread still writes cannot be run while another one starts a process, which inherits the open file.
+_ONE_AT_A_TIME: Final = threading.Lock()
 
 
 def install_opa(progress: Callable[[str], None], *, source: ReleaseSource = OFFICIAL) -> Path:
@@ -37,7 +41,8 @@ def install_opa(progress: Callable[[str], None], *, source: ReleaseSource = OFFI
     failures = []
     for name, way in ways:
         try:
-            _install(way, target)
+            with _ONE_AT_A_TIME:
+                _install(way, target)
         except (OpaInstallError, OSError) as error:
             failures.append(f"{name}: {' '.join(str(error).split())}")
             progress(failures[-1])

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -127,16 +127,22 @@ def _pieces(url: str, source: ReleaseSource, largest: int) -> Iterator[bytes]:
                 yield piece
             if announced is not None and size != announced:
                 raise OpaInstallError(f"{url} ended after {size} of {announced} bytes")
-    except urllib.error.HTTPError as error:
+    except (OSError, HTTPException) as error:
+        raise OpaInstallError(f"{url} {_why(error, source.patience)}") from error
+
+
+def _why(error: OSError | HTTPException, patience: float) -> str:
+    if isinstance(error, urllib.error.HTTPError):
         error.close()
-        raise OpaInstallError(f"{url} cannot be had: the server answered {error.code}") from error
-    except TimeoutError as error:
-        raise OpaInstallError(f"{url} cannot be had: nothing came for {source.patience:g} s") from error
-    except urllib.error.URLError as error:
-        why = f"nothing came for {source.patience:g} s" if isinstance(error.reason, TimeoutError) else error.reason
-        raise OpaInstallError(f"{url} cannot be had: {why}") from error
-    except (HTTPException, ConnectionError) as error:
-        raise OpaInstallError(f"{url} cannot be had: {error or type(error).__name__}") from error
+        return f"cannot be had: the server answered {error.code}"
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, TimeoutError):
+        return f"cannot be had: nothing came for {patience:g} s"
+    if isinstance(reason, IncompleteRead):
+        return "ended in the middle"
+    if isinstance(reason, HTTPException) and not isinstance(reason, OSError):
+        return "cannot be had: the server does not answer in HTTP"
+    return f"cannot be had: {reason.strerror if isinstance(reason, OSError) and reason.strerror else reason}"
 
 
 def _open(url: str, patience: float) -> HTTPResponse:
@@ -152,7 +158,11 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(  # noqa: PLR0917 - the signature is the library's
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
-        _check_place(newurl)
+        try:
+            _check_place(newurl)
+        except OpaInstallError:
+            fp.close()
+            raise
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

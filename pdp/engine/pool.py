@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_INSTANCES: Final = 32
-"""How many evaluations of one pool run at once; more of them wait."""
+"""How many evaluations of one pool run at once, unless it is told otherwise; more of them wait."""
 
 _IDLE_TICKS: Final = 100
 
@@ -36,6 +36,7 @@ class InstancePool:
         deadline: seconds that an evaluation may take, and that it may wait for an instance before. Evaluations are
             stopped within 20 ms of it while the interpreter has time for its threads, else somewhat later.
         memory_limit: bytes that an evaluation may use, beyond what policy and data occupy.
+        max_instances: how many evaluations run at once; each instance holds the data and what it used at most.
 
     Attributes:
         entrypoints: the number of each entrypoint by its path, as `authz/decision`.
@@ -45,12 +46,15 @@ class InstancePool:
         EngineError: the machine has no room for an instance.
     """
 
-    def __init__(self, wasm: bytes, data: bytes, *, deadline: float, memory_limit: int) -> None:
+    def __init__(
+        self, wasm: bytes, data: bytes, *, deadline: float, memory_limit: int, max_instances: int = MAX_INSTANCES
+    ) -> None:
         self._module = WasmModule(wasm)
         self._data = data
         self._deadline = deadline
         self._ticks = math.ceil(deadline / TICK) + 1
         self._memory_limit = memory_limit
+        self._max_instances = max_instances
         self._closed = False
         self._begin()
         first = self._borrow()
@@ -128,7 +132,7 @@ class InstancePool:
                             return self._free.pop()
                         except IndexError:
                             continue
-                    if len(self._all) + self._making < MAX_INSTANCES:
+                    if len(self._all) + self._making < self._max_instances:
                         self._making += 1
                         break
                     if not self._changed.wait(until - time.monotonic()):
@@ -227,7 +231,7 @@ class _Clock:
         return pool is not None and pool.busy
 
 
-# When nobody holds the pool any longer, or the program ends: wasmtime's own clean-up may come too late then and complain.
+# When nobody holds the pool any longer, or the program ends: wasmtime's own clean-up may come too late and complain.
 def _end(clock: _Clock, free: deque[WasmInstance]) -> None:
     clock.stop()
     while free:

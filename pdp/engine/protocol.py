@@ -7,12 +7,11 @@ An engine implements `evaluate` and `aevaluate`: canonical bytes in, the JSON do
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
-from pdp.canonical import JsonValueError, canonical
-from pdp.decision import Answer, Decision, Reason, Verdict, parse_answer
+from pdp.canonical import JsonValueError
+from pdp.decision import Decision, denied, parse_decision
 from pdp.errors import BundleError, EngineError
 
 if TYPE_CHECKING:
@@ -22,23 +21,6 @@ if TYPE_CHECKING:
 
 REQUEST_INVALID = "decision.request_invalid"
 """The code of a request that cannot even be serialised; the policy gives the same code for a malformed one."""
-
-
-def new_id() -> str:
-    """Return a new unguessable identifier: 32 hexadecimal digits."""
-    return os.urandom(16).hex()
-
-
-def denied(code: str, message: str) -> Decision:
-    """Return the DENY that stands for a failure: no policy took part in it."""
-    return Decision(
-        verdict=Verdict.DENY,
-        reasons=(Reason(code=code, message=message, details={}),),
-        obligations=(),
-        decision_id=new_id(),
-        bundle_revision=None,
-        release=None,
-    )
 
 
 class Engine(ABC):
@@ -94,7 +76,7 @@ class Engine(ABC):
     def decide_body(self, body: bytes) -> Decision:
         """Decide one request given as canonical bytes, of whatever shape: the policy itself checks it."""
         try:
-            return _decision(self.evaluate(body))
+            return parse_decision(self.evaluate(body))
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
 
@@ -109,7 +91,7 @@ class Engine(ABC):
     async def adecide_body(self, body: bytes) -> Decision:
         """Decide one request given as canonical bytes, asynchronously."""
         try:
-            return _decision(await self.aevaluate(body))
+            return parse_decision(await self.aevaluate(body))
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
 
@@ -120,25 +102,3 @@ class Engine(ABC):
     async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
         """Decide many requests concurrently; the decisions stand in the requests' order."""
         return list(await asyncio.gather(*(self.adecide(request) for request in requests)))
-
-
-def _decision(body: bytes) -> Decision:
-    answer: Answer = parse_answer(body)
-    reasons = answer.reasons if len(answer.reasons) == 1 else tuple(sorted(answer.reasons, key=_reason_order))
-    obligations = answer.obligations
-    if len(obligations) > 1:
-        obligations = tuple(sorted(obligations, key=lambda one: (one.id, canonical(one.parameters))))
-    bundle = answer.bundle
-    return Decision(
-        verdict=answer.verdict,
-        reasons=reasons,
-        obligations=obligations,
-        decision_id=new_id(),
-        bundle_revision=bundle.revision if bundle else None,
-        release=bundle.release if bundle else None,
-    )
-
-
-# Sets have no order, and WebAssembly and OPA list them differently (trap 15): one order for both.
-def _reason_order(reason: Reason) -> tuple[str, bytes, str]:
-    return reason.code, canonical(reason.details), reason.message

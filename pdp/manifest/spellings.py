@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pdp.documents.document import Path
 
+_NULLABLE = ("correct", "default", "deprecation")
 _CAMEL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
@@ -213,5 +214,13 @@ def _respelt_mapping(
                 )
                 continue
             reshaped.move((*path, name), here)
+        if one is None and name in fields and name not in _NULLABLE and not _is_required(model, name):
+            # Read as absent, `purposes:` with nothing behind it would mean any purpose.
+            reshaped.findings.append(Finding(here, f"`{key}` is null", "state a value, or leave the field out"))
+            continue
         result[name] = _respelt(one, fields.get(name), reshaped, (*path, name), here)
     return result
+
+
+def _is_required(model: type[BaseModel], name: str) -> bool:
+    return any(spec.is_required() for field, spec in model.model_fields.items() if (spec.alias or field) == name)

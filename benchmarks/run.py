@@ -1,0 +1,323 @@
+"""Speed of a decision, as ratios within one run: `scripts/bench`, or `scripts/bench --quick` for a first look.
+
+Every figure is a median of calls that take turns with those they are compared with. The example is the wire of 20,000 of
+the payments manifest, decided by its released bundle with eleven concerns of the baseline and one of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measuring import medians, throughput
+from benchmarks.peers import casbin_calls, cedar_calls
+from benchmarks.transports import OpaClient, RawPool, RawSocket
+from pdp import MemoryAudit, Pep
+from pdp.canonical import digest
+from pdp.engine.bundle_file import read_bundle
+from pdp.engine.embedded import EmbeddedEngine
+from pdp.engine.local import LocalOpa
+from pdp.engine.opa import find_opa
+from pdp.engine.sidecar import SidecarEngine
+from pdp.request import Action, Entity, Request
+from tests import payments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from pdp.engine.protocol import Engine
+    from pdp.manifest.effective import EffectiveManifest
+
+_TOOLS = (10, 1_000, 10_000)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure that has to be reached: `value` is at most (or at least) `bound`."""
+
+    what: str
+    value: float
+    bound: float
+    at_most: bool
+
+    @property
+    def reached(self) -> bool:
+        """Whether it is."""
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+
+class Bench:
+    """One run."""
+
+    def __init__(self, calls: int, seconds: float, stack: ExitStack) -> None:
+        self.calls = calls
+        self.seconds = seconds
+        self.figures: dict[str, float] = {}
+        self.goals: list[Goal] = []
+        self.proposal = payments.wire(amount=20000)
+        self.session = payments.session()
+        self.bundle = read_bundle(payments.BUNDLE)
+        self.effective = payments.effective()
+        self.embedded = stack.enter_context(EmbeddedEngine(self.bundle))
+        asked = Pep(self.effective, self.embedded).decide(self.proposal, self.session).request
+        if asked is None:
+            raise RuntimeError("the example's wire is not decided")
+        self.asked = asked
+        self.request = Request(
+            Entity(**asked["subject"]), Action(**asked["action"]), Entity(**asked["resource"]), asked["context"]
+        )
+        self.body = self.request.canonical()
+        self.opa = stack.enter_context(LocalOpa(_opa(), bundle=self.bundle))
+        self.sidecar = stack.enter_context(SidecarEngine(self.opa.url))
+
+    def pep(self, engine: Engine, effective: EffectiveManifest | None = None) -> Callable[[], object]:
+        """Return one `Pep.decide` of the wire on an engine, its audit in memory."""
+        pep = Pep(effective or self.effective, engine, audit=_Forgetful())
+        if not pep.decide(self.proposal, self.session).allowed:
+            raise RuntimeError("the example's wire is not allowed")
+        return lambda: pep.decide(self.proposal, self.session)
+
+    def note(self, figures: dict[str, float]) -> dict[str, float]:
+        """Keep figures for the table."""
+        self.figures |= figures
+        return figures
+
+    def goal(self, what: str, value: float, *, at_most: float | None = None, at_least: float | None = None) -> None:
+        """Note a figure that has to be reached."""
+        bound = at_most if at_most is not None else at_least
+        if bound is None:
+            raise TypeError("a goal has a bound")
+        self.goals.append(Goal(what, value, bound, at_most is not None))
+
+
+class _Forgetful(MemoryAudit):
+    """A stream in memory that keeps the last thousand lines: a hundred thousand would measure the allocator."""
+
+    def _write(self, line: bytes) -> None:
+        super()._write(line)
+        if len(self._lines) > 1000:
+            self._lines.clear()
+
+
+def _opa() -> Path:
+    found = find_opa()
+    if found is None:
+        sys.exit("OPA is not there: run `pdp opa install`")
+    return found
+
+
+def embedded(bench: Bench) -> None:
+    """Compare `Pep.decide` with the bare engine and with other engines of the same rules."""
+    entries = bench.effective.document["tools"]
+    peers = {**cedar_calls(bench.asked, entries), **casbin_calls(bench.asked, entries)}
+    found = bench.note(
+        medians(
+            {
+                "embedded: evaluate (WebAssembly alone)": lambda: bench.embedded.evaluate(bench.body),
+                "embedded: Engine.decide (bare engine)": lambda: bench.embedded.decide(bench.request),
+                "embedded: Pep.decide": bench.pep(bench.embedded),
+                **peers,
+            },
+            bench.calls,
+        )
+    )
+    pep = found["embedded: Pep.decide"]
+    bench.goal(
+        "Pep.decide adds to the bare engine, µs", pep - found["embedded: Engine.decide (bare engine)"], at_most=40
+    )
+    for peer in peers:
+        if peer.startswith("cedarpy"):
+            bench.goal(f"Pep.decide / {peer}", pep / found[peer], at_most=1)
+
+
+def tools(bench: Bench) -> None:
+    """Compare a manifest of 10 tools with larger ones."""
+    with ExitStack() as stack:
+        cases = {}
+        for count in _TOOLS:
+            effective = _widened(bench.effective, count)
+            engine = EmbeddedEngine(bench.bundle, manifests={effective.digest: effective.document})
+            cases[f"embedded: Pep.decide, {count:,} tools"] = bench.pep(stack.enter_context(engine), effective)
+        found = bench.note(medians(cases, bench.calls))
+    few, *_, many = found.values()
+    bench.goal("10,000 tools / 10 tools", many / few, at_most=1.1)
+
+
+def _widened(effective: EffectiveManifest, count: int) -> EffectiveManifest:
+    wire = effective.tools["initiate_wire"]
+    more = {f"initiate_wire_{number}": wire for number in range(count - len(effective.tools))}
+    entry = effective.document["tools"]["initiate_wire"]
+    entries = {name: {**entry, "name": name, "pdp_action": name} for name in more}
+    document = {**effective.document, "tools": {**effective.document["tools"], **entries}}
+    # The digest only has to name this document; the policy looks it up and does not compute it.
+    return replace(effective, document=document, digest=digest(str(count).encode()))
+
+
+def threads(bench: Bench) -> None:
+    """Compare two threads with one."""
+    decide = bench.pep(bench.embedded)
+    evaluate = lambda: bench.embedded.decide_body(bench.body)  # noqa: E731 - a case like the others
+    for name, case in (("Pep.decide", decide), ("Engine.decide, canonical bytes", evaluate)):
+        rates: dict[int, list[float]] = {1: [], 2: []}
+        for _ in range(3):
+            for count, taken in rates.items():
+                taken.append(throughput(case, count, bench.seconds))
+        one, two = (sorted(taken)[1] for taken in rates.values())
+        bench.note({f"{name}, 1 thread, per s": one, f"{name}, 2 threads, per s": two})
+        bench.goal(f"{name}: 2 threads / 1 thread", two / one, at_least=1.6)
+
+
+def sidecar(bench: Bench) -> None:
+    """Compare `Pep.decide` through OPA with a raw request to the same OPA, one at a time."""
+    with RawSocket(bench.opa.url) as raw:
+        client = OpaClient(bench.opa.url)
+        found = bench.note(
+            medians(
+                {
+                    "sidecar: raw request on a socket": lambda: raw.ask(bench.body),
+                    "sidecar: Engine.decide (bare engine)": lambda: bench.sidecar.decide(bench.request),
+                    "sidecar: Pep.decide": bench.pep(bench.sidecar),
+                    "sidecar: opa-python-client, asynchronous": lambda: client.ask(bench.asked),
+                    "embedded beside it: Pep.decide": bench.pep(bench.embedded),
+                },
+                bench.calls // 4,
+            )
+        )
+        client.close()
+    ratio = found["sidecar: Pep.decide"] / found["sidecar: raw request on a socket"]
+    bench.goal("sidecar Pep.decide / raw request", ratio, at_most=1.6)
+    client_time = found["sidecar: opa-python-client, asynchronous"]
+    bench.goal(
+        "opa-python-client / embedded Pep.decide", client_time / found["embedded beside it: Pep.decide"], at_least=8
+    )
+
+
+def callers(bench: Bench) -> None:
+    """Compare 16 concurrent callers with as many raw requests on asyncio's own streams."""
+
+    async def rate(ask: Callable[[], Coroutine[Any, Any, object]], count: int) -> float:
+        done = 0
+        end = time.perf_counter() + bench.seconds
+
+        async def work() -> None:
+            nonlocal done
+            while time.perf_counter() < end:
+                await ask()
+                done += 1
+
+        start = time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(count)))
+        return done / (time.perf_counter() - start)
+
+    async def both() -> dict[str, float]:
+        found: dict[str, list[float]] = {}
+        async with RawPool(bench.opa.url, 16) as pool, SidecarEngine(bench.opa.url) as engine:
+            pep = Pep(bench.effective, engine, audit=_Forgetful())
+            for _ in range(3):
+                for count in (1, 16):
+                    for name, ask in (
+                        ("raw asyncio", lambda: pool.ask(bench.body)),
+                        ("Pep.adecide", lambda: pep.adecide(bench.proposal, bench.session)),
+                    ):
+                        taken = await rate(ask, count)
+                        found.setdefault(f"sidecar: {name}, {count} callers, per s", []).append(taken)
+        return {name: sorted(taken)[1] for name, taken in found.items()}
+
+    found = bench.note(asyncio.run(both()))
+    ratio = found["sidecar: Pep.adecide, 16 callers, per s"] / found["sidecar: raw asyncio, 16 callers, per s"]
+    bench.goal("16 callers: Pep.adecide / raw asyncio", ratio, at_least=0.5)
+
+
+def processes(bench: Bench) -> None:
+    """Time what starts anew: the import, and `pdp decide` as a whole process."""
+    example = payments.EXAMPLE
+    proposal = json.dumps(bench.proposal)
+    decide = [
+        sys.executable, "-m", "pdp", "decide", "-", "-m", example / "manifest.json", "-g", example / "governance.yaml",
+        "-s", example / "session.json", "--json",
+    ]  # fmt: skip
+
+    def started(command: list[Any], text: str = "") -> Callable[[], object]:
+        def run() -> object:
+            return subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+
+        return run
+
+    found = medians(
+        {
+            "python": started([sys.executable, "-c", ""]),
+            "import pdp": started([sys.executable, "-c", "import pdp"]),
+            "from pdp import Pep, EmbeddedEngine": started(
+                [sys.executable, "-c", "from pdp import Pep, EmbeddedEngine"]
+            ),
+            "pdp decide": started(decide, proposal),
+        },
+        calls=20,
+    )
+    milliseconds = {f"{name}, ms": taken / 1000 for name, taken in found.items()}
+    bench.note(milliseconds)
+    bench.goal(
+        "import pdp, ms above an empty Python", milliseconds["import pdp, ms"] - milliseconds["python, ms"], at_most=150
+    )
+    bench.goal("pdp decide as a whole process, ms", milliseconds["pdp decide, ms"], at_most=600)
+
+
+def main() -> int:
+    """Run every part and print and write what was found; 1 when a goal was missed."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the calls: a first look, not a figure to quote"
+    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json", help="where the JSON goes")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        bench = Bench(400 if options.quick else 4000, 0.3 if options.quick else 2.0, stack)
+        for part in (embedded, tools, threads, sidecar, callers, processes):
+            print(f"{part.__name__} ...", file=sys.stderr, flush=True)
+            part(bench)
+    _print(bench)
+    options.out.write_text(json.dumps(_written(bench), indent=2) + "\n")
+    print(f"written to {options.out}")
+    return 0 if all(goal.reached for goal in bench.goals) else 1
+
+
+def _print(bench: Bench) -> None:
+    out = Console()
+    figures = Table(title="Medians (µs, unless the name says otherwise)", title_justify="left")
+    figures.add_column("what")
+    figures.add_column("figure", justify="right")
+    for name, figure in bench.figures.items():
+        figures.add_row(name, f"{figure:,.1f}")
+    out.print(figures)
+    goals = Table(title="Goals", title_justify="left")
+    for title in ("what", "found", "bound", ""):
+        goals.add_column(title)
+    for goal in bench.goals:
+        bound = f"{'at most' if goal.at_most else 'at least'} {goal.bound:g}"
+        goals.add_row(goal.what, f"{goal.value:.2f}", bound, "[green]reached[/]" if goal.reached else "[red]missed[/]")
+    out.print(goals)
+
+
+def _written(bench: Bench) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "figures": bench.figures,
+        "goals": [{**asdict(goal), "reached": goal.reached} for goal in bench.goals],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
