@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from pdp.cli import run
-from tests.payments import ROOT
+from tests.payments import EXAMPLE, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+SESSION = json.loads((EXAMPLE / "session.json").read_text())
+OPTIONS = {"-m": EXAMPLE / "manifest.json", "-s": EXAMPLE / "session.json", "-g": EXAMPLE / "governance.yaml"}
 
 
 class Done(NamedTuple):
@@ -71,3 +75,26 @@ def written(path: Path, value: object) -> Path:
     else:
         path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
     return path
+
+
+def line(proposal: object = "-", **files: object) -> list[object]:
+    """The line of `pdp decide` for the payments example, with some of its files replaced: `m=`, `s=`, `g=`."""
+    options = {**OPTIONS, **{f"-{name}": file for name, file in files.items()}}
+    return ["decide", proposal, *(part for option in options.items() for part in option)]
+
+
+def decided(proposal: object, *more: object, **files: object) -> Done:
+    """What `pdp decide` answers to a proposal on standard input."""
+    text = proposal if isinstance(proposal, bytes) else json.dumps(proposal).encode()
+    return pdp(*line(**files), *more, stdin=text)
+
+
+def session_file(folder: Path, **changes: Any) -> Path:
+    """The example's session with some fields changed; those in `claims` one by one."""
+    claims = {**SESSION["claims"], **changes.pop("claims", {})}
+    return written(folder / "session.json", {**SESSION, "claims": claims, **changes})
+
+
+def codes(done: Done) -> list[str]:
+    """The codes of the reasons in a JSON answer."""
+    return [reason["code"] for reason in done.json["reasons"]]

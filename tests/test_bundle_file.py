@@ -20,7 +20,6 @@ from pdp.engine.bundle_file import (
     Bundle,
     baseline_bundle_path,
     pack_bundle,
-    pack_with_data,
     read_bundle,
 )
 from pdp.errors import BundleError
@@ -185,16 +184,6 @@ def test_what_could_not_be_read_is_not_packed(parts: dict[str, Any], message: st
         pack_bundle(**({"release": 1, "wasm": WASM, "data": {}, "modules": {}} | parts))  # type: ignore[arg-type]
 
     assert caught.value.message == message
-
-
-def test_a_file_for_our_own_opa_keeps_the_name_of_the_bundle() -> None:
-    bundle = read_bundle(PACKED)
-
-    packed = pack_with_data(bundle, {**bundle.data, "settings": {"a": 2}})
-
-    assert json.loads(members(packed)["data.json"]) == {**bundle.data, "settings": {"a": 2}}
-    assert {**members(packed), "data.json": b""} == {**members(), "data.json": b""}
-    assert refusal(packed)[0] == "bundle: the content is not what its revision names: it was changed"
 
 
 # Files that are no bundle

@@ -1,47 +1,26 @@
-"""`pdp decide`: what it answers, what others script against, and what it makes of bad input. Bundles and policies:
-test_cli_bundle.py; OPA: test_cli_opa.py."""
+"""`pdp decide`: what it answers, what others script against, and what it makes of proposals, claims and options.
+
+Files that are none: test_cli_files.py; policies and bundles: test_cli_bundle.py; OPA: test_cli_opa.py.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pdp.audit import verify_chain
-from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
-from tests.command_line import Done, environment, pdp, pdp_process, written
-from tests.payments import ARGUMENTS, BUNDLE, EXAMPLE, ROOT, wire
+from pdp.engine.bundle_file import read_bundle
+from tests.command_line import OPTIONS, SESSION, codes, decided, line, pdp, session_file, written
+from tests.payments import ARGUMENTS, BUNDLE, EXAMPLE, wire
 
-SESSION = json.loads((EXAMPLE / "session.json").read_text())
-OPTIONS = {"-m": EXAMPLE / "manifest.json", "-s": EXAMPLE / "session.json", "-g": EXAMPLE / "governance.yaml"}
+if TYPE_CHECKING:
+    from pathlib import Path
+
 LOOKUP = {"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme", "invoice_ref": "INV-8842"}}
 VALIDATE = {"tool": "validate_payment", "arguments": ARGUMENTS}
-
-
-def line(proposal: object = "-", **files: object) -> list[object]:
-    """The command's line for the payments example, with some of its files replaced."""
-    options = {**OPTIONS, **{f"-{name}": file for name, file in files.items()}}
-    return ["decide", proposal, *(part for option in options.items() for part in option)]
-
-
-def decided(proposal: object, *more: object, **files: object) -> Done:
-    """What the command answers to a proposal on standard input."""
-    text = proposal if isinstance(proposal, bytes) else json.dumps(proposal).encode()
-    return pdp(*line(**files), *more, stdin=text)
-
-
-def session(folder: Path, **changes: Any) -> Path:
-    """The example's session with some fields changed; those in `claims` one by one."""
-    claims = {**SESSION["claims"], **changes.pop("claims", {})}
-    return written(folder / "session.json", {**SESSION, "claims": claims, **changes})
-
 
 # What is answered
 
@@ -171,7 +150,7 @@ STORY = [
 def test_the_story_as_json(
     tmp_path: Path, proposal: dict[str, Any], changes: dict[str, Any], code: int, answer: dict[str, Any]
 ) -> None:
-    done = decided(proposal, "--bundle", BUNDLE, "--json", s=session(tmp_path, **changes))
+    done = decided(proposal, "--bundle", BUNDLE, "--json", s=session_file(tmp_path, **changes))
     assert (done.code, replaced(done.json, BUNDLE), done.err) == (code, answer, "")
 
 
@@ -181,7 +160,7 @@ def test_the_story_as_json(
 def test_the_sidecar_answers_the_same(
     tmp_path: Path, proposal: dict[str, Any], changes: dict[str, Any], code: int, answer: dict[str, Any]
 ) -> None:
-    file = session(tmp_path, **changes)
+    file = session_file(tmp_path, **changes)
     done = decided(proposal, "--bundle", BUNDLE, "--json", "--engine", "sidecar", s=file)
     assert (done.code, replaced(done.json, BUNDLE), done.err) == (code, answer, "")
     embedded = decided(proposal, "--bundle", BUNDLE, "--json", s=file)
@@ -319,199 +298,15 @@ def test_standard_input_serves_once() -> None:
     assert done == (2, "", "error: standard input (-) is named 3 times\n    hint: only one file can come from it\n")
 
 
-# Files that are none
+# Proposals: whatever they are, they are answered with a rejection
 
 MEGABYTES = 10 * 1024 * 1024
 DEEP = 10_000
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{to}: &{to} [{','.join([f'*{of}'] * 10)}]\n" for of, to in zip("abcdefgh", "bcdefghi", strict=True)
-)
-KINDS: dict[str, bytes | str] = {
-    "empty": b"",
-    "binary": bytes(range(256)) * 40,
-    "large": '{"a": "' + "x" * MEGABYTES + '"}',
-    "deep": "[" * DEEP + "]" * DEEP,
-    "list": "[1,2]",
-    "unknown": '{"nonsense": 1}',
-    "exploding": BOMB,
-}
-MISSING = "error: FILE: no such file\n    hint: check the path\n"
-FOLDER = "error: FILE: is a folder, not a file\n    hint: name a file in it\n"
-X160 = '    {"a": "' + "x" * 153 + "\n"
-DEEP_160 = "    " + "[" * 160 + "\n"
-EMPTY = "FILE:1:1: the file is empty\n"
-BINARY = (
-    "FILE:2:118: not text: byte 0x80 is not UTF-8\n    hint: save the file as UTF-8, and check that it is the right one\n"
-)
-TOO_DEEP = f"FILE:1:65: nested deeper than 64 levels\n{DEEP_160}{' ' * 68}^\n    hint: make the structure flatter\n"
-EXPLODES = (
-    "FILE:5:17: aliases add more than 50000 values\n"
-    "    e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n"
-    f"{' ' * 20}^\n"
-    "    hint: write the values out, or split the file\n"
-)
-ANY_DOCUMENT = {
-    "missing": MISSING,
-    "folder": FOLDER,
-    "empty": EMPTY,
-    "binary": BINARY,
-    "deep": TOO_DEEP,
-    "exploding": EXPLODES,
-}
-SESSION_KEYS = "agent, claims, config, facts, idempotency_key, plan, purpose, request_id, run_id, state, time"
-NO_BUNDLE = (
-    "error: FILE: not a gzip file, or a damaged one\n    hint: copy the file again, or build it with `pdp bundle build`\n"
-)
-NO_AUDIT = (
-    "error: audit file FILE cannot be continued: its last line is not a whole event\n"
-    "    hint: keep the file as evidence and begin a new one\n"
-)
-NO_FOLDER = "error: FILE: not a folder\n    hint: name folders with Rego files\n"
-
-
-def absent(name: str, source: str) -> str:
-    return f"FILE:1:1: `{name}` is missing\n{source}    ^\n"
-
-
-def unknown(name: str, source: str, hint: str) -> str:
-    return f"FILE:1:2: unknown key `{name}`\n{source}     ^\n    hint: {hint}\n"
-
-
-NONSENSE = '    {"nonsense": 1}\n'
-COMPLAINTS: dict[str, dict[str, str]] = {
-    "PROPOSAL": {
-        "missing": "error: FILE: cannot be read: No such file or directory\n"
-        "    hint: name a file with a proposal, or -\n",
-        "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a file with a proposal, or -\n",
-    },
-    "-m": {
-        **ANY_DOCUMENT,
-        "large": absent("manifest_version", X160)
-        + absent("tools", X160)
-        + unknown("a", X160, "known here: agents, manifest_version, tools"),
-        "list": "FILE:1:1: a manifest must be a mapping\n    [1,2]\n    ^\n    hint: check that it is the right file\n",
-        "unknown": absent("manifest_version", NONSENSE)
-        + absent("tools", NONSENSE)
-        + unknown("nonsense", NONSENSE, "known here: agents, manifest_version, tools"),
-    },
-    "-s": {
-        **ANY_DOCUMENT,
-        "large": absent("claims", X160) + unknown("a", X160, f"known here: {SESSION_KEYS}"),
-        "list": "FILE:1:1: must be a mapping, not a list\n    [1,2]\n    ^\n",
-        "unknown": absent("claims", NONSENSE) + unknown("nonsense", NONSENSE, f"known here: {SESSION_KEYS}"),
-    },
-    "-g": {
-        **ANY_DOCUMENT,
-        "large": absent("actions", X160) + unknown("a", X160, "known here: actions"),
-        "list": "FILE:1:1: a governance file must be a mapping\n    [1,2]\n    ^\n"
-        "    hint: check that it is the right file\n",
-        "unknown": absent("actions", NONSENSE) + unknown("nonsense", NONSENSE, "known here: actions"),
-    },
-    "--data": {
-        "missing": "error: FILE: cannot be read: No such file or directory\n    hint: name a JSON file with data\n",
-        "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a JSON file with data\n",
-        "empty": "error: FILE: value: not JSON: Expecting value: line 1 column 1 (char 0)\n"
-        "    hint: data files are JSON\n",
-        "binary": "error: FILE: value: not UTF-8 text\n    hint: data files are JSON\n",
-        "large": "error: FILE: the root 'a' is not admitted\n    hint: only directory and settings are\n",
-        "deep": "error: FILE: value: nested deeper than 32 levels\n    hint: data files are JSON\n",
-        "list": "error: FILE: not an object\n    hint: give an object with the roots directory and settings\n",
-        "unknown": "error: FILE: the root 'nonsense' is not admitted\n    hint: only directory and settings are\n",
-        "exploding": "error: FILE: value: not JSON: Expecting value: line 1 column 1 (char 0)\n"
-        "    hint: data files are JSON\n",
-    },
-    "--policies": {
-        **dict.fromkeys(("missing", *KINDS), NO_FOLDER),
-        "folder": "error: FILE: no Rego file in it\n    hint: name folders with Rego files\n",
-    },
-    "--bundle": {
-        **dict.fromkeys(KINDS, NO_BUNDLE),
-        "missing": "error: FILE: cannot be read: No such file or directory\n    hint: name a bundle file\n",
-        "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a bundle file\n",
-        "empty": "error: FILE: cut off\n    hint: copy the file again, or build it with `pdp bundle build`\n",
-    },
-    "--audit": {
-        **{kind: NO_AUDIT for kind in KINDS if kind != "empty"},
-        "folder": "error: audit file FILE cannot be opened: Is a directory\n    hint: check folder and permissions\n",
-    },
-}
-
-
-def bad_file(folder: Path, kind: str) -> Path:
-    """A file of that kind; `missing` and `folder` are none."""
-    file = folder / "FILE"
-    if kind == "folder":
-        file.mkdir()
-    elif kind != "missing":
-        written(file, KINDS[kind])
-    return file
-
-
-def with_file(option: str, file: Path, proposal: Path) -> Done:
-    """Decide with that file in the place of `option`."""
-    if option == "PROPOSAL":
-        return pdp(*line(file))
-    if option in OPTIONS:
-        return pdp(*line(proposal, **{option[1:]: file}))
-    return pdp(*line(proposal), option, file)
-
-
-@pytest.mark.parametrize(
-    ("option", "kind"), [(option, kind) for option, complaints in COMPLAINTS.items() for kind in complaints]
-)
-def test_a_bad_file_is_named_with_its_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, kind: str
-) -> None:
-    if option == "--policies":
-        # Whether there is an OPA is another test's matter.
-        monkeypatch.setenv("PDP_OPA", str(fake_opa(tmp_path)))
-    file = bad_file(tmp_path, kind)
-    done = with_file(option, file, written(tmp_path / "wire.json", wire()))
-    complaint = COMPLAINTS[option][kind]
-    if not complaint.startswith("error: "):
-        count = complaint.count("FILE:")
-        complaint += f"error: {count} {'fault' if count == 1 else 'faults'} in FILE\n"
-    assert done == (2, "", complaint.replace("FILE", str(file)))
-
-
-def fake_opa(folder: Path) -> Path:
-    """A program that says it is OPA of the right version, and can do nothing else."""
-    program = written(folder / "opa", '#!/bin/sh\n[ "$1" = version ] && echo "Version: 1.22.0"\n')
-    program.chmod(0o755)
-    return program
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-@pytest.mark.parametrize("option", COMPLAINTS)
-def test_a_file_that_may_not_be_read(tmp_path: Path, option: str) -> None:
-    file = written(tmp_path / "FILE", "{}")
-    file.chmod(0)
-    done = with_file(option, file, written(tmp_path / "wire.json", wire()))
-    assert (done.code, done.out) == (2, "")
-    assert re.match(r"error: (audit file )?\S*FILE.*(ermission|not a folder)", done.err)
-    assert "\n    hint: " in done.err
-
-
-def test_an_empty_audit_file_is_begun(tmp_path: Path) -> None:
-    file = bad_file(tmp_path, "empty")
-    assert with_file("--audit", file, written(tmp_path / "wire.json", wire())).code == 3
-    assert verify_chain(file.read_bytes().splitlines()) == 1
-
-
-def test_a_name_that_no_file_can_have() -> None:
-    for option in ("PROPOSAL", "-m", "-s", "-g"):
-        done = with_file(option, Path("a\0b"), Path("a\0b"))
-        assert (done.code, done.out) == (2, ""), option
-        assert "cannot be read: embedded null byte\n    hint: " in done.err, option
-
-
-# Proposals: whatever they are, they are answered with a rejection
-
-PROPOSALS = {
+PROPOSALS: dict[str, tuple[Any, str]] = {
     "empty": (b"", "value: not JSON: Expecting value: line 1 column 1 (char 0)"),
-    "binary": (KINDS["binary"], "value: not UTF-8 text"),
+    "binary": (bytes(range(256)), "value: not UTF-8 text"),
     "UTF-16": (json.dumps(wire()).encode("utf-16"), "value: not UTF-8 text"),
-    "deep": (KINDS["deep"], "value: nested deeper than 32 levels"),
+    "deep": ("[" * DEEP + "]" * DEEP, "value: nested deeper than 32 levels"),
     "deep objects": ('{"a":' * DEEP + "1" + "}" * DEEP, "value: nested deeper than 32 levels"),
     "a list": (b"[]", "a proposal is an object with tool and arguments, not a list"),
     "a string": (b'"initiate_wire"', "a proposal is an object with tool and arguments, not a string"),
@@ -588,7 +383,7 @@ def test_arguments_that_the_schema_does_not_admit(changes: dict[str, Any], reaso
 )
 def test_amounts_at_the_bounds(amount: float, code: int, codes: list[str]) -> None:
     done = decided(wire(amount=amount), "--json")
-    assert (done.code, [reason["code"] for reason in done.json["reasons"]]) == (code, codes)
+    assert (done.code, codes(done)) == (code, codes)
 
 
 # Sessions: a file that is none is the caller's mistake, claims that cannot be trusted are a DENY
@@ -598,38 +393,38 @@ NO_SUBJECT = "session: claims.sub is missing: no subject, no decision"
 
 @pytest.mark.parametrize("sub", [None, "", 5, ["officer-123"]])
 def test_claims_without_subject(tmp_path: Path, sub: object) -> None:
-    done = decided(wire(), "--json", s=session(tmp_path, claims={"sub": sub}))
+    done = decided(wire(), "--json", s=session_file(tmp_path, claims={"sub": sub}))
     assert (done.code, done.json["verdict"]) == (4, "DENY")
     assert done.json["reasons"] == [{"code": "decision.request_invalid", "message": NO_SUBJECT, "details": {}}]
 
 
-@pytest.mark.parametrize(
-    "claims",
-    [
-        *({"limits": {"wire.auto_approved": limit}} for limit in ("25000", None, -1, True, [25000], {})),
-        *({"limits": limits} for limits in ([], "25000", 25000, None)),
-        {"clearances": "pii.high"},
-        {"roles": {"admin": True}},
-        {"act": "agent:payments"},
-    ],
-    ids=json.dumps,
-)
+LIMITS: list[Any] = ["25000", None, -1, True, [25000], {}]
+NO_LIMITS: list[Any] = [[], "25000", 25000, None]
+MISTYPED = [
+    *({"limits": {"wire.auto_approved": limit}} for limit in LIMITS),
+    *({"limits": limits} for limits in NO_LIMITS),
+    {"clearances": "pii.high"},
+    {"roles": {"admin": True}},
+    {"act": "agent:payments"},
+]
+
+
+@pytest.mark.parametrize("claims", MISTYPED, ids=json.dumps)
 def test_claims_of_wrong_types_never_allow(tmp_path: Path, claims: dict[str, Any]) -> None:
-    done = decided(wire(amount=1), "--json", s=session(tmp_path, claims=claims))
-    codes = [reason["code"] for reason in done.json["reasons"]]
-    assert (done.code, done.json["verdict"], codes) == (4, "DENY", ["decision.request_invalid"])
+    done = decided(wire(amount=1), "--json", s=session_file(tmp_path, claims=claims))
+    assert (done.code, done.json["verdict"], codes(done)) == (4, "DENY", ["decision.request_invalid"])
 
 
 @pytest.mark.parametrize("emts", [["payments.wire.initiate"], {"payments.wire.initiate": "true"}, {}, None, "*"])
 def test_only_literal_true_is_an_entitlement(tmp_path: Path, emts: object) -> None:
-    done = decided(wire(amount=1), "--json", s=session(tmp_path, claims={"emts": emts}))
-    assert (done.code, [reason["code"] for reason in done.json["reasons"]]) == (4, ["scopes.missing"])
+    done = decided(wire(amount=1), "--json", s=session_file(tmp_path, claims={"emts": emts}))
+    assert (done.code, codes(done)) == (4, ["scopes.missing"])
 
 
 def test_no_limit_approves_nothing(tmp_path: Path) -> None:
     claims = {name: value for name, value in SESSION["claims"].items() if name != "limits"}
     done = decided(wire(amount=1), "--json", s=written(tmp_path / "s.json", {**SESSION, "claims": claims}))
-    assert (done.code, [reason["code"] for reason in done.json["reasons"]]) == (3, ["limits.exceeded"])
+    assert (done.code, codes(done)) == (3, ["limits.exceeded"])
 
 
 CLAIMS = '{"claims": {"sub": "x", "limits": {"a": VALUE}}}'
@@ -686,115 +481,28 @@ def test_misuse_is_explained(arguments: list[object], complaint: str) -> None:
     assert complaint in done.err
 
 
+BOTH = (
+    "error: --bundle and --policies exclude each other: a bundle holds its policies\n"
+    "    hint: build them into the bundle: pdp bundle build --policies DIR -o FILE\n"
+)
+URL = ["--opa-url", "http://127.0.0.1:8181"]
+NOT_FOR_EMBEDDED = (
+    "error: --opa-url is not for the embedded engine\n    hint: add --engine sidecar, or leave --opa-url out\n"
+)
+RUNS_ALREADY = (
+    "error: an OPA that runs already decides by its own bundle and data\n"
+    "    hint: leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started\n"
+)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (
-            ["--bundle", BUNDLE, "--policies", EXAMPLE / "policies"],
-            "error: --bundle and --policies exclude each other: a bundle holds its policies\n"
-            "    hint: build them into the bundle: pdp bundle build --policies DIR -o FILE\n",
-        ),
-        (
-            ["--opa-url", "http://127.0.0.1:8181"],
-            "error: --opa-url is not for the embedded engine\n"
-            "    hint: add --engine sidecar, or leave --opa-url out\n",
-        ),
-        *(
-            (
-                ["--engine", "sidecar", "--opa-url", "http://127.0.0.1:8181", option, EXAMPLE],
-                "error: an OPA that runs already decides by its own bundle and data\n"
-                "    hint: leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started\n",
-            )
-            for option in ("--data", "--policies", "--bundle")
-        ),
+        (["--bundle", BUNDLE, "--policies", EXAMPLE / "policies"], BOTH),
+        (URL, NOT_FOR_EMBEDDED),
+        *((["--engine", "sidecar", *URL, option, EXAMPLE], RUNS_ALREADY) for option in ("--data", "--policies")),
+        (["--engine", "sidecar", *URL, "--bundle", BUNDLE], RUNS_ALREADY),
     ],
 )
 def test_options_that_exclude_each_other(options: list[object], complaint: str) -> None:
     assert decided(wire(), *options) == (2, "", complaint)
-
-
-# As a process
-
-EXIT_CODES = [
-    (["--version"], 0, "pdp 0.1.0\n"),
-    ([], 2, ""),
-    ([*line("nowhere.json")], 2, ""),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "out"), EXIT_CODES)
-def test_a_process_answers_by_its_exit_code(arguments: list[object], code: int, out: str) -> None:
-    done = pdp_process(*arguments)
-    assert (done.code, done.out) == (code, out)
-
-
-def test_a_process_decides_and_imports_nothing_heavy() -> None:
-    done = pdp_process(*line(), "--json", stdin=json.dumps(wire()).encode(), PYTHONPROFILEIMPORTTIME="1")
-    assert (done.code, replaced(done.json, baseline_bundle_path())["verdict"]) == (3, "STEP_UP")
-    imported = {entry.rpartition("|")[2].strip() for entry in done.err.splitlines()}
-    assert "wasmtime" in imported
-    assert imported & {"cel", "aiohttp", "rich.console", "opa_client", "tempfile"} == set()
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_no_encoding_hides_a_verdict(encoding: str) -> None:
-    proposal = json.dumps({"tool": "b\u00f6se", "arguments": {}}).encode()
-    text = pdp_process(*line(), stdin=proposal, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
-    name = "b\u00f6se" if encoding == "utf-8" else "b\\xf6se"
-    assert (text.code, text.out.splitlines()[0], text.err) == (4, f"REJECTED  {name}", "")
-    answer = pdp_process(*line(), "--json", stdin=proposal, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
-    assert (answer.code, answer.json["trace"]["tool_name"]) == (4, "b\u00f6se")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_an_answer_that_cannot_be_written_is_no_answer(options: tuple[str, ...]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "pdp", *map(str, line()), *options],
-            input=json.dumps(wire(amount=1)), stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
-            env=environment(),
-        )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "error: the output cannot be written: No space left on device\n")
-
-
-def test_a_reader_that_leaves_is_no_fault() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "pdp", *map(str, line()), "--json"],
-        input=json.dumps(wire(amount=1)), stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
-        env=environment(),
-    )  # fmt: skip
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
-
-
-@pytest.mark.parametrize(
-    ("closed", "code", "out", "err"),
-    [
-        ("<&-", 2, "", "error: standard input (-) is closed\n    hint: name a file, or pipe one in\n"),
-        (">&-", 4, "", ""),
-        ("2>&-", 4, "REJECTED  (no tool)\n", ""),
-    ],
-)
-def test_closed_streams(closed: str, code: int, out: str, err: str) -> None:
-    done = subprocess.run(
-        ["sh", "-c", f'"$0" -m pdp "$@" {closed}', sys.executable, *map(str, line())],
-        input="", capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
-    )  # fmt: skip
-    assert (done.returncode, "".join(done.stdout.splitlines(keepends=True)[:1]), done.stderr) == (code, out, err)
-
-
-def test_an_interrupt_ends_it_in_silence(tmp_path: Path) -> None:
-    pipe = tmp_path / "proposal"
-    os.mkfifo(pipe)
-    with subprocess.Popen(
-        [sys.executable, "-m", "pdp", *map(str, line(pipe))],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(),
-    ) as process:  # fmt: skip
-        # Opening a pipe for writing waits until somebody reads from it: then the command waits for its proposal.
-        with pipe.open("w"):
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate()
-    assert (process.returncode, out, err) == (130, "", "")

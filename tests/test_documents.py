@@ -310,6 +310,10 @@ def test_what_a_model_finds_wrong_is_told_in_plain_words_with_places() -> None:
 
 def test_words_in_messages_are_short_and_cannot_steer_a_terminal() -> None:
     assert shown_name("a\x1b[31m\nb") == "`a\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}b`"
+    fault = read_document("a.yaml", text="a: 1").fault((), "\x1b[2Jgone", "\x07")
+    assert str(fault) == (
+        "a.yaml:1:1: \N{REPLACEMENT CHARACTER}[2Jgone\n    a: 1\n    ^\n    hint: \N{REPLACEMENT CHARACTER}"
+    )
     assert shown_name("x" * 100) == "`" + "x" * 57 + "...`"
     assert nearest("scpoes", ["scopes", "markings"]) == "did you mean `scopes`?"
     assert nearest("zzz", ["scopes"]) is None

@@ -153,6 +153,8 @@ def test_on_tcp_nobody_can_change_policies_or_see_them(opa: Path, with_token: bo
         "GET /v1/data/system/authz": 401,
         "GET /v1/config": 401,
         "POST /v1/data/system/authz\n{}": 401,
+        'PUT /v1/data/authz/decision\n{"verdict": "ALLOW"}': 401,
+        "GET /v1/data/authz/decision": 401,
         "POST /v1/data/authz/decision\n{}": 200 if with_token else 401,
         "GET /health": 200,
     }
@@ -231,8 +233,7 @@ def test_a_path_with_a_colon_is_a_path(opa: Path, tmp_path: Path) -> None:
 
 
 def test_options_in_the_environment_are_not_taken(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPA_RUN_ADDR", "127.0.0.1:1")
-    monkeypatch.setenv("OPA_ADDR", "127.0.0.1:1")
+    monkeypatch.setenv("OPA_RUN_AUTHORIZATION", "basic")
     with LocalOpa(opa, paths=[POLICY]) as local, SidecarEngine(local.url) as engine:
         assert engine.decide_body(b"{}").verdict == "ALLOW"
 
@@ -332,11 +333,13 @@ def test_it_ends_when_its_parent_is_killed(opa: Path) -> None:
             os.sched_yield()
 
 
-async def test_it_can_be_started_from_a_thread(opa: Path) -> None:
+def test_it_outlives_the_thread_that_started_it(opa: Path) -> None:
     local = LocalOpa(opa, paths=[POLICY])
-    await asyncio.to_thread(local.__enter__)
+    thread = threading.Thread(target=local.__enter__)
+    thread.start()
+    thread.join()
     try:
         with SidecarEngine(local.url) as engine:
-            assert (await engine.adecide_body(b"{}")).verdict == "ALLOW"
+            assert {engine.decide_body(b"{}").verdict for _ in range(200)} == {"ALLOW"}
     finally:
-        await asyncio.to_thread(local.__exit__, None, None, None)
+        local.__exit__()

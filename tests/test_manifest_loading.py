@@ -245,6 +245,31 @@ def test_a_fault_names_file_line_column_and_shows_the_line_with_a_caret_and_a_hi
     )
 
 
+def test_faults_of_other_spellings_stand_where_the_file_has_them() -> None:
+    text = b"""manifestVersion: '1'
+tools:
+  - name: pay_bill
+    riskTier: hihg
+    approval: {unlessWithinLimits: 1}
+    idempotencyRequired: 2
+    markings: [allowed: "a b", c]
+    signature:
+      request: {type: object, properties: {a: {type: strng}}}
+      response: {type: 3}
+"""
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=text)
+
+    assert [f"{fault.place.line}:{fault.place.column} {fault.message.split()[0]}" for fault in caught.value.faults] == [
+        "4:15 `risk_tier`",
+        "5:36 `approval.unless_within_limits`",
+        "6:26 `idempotency.required`",
+        "7:25 `markings[0]`",
+        "9:54 `type`",
+        "10:24 not",
+    ]
+
+
 FAULTY_TOOLS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "unknown nested key": ({"approval": {"quorm": 1}}, {said("unknown key `quorm`", "did you mean `quorum`?")}),
     "unknown key, none near": (
@@ -851,6 +876,19 @@ def test_what_the_two_files_only_get_wrong_together_is_found_at_the_file_that_st
         "g.yaml:3:37: `amuont` is not an argument of the schema",
         "g.yaml:4:16: high risk tier without idempotency",
         "g.yaml:5:15: resource has no `id`",
+    ]
+
+
+def test_what_the_manifest_states_is_its_own_fault_beside_a_governance_file() -> None:
+    manifest = b"manifest_version: '1'\ntools:\n- {name: pay_bill, schema: {type: object}, risk_tier: high}\n"
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective(
+            "m.yaml", "g.yaml", manifest_text=manifest, governance_text=b"actions: {pay_bill: {scopes: [x]}}"
+        )
+
+    assert [str(fault).splitlines()[0] for fault in caught.value.faults] == [
+        "m.yaml:3:55: high risk tier without idempotency"
     ]
 
 

@@ -435,10 +435,11 @@ def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 
 
 def test_an_installation_replaces_what_is_damaged() -> None:
-    executable(cached_opa(), b"damaged")
-    with HostileOpa(publishing(release())) as server:
+    damaged = executable(cached_opa(), b"damaged")
+    with HostileOpa(publishing(release())) as server, damaged.open("rb") as in_use:
         install_opa(lambda _: None, source=source(server))
 
+        assert in_use.read() == b"damaged"  # replaced, not written over: somebody may just be running it
     assert find_opa() == cached_opa()
 
 

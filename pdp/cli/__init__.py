@@ -9,9 +9,13 @@ import io
 import os
 import sys
 from enum import IntEnum
+from typing import Final
 
 from pdp.cli.output import complain
 from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
+
+INTERRUPTED: Final = 130
+"""What shells call a process that was interrupted (128 + SIGINT)."""
 
 
 class Exit(IntEnum):
@@ -32,14 +36,9 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError as error:
-        code = Exit.FAILED
-        # Who closed a pipe has seen enough; anybody else has to know.
-        if not isinstance(error, BrokenPipeError):
-            complain(f"error: the output cannot be written: {error.strerror}")
-        # At its end, Python would try once more, complain, and answer 120.
+        _flush()
+    except OSError:
+        # It failed in `run` already. At its end, Python would try once more, complain, and answer 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
@@ -47,20 +46,21 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        from pdp.cli.app import app  # noqa: PLC0415 - typer is imported where it is used
-
-        app(args=arguments, prog_name="pdp")
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else Exit.OK if error.code is None else Exit.FAILED
+        code = _command(arguments)
+        # Before the code is given: a verdict that could not be written is none.
+        _flush()
     except KeyboardInterrupt:
-        complain("interrupted")
-        return 130
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who closes a pipe has seen enough.
+        return Exit.FAILED
     except PdpError as error:
         complain(_shown(error))
         return Exit.USAGE if isinstance(error, UsageError | BundleError) else Exit.FAILED
     except OSError as error:
         # Files that the user named have errors of their own; this is a full disk, or output that nobody takes.
-        complain(f"error: the system refuses: {error}\n    hint: check disk space, and where the output goes")
+        what = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+        complain(f"error: the system refuses: {what}\n    hint: check disk space, and where the output goes")
         return Exit.FAILED
     except Exception as error:
         if os.environ.get("PDP_TRACEBACK"):
@@ -70,7 +70,22 @@ def run(arguments: list[str]) -> int:
             "    hint: please report it; PDP_TRACEBACK=1 shows where it happened"
         )
         return Exit.FAILED
+    return code
+
+
+def _command(arguments: list[str]) -> int:
+    from pdp.cli.app import app  # noqa: PLC0415 - typer is imported where it is used
+
+    try:
+        app(args=arguments, prog_name="pdp")
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else Exit.OK if error.code is None else Exit.FAILED
     return Exit.OK
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _shown(error: PdpError) -> str:

@@ -59,10 +59,10 @@ def read_proposal(name: str) -> bytes:
     try:
         with Path(name).open("rb") as file:
             return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        # ValueError: a name with a null character.
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{name}: cannot be read: {why}", hint="name a file with a proposal, or -") from None
+    except OSError as error:
+        raise UsageError(
+            f"{name}: cannot be read: {error.strerror}", hint="name a file with a proposal, or -"
+        ) from None
 
 
 def open_audit(path: Path | None) -> AuditLog:

@@ -84,12 +84,14 @@ class Document:
     ) -> Fault:
         """Return a fault at the part at `path` (or at its key), with the line of the file to show."""
         place = self.place(path, key=key)
-        return Fault(place, message, hint, warning=warning, source=self._source(place))
+        shown_hint = None if hint is None else _printable(hint)
+        return Fault(place, _printable(message), shown_hint, warning=warning, source=self._source(place))
 
     def fault_at(self, line: int, column: int, message: str, hint: str | None = None) -> Fault:
         """Return a fault at a line and column of the file."""
         place = Place(self.file, line, column)
-        return Fault(place, message, hint, source=self._source(place))
+        shown_hint = None if hint is None else _printable(hint)
+        return Fault(place, _printable(message), shown_hint, source=self._source(place))
 
     def _source(self, place: Place) -> str:
         if self._lines is None:
@@ -99,8 +101,7 @@ class Document:
         line = self._lines[place.line - 1]
         if place.column > _MAX_SHOWN:
             return ""
-        # Only what prints is shown: a file must not be able to steer the terminal.
-        return "".join(letter if letter.isprintable() else " " for letter in line[:_MAX_SHOWN]).rstrip()
+        return _printable(line[:_MAX_SHOWN], " ").rstrip()
 
 
 def shown_name(name: object) -> str:
@@ -108,4 +109,9 @@ def shown_name(name: object) -> str:
     text = name if isinstance(name, str) else repr(name)
     if len(text) > 60:  # noqa: PLR2004
         text = text[:57] + "..."
-    return "`" + "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text) + "`"
+    return f"`{_printable(text)}`"
+
+
+# Only what prints is shown: a file must not be able to steer the terminal.
+def _printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else instead for letter in text)

@@ -18,7 +18,7 @@ import re
 import struct
 import tarfile
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,20 +105,17 @@ def pack_bundle(*, release: int, wasm: bytes, data: Mapping[str, Any], modules: 
         JsonValueError: the data are not JSON.
         BundleError: what was packed cannot be read again: a root, a path or a size that is not admitted.
     """
-    packed = _packed(Bundle(_revision(wasm, data, modules), release, wasm, data, modules, 0))
+    revision = _revision(wasm, data, modules)
+    config = {**data.get("config", {}), "bundle": {"revision": revision, "release": release}}
+    files = {
+        ".manifest": canonical(_manifest(revision, release)),
+        "data.json": canonical({**data, "config": config}),
+        "policy.wasm": wasm,
+        **{path: text.encode() for path, text in modules.items()},
+    }
+    packed = b"".join(_gzip(_tar(files)))
     read_bundle(packed)
     return packed
-
-
-def pack_with_data(bundle: Bundle, data: Mapping[str, Any]) -> bytes:
-    """Return a file for an OPA of our own with `data` in place of the bundle's; see `pdp.engine.data.merged_data`.
-
-    It keeps the bundle's name, as an embedded engine given the same data does, and so is no bundle for `read_bundle`.
-
-    Raises:
-        JsonValueError: the data are not JSON.
-    """
-    return _packed(replace(bundle, data=data))
 
 
 def read_bundle(source: Path | bytes) -> Bundle:
@@ -144,21 +141,9 @@ def read_bundle(source: Path | bytes) -> Bundle:
     return Bundle(revision, release, wasm, data, modules, len(packed))
 
 
-def _packed(bundle: Bundle) -> bytes:
-    identity = {"revision": bundle.revision, "release": bundle.release}
-    manifest = {
-        "revision": bundle.revision,
-        "roots": list(ROOTS),
-        "rego_version": 1,
-        "metadata": {"format": FORMAT, "release": bundle.release},
-    }
-    files = {
-        ".manifest": canonical(manifest),
-        "data.json": canonical({**bundle.data, "config": {**bundle.data.get("config", {}), "bundle": identity}}),
-        "policy.wasm": bundle.wasm,
-        **{path: text.encode() for path, text in bundle.modules.items()},
-    }
-    return b"".join(_gzip(_tar(files)))
+def _manifest(revision: str, release: int) -> dict[str, Any]:
+    metadata = {"format": FORMAT, "release": release}
+    return {"revision": revision, "roots": list(ROOTS), "rego_version": 1, "metadata": metadata}
 
 
 def _revision(wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> str:
@@ -281,16 +266,9 @@ def _identity(content: bytes) -> tuple[str, int]:
     revision, release = manifest.get("revision"), metadata.get("release") if isinstance(metadata, dict) else None
     if type(release) is not int or not 1 <= release <= MAX_NUMBER:
         raise BundleError(".manifest: metadata.release is not a number from 1 upwards", hint=_REBUILD)
-    expected = {
-        "revision": revision,
-        "roots": list(ROOTS),
-        "rego_version": 1,
-        "metadata": {"format": FORMAT, "release": release},
-    }
-    if not isinstance(revision, str) or canonical(manifest) != canonical(expected):
-        raise BundleError(
-            f".manifest: it must be {canonical(expected | {'revision': 'sha256:...'}).decode()}", hint=_VERSIONS
-        )
+    if not isinstance(revision, str) or canonical(manifest) != canonical(_manifest(revision, release)):
+        expected = canonical(_manifest("sha256:...", release)).decode()
+        raise BundleError(f".manifest: it must be {expected}", hint=_VERSIONS)
     return revision, release
 
 

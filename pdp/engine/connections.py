@@ -79,8 +79,6 @@ class Connections:
         try:
             try:
                 return self._attempt(self._kept(), request, deadline)
-            except TimeoutError:
-                raise
             except OSError:
                 return self._attempt(None, request, deadline)
         except (OSError, ResponseError) as error:
@@ -92,8 +90,6 @@ class Connections:
             async with asyncio.timeout(seconds), self._gate():
                 try:
                     return await self._aattempt(self._kept(), request)
-                except TimeoutError:
-                    raise
                 except OSError:
                     return await self._aattempt(None, request)
         except (OSError, ResponseError) as error:

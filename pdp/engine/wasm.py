@@ -173,7 +173,7 @@ class WasmInstance:
         self.closed = True
         self._room = -1
         self._view = memoryview(b"")
-        # Not `Store.close`: broken off by a Ctrl-C just after the deletion, it deletes once more and crashes the process.
+        # Not `Store.close`: broken off by a Ctrl-C right after the deletion, it would delete again and end the process.
         ffi.wasmtime_store_delete(self._store._consume())  # noqa: SLF001 - not public in wasmtime
 
     def _link(self, module: WasmModule) -> None:

@@ -1,24 +1,22 @@
 """Expressions in manifest fields: `$…` is CEL over `arguments` and `session`, `$$…` a literal that begins with `$`.
 
 A plain path such as `$session.facts.markings` is followed in Python. Everything else is compiled by the CEL library,
-once, after a scan has bounded it (pdp/manifest/expression_scan.py) and evaluated only when its cost on the inputs is
+once, after a scan has bounded it (pdp/manifest/expression_scan.py), and evaluated only when its cost on the inputs is
 bounded too (pdp/manifest/expression_cost.py), since CEL evaluation cannot be interrupted.
 """
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pdp.canonical import JsonValueError, check_json
 from pdp.documents import nearest
-from pdp.manifest.expression_cost import check_cost
-from pdp.manifest.expression_scan import ExpressionError, Group, Macro, Reading, scan
+from pdp.manifest.expression_program import Program, Read, first_line, inputs_of
+from pdp.manifest.expression_scan import ExpressionError, Reading, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 __all__ = [
     "MISSING",
@@ -60,11 +58,6 @@ SESSION_FIELDS: Final = frozenset(
 
 _MAPPING_VARIABLES: Final = frozenset(("arguments", "session"))
 _CHECK_VARIABLES: Final = frozenset(("call", "config", "plan", "state"))
-_MAX_MESSAGE: Final = 200
-_PARSER_ERROR: Final = re.compile(r"<input>:\d+:(\d+): (.*)")
-
-Read = tuple[str | int, ...]
-"""A path that an expression reads, the variable first: `("session", "facts", "markings")`."""
 
 
 class Expression:
@@ -138,7 +131,7 @@ def _follow(value: Any, steps: Read, text: str) -> Any:
 class _Cel(Expression):
     __slots__ = ("_program",)
 
-    def __init__(self, text: str, program: _Program) -> None:
+    def __init__(self, text: str, program: Program) -> None:
         super().__init__(text, program.reads)
         self._program = program
 
@@ -147,7 +140,7 @@ class _Cel(Expression):
             return self._program.run({"arguments": arguments, "session": session})
         except KeyError as error:
             raise ExpressionError(
-                f"{self.text}: {_first_line(error)} is missing", hint="guard it: has(…) ? … : …"
+                f"{self.text}: {first_line(error)} is missing", hint="guard it: has(…) ? … : …"
             ) from None
 
 
@@ -183,7 +176,7 @@ class Check:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._program = _Program(text, scan(text, _CHECK_VARIABLES))
+        self._program = Program(text, scan(text, _CHECK_VARIABLES))
 
     def holds(self, arguments: Mapping[str, Any], session: Mapping[str, Any]) -> bool:
         """Return whether the condition is true. Over something that is missing it is not.
@@ -201,94 +194,6 @@ class Check:
         return value
 
 
-class _Program:
-    """A scanned expression, compiled by the CEL library."""
-
-    def __init__(self, text: str, group: Group) -> None:
-        import cel  # noqa: PLC0415  # a quarter of a second, and most manifests need only paths
-
-        self._text = text
-        self._group = group
-        self.reads = frozenset((reading.variable, *reading.steps) for reading in _inputs(group, frozenset()))
-        self._needs = _tree(self.reads)
-        try:
-            self._compiled = cel.compile(text)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        # The library's panics derive from BaseException alone: they reject an expression, and do not end the process.
-        except BaseException as error:  # noqa: BLE001
-            raise ExpressionError(f"not CEL: {_parser_says(error)}") from None
-
-    def run(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value on these inputs.
-
-        Raises:
-            KeyError: something is missing.
-            ExpressionError: every other failure.
-        """
-        needed = _pruned(inputs, self._needs)
-        check_cost(self._group, needed)
-        try:
-            value = self._compiled.execute(needed)
-            check_json(value, depth=2)
-        except KeyError:
-            raise
-        except JsonValueError as error:
-            raise ExpressionError(f"{self._text}: gives no JSON: {error}") from None
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # noqa: BLE001
-            raise ExpressionError(f"{self._text}: {_first_line(error)}") from None
-        return value
-
-
-def _parser_says(error: BaseException) -> str:
-    found = _PARSER_ERROR.search(str(error))
-    return f"{found[2][:_MAX_MESSAGE]} (at character {found[1]})" if found else _first_line(error)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0][:_MAX_MESSAGE]
-
-
-def _inputs(group: Group, bound: frozenset[str]) -> Iterator[Reading]:
-    """Yield the readings of inputs; what a macro's variable reads stands inside of its receiver."""
-    yield from (reading for reading in group.readings if reading.variable not in bound)
-    for macro in group.macros:
-        source: Reading | Macro = macro
-        inner = bound
-        while isinstance(source, Macro):
-            inner = inner | {source.variable}
-            yield from _inputs(source.body, bound | {source.variable})
-            source = source.receiver
-        if source.variable not in bound:
-            yield source
-
-
-def _tree(reads: frozenset[Read]) -> dict[str, Any]:
-    """Return the paths as nested dicts; None where all of a value is needed."""
-    tree: dict[str, Any] = {}
-    for read in sorted(reads, key=len):
-        node: dict[str, Any] = tree
-        steps = [step for step in read if isinstance(step, str)]
-        cut = next((at for at, step in enumerate(read) if not isinstance(step, str)), len(steps))
-        for at, step in enumerate(steps[:cut]):
-            if step in node and node[step] is None:
-                break
-            if at == cut - 1:
-                node[step] = None
-            else:
-                node = node.setdefault(step, {})
-    return tree
-
-
-def _pruned(value: Any, tree: dict[str, Any] | None) -> Any:
-    if tree is None or not hasattr(value, "keys"):
-        return value
-    return {name: _pruned(value[name], inner) for name, inner in tree.items() if name in value}
-
-
 @lru_cache(maxsize=4096)
 def _compile_text(text: str) -> Expression:
     if not text.startswith("$"):
@@ -296,7 +201,7 @@ def _compile_text(text: str) -> Expression:
     if text.startswith("$$"):
         return _Constant(text, text[1:])
     group = scan(text[1:], _MAPPING_VARIABLES)
-    for reading in _inputs(group, frozenset()):
+    for reading in inputs_of(group, frozenset()):
         if reading.variable != "session":
             continue
         name = reading.steps[0] if reading.steps else None
@@ -310,7 +215,7 @@ def _compile_text(text: str) -> Expression:
             )
     if group.alone is not None:
         return _Path(text, group.alone)
-    return _Cel(text, _Program(text[1:], group))
+    return _Cel(text, Program(text[1:], group))
 
 
 def compile_expression(value: Any) -> Expression:

@@ -98,11 +98,15 @@ _loaded contains concern if data.authz.concerns[concern].step_up
 
 _loaded contains concern if data.authz.concerns[concern].allow
 
+_loaded contains concern if data.authz.concerns[concern].obligations
+
 _loaded contains concern if data.custom.concerns[concern].deny
 
 _loaded contains concern if data.custom.concerns[concern].step_up
 
 _loaded contains concern if data.custom.concerns[concern].allow
+
+_loaded contains concern if data.custom.concerns[concern].obligations
 
 _step_up contains item if {
 	shape.valid

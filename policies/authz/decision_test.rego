@@ -118,7 +118,7 @@ test_decision[name] if {
 
 # A concern counts as loaded whatever it is made of, ours as well as the user's.
 test_loaded[name] if {
-	some name in ["deny", "step_up", "allow"]
+	some name in ["deny", "step_up", "allow", "obligations"]
 	some mine in [{"authz": {"mine": {name: set()}}, "custom": {}}, {"authz": {}, "custom": {"mine": {name: set()}}}]
 	decision := authz.decision with data.authz.concerns as object.union({"effects": _effects}, mine.authz)
 		with data.custom.concerns as mine.custom

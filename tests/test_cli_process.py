@@ -1,0 +1,102 @@
+"""The command line as a process: exit codes, streams, signals and imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import environment, line, pdp_process
+from tests.payments import ROOT, wire
+
+EXIT_CODES = [
+    (["--version"], 0, "pdp 0.1.0\n"),
+    ([], 2, ""),
+    ([*line("nowhere.json")], 2, ""),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "out"), EXIT_CODES)
+def test_a_process_answers_by_its_exit_code(arguments: list[object], code: int, out: str) -> None:
+    done = pdp_process(*arguments)
+    assert (done.code, done.out) == (code, out)
+
+
+def test_a_process_decides_and_imports_nothing_heavy() -> None:
+    done = pdp_process(*line(), "--json", stdin=json.dumps(wire()).encode(), PYTHONPROFILEIMPORTTIME="1")
+    assert (done.code, done.json["verdict"]) == (3, "STEP_UP")
+    imported = {entry.rpartition("|")[2].strip() for entry in done.err.splitlines()}
+    assert "wasmtime" in imported
+    assert imported & {"cel", "aiohttp", "rich.console", "opa_client"} == set()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_no_encoding_hides_a_verdict(encoding: str) -> None:
+    proposal = json.dumps({"tool": "b\u00f6se", "arguments": {}}).encode()
+    text = pdp_process(*line(), stdin=proposal, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    name = "b\u00f6se" if encoding == "utf-8" else "b\\xf6se"
+    assert (text.code, text.out.splitlines()[0], text.err) == (4, f"REJECTED  {name}", "")
+    answer = pdp_process(*line(), "--json", stdin=proposal, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert (answer.code, answer.json["trace"]["tool_name"]) == (4, "b\u00f6se")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_answer_that_cannot_be_written_is_no_answer(options: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pdp", *map(str, line()), *options],
+            input=json.dumps(wire(amount=1)), stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
+            env=environment(),
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: the system refuses: No space left on device\n    hint: check disk space, and where the output goes\n",
+    )
+
+
+def test_a_reader_that_leaves_is_no_fault() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "pdp", *map(str, line()), "--json"],
+        input=json.dumps(wire(amount=1)), stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
+        env=environment(),
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "out", "err"),
+    [
+        ("<&-", 2, "", "error: standard input (-) is closed\n    hint: name a file, or pipe one in\n"),
+        (">&-", 4, "", ""),
+        ("2>&-", 4, "REJECTED  (no tool)\n", ""),
+    ],
+)
+def test_closed_streams(closed: str, code: int, out: str, err: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m pdp "$@" {closed}', sys.executable, *map(str, line())],
+        input="", capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    assert (done.returncode, "".join(done.stdout.splitlines(keepends=True)[:1]), done.stderr) == (code, out, err)
+
+
+def test_an_interrupt_ends_it_in_silence(tmp_path: Path) -> None:
+    pipe = tmp_path / "proposal"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "pdp", *map(str, line(pipe))]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
+    )
+    # Opening a pipe for writing waits until somebody reads from it: then the command waits for its proposal.
+    with process, pipe.open("w"):
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
