@@ -1,7 +1,7 @@
 """What the policy engine answered, parsed once at the boundary.
 
-Source: the document `authz/decision` (policies/authz/decision.rego): `{verdict, reasons, obligations, bundle}`. An answer
-that is absent or malformed is an error here, and the enforcement point denies on it.
+Source: the document `authz/decision` (policies/authz/decision.rego): `{verdict, reasons, obligations, bundle}`. An
+answer that is absent or malformed is an error here, and the enforcement point denies on it.
 """
 
 from __future__ import annotations

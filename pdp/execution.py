@@ -42,14 +42,23 @@ def run(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: flo
         return asyncio.run(arun(function, arguments, timeout))
     if timeout is None:
         return _attempt(function, arguments)
-    done: list[Execution] = []
+    done: list[Execution | BaseException] = []
     context = contextvars.copy_context()
-    thread = threading.Thread(
-        target=lambda: done.append(context.run(_attempt, function, arguments)), name="pdp-tool", daemon=True
-    )
+
+    def work() -> None:
+        try:
+            done.append(context.run(_attempt, function, arguments))
+        except BaseException as error:  # noqa: BLE001 - SystemExit and the like are the caller's
+            done.append(error)
+
+    thread = threading.Thread(target=work, name="pdp-tool", daemon=True)
     thread.start()
     thread.join(timeout)
-    return done[0] if done else _timed_out(timeout)
+    if not done:
+        return _timed_out(timeout)
+    if isinstance(done[0], BaseException):
+        raise done[0]
+    return done[0]
 
 
 async def arun(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Execution:  # noqa: ASYNC109 - the manifest's, and reported as a failure
@@ -84,6 +93,12 @@ def _failed(error: Exception) -> Execution:
         ),
         error=error,
     )
+
+
+def cut_short() -> Execution:
+    """Return what a run came to whose caller was cancelled or interrupted: nobody knows how far it got."""
+    message = "the caller was cancelled or interrupted while the tool ran"
+    return Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": "unknown"}))
 
 
 def _timed_out(timeout: float | None) -> Execution:

@@ -26,7 +26,7 @@ from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, UsageError
-from pdp.execution import Execution, arun, run
+from pdp.execution import Execution, arun, cut_short, run
 from pdp.manifest.expressions import ExpressionError
 from pdp.proposal import Failure, FailureCode, Proposal, ProposalRejectedError, RejectionCode
 from pdp.recording import dispatch_event, result_event
@@ -142,8 +142,11 @@ class Pep:
         call = self._decided(proposal, session, tool_call_id, step_name)
         if call.allowed:
             function = self._tools.get(call.tool_name)
-            call.execution = run(function, call.arguments(), call.timeout) if function else _unavailable(call)
-            self._record_result(call)
+            call.execution = cut_short()
+            try:
+                call.execution = run(function, call.arguments(), call.timeout) if function else _unavailable(call)
+            finally:
+                self._record_result(call)
         return Evaluation(call)
 
     async def acall(
@@ -153,8 +156,13 @@ class Pep:
         call = await self._adecided(proposal, session, tool_call_id, step_name)
         if call.allowed:
             function = self._tools.get(call.tool_name)
-            call.execution = await arun(function, call.arguments(), call.timeout) if function else _unavailable(call)
-            self._record_result(call)
+            call.execution = cut_short()
+            try:
+                call.execution = (
+                    await arun(function, call.arguments(), call.timeout) if function else _unavailable(call)
+                )
+            finally:
+                self._record_result(call)
         return Evaluation(call)
 
     def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,6 +220,9 @@ class Pep:
             self._conclude(call)
         except Exception:  # noqa: BLE001 - whatever fails on the way is a DENY
             self._fail(call)
+        except BaseException:
+            self._interrupt(call)
+            raise
         self._record_dispatch(call)
         return call
 
@@ -224,6 +235,9 @@ class Pep:
             self._conclude(call)
         except Exception:  # noqa: BLE001 - whatever fails on the way is a DENY
             self._fail(call)
+        except BaseException:
+            self._interrupt(call)
+            raise
         self._record_dispatch(call)
         return call
 
@@ -275,6 +289,11 @@ class Pep:
     def _fail(self, call: Call) -> None:
         _log.exception("a decision failed, which is a DENY")
         call.deny(denied(INTERNAL_ERROR, "the enforcement point failed; its log says how"))
+
+    def _interrupt(self, call: Call) -> None:
+        """Record an attempt whose caller was cancelled or interrupted before it was decided."""
+        call.deny(denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"))
+        self._record_dispatch(call)
 
     def _record_dispatch(self, call: Call) -> None:
         try:

@@ -126,6 +126,15 @@ def test_a_tool_sees_its_callers_context(timeout: float | None) -> None:
         _who.reset(token)
 
 
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_what_ends_the_program_is_not_a_failure_of_the_tool(timeout: float | None) -> None:
+    def leaving() -> None:
+        raise SystemExit(7)
+
+    with pytest.raises(SystemExit, match="7"):
+        run(leaving, {}, timeout)
+
+
 def test_an_exception_without_words_is_named() -> None:
     def failing_silently() -> None:
         raise KeyError

@@ -425,6 +425,71 @@ def test_many_threads_share_one_enforcement_point(pep: Pep, hub: Hub) -> None:
     assert (len(hub.wires), len(events(pep))) == (100, 300)
 
 
+UNKNOWN = ("tool.initiate_wire.result", "unknown", "TOOL_EXECUTION_FAILED")
+
+
+async def test_a_call_cancelled_while_its_tool_runs_is_recorded_as_unknown(engine: EmbeddedEngine) -> None:
+    started = asyncio.Event()
+
+    async def initiate_wire(**_: Any) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
+    await started.wait()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    after = events(pep)[1]
+    assert (after["type"], after["outcome"], after["error_code"]) == UNKNOWN
+
+
+def test_a_call_interrupted_while_its_tool_runs_is_recorded_as_unknown(engine: EmbeddedEngine) -> None:
+    def initiate_wire(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    with pytest.raises(KeyboardInterrupt):
+        pep.call(wire(amount=20000), session())
+
+    after = events(pep)[1]
+    assert (after["type"], after["outcome"], after["error_code"]) == UNKNOWN
+
+
+async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
+    asked = asyncio.Event()
+
+    class Waiting(Broken):
+        async def aevaluate(self, body: bytes) -> bytes:
+            asked.set()
+            await asyncio.sleep(60)
+            return body
+
+    pep = Pep(payments.effective(), Waiting(b""), tools={"initiate_wire": hub.initiate_wire})
+    task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
+    await asked.wait()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event["codes"] for event in events(pep)] == [["pep.internal_error"]]
+    assert hub.wires == []
+
+
+def test_a_decision_interrupted_on_its_way_is_recorded(hub: Hub) -> None:
+    class Interrupted(Broken):
+        def evaluate(self, body: bytes) -> bytes:
+            raise KeyboardInterrupt
+
+    pep = Pep(payments.effective(), Interrupted(b""), tools={"initiate_wire": hub.initiate_wire})
+    with pytest.raises(KeyboardInterrupt):
+        pep.call(wire(amount=20000), session())
+
+    assert [event["codes"] for event in events(pep)] == [["pep.internal_error"]]
+
+
 def guarded(pep: Pep) -> Any:
     @pep.tool
     def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str = "INV-1") -> str:
