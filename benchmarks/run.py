@@ -1,7 +1,7 @@
 """Speed of a decision, as ratios within one run: `scripts/bench`, or `scripts/bench --quick` for a first look.
 
-Every figure is a median of calls that take turns with those they are compared with. The example is the wire of 20,000 of
-the payments manifest, decided by its released bundle with eleven concerns of the baseline and one of its own.
+Every figure is a median of calls that take turns with those they are compared with. The example is the wire of 20,000
+of the payments manifest, decided by its released bundle with eleven concerns of the baseline and one of its own.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
 
 _TOOLS = (10, 1_000, 10_000)
+_KEPT = 1000
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class _Forgetful(MemoryAudit):
 
     def _write(self, line: bytes) -> None:
         super()._write(line)
-        if len(self._lines) > 1000:
+        if len(self._lines) > _KEPT:
             self._lines.clear()
 
 

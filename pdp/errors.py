@@ -6,6 +6,7 @@
   - EngineError                   engine.unavailable   no decision could be had
     - EngineTimeoutError          engine.timeout
     - AnswerInvalidError          engine.answer_invalid
+    - RequestRefusedError         decision.request_invalid  a request that an engine does not take
   - BundleError                   bundle.invalid       a bundle that must not be used
   - AuditError                    audit.write_failed   an event could not be recorded
 
@@ -110,6 +111,12 @@ class AnswerInvalidError(EngineError):
     """The engine answered something that is not a decision."""
 
     code = "engine.answer_invalid"
+
+
+class RequestRefusedError(EngineError):
+    """The request is too large for the engine, or no JSON. The policy gives this code to requests it cannot read."""
+
+    code = "decision.request_invalid"
 
 
 class BundleError(PdpError):

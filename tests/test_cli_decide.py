@@ -371,7 +371,7 @@ def test_arguments_that_the_schema_does_not_admit(changes: dict[str, Any], reaso
 
 
 @pytest.mark.parametrize(
-    ("amount", "code", "codes"),
+    ("amount", "code", "found"),
     [
         (25000, 0, ["effects.gate_satisfied", "risk.acceptable"]),
         (25000.0, 0, ["effects.gate_satisfied", "risk.acceptable"]),
@@ -381,9 +381,9 @@ def test_arguments_that_the_schema_does_not_admit(changes: dict[str, Any], reaso
         (-0.01, 4, ["limits.invalid"]),
     ],
 )
-def test_amounts_at_the_bounds(amount: float, code: int, codes: list[str]) -> None:
+def test_amounts_at_the_bounds(amount: float, code: int, found: list[str]) -> None:
     done = decided(wire(amount=amount), "--json")
-    assert (done.code, codes(done)) == (code, codes)
+    assert (done.code, codes(done)) == (code, found)
 
 
 # Sessions: a file that is none is the caller's mistake, claims that cannot be trusted are a DENY

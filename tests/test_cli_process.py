@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,8 +97,19 @@ def test_an_interrupt_ends_it_in_silence(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
     )
-    # Opening a pipe for writing waits until somebody reads from it: then the command waits for its proposal.
-    with process, pipe.open("w"):
+    with process:
+        # Once the pipe has a reader, the command waits for its proposal. The pipe ends after the signal, since one that
+        # comes just before a read does not wake it up.
+        writer = opened(pipe, process)
         process.send_signal(signal.SIGINT)
+        os.close(writer)
         out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "", "")
+
+
+def opened(pipe: Path, process: subprocess.Popen[str]) -> int:
+    while process.poll() is None:
+        with suppress(OSError):
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.01)
+    raise AssertionError(process.communicate())

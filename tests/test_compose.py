@@ -107,7 +107,7 @@ def docker_runs() -> bool:
 def test_docker_compose() -> None:
     if not docker_runs():
         pytest.skip("no Docker engine runs here; the same command was tested as a local process")
-    compose = ["docker", "compose", "--file", payments.ROOT / "docker-compose.yml"]
+    compose = ["docker", "compose", "--file", str(payments.ROOT / "docker-compose.yml")]
     environment = {**os.environ, "PDP_OPA_TOKEN": TOKEN}
     try:
         told = subprocess.run(

@@ -16,8 +16,7 @@ from pdp.decision import Decision, Reason, Verdict
 from pdp.engine.bundle_file import Bundle, pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.embedded import EmbeddedEngine
-from pdp.engine.wasm import RequestTooLargeError
-from pdp.errors import AnswerInvalidError, BundleError, EngineError, PdpError, UsageError
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, PdpError, RequestRefusedError, UsageError
 from pdp.request import Action, Entity, Request
 from tests.probe_policy import body, by_hand, compile_probes
 
@@ -373,8 +372,8 @@ def test_the_package_is_imported_without_webassembly() -> None:
 
 
 def test_errors_of_the_engine_have_stable_codes() -> None:
-    assert issubclass(RequestTooLargeError, EngineError)
-    assert (RequestTooLargeError.code, BundleError.code, PdpError.code) == (
+    assert issubclass(RequestRefusedError, EngineError)
+    assert (RequestRefusedError.code, BundleError.code, PdpError.code) == (
         "decision.request_invalid",
         "bundle.invalid",
         "pdp.error",

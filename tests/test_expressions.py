@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdp.manifest.expression_cost import check_cost
@@ -360,6 +360,7 @@ _WORDS = st.sampled_from(
 
 
 @given(st.lists(_WORDS, max_size=25).map("".join))
+@example("arguments[")
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_compiled_or_refused_and_evaluates_or_fails(text: str) -> None:
     inputs = {"a": 1, "l": [1, "2", {"a": []}], "s": "t"}

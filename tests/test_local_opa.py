@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -328,9 +329,13 @@ def test_it_ends_when_its_parent_is_killed(opa: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, opa, POLICY], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL
 
-    with SidecarEngine(killed.stdout.strip(), failures=10**9) as engine:
-        while engine.decide_body(b"{}").verdict == "ALLOW":
-            os.sched_yield()
+    url = killed.stdout.strip()
+    try:
+        with SidecarEngine(url, failures=10**9) as engine:
+            while engine.decide_body(b"{}").verdict == "ALLOW":
+                os.sched_yield()
+    finally:
+        shutil.rmtree(Path(url.removeprefix("unix://")).parent)
 
 
 def test_it_outlives_the_thread_that_started_it(opa: Path) -> None:

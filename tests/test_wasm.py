@@ -17,9 +17,9 @@ from opapywasm import OpaWasmPolicy
 
 from pdp.canonical import MAX_NUMBER, canonical
 from pdp.engine.pool import MAX_INSTANCES, InstancePool
-from pdp.engine.wasm import PAGE, RequestTooLargeError, WasmInstance
+from pdp.engine.wasm import PAGE, WasmInstance
 from pdp.engine.wasm_module import WasmModule
-from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
 from tests.probe_policy import DATA, PARTS, body, by_hand, compile_probes, decision, parsed
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def test_what_is_not_json_is_an_undefined_input(pool: InstancePool, text: bytes)
 @pytest.mark.opa
 def test_an_input_beyond_the_memory_is_refused_and_the_instance_kept(pool: InstancePool) -> None:
     (before,) = pool._all
-    with pytest.raises(RequestTooLargeError) as caught:
+    with pytest.raises(RequestRefusedError) as caught:
         pool.evaluate(0, body("echo", text="x" * (17 * MEBIBYTE)))
 
     assert (caught.value.code, caught.value.message) == (

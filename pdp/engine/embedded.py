@@ -12,7 +12,7 @@ from pdp.canonical import MAX_BYTES, canonical
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import Engine
-from pdp.errors import AnswerInvalidError, BundleError, UsageError
+from pdp.errors import AnswerInvalidError, BundleError, RequestRefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,15 +98,13 @@ class EmbeddedEngine(Engine):
         """Evaluate `authz/decision` for the canonical request `body`, as `Engine.evaluate` does.
 
         Raises:
-            RequestTooLargeError: more than 1 MiB, or more than the engine's memory has room for.
+            RequestRefusedError: more than 1 MiB, or more than the engine's memory has room for.
             EngineTimeoutError: not finished within the deadline.
             AnswerInvalidError: no decision: the policy failed, used up its memory, or leaves the document undefined.
             EngineError: closed, or no room on the machine.
         """
         if len(body) > MAX_BYTES:
-            from pdp.engine.wasm import RequestTooLargeError  # noqa: PLC0415 - as in the constructor
-
-            raise RequestTooLargeError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
+            raise RequestRefusedError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
         text = self._pool.evaluate(self._entrypoint, body)
         try:
             results = orjson.loads(text)

@@ -14,9 +14,9 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from pdp.engine.wasm import RequestTooLargeError, WasmInstance
+from pdp.engine.wasm import WasmInstance
 from pdp.engine.wasm_module import TICK, WasmModule
-from pdp.errors import EngineError, EngineTimeoutError
+from pdp.errors import EngineError, EngineTimeoutError, RequestRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ class InstancePool:
             if self._clock.resting:
                 self._clock.wake()
             answer = instance.evaluate(entrypoint, body, self._ticks)
-        except RequestTooLargeError:
+        except RequestRefusedError:
             self._give_back(instance)
             raise
         except BaseException:

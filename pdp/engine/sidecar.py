@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -21,8 +21,8 @@ from pdp.canonical import MAX_BYTES, JsonValueError, canonical
 from pdp.engine.address import parse_address
 from pdp.engine.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.connections import CONNECT_TIMEOUT, CONNECTIONS, Connections
-from pdp.engine.protocol import REQUEST_INVALID, Engine
-from pdp.errors import AnswerInvalidError, EngineError, UsageError
+from pdp.engine.protocol import Engine
+from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,12 +44,6 @@ _OK: Final = 200
 _REFUSED: Final = frozenset((401, 403))
 _NOT_READY: Final = frozenset((429, 502, 503, 504))
 _SHOWN: Final = 200
-
-
-class RequestRefusedError(EngineError):
-    """The request is none that could be sent. The policy, too, gives this code to requests it cannot read."""
-
-    code: ClassVar[str] = REQUEST_INVALID
 
 
 class SidecarEngine(Engine):

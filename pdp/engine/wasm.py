@@ -14,15 +14,14 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import wasmtime
 from wasmtime import _ffi as ffi
 
 from pdp.canonical import JsonValueError, parse_json
-from pdp.engine.protocol import REQUEST_INVALID
 from pdp.engine.wasm_module import REBUILD, TICK, error_text, making
-from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
 
 if TYPE_CHECKING:
     from pdp.engine.wasm_module import WasmModule
@@ -76,12 +75,6 @@ def _on_builtin(_noted: int, _caller: object, _arguments: Any, _count: int) -> A
 
 _CALLBACKS: Final = {"opa_abort": _on_abort, "opa_println": _on_println}
 _NO_FINALIZER: Final = ctypes.cast(0, ctypes.CFUNCTYPE(None, ctypes.c_void_p))
-
-
-class RequestTooLargeError(EngineError):
-    """The request is larger than the engine takes. The policy, too, gives this code to requests it cannot read."""
-
-    code: ClassVar[str] = REQUEST_INVALID
 
 
 class WasmInstance:
@@ -142,7 +135,7 @@ class WasmInstance:
             the result set as OPA writes it: `[{"result": document}]`, or `[]` where the document is undefined.
 
         Raises:
-            RequestTooLargeError: the input does not fit; the instance can be used further.
+            RequestRefusedError: the input does not fit; the instance can be used further.
             EngineTimeoutError: stopped; the instance is closed.
             AnswerInvalidError: the policy failed or used up its memory; the instance is closed.
             EngineError: the instance is closed already.
@@ -276,7 +269,7 @@ class WasmInstance:
             raise EngineError("the instance is closed")
         wanted = size + PAGE
         if self._size + wanted + PAGE > self._limit:
-            raise RequestTooLargeError(f"the request has {size} bytes, more than the engine's memory has room for")
+            raise RequestRefusedError(f"the request has {size} bytes, more than the engine's memory has room for")
         _set_deadline(self._context, ticks)
         self._invoke("opa_heap_ptr_set", self._heap)
         self._invoke("opa_malloc", wanted)

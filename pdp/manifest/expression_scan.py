@@ -200,8 +200,11 @@ class _Scanner:
         while sign := self._accept(".", "["):
             if sign == "[":
                 kind, text, _ = self._tokens[self._at]
-                static = self._tokens[self._at + 1][1] == "]" and (
-                    (kind == "string" and "\\" not in text) or (kind == "number" and text.isdecimal())
+                # The text may end right here, and its end is the last token.
+                static = (
+                    kind != "end"
+                    and self._tokens[self._at + 1][1] == "]"
+                    and ((kind == "string" and "\\" not in text) or (kind == "number" and text.isdecimal()))
                 )
                 if static and isinstance(found, Reading):
                     self._at += 2
