@@ -95,7 +95,14 @@ def test_an_interrupt_ends_it_in_silence(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "pdp", *map(str, line(pipe))]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+        # A job that was started in the background ignores the signal, and so would everything it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads matter here
     )
     with process:
         # Once the pipe has a reader, the command waits for its proposal. The pipe ends after the signal, since one that
