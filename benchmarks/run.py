@@ -25,7 +25,7 @@ from benchmarks.measuring import medians, throughput
 from benchmarks.peers import casbin_calls, cedar_calls
 from benchmarks.transports import OpaClient, RawPool, RawSocket
 from pdp import MemoryAudit, Pep
-from pdp.canonical import digest
+from pdp.canonical import canonical, digest
 from pdp.engine.bundle_file import read_bundle
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.engine.local import LocalOpa
@@ -162,8 +162,7 @@ def _widened(effective: EffectiveManifest, count: int) -> EffectiveManifest:
     entry = effective.document["tools"]["initiate_wire"]
     entries = {name: {**entry, "name": name, "pdp_action": name} for name in more}
     document = {**effective.document, "tools": {**effective.document["tools"], **entries}}
-    # The digest only has to name this document; the policy looks it up and does not compute it.
-    return replace(effective, document=document, digest=digest(str(count).encode()))
+    return replace(effective, document=document, digest=digest(canonical(document)))
 
 
 def threads(bench: Bench) -> None:

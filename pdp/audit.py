@@ -12,12 +12,14 @@ import hmac
 import os
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
+from weakref import WeakSet
 
 import orjson
 
-from pdp.canonical import JsonValueError, canonical
+from pdp.canonical import JsonValueError, canonical, parse_json
 from pdp.errors import AuditError
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 GENESIS: Final = "sha256:" + "0" * 64
 """`prev_hash` of the first event of a stream."""
+
+KEPT: Final = 100_000
+"""How many events a stream in memory keeps."""
 
 _TAIL_BYTES: Final = 1024 * 1024
 _KEY_BYTES: Final = 32
@@ -92,9 +97,8 @@ class AuditLog(ABC):
                 text = canonical(record)
             except JsonValueError as error:
                 raise AuditError(f"audit event cannot be written: {error}") from error
-            record_hash = "sha256:" + hashlib.sha256(text).hexdigest()
-            # "hash" is put in as the last key; order means nothing in JSON, and verifying takes it out again.
-            self._write(text[:-1] + b',"hash":"' + record_hash.encode() + b'"}')
+            record_hash = _hash(text)
+            self._write(_hashed(text, record_hash))
             self._seq += 1
             self._prev = record_hash
 
@@ -111,11 +115,11 @@ class AuditLog(ABC):
 
 
 class MemoryAudit(AuditLog):
-    """A stream in memory, for tests and for looking at."""
+    """A stream in memory, for tests and for looking at. It keeps the last 100,000 events."""
 
     def __init__(self) -> None:
         super().__init__(os.urandom(_KEY_BYTES))
-        self._lines: list[bytes] = []
+        self._lines: deque[bytes] = deque(maxlen=KEPT)
 
     def _write(self, line: bytes) -> None:
         self._lines.append(line)
@@ -152,6 +156,13 @@ class FileAudit(AuditLog):
             ) from error
         with self._exclusive():
             pass
+        _streams.add(self)
+
+    def _in_child(self) -> None:
+        """Begin anew after a fork: the parent may have held the lock, and what is inherited shares its file lock."""
+        self._lock = threading.Lock()
+        if self._file >= 0:
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -159,7 +170,13 @@ class FileAudit(AuditLog):
         with self._lock:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
-                if os.fstat(self._file).st_size != self._size:
+                size = os.fstat(self._file).st_size
+                if size < self._size:
+                    raise AuditError(
+                        f"audit file {self.path} has lost events: it is shorter than this process has seen it",
+                        hint="keep it as evidence and begin a new one",
+                    )
+                if size > self._size:
                     self._continue()
             except OSError as error:
                 raise AuditError(f"audit file {self.path} cannot be used: {error.strerror}") from error
@@ -193,6 +210,8 @@ class FileAudit(AuditLog):
 
     def _write(self, line: bytes) -> None:
         data = line + b"\n"
+        if len(data) > _TAIL_BYTES:
+            raise AuditError(f"audit event of {len(data)} bytes is too large to be continued after")
         try:
             written = os.write(self._file, data)
             if written != len(data):
@@ -212,6 +231,17 @@ class FileAudit(AuditLog):
             self._file = -1
 
 
+_streams: WeakSet[FileAudit] = WeakSet()
+
+
+def _after_fork() -> None:
+    for stream in list(_streams):
+        stream._in_child()  # noqa: SLF001 - this module's own
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _stream_key(path: Path) -> bytes:
     keyfile = path.with_name(path.name + ".key")
     draft = path.with_name(f"{path.name}.key.{os.getpid()}.{threading.get_ident()}")
@@ -227,12 +257,22 @@ def _stream_key(path: Path) -> bytes:
     return key
 
 
+def _hash(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+# "hash" is the last key; order means nothing in JSON, and verifying takes it out again.
+def _hashed(content: bytes, record_hash: str) -> bytes:
+    return content[:-1] + b',"hash":"' + record_hash.encode() + b'"}'
+
+
 def _checked(line: bytes) -> dict[str, Any]:
-    """Return the event of one line, its hash checked."""
+    """Return the event of one line, its hash and its very bytes checked."""
     try:
-        event: dict[str, Any] = orjson.loads(line)
-        content = {name: value for name, value in event.items() if name != "hash"}
-        intact = event["hash"] == "sha256:" + hashlib.sha256(canonical(content)).hexdigest()
+        # Strictly: of two keys of one name, another reader could take the other one.
+        event: dict[str, Any] = parse_json(line)
+        content = canonical({name: value for name, value in event.items() if name != "hash"})
+        intact = line == _hashed(content, event["hash"]) and event["hash"] == _hash(content)
         event["seq"] += 0
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AuditError("not an event") from error

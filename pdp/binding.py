@@ -23,7 +23,9 @@ def check_signature(function: Callable[..., Any], name: str, schema: Mapping[str
         UsageError: variadic parameters, or parameters and schema do not name the same arguments.
     """
     signature = inspect.signature(function)
-    where = f"function {function.__qualname__} for tool {name}"
+    where = f"the function for tool {name}"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{where}: a generator runs only after its call was recorded", hint="return a list instead")
     for parameter in signature.parameters.values():
         if parameter.kind in _VARIADIC:
             raise UsageError(f"{where}: *{parameter.name} has no names to decide upon", hint="name every argument")

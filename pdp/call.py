@@ -18,31 +18,53 @@ if TYPE_CHECKING:
     from pdp.execution import Execution
     from pdp.manifest.effective import EffectiveManifest
     from pdp.proposal import Proposal
-    from pdp.request import Request
     from pdp.session import Session
 
 _NAME_LENGTH: Final = 128
+_TEXT_LENGTH: Final = 256
+
+
+def recordable(text: object) -> str | None:
+    """Return a text that an event can hold: at most 256 characters, and no lone surrogates."""
+    if text is None:
+        return None
+    return str(text)[:_TEXT_LENGTH].encode(errors="backslashreplace").decode()
 
 
 class Call:
     """What is known of one call so far. The enforcement point fills it, and nobody else sees it."""
 
     __slots__ = (
-        "checked", "decision", "execution", "manifest", "now", "proposal", "rejection", "request", "request_id",
-        "session", "started", "step_name", "tool_call_id",
+        "body",
+        "checked",
+        "decision",
+        "execution",
+        "manifest",
+        "now",
+        "proposal",
+        "rejection",
+        "request_id",
+        "runs",
+        "session",
+        "started",
+        "step_name",
+        "tool_call_id",
     )  # fmt: skip
 
-    def __init__(self, manifest: EffectiveManifest, tool_call_id: str | None, step_name: str | None) -> None:
+    def __init__(
+        self, manifest: EffectiveManifest, tool_call_id: str | None, step_name: str | None, *, runs: bool
+    ) -> None:
         self.manifest = manifest
-        self.tool_call_id = tool_call_id
-        self.step_name = step_name
+        self.tool_call_id = recordable(tool_call_id)
+        self.step_name = recordable(step_name)
+        self.runs = runs
         self.now = time.time()
         self.started = time.perf_counter()
         self.checked = Checked()
         self.session: Session | None = None
         self.request_id: str | None = None
         self.proposal: Proposal | None = None
-        self.request: Request | None = None
+        self.body: bytes | None = None
         self.rejection: Rejection | None = None
         self.decision: Decision | None = None
         self.execution: Execution | None = None
@@ -121,8 +143,9 @@ class Evaluation:
 
     @property
     def request(self) -> dict[str, Any] | None:
-        """What the policy was asked, as plain JSON; None when it was not asked."""
-        return self._call.request.as_json() if self._call.request else None
+        """What the policy was asked, as plain JSON and a copy; None when it was not asked."""
+        request: dict[str, Any] | None = orjson.loads(self._call.body) if self._call.body else None
+        return request
 
     @property
     def executed(self) -> bool:
@@ -135,7 +158,7 @@ class Evaluation:
         return self._call.execution.result if self._call.execution else None
 
     @property
-    def error(self) -> Exception | None:
+    def error(self) -> BaseException | None:
         """What the tool raised, if it did."""
         return self._call.execution.error if self._call.execution else None
 

@@ -148,7 +148,7 @@ def _identity(bundle: Any) -> tuple[str | None, int | None]:
         return None, None
     if type(bundle) is dict and bundle.keys() == _BUNDLE:
         revision, release = bundle["revision"], bundle["release"]
-        if type(revision) is str and type(release) is int:
+        if type(revision) is str and type(release) is int and release >= 1:
             return revision, release
     _refuse("a bundle that is none")
 

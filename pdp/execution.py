@@ -25,7 +25,7 @@ class Execution(NamedTuple):
 
     result: Any = None
     failure: Failure | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     started: bool = True
 
 
@@ -38,20 +38,39 @@ def run(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: flo
         timeout: seconds to wait, or None. A thread cannot be stopped: after a time-out the call may still have its
             effect, and the failure's details say `{"effect": "unknown"}`.
     """
-    if inspect.iscoroutinefunction(function):
+    if is_asynchronous(function):
+        if _loop_is_running():
+            return _in_thread(lambda: asyncio.run(arun(function, arguments, timeout)), None)
         return asyncio.run(arun(function, arguments, timeout))
     if timeout is None:
         return _attempt(function, arguments)
+    return _in_thread(lambda: _attempt(function, arguments), timeout)
+
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Return whether calling `function` gives a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_thread(work: Callable[[], Execution], timeout: float | None) -> Execution:
     done: list[Execution | BaseException] = []
     context = contextvars.copy_context()
 
-    def work() -> None:
+    def attempt() -> None:
         try:
-            done.append(context.run(_attempt, function, arguments))
+            done.append(context.run(work))
         except BaseException as error:  # noqa: BLE001 - SystemExit and the like are the caller's
             done.append(error)
 
-    thread = threading.Thread(target=work, name="pdp-tool", daemon=True)
+    thread = threading.Thread(target=attempt, name="pdp-tool", daemon=True)
     thread.start()
     thread.join(timeout)
     if not done:
@@ -63,12 +82,17 @@ def run(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: flo
 
 async def arun(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Execution:  # noqa: ASYNC109 - the manifest's, and reported as a failure
     """Do as `run`, without blocking the event loop: a plain function runs in a thread."""
-    if inspect.iscoroutinefunction(function):
+    if is_asynchronous(function):
         try:
             async with asyncio.timeout(timeout) as deadline:
                 return Execution(result=await function(**arguments))
         except TimeoutError as error:
             return _timed_out(timeout) if deadline.expired() else _failed(error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return _failed(error)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
             return _failed(error)
     try:
@@ -79,16 +103,23 @@ async def arun(function: Callable[..., Any], arguments: Mapping[str, Any], timeo
 
 def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Execution:
     try:
-        return Execution(result=function(**arguments))
+        result = function(**arguments)
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            return _failed(TypeError("the tool returned something that has yet to run; make it an async function"))
+        return Execution(result=result)
     except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
         return _failed(error)
 
 
-def _failed(error: Exception) -> Execution:
+def _failed(error: BaseException) -> Execution:
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - an exception may not even be able to say what it is
+        message = ""
     return Execution(
         failure=Failure(
             code=FailureCode.TOOL_EXECUTION_FAILED,
-            message=str(error) or type(error).__name__,
+            message=message or type(error).__name__,
             details={"exception": type(error).__name__},
         ),
         error=error,

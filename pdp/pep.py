@@ -8,7 +8,6 @@ this module leaves one of them out.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, UsageError
-from pdp.execution import Execution, arun, cut_short, run
+from pdp.execution import Execution, arun, cut_short, is_asynchronous, run
 from pdp.manifest.expressions import ExpressionError
 from pdp.proposal import Failure, FailureCode, Proposal, ProposalRejectedError, RejectionCode
 from pdp.recording import dispatch_event, result_event
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pdp.audit import AuditLog
+    from pdp.decision import Decision
     from pdp.engine.protocol import Engine
     from pdp.manifest.effective import EffectiveManifest
 
@@ -124,13 +124,13 @@ class Pep:
             tool_call_id: the model's id of this call, for the record.
             step_name: the plan step that the call belongs to, for the record.
         """
-        return Evaluation(self._decided(proposal, session, tool_call_id, step_name))
+        return Evaluation(self._decided(proposal, session, tool_call_id, step_name, runs=False))
 
     async def adecide(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
     ) -> Evaluation:
         """Decide one proposal without running it, asynchronously; arguments as in `decide`."""
-        return Evaluation(await self._adecided(proposal, session, tool_call_id, step_name))
+        return Evaluation(await self._adecided(proposal, session, tool_call_id, step_name, runs=False))
 
     def call(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
@@ -139,7 +139,7 @@ class Pep:
 
         Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
         """
-        call = self._decided(proposal, session, tool_call_id, step_name)
+        call = self._decided(proposal, session, tool_call_id, step_name, runs=True)
         if call.allowed:
             function = self._tools.get(call.tool_name)
             call.execution = cut_short()
@@ -153,7 +153,7 @@ class Pep:
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
     ) -> Evaluation:
         """Do as `call`, asynchronously. A plain function runs in a thread."""
-        call = await self._adecided(proposal, session, tool_call_id, step_name)
+        call = await self._adecided(proposal, session, tool_call_id, step_name, runs=True)
         if call.allowed:
             function = self._tools.get(call.tool_name)
             call.execution = cut_short()
@@ -174,14 +174,16 @@ class Pep:
         Raises:
             UsageError: no such tool, or parameters that the tool's schema does not name.
         """
-        name = function.__name__
+        name = getattr(function, "__name__", type(function).__name__)
+        if name in self._tools:
+            raise UsageError(f"{name} has a function already", hint="one function for a tool; rename or remove one")
         entry = self.manifest.tools.get(name)
         if entry is None:
             raise UsageError(f"{name} is not a tool of manifest {self.manifest.version}", hint="name the function so")
         signature = check_signature(function, name, entry.schema_)
         self._tools[name] = function
 
-        if inspect.iscoroutinefunction(function):
+        if is_asynchronous(function):
 
             @wraps(function)
             async def aguarded(*args: Any, **kwargs: Any) -> Any:
@@ -203,7 +205,10 @@ class Pep:
 
     @contextmanager
     def using(self, session: Any) -> Iterator[Session]:
-        """Let guarded functions called inside the block take this session; tasks and threads started there too."""
+        """Let guarded functions called inside the block take this session, and those of tasks started there.
+
+        A new thread has no session of its own: start it with `contextvars.copy_context().run`.
+        """
         read = Session.read(session)
         token = _session.set(read)
         try:
@@ -211,8 +216,10 @@ class Pep:
         finally:
             _session.reset(token)
 
-    def _decided(self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None) -> Call:
-        call = Call(self.manifest, tool_call_id, step_name)
+    def _decided(
+        self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None, *, runs: bool
+    ) -> Call:
+        call = Call(self.manifest, tool_call_id, step_name, runs=runs)
         try:
             body = self._prepare(call, proposal, session)
             if body is not None:
@@ -226,8 +233,10 @@ class Pep:
         self._record_dispatch(call)
         return call
 
-    async def _adecided(self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None) -> Call:
-        call = Call(self.manifest, tool_call_id, step_name)
+    async def _adecided(
+        self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None, *, runs: bool
+    ) -> Call:
+        call = Call(self.manifest, tool_call_id, step_name, runs=runs)
         try:
             body = self._prepare(call, proposal, session)
             if body is not None:
@@ -248,7 +257,7 @@ class Pep:
             call.request_id = call.session.request_id or new_id()
             call.proposal = Proposal.read(proposal)
             tool = check(call.proposal, call.session, self._compiled, call.checked)
-            call.request = build_request(
+            request = build_request(
                 tool,
                 call.proposal,
                 call.session,
@@ -258,29 +267,31 @@ class Pep:
             )
             # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with
             # the session, the arguments with the proposal, and what expressions compute by `Expression.evaluate`.
-            return bounded(canonical(call.request.as_json()))
+            call.body = bounded(canonical(request.as_json()))
         except ProposalRejectedError as error:
             call.reject(error.rejection, error.message)
         except (MappingError, ExpressionError) as error:
             call.reject(RejectionCode.INVALID_PAYLOAD, error.message)
         except (UsageError, JsonValueError) as error:
             call.decision = denied(REQUEST_INVALID, str(error))
-        return None
+        return call.body
 
     def _conclude(self, call: Call) -> None:
         """Hold the engine's decision against what only the enforcement point knows."""
         decision = call.decision
         if decision is None:
             return
-        if decision.release is not None and self._is_stale(decision.release):
+        if self._is_stale(decision):
             call.decision = denied(STALE, f"release {decision.release} decided, and a later one has decided before")
         elif decision.verdict is Verdict.ALLOW and decision.obligations:
             # No obligation has a handler yet, and one that nobody fulfils must not be ignored.
             names = ", ".join(sorted({obligation.id for obligation in decision.obligations}))
             call.decision = denied(UNFULFILLABLE, f"nobody here can fulfil: {names}")
 
-    def _is_stale(self, release: int) -> bool:
-        if release == self._release:
+    def _is_stale(self, decision: Decision) -> bool:
+        # A policy that names no release counts as older than any; a failure that no policy took part in is none.
+        release = decision.release or 0
+        if release == self._release or (decision.bundle_revision is None and decision.verdict is Verdict.DENY):
             return False
         with self._release_lock:
             self._release = max(self._release, release)

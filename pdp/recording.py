@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from pdp.call import recordable
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.clock import to_milliseconds
 from pdp.proposal import RejectionCode, Status
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 def dispatch_event(call: Call, log: AuditLog) -> AuditEvent:
     """Return the event of a proposal that was decided or rejected, before anything runs."""
     event = _event(call, log, "dispatch", call.now)
+    # Without it, a call that was only asked about would look like one whose end nobody recorded.
+    event["outcome"] = None if call.runs else "not_executed"
     decision = call.decision
     if call.allowed:
         event["status"] = Status.ACCEPTED
@@ -51,24 +54,28 @@ def _event(call: Call, log: AuditLog, what: str, now: float) -> AuditEvent:
         "time": to_milliseconds(now),
         # A name that is in no manifest is the model's text; it does not become part of a type that alerts key on.
         "type": f"tool.{call.tool_name if call.checked.tool else 'unknown'}.{what}",
-        "request_id": call.request_id,
+        "request_id": recordable(call.request_id),
         "tool_call_id": call.tool_call_id,
-        "tool": call.tool_name or None,
+        "tool": recordable(call.tool_name or None),
         "manifest_version": call.manifest.version,
         "manifest_digest": call.manifest.digest,
-        "idempotency_key": call.checked.idempotency_key,
+        "idempotency_key": recordable(call.checked.idempotency_key),
     }
     if session is not None:
-        subject = session.claims.get("sub")
-        event["subject"] = subject if isinstance(subject, str) else None
-        event["agent"] = session.agent
-        event["run_id"] = session.run_id
+        event["subject"] = recordable(session.claims.get("sub"))
+        event["agent"] = recordable(session.agent or _acting(session.claims))
+        event["run_id"] = recordable(session.run_id)
     if proposal is not None:
         event["arguments_digest"] = log.digest(proposal.text)
     if decision is not None:
         event["decision_id"] = decision.decision_id
         event["bundle_revision"] = decision.bundle_revision
     return event
+
+
+def _acting(claims: dict[str, Any]) -> object:
+    act = claims.get("act")
+    return act.get("sub") if isinstance(act, dict) else None
 
 
 def _result_digest(result: Any, log: AuditLog) -> str | None:

@@ -6,8 +6,10 @@ subject, markings or approvals is ever taken from a tool's arguments.
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -16,7 +18,22 @@ from pdp.canonical import canonical, check_json
 from pdp.errors import UsageError
 from pdp.request import Entity
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
+
+
+_LONGEST: Final = 1024
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    return True
 
 
 class ClaimsError(UsageError):
@@ -32,7 +49,7 @@ class Session(BaseModel):
             (`{corpora, documents}`), and `act`, the acting agent (`{sub, scopes, ...}`, nested likewise).
         purpose: what the run is for, such as `payments.supplier`.
         facts: results of earlier tools and other facts about resources, read by the manifest's mappings.
-        idempotency_key: names this call; the same key never runs twice.
+        idempotency_key: names this call; it is demanded where the manifest says so, passed to the policy and recorded.
         run_id: one task of an agent; request_id: one request to it.
         agent: the agent's id, such as `agent:payments`, for manifests that pin tool versions.
         plan: the whole plan, a list of proposals; state, config: for the tool's own use.
@@ -51,7 +68,7 @@ class Session(BaseModel):
     plan: list[Any] = Field(default_factory=list)
     state: dict[str, Any] = Field(default_factory=dict)
     config: dict[str, Any] = Field(default_factory=dict)
-    time: str | None = Field(default=None, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+    time: str | None = None
 
     @field_validator("claims", "facts", "plan", "state", "config", mode="before")
     @classmethod
@@ -60,6 +77,21 @@ class Session(BaseModel):
         # Depth 2: in the request, claims stand two levels deeper than in the session.
         check_json(value, depth=2)
         return orjson.loads(canonical(value))
+
+    @field_validator("purpose", "idempotency_key", "run_id", "request_id", "agent")
+    @classmethod
+    def _plain(cls, value: str | None) -> str | None:
+        check_json(value)
+        if value is not None and len(value) > _LONGEST:
+            raise ValueError(f"has {len(value)} characters, at most {_LONGEST} are admitted")
+        return value
+
+    @field_validator("time")
+    @classmethod
+    def _a_time(cls, value: str | None) -> str | None:
+        if value is not None and (not _TIME.fullmatch(value) or not _is_time(value)):
+            raise ValueError("is not a time such as 2026-07-01T10:00:00Z")
+        return value
 
     @classmethod
     def read(cls, value: Any) -> Self:
@@ -86,6 +118,10 @@ class Session(BaseModel):
             UsageError: as by `read`.
         """
         return type(self).read({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
+        """Return a session of its own: what is updated is checked, and nothing that was made of the old is kept."""
+        return self.with_changes(**(update or {}))
 
     @cached_property
     def subject(self) -> Entity:
@@ -117,5 +153,5 @@ def _scopes(claims: dict[str, Any]) -> list[str]:
     if isinstance(entitlements, dict):
         held |= {name for name, granted in entitlements.items() if granted is True}
     if isinstance(scope, str):
-        held |= set(scope.split())
+        held |= {name for name in scope.split(" ") if name}
     return sorted(held)

@@ -6,24 +6,23 @@ import copy
 import random
 from typing import TYPE_CHECKING, Any
 
+from pdp.canonical import canonical, digest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DIGEST = "sha256:" + "5" * 64
-PINNED = "sha256:" + "6" * 64
 
 _TIERS = ("low", "medium", "high", "extreme")
 _CLASSES = (None, "pure", "read-internal", "read-external", "stage", "commit-low", "commit-high", "teleport")
 
 
-def manifests() -> dict[str, Any]:
-    """Two effective manifests by digest: anybody's, and one that pins its tools to an agent."""
-    tools = _tools()
-    pins = {"agent:0": dict.fromkeys(list(tools)[::2], "1.0.0")}
-    return {
-        DIGEST: {"manifest_version": "1", "tools": tools},
-        PINNED: {"manifest_version": "1", "tools": tools, "agents": pins},
-    }
+# Entries that a loader never makes, but a bundle made by hand could have.
+_SPOILED: dict[str | None, dict[str, Any]] = {
+    "pure": {"limits": "s"},
+    "stage": {"limits": [{"limit": "l"}]},
+    "read-internal": {"scopes": True},
+    "commit-low": {"provenance": {"required": "s"}},
+}
 
 
 def _tools() -> dict[str, Any]:
@@ -51,10 +50,23 @@ def _tools() -> dict[str, Any]:
                     entry |= {"markings": ["pii"], "purposes": ["care"], "pattern": "extraction"}
                 if variant == 2:
                     entry |= {"release": {"gate": "passed", "drift": "ok"}, "purposes": []}
+                if variant == 0 and effect in _SPOILED:
+                    entry |= _SPOILED[effect]
                 if variant == 3:
                     entry |= {"release": {"gate": "failed", "drift": "ok"}, "markings": []}
                 tools[name] = entry
     return tools
+
+
+_TOOLS = _tools()
+_ANYBODYS = {"manifest_version": "1", "tools": _TOOLS}
+_PINNED = {**_ANYBODYS, "agents": {"agent:0": dict.fromkeys(list(_TOOLS)[::2], "1.0.0")}}
+DIGEST, PINNED = digest(canonical(_ANYBODYS)), digest(canonical(_PINNED))
+
+
+def manifests() -> dict[str, Any]:
+    """Two effective manifests by digest: anybody's, and one that pins its tools to an agent."""
+    return {DIGEST: _ANYBODYS, PINNED: _PINNED}
 
 
 def _valid(rng: random.Random, tools: list[str]) -> dict[str, Any]:
@@ -161,7 +173,7 @@ def _spoiled(rng: random.Random, request: dict[str, Any]) -> Any:
 def requests(count: int) -> Iterator[Any]:
     """Yield `count` requests, half of them well-formed, each next one spoiled in up to three places."""
     rng = random.Random(20260701)  # noqa: S311 - the same requests in every run
-    tools = list(_tools())
+    tools = list(_TOOLS)
     yield from _HOSTILE
     for number in range(count - len(_HOSTILE)):
         request = _valid(rng, tools)

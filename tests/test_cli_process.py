@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import environment, line, pdp_process
+from pdp.cli.log import brief_log
+from tests.command_line import decided, environment, line, pdp_process, written
 from tests.payments import ROOT, wire
 
 EXIT_CODES = [
@@ -88,6 +90,65 @@ def test_closed_streams(closed: str, code: int, out: str, err: str) -> None:
         input="", capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
     )  # fmt: skip
     assert (done.returncode, "".join(done.stdout.splitlines(keepends=True)[:1]), done.stderr) == (code, out, err)
+
+
+def test_an_audit_file_that_cannot_be_continued_is_a_denial(tmp_path: Path) -> None:
+    record = tmp_path / "audit.jsonl"
+    allowed = ["--audit", record]
+    for _ in range(2):
+        assert decided(wire(amount=1), *allowed).code == 0
+    before = record.read_bytes()
+    # No file may grow beyond one block, which the record has already.
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 1; exec "$0" -m pdp "$@"', sys.executable, *map(str, [*line(), *allowed, "--json"])],
+        input=json.dumps(wire(amount=1)), capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict"]) == (4, "DENY")
+    assert [reason["code"] for reason in answer["reasons"]] == ["audit.write_failed"]
+    assert done.stderr == (
+        "error: an audit event could not be written, which is a DENY: "
+        f"audit file {record} cannot be written: File too large\n"
+    )
+    assert record.read_bytes() == before
+
+
+def test_what_is_logged_is_one_line_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("pdp.pep")
+    with brief_log():
+        log.info("nothing to worry about")
+        log.critical("the outcome is unknown")
+        try:
+            dict[str, int]()["a\x1b[2J"]
+        except KeyError:
+            log.exception("a decision failed, which is a DENY")
+    assert capsys.readouterr().err == (
+        "error: the outcome is unknown\n"
+        "error: a decision failed, which is a DENY: KeyError: 'a\\x1b[2J'\n"
+        "    hint: PDP_TRACEBACK=1 shows where it happened\n"
+    )
+
+
+def test_a_fault_of_its_own_is_said_so(tmp_path: Path) -> None:
+    written(tmp_path / "typer.py", "raise RuntimeError('broken\\x1b[2J')\n")
+    command = [sys.executable, "-m", "pdp", "opa", "path"]
+
+    def answered(**variables: str) -> tuple[int, str]:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT,
+            env=environment(PYTHONPATH=str(tmp_path), **variables),
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    assert answered() == (
+        1,
+        (
+            "error: this is a fault of pdp itself: RuntimeError: broken\\x1b[2J\n"
+            "    hint: please report it; PDP_TRACEBACK=1 shows where it happened\n"
+        ),
+    )
+    code, shown = answered(PDP_TRACEBACK="1")
+    assert (code, shown.splitlines()[0]) == (1, "Traceback (most recent call last):")
 
 
 def test_an_interrupt_ends_it_in_silence(tmp_path: Path) -> None:

@@ -109,7 +109,17 @@ def test_the_json_of_an_evaluation(pep: Pep) -> None:
             {
                 "code": "limits.exceeded",
                 "message": "The amount is above what the subject may do without approval.",
-                "details": {"limit": "wire.auto_approved", "argument": "amount", "value": 47500},
+                "details": {
+                    "limit": "wire.auto_approved",
+                    "argument": "amount",
+                    "value": 47500,
+                    "approval": {
+                        "approvers": ["payments.approver"],
+                        "expires": "PT1H",
+                        "quorum": 1,
+                        "unless_within_limits": True,
+                    },
+                },
             }
         ],
         "obligations": [],

@@ -11,6 +11,7 @@ import sys
 from enum import IntEnum
 from typing import Final
 
+from pdp.cli.log import TRACEBACK, brief_log
 from pdp.cli.output import complain
 from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
 
@@ -59,15 +60,17 @@ def run(arguments: list[str]) -> int:
         return Exit.USAGE if isinstance(error, UsageError | BundleError) else Exit.FAILED
     except OSError as error:
         # Files that the user named have errors of their own; this is a full disk, or output that nobody takes.
-        what = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-        complain(f"error: the system refuses: {what}\n    hint: check disk space, and where the output goes")
+        what, hint = error.strerror, "check disk space, and where the output goes"
+        if error.filename:
+            what, hint = f"{what}: {error.filename}", "check its permissions, and those of the folders above it"
+        complain(f"error: the system refuses: {what}\n    hint: {hint}")
         return Exit.FAILED
     except Exception as error:
-        if os.environ.get("PDP_TRACEBACK"):
+        if os.environ.get(TRACEBACK):
             raise
         complain(
             f"error: this is a fault of pdp itself: {type(error).__name__}: {error}\n"
-            "    hint: please report it; PDP_TRACEBACK=1 shows where it happened"
+            f"    hint: please report it; {TRACEBACK}=1 shows where it happened"
         )
         return Exit.FAILED
     return code
@@ -77,7 +80,8 @@ def _command(arguments: list[str]) -> int:
     from pdp.cli.app import app  # noqa: PLC0415 - typer is imported where it is used
 
     try:
-        app(args=arguments, prog_name="pdp")
+        with brief_log():
+            app(args=arguments, prog_name="pdp")
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else Exit.OK if error.code is None else Exit.FAILED
     return Exit.OK

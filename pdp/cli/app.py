@@ -1,6 +1,7 @@
 """The tree of commands. Each command's work stands in a module of its own, imported when it is run."""
 
-# A command's options are its function's parameters, switches and all.
+# A command's options are its function's parameters, switches and all. `readable=False`: who reads a file says what is
+# wrong with it, better than typer can.
 # ruff: noqa: FBT001, FBT002, PLR0917
 
 from __future__ import annotations
@@ -30,20 +31,32 @@ app.add_typer(bundle_app, name="bundle")
 app.add_typer(opa_app, name="opa")
 
 EngineName = Literal["embedded", "sidecar"]
-ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The manifest, YAML or JSON; - for stdin.")]
+ManifestFile = Annotated[
+    Path, typer.Argument(metavar="MANIFEST", readable=False, help="The manifest, YAML or JSON; - for stdin.")
+]
 Manifest = Annotated[
-    Path, typer.Option("--manifest", "-m", metavar="FILE", help="The tool manifest, YAML or JSON; - for stdin.")
+    Path,
+    typer.Option(
+        "--manifest", "-m", metavar="FILE", readable=False, help="The tool manifest, YAML or JSON; - for stdin."
+    ),
 ]
 Governance = Annotated[
-    Path | None, typer.Option("--governance", "-g", metavar="FILE", help="The policy author's half of the manifest.")
+    Path | None,
+    typer.Option(
+        "--governance", "-g", metavar="FILE", readable=False, help="The policy author's half of the manifest."
+    ),
 ]
 Policies = Annotated[
     list[Path] | None,
-    typer.Option(metavar="DIR", help="A folder with concerns of your own, Rego; needs OPA. May be repeated."),
+    typer.Option(
+        metavar="DIR", readable=False, help="A folder with concerns of your own, Rego; needs OPA. May be repeated."
+    ),
 ]
 Data = Annotated[
     list[Path] | None,
-    typer.Option("--data", metavar="FILE", help="Data under directory or settings, JSON. May be repeated."),
+    typer.Option(
+        "--data", metavar="FILE", readable=False, help="Data under directory or settings, JSON. May be repeated."
+    ),
 ]
 OpaUrl = Annotated[
     str | None,
@@ -79,19 +92,22 @@ def decide(
     manifest: Manifest,
     session: Annotated[
         Path,
-        typer.Option("--session", "-s", metavar="FILE", help="Claims, facts and keys, YAML or JSON; - for stdin."),
+        typer.Option(
+            "--session", "-s", metavar="FILE", readable=False, help="Claims, facts and keys, YAML or JSON; - for stdin."
+        ),
     ],
     governance: Governance = None,
     data: Data = None,
     policies: Policies = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The bundle to decide by; the released baseline if absent."),
+        typer.Option(metavar="FILE", readable=False, help="The bundle to decide by; the released baseline if absent."),
     ] = None,
     engine: Annotated[EngineName, typer.Option(help="Who decides.")] = "embedded",
     opa_url: OpaUrl = None,
     audit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Append the audit event to this JSON Lines file.")
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="Append the audit event to this JSON Lines file."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -154,17 +170,25 @@ def manifest_export(
 
 @bundle_app.command("build")
 def bundle_build(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The bundle file to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", readable=False, help="The bundle file to write.")
+    ],
     policies: Policies = None,
     data: Data = None,
     manifest: Annotated[
         list[Path] | None,
-        typer.Option("--manifest", "-m", metavar="FILE", help="A manifest to decide for. May be repeated."),
+        typer.Option(
+            "--manifest", "-m", metavar="FILE", readable=False, help="A manifest to decide for. May be repeated."
+        ),
     ] = None,
     governance: Annotated[
         list[Path] | None,
         typer.Option(
-            "--governance", "-g", metavar="FILE", help="The governance of the manifest at the same place in the line."
+            "--governance",
+            "-g",
+            metavar="FILE",
+            readable=False,
+            help="The governance of the manifest at the same place in the line.",
         ),
     ] = None,
     release: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import canonical, digest
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from pdp.proposal import Proposal
     from pdp.session import Session
 
-_VOLATILE: Final = ("time", "run_id", "request_id", "call_digest", "approval")
+_VOLATILE: Final = frozenset(("time", "run_id", "request_id", "call_digest", "approval"))
 
 
 class MappingError(PdpError):
@@ -61,8 +60,7 @@ def build_request(
     if session.agent is not None:
         context["agent"] = session.agent
     request = Request(session.subject, tool.action, _resource(tool, arguments, variables), context)
-    # The digest is made before what it leaves out is put in.
-    context["call_digest"] = digest(canonical(request.as_json()))
+    context["call_digest"] = call_digest(request)
     context["time"] = session.time or to_seconds(now)
     context["run_id"] = session.run_id
     context["request_id"] = request_id
@@ -72,8 +70,10 @@ def build_request(
 
 def call_digest(request: Request) -> str:
     """Return the digest that an approval is bound to: all of the request but time, request ids and approval."""
-    context = {name: value for name, value in request.context.items() if name not in _VOLATILE}
-    return digest(canonical(replace(request, context=context).as_json()))
+    whole = request.as_json()
+    if not _VOLATILE.isdisjoint(request.context):
+        whole["context"] = {name: value for name, value in request.context.items() if name not in _VOLATILE}
+    return digest(canonical(whole))
 
 
 def _resource(tool: CompiledTool, arguments: Mapping[str, Any], variables: Mapping[str, Any]) -> Entity:

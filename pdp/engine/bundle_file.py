@@ -281,6 +281,9 @@ def _data(content: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
             )
         if not isinstance(value, dict):
             raise BundleError(f"data.json: {root} is not an object", hint=_REBUILD)
+    for name, document in data.get("manifests", {}).items():
+        if name != digest(canonical(document)):
+            raise BundleError(f"data.json: manifest {name:.80} is another one than its digest names", hint=_REBUILD)
     if canonical(data.get("config", {}).get("bundle")) != canonical(identity):
         raise BundleError("data.json: config.bundle is not the revision and release of .manifest", hint=_REBUILD)
     return data

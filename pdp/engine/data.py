@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.canonical import JsonValueError, check_json, parse_json
+from pdp.canonical import JsonValueError, canonical, check_json, digest, parse_json
 from pdp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,8 +94,12 @@ def merged_data(
                 check_json(document)
             except JsonValueError as error:
                 raise UsageError(f"manifest {name}: {error}") from error
-            if known.setdefault(name, document) != document:
-                raise UsageError(f"manifest {name}: the bundle has another one of this digest")
+            if name != digest(canonical(document)):
+                raise UsageError(
+                    f"manifest {name}: the document is another one than its digest names",
+                    hint="give what `effective_manifest` made: its `digest` and its `document`",
+                )
+            known[name] = document
         merged["manifests"] = known
     return merged
 

@@ -75,6 +75,28 @@ _refusals contains _malformed(concern) if {
 	not reason.well_formed(item, concern)
 }
 
+_refusals contains _malformed(concern) if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].obligations
+	not _fulfillable(item)
+}
+
+_refusals contains _malformed(concern) if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].obligations
+	not _fulfillable(item)
+}
+
+_fulfillable(obligation) if {
+	is_object(obligation)
+	is_string(obligation.id)
+	obligation.on in ["ALLOW", "DENY", "STEP_UP"]
+	is_object(obligation.parameters)
+	count(obligation) == 3
+}
+
 # METADATA
 # title: Concern not loaded
 # description: A concern that the configuration requires is not in the bundle.
@@ -170,7 +192,7 @@ _nothing_allows := reason.new(rego.metadata.rule(), {})
 
 # METADATA
 # title: Reason malformed
-# description: A concern denied or stepped up with something that is not a reason of its own.
+# description: A concern found something that is no reason of its own, or no obligation.
 # custom:
 #   code: decision.reason_malformed
 _malformed(concern) := reason.new(rego.metadata.rule(), {"concern": concern})
@@ -178,13 +200,17 @@ _malformed(concern) := reason.new(rego.metadata.rule(), {"concern": concern})
 # Obligations name the verdict that they belong to; those of other verdicts are dropped.
 _obligations contains obligation if {
 	shape.valid
-	some obligation in data.authz.concerns[_].obligations
+	some concern
+	some obligation in data.authz.concerns[concern].obligations
+	_fulfillable(obligation)
 	obligation.on == _verdict
 }
 
 _obligations contains obligation if {
 	shape.valid
-	some obligation in data.custom.concerns[_].obligations
+	some concern
+	some obligation in data.custom.concerns[concern].obligations
+	_fulfillable(obligation)
 	obligation.on == _verdict
 }
 

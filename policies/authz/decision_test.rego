@@ -96,6 +96,41 @@ _cases := {
 		"custom": {"mine": {"step_up": {{"code": "mine.x"}}}},
 		"verdict": "DENY", "codes": {"decision.reason_malformed"}, "obligations": set(),
 	},
+	"an obligation that is none denies": {
+		"ours": {"effects": _effects},
+		"custom": {"mine": {"obligations": {{"id": "redact", "parameters": {}}}}},
+		"verdict": "DENY", "codes": {"decision.reason_malformed"}, "obligations": set(),
+	},
+	"an obligation for no verdict denies": {
+		"ours": {"effects": object.union(_effects, {"obligations": {{"id": "x", "on": "allow", "parameters": {}}}})},
+		"custom": {},
+		"verdict": "DENY", "codes": {"decision.reason_malformed"}, "obligations": set(),
+	},
+	"an obligation with more than its fields denies": {
+		"ours": {"effects": _effects},
+		"custom": {"mine": {"obligations": {"mask", {"id": "x", "on": "ALLOW", "parameters": {}, "unless": true}}}},
+		"verdict": "DENY", "codes": {"decision.reason_malformed"}, "obligations": set(),
+	},
+	"a user's obligation": {
+		"ours": {"effects": _effects},
+		"custom": {"mine": {"obligations": {{"id": "redact", "on": "ALLOW", "parameters": {"n": 1}}}}},
+		"verdict": "ALLOW", "codes": {"effects.gate_satisfied"}, "obligations": {"redact"},
+	},
+	"a grant of another concern's code grants nothing": {
+		"ours": {"effects": {"allow": {object.union(_grant(["scope"]), {"code": "risk.acceptable"})}}},
+		"custom": {},
+		"verdict": "DENY", "codes": {"decision.nothing_allows"}, "obligations": set(),
+	},
+	"our own malformed step-up denies": {
+		"ours": {"effects": _effects, "limits": {"step_up": {{"code": "limits.exceeded"}}}},
+		"custom": {},
+		"verdict": "DENY", "codes": {"decision.reason_malformed"}, "obligations": set(),
+	},
+	"a user's malformed step-up denies": {
+		"ours": {"effects": _effects},
+		"custom": {"mine": {"step_up": {"yours.x"}}},
+		"verdict": "DENY", "codes": {"decision.reason_malformed"}, "obligations": set(),
+	},
 	"a required concern is not there": {
 		"ours": {"risk": {"allow": {_reason("risk.acceptable")}}},
 		"custom": {},
@@ -159,7 +194,7 @@ test_malformed_names_the_concern if {
 # The request is not passed on to concerns that could misread it.
 test_invalid_request if {
 	decision := authz.decision with data.authz.concerns as {"effects": _effects, "scopes": {"deny": {"bad"}}}
-		with data.custom.concerns as {"mine": {"step_up": {1}, "obligations": {{"on": "DENY"}}}}
+		with data.custom.concerns as {"mine": {"step_up": {1}, "obligations": {{"id": "x", "on": "DENY", "parameters": {}}}}}
 		with data.config as {"required_concerns": ["absent"]}
 		with input as {}
 

@@ -20,6 +20,10 @@ _cases := {
 		"patch": [], "entry": {"approval": _unless(false)},
 		"step_up": _required(_unless(false)),
 	},
+	"only true excuses": {
+		"patch": [], "entry": {"approval": _unless("yes")},
+		"step_up": _required(_unless("yes")),
+	},
 	"a limited argument that is invalid excuses nothing": {
 		"patch": _amount("20000"), "entry": {},
 		"step_up": _required(fixture.entry.approval),

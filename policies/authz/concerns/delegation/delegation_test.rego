@@ -36,6 +36,10 @@ _cases := {
 		"patch": [_act({"sub": "agent:outer", "act": {"sub": "agent:inner"}})], "entry": {},
 		"deny": (_exceeds("agent:outer", ["scopes"]) | _exceeds("agent:inner", ["scopes"])),
 	},
+	"as far down as the fourth": {
+		"patch": [_act(_payments({"act": _payments({"act": _payments({"act": {"sub": "agent:fourth"}})})}))], "entry": {},
+		"deny": _exceeds("agent:fourth", ["scopes"]),
+	},
 	"clearances where the agent states none": {
 		"patch": [_act(_payments({})), _marked(["pii"])], "entry": {"markings": ["pii"]},
 		"deny": set(),

@@ -68,6 +68,10 @@ _cases := {
 		"patch": [], "entry": {"effect_class": "commit-high"}, "without": [],
 		"allow": _granted("commit-high", ["scope", "policy"]), "deny": set(),
 	},
+	"a commit that calls itself an extraction keeps its own gate": {
+		"patch": [], "entry": {"effect_class": "commit-low", "pattern": "extraction"}, "without": [],
+		"allow": _granted("commit-low", ["scope", "policy"]), "deny": set(),
+	},
 	"a class nobody knows": {
 		"patch": [], "entry": {"effect_class": "teleport"}, "without": [],
 		"allow": set(), "deny": {["effects.unknown", {"effect_class": "teleport"}]},

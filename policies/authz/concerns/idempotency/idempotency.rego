@@ -14,7 +14,7 @@ import data.authz.lib.reason
 # custom:
 #   code: idempotency.key_missing
 deny contains reason.new(rego.metadata.rule(), {}) if {
-	manifest.entry.idempotency.required != false
+	manifest.entry.idempotency.required
 	not _keyed
 }
 

@@ -16,10 +16,6 @@ _cases := {
 	"null": {"patch": _key(null), "entry": {}, "deny": _missing},
 	"empty": {"patch": _key(""), "entry": {}, "deny": _missing},
 	"not required": {"patch": _key(null), "entry": {"idempotency": {"required": false}}, "deny": set()},
-	"mistyped requirements require": {
-		"patch": _key(null), "entry": {"idempotency": {"required": "no"}},
-		"deny": _missing,
-	},
 }
 
 test_idempotency[name] if {

@@ -6,6 +6,7 @@
 package authz.concerns.limits
 
 import data.authz.lib.limits
+import data.authz.lib.manifest
 import data.authz.lib.reason
 
 # METADATA
@@ -13,7 +14,9 @@ import data.authz.lib.reason
 # description: The amount is above what the subject may do without approval.
 # custom:
 #   code: limits.exceeded
-step_up contains reason.new(rego.metadata.rule(), exceeded) if some exceeded in limits.exceeded
+step_up contains reason.new(rego.metadata.rule(), object.union(exceeded, {"approval": _approval})) if {
+	some exceeded in limits.exceeded
+}
 
 # METADATA
 # title: Limited argument invalid
@@ -23,3 +26,6 @@ step_up contains reason.new(rego.metadata.rule(), exceeded) if some exceeded in 
 deny contains reason.new(rego.metadata.rule(), {"limit": limit.limit, "argument": limit.argument}) if {
 	some limit in limits.invalid
 }
+
+# Who may approve, for whoever has to ask them.
+_approval := object.get(manifest.entry, "approval", {})

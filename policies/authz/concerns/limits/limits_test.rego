@@ -11,7 +11,7 @@ _act(limits) := {
 	"value": object.union({"sub": "agent:payments", "scopes": []}, limits),
 }
 
-_exceeded(value) := {["limits.exceeded", {"limit": "wire.auto_approved", "argument": "amount", "value": value}]}
+_exceeded(value) := {["limits.exceeded", {"limit": "wire.auto_approved", "argument": "amount", "value": value, "approval": fixture.entry.approval}]}
 
 _invalid := {["limits.invalid", {"limit": "wire.auto_approved", "argument": "amount"}]}
 
@@ -80,6 +80,7 @@ test_each_limit_counts if {
 		"limit": "wire.daily",
 		"argument": "amount",
 		"value": 20000,
+		"approval": fixture.entry.approval,
 	}]}
 	fixture.brief(found.deny) == {["limits.invalid", {"limit": "wire.fee", "argument": "fee"}]}
 }

@@ -1,0 +1,46 @@
+package authz.lib.manifest_test
+
+import data.authz.lib.fixture_test as fixture
+import data.authz.lib.manifest
+
+# Each field of an entry, and what it must not be.
+_wrong := {
+	"scopes": [null, "a", true, {}, 0],
+	"limits": [
+		null, "s", {}, true, ["s"], [null], [{"limit": "l"}], [{"argument": "amount"}],
+		[{"limit": 1, "argument": "amount"}],
+	],
+	"idempotency": [null, true, [], {"required": "no"}, {"required": null}],
+	"provenance": [null, true, [], {"required": "s"}, {"required": true}],
+	"markings": [null, "s", {}, true],
+	"purposes": [null, "s", {}, true],
+	"release": [null, "passed", [], true],
+}
+
+test_entry if manifest.entry == fixture.entry with input as fixture.request
+	with data.manifests as fixture.manifests({}, [])
+
+test_an_entry_of_a_wrong_type_is_none[name] if {
+	some field, values in _wrong
+	some value in values
+	name := sprintf("%s: %s", [field, json.marshal(value)])
+	not manifest.entry with input as fixture.request with data.manifests as fixture.manifests({field: value}, [])
+}
+
+test_an_entry_that_lacks_what_all_have_is_none[field] if {
+	some field in ["scopes", "limits", "idempotency", "provenance"]
+	not manifest.entry with input as fixture.request with data.manifests as fixture.manifests({}, [field])
+}
+
+test_agents_of_a_wrong_type_are_no_manifest[name] if {
+	some value in [null, false, "a", []]
+	name := json.marshal(value)
+	not manifest.manifest with input as fixture.request
+		with data.manifests as {fixture.digest: {"manifest_version": "2026.07.1", "tools": {}, "agents": value}}
+}
+
+test_something_else_is_no_manifest[name] if {
+	some value in [null, "x", 1, true, []]
+	name := json.marshal(value)
+	not manifest.manifest with input as fixture.request with data.manifests as {fixture.digest: value}
+}
