@@ -50,10 +50,9 @@ def _tools() -> dict[str, Any]:
                     entry |= {"markings": ["pii"], "purposes": ["care"], "pattern": "extraction"}
                 if variant == 2:
                     entry |= {"release": {"gate": "passed", "drift": "ok"}, "purposes": []}
-                if variant == 0 and effect in _SPOILED:
-                    entry |= _SPOILED[effect]
                 if variant == 3:
                     entry |= {"release": {"gate": "failed", "drift": "ok"}, "markings": []}
+                    entry |= _SPOILED.get(effect, {})
                 tools[name] = entry
     return tools
 

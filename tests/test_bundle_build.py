@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from pdp.bundle.build import baseline_policies_path, build_bundle
-from pdp.canonical import canonical
+from pdp.canonical import canonical, digest
 from pdp.engine.bundle_file import Bundle, read_bundle
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
@@ -83,12 +83,13 @@ _other := "transfer"
 def test_a_bundle_holds_the_policies_their_module_and_the_data(opa: Path, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "more.json").write_text('{"settings": {"known": ["look"]}, "directory": {"corpora": {"c": 1}}}')
 
-    bundle = build(opa, tiny, release=5, data=[tmp_path / "more.json"], manifests={"sha256:m": {"tools": {}}})
+    manifests: dict[str, Any] = {digest(canonical({"tools": {}})): {"tools": {}}}
+    bundle = build(opa, tiny, release=5, data=[tmp_path / "more.json"], manifests=manifests)
 
     assert bundle.data == {
         "config": {"required_concerns": ["known"], "bundle": {"revision": bundle.revision, "release": 5}},
         "directory": {"corpora": {"c": 1}},
-        "manifests": {"sha256:m": {"tools": {}}},
+        "manifests": manifests,
         "settings": {"known": ["look"]},
     }
     assert bundle.modules == {

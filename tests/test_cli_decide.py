@@ -32,7 +32,12 @@ GATE = {
 EXCEEDED = {
     "code": "limits.exceeded",
     "message": "The amount is above what the subject may do without approval.",
-    "details": {"argument": "amount", "limit": "wire.auto_approved", "value": 47500},
+    "details": {
+        "approval": {"approvers": ["payments.approver"], "expires": "PT1H", "quorum": 1, "unless_within_limits": True},
+        "argument": "amount",
+        "limit": "wire.auto_approved",
+        "value": 47500,
+    },
 }
 NOT_CLEAR = {
     "code": "sanctions.not_clear",
@@ -208,7 +213,8 @@ TEXTS = [
         3,
         "STEP_UP  initiate_wire\n"
         "  limits.exceeded  The amount is above what the subject may do without approval.\n"
-        '      {"argument":"amount","limit":"wire.auto_approved","value":47500}\n'
+        '      {"approval":{"approvers":["payments.approver"],"expires":"PT1H","quorum":1,"unless_within_limits":true},'
+        '"argument":"amount","limit":"wire.auto_approved","value":47500}\n'
         "  a person must approve first; this command opens no approval\n"
         "  manifest 2026.07.1, policy release N, request ID\n",
         id="step up",

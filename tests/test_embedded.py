@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdp.canonical import canonical
+from pdp.canonical import canonical, digest
 from pdp.decision import Decision, Reason, Verdict
 from pdp.engine.bundle_file import Bundle, pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
@@ -23,6 +23,8 @@ from tests.probe_policy import body, by_hand, compile_probes
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+NAMED, WITH_TOOLS = digest(canonical({})), digest(canonical({"tools": {}}))
 
 
 def bundle_of(wasm: bytes, **data: Any) -> Bundle:
@@ -271,25 +273,27 @@ def test_data_that_is_not_admitted_is_refused(bundle: Bundle, data: Any, message
 
 
 def test_data_is_merged_key_by_key() -> None:
-    base = {"config": {"a": 1}, "settings": {"kept": 1, "deep": {"kept": 2, "over": [1, 2]}}, "manifests": {"m1": {}}}
+    base = {"config": {"a": 1}, "settings": {"kept": 1, "deep": {"kept": 2, "over": [1, 2]}}, "manifests": {NAMED: {}}}
 
     merged = merged_data(
-        base, manifests={"m2": {"tools": {}}}, data={"settings": {"deep": {"over": [3]}, "new": None}, "directory": {}}
+        base,
+        manifests={WITH_TOOLS: {"tools": {}}},
+        data={"settings": {"deep": {"over": [3]}, "new": None}, "directory": {}},
     )
 
     assert merged == {
         "config": {"a": 1},
         "settings": {"kept": 1, "deep": {"kept": 2, "over": [3]}, "new": None},
-        "manifests": {"m1": {}, "m2": {"tools": {}}},
+        "manifests": {NAMED: {}, WITH_TOOLS: {"tools": {}}},
         "directory": {},
     }
-    assert base["manifests"] == {"m1": {}}
+    assert base["manifests"] == {NAMED: {}}
 
 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"tools": {"x": {}}}, "manifest m1: the bundle has another one of this digest"),
+        ({"tools": {"x": {}}}, "manifest m1: the document is another one than its digest names"),
         ([], "manifest m1: not an object"),
         ({"limit": 2**53}, "manifest m1: limit: number beyond 2^53-1"),
     ],
@@ -358,7 +362,9 @@ def test_limits_out_of_range_are_refused(limits: Any, message: str) -> None:
 def test_ten_thousand_tools_are_held_beside_the_memory_limit(bundle: Bundle) -> None:
     tools = {f"tool_{count}": {"scopes": [f"scope.{count}"], "limits": [{"limit": "x"}]} for count in range(10_000)}
 
-    with EmbeddedEngine(bundle, manifests={"m": {"tools": tools}}, memory_limit=1024 * 1024) as engine:
+    document = {"tools": tools}
+
+    with EmbeddedEngine(bundle, manifests={digest(canonical(document)): document}, memory_limit=1024 * 1024) as engine:
         decided = engine.decide(request("echo"))
 
     assert decided == echoed(bundle, decided)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from pdp.canonical import canonical, digest
 from pdp.engine.address import parse_address
 from pdp.engine.bundle_file import pack_bundle, read_bundle
 from pdp.engine.connections import Connections
@@ -188,6 +189,10 @@ def test_on_a_unix_socket_only_the_user_can_ask(opa: Path) -> None:
 # --- what it decides by
 
 
+def digest_of(name: str) -> str:
+    return digest(canonical({name: 1}))
+
+
 def bundle(tmp_path: Path) -> Path:
     module = (
         "package authz\n\n"
@@ -200,7 +205,11 @@ def bundle(tmp_path: Path) -> Path:
         pack_bundle(
             release=7,
             wasm=b"\0asm, which OPA is not to see",
-            data={"config": {"a": 1}, "settings": {"b": 1, "c": 1}, "manifests": {"sha256:a": {}}},
+            data={
+                "config": {"a": 1},
+                "settings": {"b": 1, "c": 1},
+                "manifests": {digest_of("a"): {"a": 1}},
+            },
             modules={"authz/decision.rego": module},
         )
     )
@@ -210,11 +219,15 @@ def bundle(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP"])
 def test_a_bundle_with_manifests_and_data_beside_it_decides(opa: Path, tmp_path: Path, tcp: bool) -> None:
     file = bundle(tmp_path)
-    local = LocalOpa(opa, bundle=file, manifests={"sha256:b": {}}, data={"settings": {"c": 2}}, tcp=tcp)
+    local = LocalOpa(opa, bundle=file, manifests={digest_of("b"): {"b": 1}}, data={"settings": {"c": 2}}, tcp=tcp)
     with local, SidecarEngine(local.url, token=local.token) as engine:
         decision = engine.decide_body(b"{}")
 
-    details = {"config": 1, "settings": {"b": 1, "c": 2}, "manifests": ["sha256:a", "sha256:b"]}
+    details = {
+        "config": 1,
+        "settings": {"b": 1, "c": 2},
+        "manifests": sorted(digest_of(name) for name in "ab"),
+    }
     assert outcome(decision) == ("DENY", [("x.y", "", details)])
     assert (decision.bundle_revision, decision.release) == (read_bundle(file).revision, 7)
 

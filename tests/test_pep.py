@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-from pdp import Evaluation, MemoryAudit, Pep, ToolDeniedError, ToolFailedError, Verdict
+from pdp import Evaluation, MemoryAudit, Pep, Verdict
 from pdp.audit import AuditEvent, verify_chain
 from pdp.canonical import canonical
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.engine.protocol import Engine
-from pdp.errors import AuditError, EngineTimeoutError, UsageError
+from pdp.errors import AuditError, EngineTimeoutError
 from tests import payments
 from tests.payments import session, wire
 
@@ -171,7 +170,7 @@ def test_a_decision_is_recorded_with_who_what_and_why(pep: Pep) -> None:
         "run_id": "run-1", "subject": "officer-123", "agent": "agent:payments", "tool": "initiate_wire",
         "manifest_version": "2026.07.1", "manifest_digest": pep.manifest.digest, "status": "rejected",
         "rejection": "POLICY_VIOLATION", "verdict": "STEP_UP", "codes": ["limits.exceeded"],
-        "idempotency_key": "idm-4a2b", "approval_id": None, "outcome": None, "result_digest": None,
+        "idempotency_key": "idm-4a2b", "approval_id": None, "outcome": "not_executed", "result_digest": None,
         "error_code": None, "duration_ms": None,
         "arguments_digest": pep.audit.digest(canonical(payments.ARGUMENTS)),
     }  # fmt: skip
@@ -498,139 +497,6 @@ def test_a_decision_interrupted_on_its_way_is_recorded(hub: Hub) -> None:
         pep.call(wire(amount=20000), session())
 
     assert [event["codes"] for event in events(pep)] == [["pep.internal_error"]]
-
-
-def guarded(pep: Pep) -> Any:
-    @pep.tool
-    def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str = "INV-1") -> str:
-        """Wire money."""
-        return f"{amount} to {beneficiary_id} from {source_account} for {reference}"
-
-    return initiate_wire
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        pytest.param(("b", 47500, "a"), {}, id="positional"),
-        pytest.param((), {"beneficiary_id": "b", "amount": 47500, "source_account": "a"}, id="by name"),
-        pytest.param(("b",), {"source_account": "a", "amount": 47500}, id="mixed"),
-    ],
-)
-def test_no_way_of_calling_a_guarded_function_escapes(pep: Pep, args: Any, kwargs: Any) -> None:
-    initiate_wire = guarded(pep)
-    with pep.using(session()), pytest.raises(ToolDeniedError) as caught:
-        initiate_wire(*args, **kwargs)
-
-    assert caught.value.evaluation.codes == ("limits.exceeded",)
-    assert caught.value.evaluation.request is not None
-    assert caught.value.evaluation.request["context"]["arguments"] == {
-        "beneficiary_id": "b", "amount": 47500, "source_account": "a", "reference": "INV-1",
-    }  # fmt: skip
-
-
-def test_a_guarded_function_returns_what_it_returns(pep: Pep) -> None:
-    initiate_wire = guarded(pep)
-    with pep.using(session()):
-        assert initiate_wire("b", 20000, "a", reference="r") == "20000 to b from a for r"
-
-
-def test_a_guarded_function_looks_like_the_function_and_does_not_expose_it(pep: Pep) -> None:
-    initiate_wire = guarded(pep)
-
-    assert (initiate_wire.__name__, initiate_wire.__doc__) == ("initiate_wire", "Wire money.")
-    assert list(inspect.signature(initiate_wire).parameters) == [
-        "beneficiary_id", "amount", "source_account", "reference",
-    ]  # fmt: skip
-    assert not hasattr(initiate_wire, "__wrapped__")
-
-
-def test_without_a_session_a_guarded_function_is_denied(pep: Pep) -> None:
-    initiate_wire = guarded(pep)
-    with pytest.raises(ToolDeniedError) as caught:
-        initiate_wire("b", 20000, "a")
-
-    assert caught.value.evaluation.codes == ("decision.request_invalid",)
-
-
-def test_a_session_ends_with_its_block(pep: Pep) -> None:
-    initiate_wire = guarded(pep)
-    with pep.using(session()):
-        pass
-    with pytest.raises(ToolDeniedError):
-        initiate_wire("b", 20000, "a")
-
-
-def test_a_guarded_function_that_fails_says_how(pep: Pep) -> None:
-    @pep.tool
-    def validate_payment(beneficiary_id: str, amount: float, source_account: str, reference: str) -> None:
-        raise ValueError(f"no {beneficiary_id}")
-
-    with pep.using(session()), pytest.raises(ToolFailedError, match=r"^TOOL_EXECUTION_FAILED: no b$") as caught:
-        validate_payment("b", 1, "a", "r")
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
-async def test_a_guarded_coroutine_function(pep: Pep) -> None:
-    @pep.tool
-    async def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> float:
-        await asyncio.sleep(0)
-        return amount
-
-    assert inspect.iscoroutinefunction(initiate_wire)
-    with pep.using(session()):
-        assert await initiate_wire("b", 20000, "a", "r") == 20000
-        with pytest.raises(ToolDeniedError):
-            await initiate_wire("b", 47500, "a", "r")
-
-
-def test_a_wrong_call_is_pythons_own_error(pep: Pep) -> None:
-    initiate_wire = guarded(pep)
-    with pep.using(session()), pytest.raises(TypeError, match="missing a required argument: 'amount'"):
-        initiate_wire("b")
-
-
-def test_a_default_of_none_is_left_out(pep: Pep) -> None:
-    @pep.tool
-    def lookup_beneficiary(payee_name: str, invoice_ref: str | None = None) -> None:
-        """The schema requires invoice_ref."""
-
-    with pep.using(session()), pytest.raises(ToolDeniedError, match=r'"invoice_ref" is a required property'):
-        lookup_beneficiary("Acme")
-
-
-def test_an_argument_that_is_no_json_is_rejected(pep: Pep) -> None:
-    initiate_wire = guarded(pep)
-    with (
-        pep.using(session()),
-        pytest.raises(ToolDeniedError, match=r"arguments\.amount: complex is not a type of JSON"),
-    ):
-        initiate_wire("b", 1j, "a")
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "message"),
-    [
-        pytest.param("shell_exec", "a", "shell_exec is not a tool of manifest 2026.07.1", id="no such tool"),
-        pytest.param("lookup_beneficiary", "*args", "*args has no names to decide upon", id="variadic"),
-        pytest.param("lookup_beneficiary", "**kwargs", "*kwargs has no names to decide upon", id="variadic keywords"),
-        pytest.param(
-            "lookup_beneficiary", "payee_name, /, invoice_ref", "payee_name is positional only", id="positional"
-        ),
-        pytest.param(
-            "lookup_beneficiary", "payee_name, invoice_ref, debug=0", "the schema has no argument debug", id="more"
-        ),
-        pytest.param("lookup_beneficiary", "payee_name", "the function has no parameter invoice_ref", id="less"),
-    ],
-)
-def test_a_function_that_cannot_stand_for_a_tool_is_refused(pep: Pep, name: str, parameters: str, message: str) -> None:
-    namespace: dict[str, Any] = {}
-    exec(f"def {name}({parameters}): pass", namespace)  # noqa: S102 - the simplest way to vary a signature
-
-    with pytest.raises(UsageError) as caught:
-        pep.tool(namespace[name])
-
-    assert message in str(caught.value)
 
 
 def test_from_files_decides_by_the_released_baseline() -> None:
