@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from pdp.audit import GENESIS, AuditEvent, AuditLog, FileAudit, MemoryAudit, verify_chain
@@ -42,14 +41,14 @@ def test_events_are_chained_from_the_first() -> None:
     first, second, third = log.events
     assert [each["seq"] for each in log.events] == [0, 1, 2]
     assert (first["prev_hash"], second["prev_hash"], third["prev_hash"]) == (GENESIS, first["hash"], second["hash"])
-    assert verify_chain([orjson.dumps(each) for each in log.events]) == 3
+    assert verify_chain(list(log._lines)) == 3
 
 
 def lines_of(count: int) -> list[bytes]:
     log = MemoryAudit()
     for number in range(count):
         log.append(event(number))
-    return [orjson.dumps(each) for each in log.events]
+    return list(log._lines)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +78,16 @@ def lines_of(count: int) -> list[bytes]:
             lambda lines: lines[1:],
             "audit line 1: events before it were left out, put in or moved",
             id="head cut off",
+        ),
+        pytest.param(
+            lambda lines: [lines[0], b'{"verdict":"ALLOW",' + lines[1][1:], lines[2]],
+            "audit line 2: not an event",
+            id="a second value of a key",
+        ),
+        pytest.param(
+            lambda lines: [lines[0], lines[1].replace(b'":', b'": ', 1), lines[2]],
+            "audit line 2: the hash does not match",
+            id="another blank",
         ),
         pytest.param(lambda lines: [lines[0], b"{"], "audit line 2: not an event", id="not JSON"),
         pytest.param(lambda lines: [lines[0], b"[]"], "audit line 2: not an event", id="not an object"),
@@ -199,6 +208,72 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_file_that_was_cut_is_not_continued(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = FileAudit(path)
+    for number in range(3):
+        log.append(event(number))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept]))
+
+    with pytest.raises(AuditError, match="has lost events: it is shorter than this process has seen it"):
+        log.append(event())
+    log.close()
+
+
+def test_a_written_part_of_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = FileAudit(path)
+    log.append(event())
+    whole = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, data: whole(file, data[:10]))
+        with pytest.raises(AuditError, match="cannot be written: no space left"):
+            log.append(event())
+    log.append(event())
+    log.close()
+
+    assert verify_chain(path.read_bytes().splitlines()) == 2
+
+
+def test_an_event_that_could_not_be_continued_after_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = FileAudit(path)
+    with pytest.raises(AuditError, match="is too large to be continued after"):
+        log.append(event(tool_call_id="x" * 2_000_000))
+    log.append(event())
+    log.close()
+
+    again = FileAudit(path)
+    again.append(event())
+    again.close()
+    assert verify_chain(path.read_bytes().splitlines()) == 2
+
+
+_FORKING = """
+import os, sys
+from pathlib import Path
+from pdp.audit import AuditEvent, FileAudit
+log = FileAudit(Path(sys.argv[1]))
+children = []
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        for _ in range(300):
+            log.append(AuditEvent(time="t", type="x"))
+        os._exit(0)
+    children.append(child)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
+def test_forked_processes_share_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    subprocess.run([sys.executable, "-c", _FORKING, str(path)], check=True, timeout=120)
+
+    assert verify_chain(path.read_bytes().splitlines()) == 900
+
+
 def test_an_event_that_is_no_json_is_refused_and_leaves_the_chain_whole() -> None:
     log = MemoryAudit()
     with pytest.raises(AuditError, match="audit event cannot be written"):
@@ -206,4 +281,4 @@ def test_an_event_that_is_no_json_is_refused_and_leaves_the_chain_whole() -> Non
     log.append(event())
 
     assert isinstance(log, AuditLog)
-    assert verify_chain([orjson.dumps(each) for each in log.events]) == 1
+    assert verify_chain(list(log._lines)) == 1

@@ -42,6 +42,7 @@ def test_canonical_is_rfc_8785(value: Any) -> None:
             {"a": 47500.0, "v": "2026.07.1"}, b'{"a":47500,"v":"2026.07.1"}', id="integral float in an object"
         ),
         pytest.param([1.0, -0.0, 1e-7], b"[1,0,1e-7]", id="integral floats in a list"),
+        pytest.param({"a": 1.5e-6}, b'{"a":0.0000015}', id="no exponent before 1e-7"),
         pytest.param({"v": "1.0,2.0"}, b'{"v":"1.0,2.0"}', id="the same in a text"),
         pytest.param({"\ue000": 1, "\U00010000": 2}, '{"\U00010000":2,"\ue000":1}'.encode(), id="UTF-16 order"),
     ],

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,16 +38,20 @@ def answers(port: int, method: str, path: str, body: str = "", token: str = TOKE
         connection.close()
 
 
-@pytest.fixture(scope="module")
-def port(opa: Path) -> Iterator[int]:
+def started(opa: Path, chosen: int) -> subprocess.Popen[bytes]:
     """OPA with the very arguments of the compose file; only address and folders are this machine's."""
     service = COMPOSE["services"]["opa"]
-    chosen = free_port()
     folders = dict(volume.split(":")[1::-1] for volume in service["volumes"])
     command = [argument.replace("0.0.0.0:8181", f"127.0.0.1:{chosen}") for argument in service["command"]]
     for inside, outside in folders.items():
         command = [argument.replace(inside, str(payments.ROOT / outside)) for argument in command]
-    process = subprocess.Popen([opa, *command], env={**os.environ, "PDP_OPA_TOKEN": TOKEN})
+    return subprocess.Popen([opa, *command], env={**os.environ, "PDP_OPA_TOKEN": TOKEN})
+
+
+@pytest.fixture(scope="module")
+def port(opa: Path) -> Iterator[int]:
+    chosen = free_port()
+    process = started(opa, chosen)
     try:
         deadline = time.monotonic() + 30
         while True:
@@ -77,6 +82,22 @@ def test_the_demo_runs_against_the_sidecar(port: int) -> None:
 
     assert (told.returncode, told.stderr) == (0, "")
     assert "called once" in told.stdout
+
+
+@pytest.mark.opa
+def test_the_demo_waits_for_a_sidecar_that_starts_later(opa: Path) -> None:
+    chosen = free_port()
+    running: list[subprocess.Popen[bytes]] = []
+    later = threading.Timer(1.0, lambda: running.append(started(opa, chosen)))
+    later.start()
+    try:
+        told = demo("--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{chosen}")
+    finally:
+        later.join()
+        running[0].terminate()
+        running[0].wait(timeout=30)
+
+    assert (told.returncode, told.stderr) == (0, "")
 
 
 @pytest.mark.opa

@@ -126,6 +126,57 @@ def test_a_tool_sees_its_callers_context(timeout: float | None) -> None:
         _who.reset(token)
 
 
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even that")
+
+
+class AsynchronousTool:
+    async def __call__(self, number: int) -> int:
+        return number * 2
+
+
+def returning_what_has_yet_to_run(number: int) -> Any:
+    return (each for each in range(number))
+
+
+def speechless(number: int) -> None:
+    raise SpeechlessError
+
+
+async def cancelling_itself(number: int) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        pytest.param(speechless, "SpeechlessError", id="an exception that cannot be shown"),
+        pytest.param(cancelling_itself, "CancelledError", id="a tool that cancels itself"),
+        pytest.param(
+            returning_what_has_yet_to_run,
+            "the tool returned something that has yet to run; make it an async function",
+            id="a generator",
+        ),
+    ],
+)
+def test_odd_ends_are_failures(function: Callable[..., Any], message: str, asynchronous: bool) -> None:
+    failure = executed(function, None, asynchronous).failure
+
+    assert failure is not None
+    assert failure.message == message
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_object_that_is_called_asynchronously(asynchronous: bool) -> None:
+    assert executed(AsynchronousTool(), None, asynchronous).result == 42
+
+
+async def test_a_coroutine_function_called_synchronously_inside_a_loop() -> None:
+    assert run(adouble, {"number": 21}, None).result == 42
+
+
 @pytest.mark.parametrize("timeout", [None, 30.0])
 def test_what_ends_the_program_is_not_a_failure_of_the_tool(timeout: float | None) -> None:
     def leaving() -> None:

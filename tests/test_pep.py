@@ -49,7 +49,7 @@ def pep(engine: EmbeddedEngine, hub: Hub) -> Pep:
 
 def events(pep: Pep) -> list[dict[str, Any]]:
     assert isinstance(pep.audit, MemoryAudit)
-    assert verify_chain([orjson.dumps(event) for event in pep.audit.events]) == len(pep.audit.events)
+    assert verify_chain(list(pep.audit._lines)) == len(pep.audit.events)
     return pep.audit.events
 
 
@@ -317,6 +317,43 @@ def test_a_release_lower_than_one_seen_is_stale() -> None:
 
     assert (stale.verdict, stale.codes) == (Verdict.DENY, ("bundle.stale",))
     assert pep.decide(wire(), session()).allowed
+
+
+def test_a_policy_without_a_release_is_stale_once_one_was_seen() -> None:
+    broken = Broken(answer(bundle=None))
+    pep = Pep(payments.effective(), broken)
+    assert pep.decide(wire(), session()).allowed
+
+    broken.failure = answer(bundle={"revision": "sha256:7", "release": 7})
+    assert pep.decide(wire(), session()).allowed
+    broken.failure = answer(bundle=None)
+
+    assert pep.decide(wire(), session()).codes == ("bundle.stale",)
+
+
+def test_what_a_caller_does_to_an_evaluation_changes_no_later_decision(pep: Pep) -> None:
+    who = session()
+    first = pep.decide(wire(), who).request
+    assert first is not None
+    first["subject"]["properties"]["limits"]["wire.auto_approved"] = 1_000_000
+    first["action"]["properties"]["manifest_digest"] = "x"
+
+    assert pep.decide(wire(), who).codes == ("limits.exceeded",)
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "x" * 2_000_000, "a\nb"])
+def test_no_text_of_the_model_keeps_a_call_out_of_the_audit(pep: Pep, odd: str) -> None:
+    evaluation = pep.decide({"tool": "shell_exec", "arguments": {}}, session(), tool_call_id=odd, step_name=odd)
+
+    assert evaluation.verdict is None
+    [event] = events(pep)
+    assert event["tool_call_id"] == odd[:256].encode(errors="backslashreplace").decode()
+
+
+def test_the_acting_agent_of_the_claims_is_recorded(pep: Pep) -> None:
+    pep.decide(wire(), session(claims={"sub": "x", "act": {"sub": "agent:payments"}}))
+
+    assert [event["agent"] for event in events(pep)] == ["agent:payments"]
 
 
 class FailingAudit(MemoryAudit):

@@ -22,7 +22,8 @@ def session(**claims: Any) -> Session:
         pytest.param({}, [], id="none"),
         pytest.param({"emts": {"b": True, "a": True}}, ["a", "b"], id="entitlements, sorted"),
         pytest.param({"emts": {"a": "true", "b": 1, "c": None, "d": False}}, [], id="only literal true counts"),
-        pytest.param({"scope": "b a b"}, ["a", "b"], id="scope"),
+        pytest.param({"scope": "b a  b"}, ["a", "b"], id="scope"),
+        pytest.param({"scope": "a\u00a0b"}, ["a\u00a0b"], id="only a blank parts scopes"),
         pytest.param({"scope": "b", "emts": {"a": True}}, ["a", "b"], id="both"),
         pytest.param({"scope": ["a"], "emts": ["a"]}, [], id="mistyped gives nothing"),
     ],
@@ -79,6 +80,21 @@ def test_no_subject_no_session(sub: Any) -> None:
             "session: time: Value error, is not a time such as 2026-07-01T10:00:00Z",
             id="time",
         ),
+        pytest.param(
+            {"claims": {}, "time": "2026-99-99T99:99:99Z"},
+            "session: time: Value error, is not a time such as 2026-07-01T10:00:00Z",
+            id="a time that is none",
+        ),
+        pytest.param(
+            {"claims": {}, "run_id": "\ud800"},
+            "session: run_id: Value error, value: lone surrogate in a string",
+            id="lone surrogate",
+        ),
+        pytest.param(
+            {"claims": {}, "request_id": "x" * 1025},
+            "session: request_id: Value error, has 1025 characters, at most 1024 are admitted",
+            id="too long",
+        ),
     ],
 )
 def test_a_faulty_session_is_refused(value: Any, message: str) -> None:
@@ -105,6 +121,16 @@ def test_changes_give_a_new_session() -> None:
     assert (after.facts, after.purpose, after.claims) == (
         {"sanctions_status": "clear"}, "payments.supplier", before.claims,
     )  # fmt: skip
+
+
+def test_a_copy_with_other_claims_has_another_subject() -> None:
+    before = session(emts={"a": True})
+    assert before.subject.properties == {"scopes": ["a"]}
+
+    after = before.model_copy(update={"claims": {"sub": "eve"}})
+
+    assert (after.subject.id, after.subject.properties) == ("eve", {"scopes": []})
+    assert after.variables["claims"] == {"sub": "eve"}
 
 
 def test_expressions_see_only_what_is_set() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import open_engine
 from pdp.cli.examples import packaged, tools_of
 from pdp.cli.files import read_session
+from pdp.engine.protocol import REQUEST_INVALID
 from pdp.manifest.loading import load_effective
 from pdp.pep import Pep
 
@@ -24,11 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdp.call import Evaluation
+    from pdp.engine.protocol import Engine
 
 _ONE_LINE: Final = 100
 """From this width on, in columns, each proposal stands on one line."""
 
 _PAYMENT = {"beneficiary_id": "bene-acme-441", "source_account": "acct-operating-4412", "reference": "INV-8842"}
+
+
+_PATIENCE: Final = 15.0
 
 
 class _Scene(NamedTuple):
@@ -79,6 +85,8 @@ def demo(engine: str, opa_url: str | None = None) -> int:
     }
     bundle = None if opa_url else packaged("bundles/payments.tar.gz")
     with open_engine(engine, {effective.digest: effective.document}, bundle=bundle, opa_url=opa_url) as opened:
+        if opa_url:
+            _wait_until_ready(opened)
         record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")
         with closing(FileAudit(record)) as log:
             pep = Pep(effective, opened, audit=log, tools=tools)
@@ -91,6 +99,14 @@ def demo(engine: str, opa_url: str | None = None) -> int:
             ]
     _print_story(engine, told, hub.wires, record)
     return Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in told) else Exit.FAILED
+
+
+def _wait_until_ready(engine: Engine) -> None:
+    """Wait, at most 15 seconds, until a sidecar that is just starting answers by its bundle."""
+    end = time.monotonic() + _PATIENCE
+    # Whatever decides refuses an empty request; nobody there, and no bundle yet, have codes of their own.
+    while engine.decide_body(b"{}").codes != (REQUEST_INVALID,) and time.monotonic() < end:
+        time.sleep(0.2)
 
 
 def _print_story(engine: str, told: list[tuple[_Scene, Evaluation]], wires: list[dict[str, Any]], record: Path) -> None:
