@@ -26,8 +26,8 @@ _TEXT_LENGTH: Final = 256
 
 def recordable(text: object) -> str | None:
     """Return a text that an event can hold: at most 256 characters, and no lone surrogates."""
-    if text is None:
-        return None
+    if text is None or (type(text) is str and len(text) <= _TEXT_LENGTH and text.isascii()):
+        return text
     return str(text)[:_TEXT_LENGTH].encode(errors="backslashreplace").decode()
 
 

@@ -78,6 +78,12 @@ def test_arguments_that_the_schema_refuses(arguments: Any, reason: str) -> None:
     assert rejection(compiled(), arguments) == ("INVALID_PAYLOAD", reason)
 
 
+def test_a_reason_does_not_repeat_a_long_argument() -> None:
+    code, reason = rejection(compiled(), {"count": "x" * 900_000})
+
+    assert (code, len(reason)) == ("INVALID_PAYLOAD", 300)
+
+
 def test_an_integral_float_is_an_integer() -> None:
     assert checked(compiled(), {"count": 2.0}).schema_valid is True
 

@@ -7,7 +7,7 @@ boundary document, normative requirements).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import canonical, digest
 from pdp.manifest.expressions import ExpressionError
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.proposal import Proposal
     from pdp.session import Session
+
+
+_LONGEST_FAULT: Final = 300
 
 
 class Checked:
@@ -67,7 +70,8 @@ def _schema_fault(tool: CompiledTool, proposal: Proposal) -> str:
     faults = []
     for error in tool.validator.iter_errors(proposal.arguments):
         at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
-        faults.append(f"arguments{at}: {error.message}")
+        # The message quotes the argument, which may be as long as the model likes.
+        faults.append(f"arguments{at}: {error.message}"[:_LONGEST_FAULT])
     # The validator lists properties in the order of a hash map; the reason has to be the same for the same input.
     return "; ".join(sorted(faults)[:5]) or "arguments do not match the schema"
 
