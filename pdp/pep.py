@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Self
 
 from pdp.audit import MemoryAudit
-from pdp.binding import bound_arguments, check_signature
-from pdp.call import Call, Evaluation, ToolDeniedError, ToolFailedError
+from pdp.binding import check_signature
+from pdp.call import Call, Evaluation
 from pdp.canonical import JsonValueError, canonical
 from pdp.contract.checks import check
 from pdp.contract.compiled import CompiledManifest
@@ -25,7 +22,8 @@ from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, UsageError
-from pdp.execution import Execution, arun, cut_short, is_asynchronous, run
+from pdp.execution import Execution, arun, cut_short, run
+from pdp.guard import guard, session_in_use
 from pdp.manifest.expressions import ExpressionError
 from pdp.proposal import Failure, FailureCode, Proposal, ProposalRejectedError, RejectionCode
 from pdp.recording import dispatch_event, result_event
@@ -33,7 +31,8 @@ from pdp.request import bounded
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from pdp.audit import AuditLog
     from pdp.decision import Decision
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
 
 _log = logging.getLogger("pdp.pep")
-_session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
 
 INTERNAL_ERROR = "pep.internal_error"
 STALE = "bundle.stale"
@@ -183,38 +181,14 @@ class Pep:
         signature = check_signature(function, name, entry.schema_)
         self._tools[name] = function
 
-        if is_asynchronous(function):
+        return guard(self, name, function, signature)
 
-            @wraps(function)
-            async def aguarded(*args: Any, **kwargs: Any) -> Any:
-                arguments = bound_arguments(signature, args, kwargs)
-                return _returned(await self.acall({"tool": name, "arguments": arguments}, _session.get()))
-
-            guarded: Callable[..., Any] = aguarded
-        else:
-
-            @wraps(function)
-            def guarded(*args: Any, **kwargs: Any) -> Any:
-                arguments = bound_arguments(signature, args, kwargs)
-                return _returned(self.call({"tool": name, "arguments": arguments}, _session.get()))
-
-        # `wraps` leaves the unguarded function within reach; its signature is all that frameworks need.
-        del guarded.__wrapped__  # type: ignore[attr-defined]
-        guarded.__signature__ = signature  # type: ignore[attr-defined]
-        return guarded
-
-    @contextmanager
-    def using(self, session: Any) -> Iterator[Session]:
+    def using(self, session: Any) -> AbstractContextManager[Session]:
         """Let guarded functions called inside the block take this session, and those of tasks started there.
 
         A new thread has no session of its own: start it with `contextvars.copy_context().run`.
         """
-        read = Session.read(session)
-        token = _session.set(read)
-        try:
-            yield read
-        finally:
-            _session.reset(token)
+        return session_in_use(session)
 
     def _decided(
         self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None, *, runs: bool
@@ -330,11 +304,3 @@ class Pep:
 def _unavailable(call: Call) -> Execution:
     message = f"no function is registered for {call.tool_name}"
     return Execution(failure=Failure(FailureCode.TOOL_UNAVAILABLE, message), started=False)
-
-
-def _returned(evaluation: Evaluation) -> Any:
-    if not evaluation.allowed:
-        raise ToolDeniedError(evaluation)
-    if evaluation.outcome.failure is not None:
-        raise ToolFailedError(evaluation) from evaluation.error
-    return evaluation.result

@@ -1,0 +1,79 @@
+"""A function whose every call goes through an enforcement point, and the session that such calls take."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pdp.binding import bound_arguments
+from pdp.call import ToolDeniedError, ToolFailedError
+from pdp.execution import is_asynchronous
+from pdp.session import Session
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Callable, Iterator
+
+    from pdp.call import Evaluation
+
+_session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
+
+
+class Caller(Protocol):
+    """What a guard needs of an enforcement point."""
+
+    def call(self, proposal: Any, session: Any) -> Evaluation:
+        """Decide one proposal and, on ALLOW alone, run its tool."""
+
+    async def acall(self, proposal: Any, session: Any) -> Evaluation:
+        """Do as `call`, asynchronously."""
+
+
+@contextmanager
+def session_in_use(session: Any) -> Iterator[Session]:
+    """Let guarded functions called inside the block take this session."""
+    read = Session.read(session)
+    token = _session.set(read)
+    try:
+        yield read
+    finally:
+        _session.reset(token)
+
+
+def guard(pep: Caller, name: str, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """Return a function that asks `pep` to call the tool `name` with the arguments of each call.
+
+    Raises, when it is called:
+        ToolDeniedError: the call may not run.
+        ToolFailedError: it ran and failed; what the function raised is its cause.
+        TypeError: the call does not fit the signature.
+    """
+    if is_asynchronous(function):
+
+        @wraps(function)
+        async def aguarded(*args: Any, **kwargs: Any) -> Any:
+            arguments = bound_arguments(signature, args, kwargs)
+            return _returned(await pep.acall({"tool": name, "arguments": arguments}, _session.get()))
+
+        guarded: Callable[..., Any] = aguarded
+    else:
+
+        @wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            arguments = bound_arguments(signature, args, kwargs)
+            return _returned(pep.call({"tool": name, "arguments": arguments}, _session.get()))
+
+    # `wraps` leaves the unguarded function within reach; its signature is all that frameworks need.
+    del guarded.__wrapped__  # type: ignore[attr-defined]
+    guarded.__signature__ = signature  # type: ignore[attr-defined]
+    return guarded
+
+
+def _returned(evaluation: Evaluation) -> Any:
+    if not evaluation.allowed:
+        raise ToolDeniedError(evaluation)
+    if evaluation.outcome.failure is not None:
+        raise ToolFailedError(evaluation) from evaluation.error
+    return evaluation.result
