@@ -7,7 +7,6 @@ and results stand as keyed digests (HMAC-SHA-256 with the stream's key, since sm
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import hmac
 import os
 import threading
@@ -19,7 +18,7 @@ from weakref import WeakSet
 
 import orjson
 
-from pdp.canonical import JsonValueError, canonical, parse_json
+from pdp.canonical import JsonValueError, canonical, digest, parse_json
 from pdp.errors import AuditError
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class AuditLog(ABC):
                 text = canonical(record)
             except JsonValueError as error:
                 raise AuditError(f"audit event cannot be written: {error}") from error
-            record_hash = _hash(text)
+            record_hash = digest(text)
             self._write(_hashed(text, record_hash))
             self._seq += 1
             self._prev = record_hash
@@ -257,10 +256,6 @@ def _stream_key(path: Path) -> bytes:
     return key
 
 
-def _hash(content: bytes) -> str:
-    return "sha256:" + hashlib.sha256(content).hexdigest()
-
-
 # "hash" is the last key; order means nothing in JSON, and verifying takes it out again.
 def _hashed(content: bytes, record_hash: str) -> bytes:
     return content[:-1] + b',"hash":"' + record_hash.encode() + b'"}'
@@ -272,7 +267,7 @@ def _checked(line: bytes) -> dict[str, Any]:
         # Strictly: of two keys of one name, another reader could take the other one.
         event: dict[str, Any] = parse_json(line)
         content = canonical({name: value for name, value in event.items() if name != "hash"})
-        intact = line == _hashed(content, event["hash"]) and event["hash"] == _hash(content)
+        intact = line == _hashed(content, event["hash"]) and event["hash"] == digest(content)
         event["seq"] += 0
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AuditError("not an event") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -49,7 +48,7 @@ class Call:
         "started",
         "step_name",
         "tool_call_id",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, manifest: EffectiveManifest, tool_call_id: str | None, step_name: str | None, *, runs: bool
@@ -201,12 +200,24 @@ class Evaluation:
         return {
             "outcome": self.outcome.as_json(),
             "verdict": self.verdict,
-            "reasons": [asdict(reason) for reason in self.reasons],
-            "obligations": [asdict(obligation) for obligation in self.obligations],
+            "reasons": [
+                {"code": reason.code, "message": reason.message, "details": _ordered(reason.details)}
+                for reason in self.reasons
+            ],
+            "obligations": [
+                {"id": obligation.id, "on": obligation.on, "parameters": _ordered(obligation.parameters)}
+                for obligation in self.obligations
+            ],
             "trace": {name: getattr(trace, name) for name in Trace.__slots__},
             "decision_id": decision.decision_id if decision else None,
             "bundle_revision": decision.bundle_revision if decision else None,
         }
+
+
+# The engines list the keys of an object in different orders.
+def _ordered(value: dict[str, Any]) -> dict[str, Any]:
+    ordered: dict[str, Any] = orjson.loads(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    return ordered
 
 
 class ToolDeniedError(PdpError):

@@ -165,7 +165,7 @@ def canonical(value: Any) -> bytes:
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         # A text such as "1.0," or "e-6" takes the slow way as well, which costs time and changes nothing. Two searches
-        # are ten times faster here than one for either.
+        # are four times faster here than one for either.
         plain = not _INTEGRAL_FLOAT.search(text) and b"e-6" not in text
         if plain and (text.isascii() or not _BEYOND_SURROGATES.search(text.decode())):
             return text

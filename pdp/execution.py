@@ -127,16 +127,26 @@ def _failed(error: BaseException) -> Execution:
 
 
 def cut_short() -> Execution:
-    """Return what a run came to whose caller was cancelled or interrupted: nobody knows how far it got."""
-    message = "the caller was cancelled or interrupted while the tool ran"
-    return Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": "unknown"}))
+    """Return what a run came to whose caller was cancelled or interrupted."""
+    return _unknown("the caller was cancelled or interrupted while the tool ran")
+
+
+def unrecorded() -> Execution:
+    """Return what a run came to whose result could not be recorded."""
+    return _unknown("the tool ran, but its result could not be recorded")
+
+
+def unavailable(name: str) -> Execution:
+    """Return what a run came to that never began: the tool `name` has no function."""
+    return Execution(
+        failure=Failure(FailureCode.TOOL_UNAVAILABLE, f"no function is registered for {name}"), started=False
+    )
 
 
 def _timed_out(timeout: float | None) -> Execution:
-    return Execution(
-        failure=Failure(
-            code=FailureCode.TOOL_TIMEOUT,
-            message=f"the tool gave no result within {timeout:g} seconds",
-            details={"effect": "unknown"},
-        )
-    )
+    return _unknown(f"the tool gave no result within {timeout:g} seconds", FailureCode.TOOL_TIMEOUT)
+
+
+# Nobody knows how far it got, so nobody may simply try again.
+def _unknown(message: str, code: FailureCode = FailureCode.TOOL_EXECUTION_FAILED) -> Execution:
+    return Execution(failure=Failure(code, message, {"effect": "unknown"}))

@@ -22,10 +22,10 @@ from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, UsageError
-from pdp.execution import Execution, arun, cut_short, run
+from pdp.execution import arun, cut_short, run, unavailable, unrecorded
 from pdp.guard import guard, session_in_use
 from pdp.manifest.expressions import ExpressionError
-from pdp.proposal import Failure, FailureCode, Proposal, ProposalRejectedError, RejectionCode
+from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
 from pdp.recording import dispatch_event, result_event
 from pdp.request import bounded
 from pdp.session import Session
@@ -142,7 +142,9 @@ class Pep:
             function = self._tools.get(call.tool_name)
             call.execution = cut_short()
             try:
-                call.execution = run(function, call.arguments(), call.timeout) if function else _unavailable(call)
+                call.execution = (
+                    run(function, call.arguments(), call.timeout) if function else unavailable(call.tool_name)
+                )
             finally:
                 self._record_result(call)
         return Evaluation(call)
@@ -157,7 +159,7 @@ class Pep:
             call.execution = cut_short()
             try:
                 call.execution = (
-                    await arun(function, call.arguments(), call.timeout) if function else _unavailable(call)
+                    await arun(function, call.arguments(), call.timeout) if function else unavailable(call.tool_name)
                 )
             finally:
                 self._record_result(call)
@@ -292,15 +294,4 @@ class Pep:
             self.audit.append(result_event(call, self.audit))
         except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
             _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
-            call.execution = Execution(
-                failure=Failure(
-                    code=FailureCode.TOOL_EXECUTION_FAILED,
-                    message="the tool ran, but its result could not be recorded",
-                    details={"effect": "unknown"},
-                )
-            )
-
-
-def _unavailable(call: Call) -> Execution:
-    message = f"no function is registered for {call.tool_name}"
-    return Execution(failure=Failure(FailureCode.TOOL_UNAVAILABLE, message), started=False)
+            call.execution = unrecorded()

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdp.canonical import canonical, digest
-from pdp.engine import bundle_file
 from pdp.engine.bundle_file import (
     MAX_BUNDLE,
     ROOTS,
@@ -484,7 +483,7 @@ def test_the_baseline_stands_beside_the_code_or_in_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lookup starts at the module's own file, which stands elsewhere here."""
-    monkeypatch.setattr(bundle_file, "__file__", str(tmp_path / "pdp/engine/bundle_file.py"))
+    monkeypatch.setattr("pdp.packaged.__file__", str(tmp_path / "pdp/packaged.py"))
     packaged, checkout = tmp_path / "pdp/data/bundles/baseline.tar.gz", tmp_path / "bundles/baseline.tar.gz"
 
     with pytest.raises(BundleError) as caught:

@@ -13,6 +13,7 @@ from pdp.engine.bundle_file import pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.embedded import ENTRYPOINT, EmbeddedEngine
 from pdp.errors import UsageError
+from pdp.packaged import packaged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,11 +30,10 @@ def baseline_policies_path() -> Path:
     Raises:
         UsageError: neither is there.
     """
-    package = Path(__file__).resolve().parents[1]
-    for path in (package / "data/policies", package.parent / "policies"):
-        if path.is_dir():
-            return path
-    raise UsageError("the baseline's policies are not installed", hint="install tool-pdp again")
+    path = packaged("policies")
+    if path is None or not path.is_dir():
+        raise UsageError("the baseline's policies are not installed", hint="install tool-pdp again")
+    return path
 
 
 def build_bundle(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
 from pdp.cli.engines import open_engine
@@ -53,7 +52,7 @@ def decide(
     ):
         evaluation = Pep(effective, opened, audit=log).decide(proposed, who)
     if as_json:
-        print_json(_stable(evaluation))
+        print_json(evaluation.as_json())
     else:
         from pdp.cli.display import print_evaluation  # noqa: PLC0415
 
@@ -66,14 +65,3 @@ def exit_code(evaluation: Evaluation) -> Exit:
     if evaluation.allowed:
         return Exit.OK
     return Exit.STEP_UP if evaluation.verdict is Verdict.STEP_UP else Exit.DENY
-
-
-def _stable(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the evaluation as JSON that is the same on both engines: they order the keys of objects differently."""
-    document = evaluation.as_json()
-    for part in ("reasons", "obligations"):
-        document[part] = [
-            {key: json.loads(json.dumps(value, sort_keys=True)) for key, value in item.items()}
-            for item in document[part]
-        ]
-    return document

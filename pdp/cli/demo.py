@@ -16,7 +16,7 @@ from pdp.audit import FileAudit, verify_chain
 from pdp.cli import Exit
 from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import open_engine
-from pdp.cli.examples import packaged, tools_of
+from pdp.cli.examples import installed, tools_of
 from pdp.cli.files import read_session
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.manifest.loading import load_effective
@@ -33,8 +33,8 @@ _ONE_LINE: Final = 100
 
 _PAYMENT = {"beneficiary_id": "bene-acme-441", "source_account": "acct-operating-4412", "reference": "INV-8842"}
 
-
 _PATIENCE: Final = 15.0
+"""How long a sidecar may take to start, in seconds."""
 
 
 class _Scene(NamedTuple):
@@ -73,7 +73,7 @@ def demo(engine: str, opa_url: str | None = None) -> int:
         from pdp.cli.opa import ensured  # noqa: PLC0415
 
         ensured()
-    example = packaged("examples/payments")
+    example = installed("examples/payments")
     effective = load_effective(example / "manifest.json", example / "governance.yaml")
     session = read_session(example / "session.json")
     stand_ins = tools_of(example)
@@ -83,7 +83,7 @@ def demo(engine: str, opa_url: str | None = None) -> int:
         "validate_payment": stand_ins.validate_payment,
         "initiate_wire": hub.initiate_wire,
     }
-    bundle = None if opa_url else packaged("bundles/payments.tar.gz")
+    bundle = None if opa_url else installed("bundles/payments.tar.gz")
     with open_engine(engine, {effective.digest: effective.document}, bundle=bundle, opa_url=opa_url) as opened:
         if opa_url:
             _wait_until_ready(opened)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdp.errors import UsageError
+from pdp.packaged import packaged
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
 
-def packaged(name: str) -> Path:
-    """Return the path of a packaged folder or file, such as `examples/payments`: in the wheel, or in the checkout.
+def installed(name: str) -> Path:
+    """Return the path of a packaged folder or file, such as `examples/payments`.
 
     Raises:
-        UsageError: it is in neither.
+        UsageError: it is not there.
     """
-    package = Path(__file__).resolve().parents[1]
-    for path in (package / "data" / name, package.parent / name):
-        if path.exists():
-            return path
-    raise UsageError(f"{name} is not installed", hint="install tool-pdp again")
+    path = packaged(name)
+    if path is None:
+        raise UsageError(f"{name} is not installed", hint="install tool-pdp again")
+    return path
 
 
 def tools_of(example: Path) -> ModuleType:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pdp.proposal import Proposal
     from pdp.session import Session
 
-
 _LONGEST_FAULT: Final = 300
 
 

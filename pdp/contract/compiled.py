@@ -65,5 +65,7 @@ class CompiledManifest:
             if entry is None:
                 return None
             with self._lock:
-                found = self._tools.setdefault(name, CompiledTool(entry, self.manifest))
+                found = self._tools.get(name)
+                if found is None:
+                    found = self._tools[name] = CompiledTool(entry, self.manifest)
         return found

@@ -19,14 +19,15 @@ import struct
 import tarfile
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
 from pdp.errors import BundleError
+from pdp.packaged import packaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 FORMAT: Final = 1
 """The layout above. A file of another one is refused."""
@@ -82,14 +83,14 @@ def baseline_bundle_path() -> Path:
     Raises:
         BundleError: neither is there.
     """
-    package = Path(__file__).resolve().parents[1]
-    for path in (package / "data/bundles/baseline.tar.gz", package.parent / "bundles/baseline.tar.gz"):
-        if path.is_file():
-            return path
-    raise BundleError(
-        "the baseline bundle is not installed",
-        hint="install tool-pdp again, or build it in the checkout with `pdp bundle build -o bundles/baseline.tar.gz`",
-    )
+    path = packaged("bundles/baseline.tar.gz")
+    if path is None or not path.is_file():
+        build = "pdp bundle build -o bundles/baseline.tar.gz"
+        raise BundleError(
+            "the baseline bundle is not installed",
+            hint=f"install tool-pdp again, or build it in the checkout with `{build}`",
+        )
+    return path
 
 
 def pack_bundle(*, release: int, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> bytes:

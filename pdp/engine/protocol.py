@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Self
 
 from pdp.canonical import JsonValueError
 from pdp.decision import Decision, denied, parse_decision
-from pdp.errors import BundleError, EngineError
+from pdp.errors import BundleError, EngineError, RequestRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdp.request import Request
 
-REQUEST_INVALID = "decision.request_invalid"
+REQUEST_INVALID = RequestRefusedError.code
 """The code of a request that cannot even be serialised; the policy gives the same code for a malformed one."""
 
 
