@@ -71,6 +71,16 @@ class Decision:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Everything that fired for one request, whichever verdict won; sorted as in a decision."""
+
+    deny: tuple[Reason, ...]
+    step_up: tuple[Reason, ...]
+    allow: tuple[Reason, ...]
+    obligations: tuple[Obligation, ...]
+
+
 def new_id() -> str:
     """Return a new unguessable identifier: 32 hexadecimal digits."""
     return os.urandom(16).hex()
@@ -83,6 +93,7 @@ def denied(code: str, message: str) -> Decision:
 
 _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
 _ANSWER: Final = {"verdict", "reasons", "obligations", "bundle"}
+_FINDINGS: Final = {"deny", "step_up", "allow", "obligations"}
 _REASON: Final = {"code", "message", "details"}
 _OBLIGATION: Final = {"id", "on", "parameters"}
 _BUNDLE: Final = {"revision", "release"}
@@ -107,17 +118,51 @@ def parse_decision(body: bytes) -> Decision:
         _refuse("an unknown verdict")
     if type(answer["reasons"]) is not list or type(answer["obligations"]) is not list:
         _refuse("reasons and obligations have to be lists")
-    reasons = [_reason(item) for item in answer["reasons"]]
+    reasons = _reasons(answer["reasons"])
     if not reasons:
         _refuse("no reason for the verdict")
-    # Sets have no order, and WebAssembly and OPA list them differently (trap 15): one order for both.
+    obligations = _obligations(answer["obligations"])
+    revision, release = _identity(answer["bundle"])
+    return Decision(verdict, reasons, obligations, new_id(), revision, release)
+
+
+def parse_findings(body: bytes) -> Findings:
+    """Parse the JSON of the document `authz/findings`: `{deny, step_up, allow, obligations}`, each a list.
+
+    Raises:
+        AnswerInvalidError: not that.
+    """
+    try:
+        answer = orjson.loads(body)
+    except ValueError:
+        _refuse("not JSON")
+    if (
+        type(answer) is not dict
+        or answer.keys() != _FINDINGS
+        or not all(type(part) is list for part in answer.values())
+    ):
+        _refuse("not findings")
+    return Findings(
+        deny=_reasons(answer["deny"]),
+        step_up=_reasons(answer["step_up"]),
+        allow=_reasons(answer["allow"]),
+        obligations=_obligations(answer["obligations"]),
+    )
+
+
+# Sets have no order, and WebAssembly and OPA list them differently (trap 15): one order for both.
+def _reasons(items: list[Any]) -> tuple[Reason, ...]:
+    reasons = [_reason(item) for item in items]
     if len(reasons) > 1:
         reasons.sort(key=_reason_order if len({reason.code for reason in reasons}) < len(reasons) else _code)
-    obligations = [_obligation(item) for item in answer["obligations"]]
+    return tuple(reasons)
+
+
+def _obligations(items: list[Any]) -> tuple[Obligation, ...]:
+    obligations = [_obligation(item) for item in items]
     if len(obligations) > 1:
         obligations.sort(key=lambda one: (one.id, canonical(one.parameters)))
-    revision, release = _identity(answer["bundle"])
-    return Decision(verdict, tuple(reasons), tuple(obligations), new_id(), revision, release)
+    return tuple(obligations)
 
 
 def _refuse(why: str) -> NoReturn:

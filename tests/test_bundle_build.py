@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from pdp.bundle.build import baseline_policies_path, build_bundle
+from pdp.bundle.build import build_bundle
 from pdp.canonical import canonical, digest
 from pdp.engine.bundle_file import Bundle, read_bundle
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
+from pdp.rego.modules import baseline_policies_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,34 +6,23 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.bundle.opa_tool import OpaTool
-from pdp.bundle.sources import baseline_folder, check_packages, collect
+from pdp.bundle.packages import check_packages
 from pdp.canonical import MAX_NUMBER, JsonValueError, parse_json
 from pdp.engine.bundle_file import pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
-from pdp.engine.embedded import ENTRYPOINT, EmbeddedEngine
+from pdp.engine.embedded import EmbeddedEngine
+from pdp.engine.protocol import DECISION, FINDINGS
 from pdp.errors import UsageError
-from pdp.packaged import packaged
+from pdp.rego.modules import baseline_folder, collect
+from pdp.rego.opa_tool import OpaTool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdp.bundle.sources import Concerns
+    from pdp.bundle.packages import Concerns
     from pdp.engine.bundle_file import Bundle
 
 _MAX_CONFIG: Final = 1024 * 1024
-
-
-def baseline_policies_path() -> Path:
-    """Return the baseline's policy folder: packaged beside the code, or the checkout's `policies/`.
-
-    Raises:
-        UsageError: neither is there.
-    """
-    path = packaged("policies")
-    if path is None or not path.is_dir():
-        raise UsageError("the baseline's policies are not installed", hint="install tool-pdp again")
-    return path
 
 
 def build_bundle(
@@ -95,7 +84,7 @@ def compile_bundle(
         concerns = check_packages(modules, tool)
         schemas = baseline / "schemas"
         tool.check(schemas=schemas.resolve() if schemas.is_dir() else None)
-        wasm = tool.compile([ENTRYPOINT])
+        wasm = tool.compile([DECISION, FINDINGS])
     try:
         packed = pack_bundle(
             release=release,

@@ -102,7 +102,8 @@ def _check_options(
 
 
 def _compiled(policies: Sequence[Path]) -> Bundle:
-    from pdp.bundle.build import baseline_policies_path, compile_bundle  # noqa: PLC0415
+    from pdp.bundle.build import compile_bundle  # noqa: PLC0415
+    from pdp.rego.modules import baseline_policies_path  # noqa: PLC0415
 
     opa = needed_opa("compiling --policies")
     return read_bundle(compile_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=opa))

@@ -11,8 +11,8 @@ import orjson
 from pdp.canonical import MAX_BYTES, canonical
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
-from pdp.engine.protocol import Engine
-from pdp.errors import AnswerInvalidError, BundleError, RequestRefusedError, UsageError
+from pdp.engine.protocol import DECISION, FINDINGS, Engine
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, RequestRefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from pdp.decision import Decision
     from pdp.engine.bundle_file import Bundle
     from pdp.request import Request
-
-ENTRYPOINT: Final = "authz/decision"
-"""The document that is evaluated."""
 
 DEADLINE: Final = 0.5
 """Default time for one evaluation, in seconds. Usual ones take 0.0001."""
@@ -82,12 +79,13 @@ class EmbeddedEngine(Engine):
         from pdp.engine.pool import InstancePool  # noqa: PLC0415
 
         self._pool = InstancePool(bundle.wasm, documents, deadline=deadline, memory_limit=memory_limit)
-        if ENTRYPOINT not in self._pool.entrypoints:
+        if DECISION not in self._pool.entrypoints:
             self._pool.close()
             raise BundleError(
-                f"the bundle's policy has no entrypoint {ENTRYPOINT}", hint="build it with `pdp bundle build`"
+                f"the bundle's policy has no entrypoint {DECISION}", hint="build it with `pdp bundle build`"
             )
-        self._entrypoint = self._pool.entrypoints[ENTRYPOINT]
+        self._decision = self._pool.entrypoints[DECISION]
+        self._findings = self._pool.entrypoints.get(FINDINGS)
 
     @classmethod
     def baseline(cls, *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None) -> Self:
@@ -103,16 +101,25 @@ class EmbeddedEngine(Engine):
             AnswerInvalidError: no decision: the policy failed, used up its memory, or leaves the document undefined.
             EngineError: closed, or no room on the machine.
         """
+        return self._answer(self._decision, DECISION, body)
+
+    def evaluate_findings(self, body: bytes) -> bytes:
+        """Evaluate `authz/findings`, as `Engine.evaluate_findings` does; errors as of `evaluate`."""
+        if self._findings is None:
+            raise EngineError(f"the bundle has no entrypoint {FINDINGS}", hint="build it again: pdp bundle build")
+        return self._answer(self._findings, FINDINGS, body)
+
+    def _answer(self, entrypoint: int, name: str, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:
             raise RequestRefusedError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
-        text = self._pool.evaluate(self._entrypoint, body)
+        text = self._pool.evaluate(entrypoint, body)
         try:
             results = orjson.loads(text)
         except ValueError as error:
             raise AnswerInvalidError("the policy's answer is not JSON") from error
         if type(results) is not list or len(results) != 1:
             raise AnswerInvalidError(
-                "the policy leaves its decision undefined", hint=f"{ENTRYPOINT} must be defined for every input"
+                "the policy leaves its decision undefined", hint=f"{name} must be defined for every input"
             )
         if not (text.startswith(_BEFORE) and text.endswith(_AFTER) and len(results[0]) == 1):
             raise AnswerInvalidError("the policy's answer is not a result set of OPA")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pdp.canonical import JsonValueError
-from pdp.decision import Decision, denied, parse_decision
+from pdp.decision import Decision, Findings, denied, parse_decision, parse_findings
 from pdp.errors import BundleError, EngineError, RequestRefusedError
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 REQUEST_INVALID = RequestRefusedError.code
 """The code of a request that cannot even be serialised; the policy gives the same code for a malformed one."""
+
+DECISION: Final = "authz/decision"
+"""The document that decides; a bundle without it is none."""
+
+FINDINGS: Final = "authz/findings"
+"""The document with everything that fired, whichever verdict won."""
 
 
 class Engine(ABC):
@@ -45,6 +51,14 @@ class Engine(ABC):
     @abstractmethod
     async def aevaluate(self, body: bytes) -> bytes:
         """Do as `evaluate`, without blocking the event loop for longer than an evaluation takes."""
+
+    def evaluate_findings(self, body: bytes) -> bytes:  # noqa: ARG002 - what an engine does that cannot tell
+        """Evaluate `authz/findings` for the canonical request `body` and return the document as JSON.
+
+        Raises:
+            EngineError, BundleError: as of `evaluate`; also when this engine or its bundle cannot tell.
+        """
+        raise EngineError(f"the engine {self.name} does not tell what fired")
 
     def close(self) -> None:  # noqa: B027 - an engine that holds nothing has nothing to do
         """Release what the engine holds. Deciding afterwards is a DENY."""
@@ -94,6 +108,16 @@ class Engine(ABC):
             return parse_decision(await self.aevaluate(body))
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
+
+    def findings(self, body: bytes) -> Findings:
+        """Return everything that fired for one request given as canonical bytes, whichever verdict won.
+
+        For people who want to know why; nothing is decided by it.
+
+        Raises:
+            EngineError, BundleError: it cannot be told.
+        """
+        return parse_findings(self.evaluate_findings(body))
 
     def decide_batch(self, requests: Sequence[Request]) -> list[Decision]:
         """Decide many requests; the decisions stand in the requests' order, each on its own."""

@@ -21,7 +21,7 @@ from pdp.canonical import MAX_BYTES, JsonValueError, canonical
 from pdp.engine.address import parse_address
 from pdp.engine.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.connections import CONNECT_TIMEOUT, CONNECTIONS, Connections
-from pdp.engine.protocol import Engine
+from pdp.engine.protocol import DECISION, FINDINGS, Engine
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ TIMEOUT: Final = 1.0
 _LONGEST: Final = 3600.0
 _BATCH: Final = 16
 # Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).
-_PATH: Final = "/v1/data/authz/decision?strict-builtin-errors=true"
+_QUERY: Final = "?strict-builtin-errors=true"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _OK: Final = 200
 _REFUSED: Final = frozenset((401, 403))
@@ -90,10 +90,13 @@ class SidecarEngine(Engine):
         self._name = f"OPA at {address.url}"
         self._timeout = timeout
         authorization = f"Authorization: Bearer {token}\r\n" if token is not None else ""
-        self._head = (
-            f"POST {_PATH} HTTP/1.1\r\nHost: {address.authority}\r\nAccept-Encoding: identity\r\n"
-            f"{authorization}Content-Type: application/json\r\nContent-Length: "
-        ).encode()
+        self._heads = {
+            document: (
+                f"POST /v1/data/{document}{_QUERY} HTTP/1.1\r\nHost: {address.authority}\r\n"
+                f"Accept-Encoding: identity\r\n{authorization}Content-Type: application/json\r\nContent-Length: "
+            ).encode()
+            for document in (DECISION, FINDINGS)
+        }
         self._connections = Connections(address, connect_timeout=connect_timeout, limit=connections, ca_file=ca_file)
         self._circuit = Circuit(failures=failures, pause=pause)
 
@@ -103,23 +106,30 @@ class SidecarEngine(Engine):
         Raises:
             EngineError: as the module's table says, by its code.
         """
-        request = self._request(body)
+        return self._answer(DECISION, body)
+
+    def evaluate_findings(self, body: bytes) -> bytes:
+        """Evaluate `authz/findings`, as `Engine.evaluate_findings` does; errors as of `evaluate`."""
+        return self._answer(FINDINGS, body)
+
+    def _answer(self, document: str, body: bytes) -> bytes:
+        request = self._request(document, body)
         try:
             response = self._connections.exchange(request, self._timeout)
         except EngineError as error:
             self._note(error)
             raise
-        return self._document(response)
+        return self._document(document, response)
 
     async def aevaluate(self, body: bytes) -> bytes:
         """Do as `evaluate`, without blocking the event loop."""
-        request = self._request(body)
+        request = self._request(DECISION, body)
         try:
             response = await self._connections.aexchange(request, self._timeout)
         except EngineError as error:
             self._note(error)
             raise
-        return self._document(response)
+        return self._document(DECISION, response)
 
     async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
         """Decide many requests, some at a time; the decisions stand in the requests' order.
@@ -140,7 +150,7 @@ class SidecarEngine(Engine):
         """Close all connections; deciding afterwards is a DENY `engine.unavailable`."""
         self._connections.close()
 
-    def _request(self, body: bytes) -> bytes:
+    def _request(self, document: str, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:
             raise RequestRefusedError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
         # The body is put between `{"input":` and `}` as it is; so make sure that it cannot close the brace itself.
@@ -153,7 +163,7 @@ class SidecarEngine(Engine):
                 f"{self._circuit.reason}; it is not asked again before a pause is over",
                 hint="check that it runs and that the address is right",
             )
-        return b'%b%d\r\n\r\n{"input":%b}' % (self._head, len(body) + len(b'{"input":}'), body)
+        return b'%b%d\r\n\r\n{"input":%b}' % (self._heads[document], len(body) + len(b'{"input":}'), body)
 
     # A policy that fails on some request is no reason to leave OPA alone: else whoever sends such a request could make
     # everybody's decisions fail.
@@ -163,7 +173,7 @@ class SidecarEngine(Engine):
         else:
             self._circuit.failed(error.message)
 
-    def _document(self, response: Response) -> bytes:
+    def _document(self, document: str, response: Response) -> bytes:
         if response.status != _OK:
             raise self._refusal(response)
         self._circuit.succeeded()
@@ -181,7 +191,7 @@ class SidecarEngine(Engine):
             )
         if "result" not in envelope:
             raise AnswerInvalidError(
-                f"{self._name} has no document authz/decision", hint="load the bundle into it, and look into its log"
+                f"{self._name} has no document {document}", hint="load the bundle into it, and look into its log"
             )
         try:
             return canonical(envelope["result"])

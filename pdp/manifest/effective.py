@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import canonical, digest
 from pdp.errors import UsageError
-from pdp.manifest.fields import RiskTier, Writes
+from pdp.manifest.fields import RiskTier, Writes, duration_seconds
 from pdp.manifest.merging import merged_fields
 from pdp.manifest.models import DeclaredTool, EffectiveApproval, Tool
 from pdp.manifest.records import Idempotency, Provenance
@@ -38,8 +38,8 @@ class EffectiveManifest:
         tools: the effective entries by name, in the manifest's order.
         document: what the policy engine gets, plain JSON: `{"manifest_version", "agents"?: {agent: {tool: version}},
             "tools": {name: entry}}`. An entry has name, id, pdp_action, risk_tier, scopes, limits, idempotency,
-            approval, provenance, writes, and `contract`, a digest of what the policy does not read; where stated also
-            version, pattern, effect_class, markings, purposes, release.
+            approval (with `expires_seconds`, a number), provenance, writes, and `contract`, a digest of what the policy
+            does not read; where stated also version, pattern, effect_class, markings, purposes, release.
     """
 
     version: str
@@ -109,5 +109,7 @@ def _entry(tool: Tool) -> dict[str, Any]:
     for record, name in _UNORDERED:
         if record in whole:
             whole[record][name] = sorted(whole[record][name])
+    # Policies compare numbers; what an ISO 8601 duration is in seconds they cannot work out.
+    entry["approval"]["expires_seconds"] = duration_seconds(tool.approval.expires)
     entry["contract"] = digest(canonical(whole))
     return entry

@@ -1,0 +1,110 @@
+"""The Rego files that make up a policy: found in the baseline's folder and in those of the user."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pdp.errors import UsageError
+from pdp.packaged import packaged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+DECISION: Final = "authz/decision.rego"
+"""The module by which a folder is known to be the baseline."""
+
+MAX_MODULE: Final = 1024 * 1024
+"""Largest Rego file, in bytes."""
+
+_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One Rego file: where it was found, its text with plain line feeds, and whether it is the user's."""
+
+    file: Path
+    text: str
+    custom: bool
+
+
+def baseline_policies_path() -> Path:
+    """Return the baseline's policy folder: packaged beside the code, or the checkout's `policies/`.
+
+    Raises:
+        UsageError: neither is there.
+    """
+    path = packaged("policies")
+    if path is None or not path.is_dir():
+        raise UsageError("the baseline's policies are not installed", hint="install tool-pdp again")
+    return path
+
+
+def baseline_folder(folders: Sequence[Path]) -> Path:
+    """Return the folder that holds the baseline.
+
+    Raises:
+        UsageError: none does, or more than one; or a folder is none.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: not a folder", hint="name folders with Rego files")
+    found = [folder for folder in folders if (folder / DECISION).is_file()]
+    if len(found) != 1:
+        wrong = "none of the folders has" if not found else "more than one folder has"
+        raise UsageError(f"{wrong} {DECISION}", hint="name the baseline's folder once, and your own beside it")
+    return found[0]
+
+
+def collect(baseline: Path, folders: Sequence[Path]) -> dict[str, Module]:
+    """Find the modules, tests left out: the baseline's under its `authz`, the user's anywhere in the other folders.
+
+    Returns:
+        the modules by their path in the bundle, sorted; a user's is the one in its folder, with `custom/` before it.
+
+    Raises:
+        UsageError: a file cannot be read, is too large, or has a name that a bundle cannot have; a folder has none.
+    """
+    found: dict[str, Module] = {}
+    for folder in folders:
+        custom = folder != baseline
+        top = folder if custom else folder / "authz"
+        files = sorted(
+            (file for file in top.rglob("*.rego") if file.is_file() and not file.name.endswith("_test.rego")),
+            key=lambda file: file.relative_to(folder).as_posix(),
+        )
+        if not files:
+            raise UsageError(f"{folder}: no Rego file in it", hint="name folders with Rego files")
+        for file in files:
+            parts = file.relative_to(folder).parts
+            if not all(_FILE.fullmatch(part) for part in parts):
+                raise UsageError(
+                    f"{file}: not a name for a bundle",
+                    hint="use letters, digits, `_`, `-` and `.`, without a `.` first",
+                )
+            path = "/".join(("custom", *parts) if custom and parts[0] != "custom" else parts)
+            if path in found:
+                raise UsageError(
+                    f"{file}: {found[path].file} would have the same place in the bundle", hint="rename one of them"
+                )
+            found[path] = Module(file, _text(file), custom)
+    return dict(sorted(found.items()))
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_MODULE + 1)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+    if len(content) > MAX_MODULE:
+        raise UsageError(f"{file}: larger than {MAX_MODULE} bytes", hint="is this Rego?")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not UTF-8 text", hint="is this Rego?") from error
+    # Line ends differ between checkouts of one source, and must not make another bundle of it.
+    return text.replace("\r\n", "\n")
