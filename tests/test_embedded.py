@@ -16,7 +16,15 @@ from pdp.decision import Decision, Reason, Verdict
 from pdp.engine.bundle_file import Bundle, pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.embedded import EmbeddedEngine
-from pdp.errors import AnswerInvalidError, BundleError, EngineError, PdpError, RequestRefusedError, UsageError
+from pdp.errors import (
+    AnswerInvalidError,
+    BundleError,
+    EngineError,
+    FileFaultsError,
+    PdpError,
+    RequestRefusedError,
+    UsageError,
+)
 from pdp.request import Action, Entity, Request
 from tests.probe_policy import body, by_hand, compile_probes
 
@@ -318,16 +326,33 @@ def test_data_files_are_laid_over_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "value: not JSON: Expecting value: line 1 column 1 (char 0) (data files are JSON)"),
-        (b"\xff\xfe\x00", "value: not UTF-8 text (data files are JSON)"),
-        (b"[" * 100_000, "value: nested deeper than 32 levels (data files are JSON)"),
-        (b'{"settings": {"a": 1, "a": 2}}', "value: key 'a' stands twice in one object (data files are JSON)"),
-        (b'{"other": {}}', "the root 'other' is not admitted (only directory and settings are)"),
-        (b" " * (32 * 1024 * 1024 + 1), "larger than 33554432 bytes (keep only what the policies ask for)"),
-        (None, "cannot be read: No such file or directory (name a JSON file with data)"),
+        (b"", "the file is empty"),
+        (b"\xff\xfe\x00", "not text: byte 0xff is not UTF-8"),
+        (b"[" * 100_000, "nested deeper than 64 levels"),
+        (b'{"settings": {"a": 1, "a": 2}}', "key `a` stands twice, first on line 1"),
+        (b'{"other": {}}', "the root `other` is not admitted"),
+        (b'{"settings": []}', "settings must be a mapping"),
+        (b'{"settings": {"a": 9007199254740993}}', "number `9007199254740993` is beyond 2^53-1"),
     ],
 )
-def test_data_files_that_cannot_be_used_are_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_faulty_data_files_are_refused_with_the_place(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "data.json"
+    file.write_bytes(content)
+
+    with pytest.raises(FileFaultsError) as caught:
+        read_data([file])
+
+    assert [(fault.place.file, fault.message) for fault in caught.value.faults] == [(str(file), message)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b" " * (32 * 1024 * 1024 + 1), "larger than 32 MiB (check that this is the right file, or split it)"),
+        (None, "no such file (check the path)"),
+    ],
+)
+def test_data_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes | None, message: str) -> None:
     file = tmp_path / "data.json"
     if content is not None:
         file.write_bytes(content)
@@ -336,6 +361,13 @@ def test_data_files_that_cannot_be_used_are_named(tmp_path: Path, content: bytes
         read_data([file])
 
     assert str(caught.value) == f"{file}: {message}"
+
+
+def test_data_may_be_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "data.yaml"
+    file.write_text("directory:\n  corpora: {claims: {markings: [pii.medium]}}\n")
+
+    assert read_data([file]) == {"directory": {"corpora": {"claims": {"markings": ["pii.medium"]}}}}
 
 
 # Limits

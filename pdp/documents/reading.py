@@ -46,12 +46,8 @@ def read_document(path: Path | str, *, text: bytes | str | None = None, faults: 
         FileFaultsError: the content is faulty; every fault that could be found.
     """
     name = "<stdin>" if str(path) == "-" else str(path)
-    raw = _read_bytes(path, name) if text is None else text.encode() if isinstance(text, str) else text
-    if len(raw) > MAX_FILE_BYTES:
-        raise UsageError(
-            f"{name}: larger than {MAX_FILE_BYTES // 1024 // 1024} MiB",
-            hint="check that this is the right file, or split it",
-        )
+    raw = read_bytes(path) if text is None else text.encode() if isinstance(text, str) else text
+    _check_size(raw, name)
     content = _decode(raw, name)
     is_json = name.endswith(".json") or (
         not name.endswith((".yaml", ".yml")) and content.lstrip()[:1] in ("{", "[") and _is_json(content)
@@ -73,7 +69,27 @@ def read_document(path: Path | str, *, text: bytes | str | None = None, faults: 
     return composer.document()
 
 
-def _read_bytes(path: Path | str, name: str) -> bytes:
+def read_bytes(path: Path | str) -> bytes:
+    """Return the content of a file, or of standard input for `-`.
+
+    Raises:
+        UsageError: the file is missing, a folder, not readable, or larger than 32 MiB.
+    """
+    name = "<stdin>" if str(path) == "-" else str(path)
+    content = _content(path, name)
+    _check_size(content, name)
+    return content
+
+
+def _check_size(content: bytes, name: str) -> None:
+    if len(content) > MAX_FILE_BYTES:
+        raise UsageError(
+            f"{name}: larger than {MAX_FILE_BYTES // 1024 // 1024} MiB",
+            hint="check that this is the right file, or split it",
+        )
+
+
+def _content(path: Path | str, name: str) -> bytes:
     try:
         if str(path) == "-":
             return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import JsonValueError, canonical, check_json, digest, parse_json
-from pdp.errors import UsageError
+from pdp.documents import read_bytes, read_document, shown_name
+from pdp.errors import FileFaultsError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,32 +19,53 @@ if TYPE_CHECKING:
 RUN_TIME_ROOTS: Final = ("directory", "settings")
 """Ours and the user's: who is entitled to what, and whatever custom concerns ask for."""
 
-MAX_DATA: Final = 32 * 1024 * 1024
-"""Largest data file, in bytes."""
-
 
 def read_data(paths: Sequence[Path]) -> dict[str, Any]:
-    """Read JSON files with data, each laid over those before it.
+    """Read data files, JSON or YAML, each laid over those before it.
 
     Raises:
-        UsageError: a file cannot be read, is not JSON, or has other roots than `RUN_TIME_ROOTS`.
+        UsageError: a file cannot be read, or is faulty: its format, other roots than `RUN_TIME_ROOTS`, a number that
+            not every engine can hold. Faults have their places.
     """
     found: dict[str, Any] = {}
     for path in paths:
-        try:
-            with path.open("rb") as file:
-                content = file.read(MAX_DATA + 1)
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror}", hint="name a JSON file with data") from error
-        if len(content) > MAX_DATA:
-            raise UsageError(f"{path}: larger than {MAX_DATA} bytes", hint="keep only what the policies ask for")
-        try:
-            value = parse_json(content)
-        except JsonValueError as error:
-            raise UsageError(f"{path}: {error}", hint="data files are JSON") from error
-        check_data(value, str(path))
-        found = _laid_over(found, value)
+        found = _laid_over(found, _read(path))
     return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_bytes(path)
+    try:
+        # Without places, which take ten times as long, and only faults need them. Directories may be large.
+        value = parse_json(content)
+    except JsonValueError:
+        value = None
+    if value is not None and not _faults(value):
+        return value
+    document = read_document(path, text=content)
+    faults = [document.fault(path, message, hint, key=bool(path)) for path, message, hint in _faults(document.value)]
+    if faults:
+        raise FileFaultsError(faults)
+    read: dict[str, Any] = document.value
+    return read
+
+
+def _faults(value: Any) -> list[tuple[tuple[str, ...], str, str | None]]:
+    """What is wrong with the content of a data file: where, what, and what to do."""
+    admitted = " and ".join(RUN_TIME_ROOTS)
+    if type(value) is not dict:
+        return [((), "must be a mapping", f"with the roots {admitted}")]
+    faults: list[tuple[tuple[str, ...], str, str | None]] = []
+    for root, item in value.items():
+        if root not in RUN_TIME_ROOTS:
+            faults.append(((root,), f"the root {shown_name(root)} is not admitted", f"only {admitted} are"))
+        elif type(item) is not dict:
+            faults.append(((root,), f"{root} must be a mapping", None))
+    try:
+        check_json(value)
+    except JsonValueError as error:
+        faults.append(((), str(error), None))
+    return faults
 
 
 def check_data(value: Any, name: str = "data") -> None:

@@ -4,8 +4,6 @@ A scenario is one proposal, or several steps, and what has to come of each. Unkn
 expectation that expects nothing: a scenario that cannot fail proves nothing.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
@@ -73,7 +71,7 @@ class Expect(Form):
     markings: tuple[Text, ...] | None = None
 
     @model_validator(mode="after")
-    def _expects(self) -> Expect:
+    def _expects(self) -> "Expect":
         if not self.model_fields_set:
             raise FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
         for name in self.trace or ():
