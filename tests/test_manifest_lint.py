@@ -12,6 +12,8 @@ from pdp.manifest.models import Manifest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
+NOBODY = "`approval.approvers`: nobody could grant what it asks for"
+
 
 def missing(agents: Any = None, **fields: Any) -> dict[str, tuple[str, ...]]:
     """Lint one tool; return what it misses, by clause, where it misses something."""
@@ -31,6 +33,7 @@ def test_a_tool_that_meets_every_clause() -> None:
             scopes=["bills.pay"],
             markings=[],
             purposes=["bills"],
+            approval={"approvers": ["bills.approver"]},
             eval_pack="pack",
             release={"gate": "passed", "drift": "ok"},
         )
@@ -43,7 +46,7 @@ def test_a_tool_that_states_nothing() -> None:
         "typed": ("`result_schema`",),
         "versioned": ("`version`", "`agents` that pin it"),
         "idempotent": ("`idempotency`, or an effect class without side effects",),
-        "permissioned": ("`scopes`", "`markings`", "`purposes`"),
+        "permissioned": ("`scopes`", "`markings`", "`purposes`", NOBODY),
         "eval-gated": ("`eval_pack`", "`release`"),
     }
 
@@ -86,6 +89,14 @@ def test_what_makes_a_tool_idempotent() -> None:
         assert "idempotent" in missing(**fields)
 
 
+def test_a_tool_that_may_ask_for_approval_names_who_may_grant_it() -> None:
+    limit = [{"limit": "bills.auto", "argument": "amount"}]
+    for fields in ({}, {"risk_tier": "low", "effect_class": "commit-high"}, {"risk_tier": "low", "limits": limit}):
+        assert NOBODY in missing(**fields)["permissioned"]
+        assert NOBODY not in missing(**fields, approval={"approvers": ["bills.approver"]})["permissioned"]
+    assert NOBODY not in missing(risk_tier="medium", effect_class="commit-low")["permissioned"]
+
+
 def test_a_version_has_to_be_pinned() -> None:
     assert missing(version="1.0.0", agents=[])["versioned"] == ("an agent that pins it",)
 
@@ -100,5 +111,6 @@ def test_the_examples() -> None:
         ("initiate_wire", (Clause.IDEMPOTENT, Clause.AUDITED)),
     ]
     assert {clause.value: what for clause, what in record.missing.items() if what} == {
-        "versioned": ("`agents` that pin it",)
+        "versioned": ("`agents` that pin it",),
+        "permissioned": (NOBODY,),  # the record states no risk tier, which counts as high
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from pdp.manifest.fields import EffectClass
+from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.schema_references import resolve
 from pdp.manifest.schemas import argument_schemas
 
@@ -118,6 +118,9 @@ def _permissioned(tool: Tool) -> Iterator[str]:
         yield "`markings`"
     if tool.purposes is None:
         yield "`purposes`"
+    may_ask = tool.risk_tier is RiskTier.HIGH or tool.effect_class is EffectClass.COMMIT_HIGH or tool.limits
+    if may_ask and not tool.approval.approvers:
+        yield "`approval.approvers`: nobody could grant what it asks for"
 
 
 def _eval_gated(tool: Tool) -> Iterator[str]:
