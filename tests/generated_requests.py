@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 
 _TIERS = ("low", "medium", "high", "extreme")
 _CLASSES = (None, "pure", "read-internal", "read-external", "stage", "commit-low", "commit-high", "teleport")
+_PATTERNS: dict[str | None, str] = {
+    "pure": "composition",
+    "read-internal": "search",
+    "commit-low": "approval-request",
+    "stage": "extraction",  # which is pure
+}
+_RESOURCE = {"type": "t", "id": "r", "properties": {}}
+_DIRECTORY: dict[str, Any] = {
+    "corpora": {"c": {"markings": ["pii"]}, "open": {"markings": []}, "odd": {"markings": "pii"}},
+    "documents": {
+        "d": {"corpus": "c", "markings": ["secret"]},
+        "shut": {"corpus": "c", "restricted": True},
+        "odd": {"corpus": 1, "restricted": "no"},
+    },
+    "entitlements": {"u": {"corpora": ["open"]}},
+}
 
 
 # Entries that a loader never makes, but a bundle made by hand could have.
@@ -40,14 +56,21 @@ def _tools() -> dict[str, Any]:
                     "scopes": [[], ["a"], ["a", "b"], ["c"]][variant],
                     "limits": [[], [{"limit": "l", "argument": "amount"}]][variant % 2],
                     "idempotency": {"required": variant == 2},
-                    "approval": {"quorum": 1, "expires": "PT1H", "unless_within_limits": variant == 1},
+                    "approval": {
+                        "approvers": ["approver"],
+                        "quorum": 1 + (tier == "medium"),
+                        "expires": "PT1H",
+                        "expires_seconds": 3600,
+                        "unless_within_limits": variant == 1,
+                    },
                     "provenance": {"required": [[], ["sources"]][variant == 3]},
                     "writes": "none",
                 }
                 if effect is not None:
                     entry["effect_class"] = effect
                 if variant == 1:
-                    entry |= {"markings": ["pii"], "purposes": ["care"], "pattern": "extraction"}
+                    entry |= {"markings": ["pii"], "purposes": ["care"]}
+                    entry |= {"pattern": _PATTERNS[effect]} if effect in _PATTERNS else {}
                 if variant == 2:
                     entry |= {"release": {"gate": "passed", "drift": "ok"}, "purposes": []}
                 if variant == 3:
@@ -61,6 +84,11 @@ _TOOLS = _tools()
 _ANYBODYS = {"manifest_version": "1", "tools": _TOOLS}
 _PINNED = {**_ANYBODYS, "agents": {"agent:0": dict.fromkeys(list(_TOOLS)[::2], "1.0.0")}}
 DIGEST, PINNED = digest(canonical(_ANYBODYS)), digest(canonical(_PINNED))
+
+
+def directory() -> dict[str, Any]:
+    """Corpora, documents and who is entitled; some of it mistyped."""
+    return _DIRECTORY
 
 
 def manifests() -> dict[str, Any]:
@@ -85,12 +113,18 @@ def _valid(rng: random.Random, tools: list[str]) -> dict[str, Any]:
         "idempotency_key": rng.choice(["k", "k", "k", "", None]),
         "purpose": rng.choice(["care", "care", "care", "war", "", None]),
         "time": "2026-07-01T10:00:00Z",
-        "approval": rng.choice([None] * 15 + [{"granted": True}]),
+        "call_digest": "sha256:1",
+        "approval": _approval(rng) if rng.random() < 0.3 else None,
         "sanctions_status": rng.choice(["clear", "hit", None, 1]),
     }
     if rng.random() < 0.3:
         context["arguments"]["sources"] = rng.choice(["", [], ["s"], 0, False, None, {}])
-    resource: dict[str, Any] = {"type": "t", "id": "r", "properties": {}}
+    properties["entitlements"] = rng.choice([{}, {"corpora": ["c"]}, {"documents": ["d", "shut"]}])
+    resource: dict[str, Any] = {
+        "type": rng.choice(["t", "t", "corpus", "document"]),
+        "id": rng.choice(["r", "c", "d", "open", "shut", "odd"]),
+        "properties": {},
+    }
     if rng.random() < 0.5:
         resource["properties"]["markings"] = rng.choice([[], [], ["pii"], ["secret", "pii"]])
     return {
@@ -108,7 +142,7 @@ def _valid(rng: random.Random, tools: list[str]) -> dict[str, Any]:
     }
 
 
-def _ease(request: dict[str, Any]) -> None:
+def _ease(rng: random.Random, request: dict[str, Any]) -> None:
     """Give the call what most tools need, so that more of them are allowed or need a person."""
     tool = request["action"]["properties"]["tool"]
     request["action"]["name"] = tool if not tool.endswith("3") else "shared"
@@ -116,7 +150,26 @@ def _ease(request: dict[str, Any]) -> None:
     request["subject"]["properties"] |= {"scopes": ["a", "b", "c"], "clearances": ["pii", "secret"]}
     request["subject"]["properties"].pop("act", None)
     request["context"] |= {"idempotency_key": "k", "purpose": None if tool.endswith("2") else "care"}
-    request["resource"]["properties"] = {}
+    request["resource"] = {"type": "corpus", "id": "c", "properties": {}} if "_1" in tool else _RESOURCE
+    request["subject"]["properties"]["entitlements"] = {"corpora": ["c"]}
+    if rng.random() < 0.8:
+        request["context"]["approval"] = None
+    if rng.random() < 0.8:
+        request["context"]["arguments"] = {"amount": rng.choice([50, 50, 250]), "sources": ["s"]}
+
+
+def _approval(rng: random.Random) -> dict[str, Any]:
+    """An approval, mostly a good one."""
+    people = [
+        {"iss": rng.choice([None, "i", "j"]), "sub": sub, "roles": rng.choice([["approver"]] * 4 + [["other"], []])}
+        for sub in rng.sample(["boss", "chief", "u", "agent:0", "boss"], rng.randrange(1, 4))
+    ]
+    return {
+        "id": "apr",
+        "call_digest": rng.choice(["sha256:1"] * 8 + ["sha256:2", None]),
+        "age_seconds": rng.choice([0, 60, 3600, 3600, 3601, -1]),
+        "grants": people,
+    }
 
 
 def _act(rng: random.Random, depth: int) -> dict[str, Any]:
@@ -127,6 +180,8 @@ def _act(rng: random.Random, depth: int) -> dict[str, Any]:
         act["limits"] = rng.choice([{}, {"l": 50}])
     if rng.random() < 0.3:
         act["clearances"] = rng.choice([[], ["pii"]])
+    if rng.random() < 0.2:
+        act["entitlements"] = rng.choice([{}, {"corpora": ["c", "open"]}])
     if rng.random() < 0.2:
         act["purposes"] = rng.choice([[], ["care"]])
     if rng.random() < 0.4 and depth < 6:
@@ -162,7 +217,7 @@ def _spoiled(rng: random.Random, request: dict[str, Any]) -> Any:
             del holder[last]
         elif change < 0.4 and isinstance(holder, dict):
             holder[rng.choice(["act", "limits", "markings", "purpose", "agent", "approval", "zz"])] = rng.choice(
-                _HOSTILE
+                copy.deepcopy(_HOSTILE)
             )
         else:
             holder[last] = copy.deepcopy(rng.choice(_HOSTILE))
@@ -173,9 +228,9 @@ def requests(count: int) -> Iterator[Any]:
     """Yield `count` requests, half of them well-formed, each next one spoiled in up to three places."""
     rng = random.Random(20260701)  # noqa: S311 - the same requests in every run
     tools = list(_TOOLS)
-    yield from _HOSTILE
+    yield from copy.deepcopy(_HOSTILE)
     for number in range(count - len(_HOSTILE)):
         request = _valid(rng, tools)
-        if rng.random() < (0.7 if number % 2 else 0.2):
-            _ease(request)
+        if rng.random() < (0.9 if number % 2 else 0.2):
+            _ease(rng, request)
         yield request if number % 2 else _spoiled(rng, request)

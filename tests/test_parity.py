@@ -17,7 +17,7 @@ from pdp.engine.embedded import EmbeddedEngine
 from pdp.engine.local import LocalOpa
 from pdp.engine.sidecar import SidecarEngine
 from tests import payments
-from tests.generated_requests import manifests, requests
+from tests.generated_requests import directory, manifests, requests
 
 pytestmark = pytest.mark.opa
 
@@ -27,7 +27,7 @@ GENERATED = 4000
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     released = read_bundle(payments.BUNDLE)
-    data = merged_data(released.data, manifests=manifests())
+    data = merged_data(released.data, manifests=manifests(), data={"directory": directory()})
     file = tmp_path_factory.mktemp("parity") / "bundle.tar.gz"
     file.write_bytes(pack_bundle(release=7, wasm=released.wasm, data=data, modules=released.modules))
     return file
@@ -66,16 +66,19 @@ def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bu
 
         assert whole(ours) == whole(theirs), body
         assert ours.bundle_revision == bundle.revision, body
-        seen.update([ours.verdict, *ours.codes])
+        assert embedded.findings(body) == sidecar.findings(body), body
+        seen.update([ours.verdict, *ours.codes, *(f"obligation {obligation.id}" for obligation in ours.obligations)])
 
     # What was compared is worth comparing only if it reaches everything: each verdict and each code, often.
     assert min(seen[verdict] for verdict in ("ALLOW", "STEP_UP", "DENY")) >= 100
     assert {code for code, times in seen.items() if times >= 5} >= {
         "approvals.invalid", "approvals.required", "decision.nothing_allows", "decision.request_invalid",
-        "delegation.exceeds_agent", "effects.gate_satisfied", "effects.unknown", "idempotency.key_missing",
+        "delegation.exceeds_agent", "documents.not_entitled", "effects.gate_satisfied", "effects.pattern_mismatch",
+        "effects.unknown", "idempotency.key_missing",
         "limits.exceeded", "limits.invalid", "manifest.mismatch", "manifest.not_pinned", "manifest.not_released",
         "manifest.unknown_action",
-        "markings.not_allowed", "markings.not_cleared", "provenance.missing", "purposes.missing",
+        "markings.not_allowed", "markings.not_cleared", "markings.unreadable", "obligation draft_only",
+        "obligation mark_result", "obligation pin_retrieval_snapshot", "provenance.missing", "purposes.missing",
         "purposes.not_allowed", "risk.acceptable", "scopes.missing",
     }  # fmt: skip
 

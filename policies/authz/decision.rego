@@ -5,6 +5,7 @@
 #   DENY > STEP_UP > ALLOW, and DENY when nothing allows.
 package authz
 
+import data.authz.lib.approval
 import data.authz.lib.reason
 import data.authz.lib.shape
 
@@ -17,6 +18,19 @@ decision := {
 	"reasons": _reasons,
 	"obligations": _obligations,
 	"bundle": _bundle,
+}
+
+# METADATA
+# title: Findings
+# description: |
+#   Everything that fired, whichever verdict won, for people who want to know why. Step-ups that an approval cleared and
+#   obligations of other verdicts are among it. It is always defined.
+# entrypoint: true
+findings := {
+	"deny": _deny,
+	"step_up": _step_ups,
+	"allow": _allow,
+	"obligations": _fulfillables,
 }
 
 default _verdict := "DENY"
@@ -103,6 +117,7 @@ _fulfillable(obligation) if {
 # scope: rule
 # custom:
 #   code: decision.concern_not_loaded
+#   unreached: The build refuses a bundle that lacks a concern which its configuration requires.
 _refusals contains reason.new(rego.metadata.rule(), {"concern": concern}) if {
 	shape.valid
 	some concern in ({name | some name in _required} - _loaded)
@@ -130,19 +145,24 @@ _loaded contains concern if data.custom.concerns[concern].allow
 
 _loaded contains concern if data.custom.concerns[concern].obligations
 
-_step_up contains item if {
+_step_ups contains item if {
 	shape.valid
 	some concern
 	some item in data.authz.concerns[concern].step_up
 	reason.well_formed(item, concern)
 }
 
-_step_up contains item if {
+_step_ups contains item if {
 	shape.valid
 	some concern
 	some item in data.custom.concerns[concern].step_up
 	reason.well_formed(item, concern)
 }
+
+# A valid approval clears every reason to ask a person, whichever concern's: here, and nowhere else.
+_step_up := set() if approval.valid
+
+else := _step_ups
 
 _allow contains item if {
 	shape.valid
@@ -195,23 +215,27 @@ _nothing_allows := reason.new(rego.metadata.rule(), {})
 # description: A concern found something that is no reason of its own, or no obligation.
 # custom:
 #   code: decision.reason_malformed
+#   unreached: The baseline's rules say nothing malformed; only a broken concern of a user's could.
 _malformed(concern) := reason.new(rego.metadata.rule(), {"concern": concern})
 
 # Obligations name the verdict that they belong to; those of other verdicts are dropped.
 _obligations contains obligation if {
+	some obligation in _fulfillables
+	obligation.on == _verdict
+}
+
+_fulfillables contains obligation if {
 	shape.valid
 	some concern
 	some obligation in data.authz.concerns[concern].obligations
 	_fulfillable(obligation)
-	obligation.on == _verdict
 }
 
-_obligations contains obligation if {
+_fulfillables contains obligation if {
 	shape.valid
 	some concern
 	some obligation in data.custom.concerns[concern].obligations
 	_fulfillable(obligation)
-	obligation.on == _verdict
 }
 
 default _bundle := null

@@ -151,6 +151,122 @@ test_decision[name] if {
 	decision.bundle == {"revision": "sha256:1", "release": 3}
 }
 
+# A valid approval clears what asks for a person, whichever concern asks, and nothing else.
+_approved_cases := {
+	"our step-up and a user's": {
+		"ours": {"effects": _effects, "limits": _limits},
+		"custom": {"hours": {"step_up": {_reason("hours.outside")}}},
+		"verdict": "ALLOW", "codes": {"effects.gate_satisfied"},
+	},
+	"nothing to clear": {
+		"ours": {"effects": _effects}, "custom": {},
+		"verdict": "ALLOW", "codes": {"effects.gate_satisfied"},
+	},
+	"a denial stays": {
+		"ours": {"effects": _effects, "limits": object.union(_limits, {"deny": {_reason("limits.invalid")}})},
+		"custom": {},
+		"verdict": "DENY", "codes": {"limits.invalid"},
+	},
+	"an approval grants nothing": {
+		"ours": {"effects": {"allow": set()}, "limits": _limits}, "custom": {},
+		"verdict": "DENY", "codes": {"decision.nothing_allows"},
+	},
+	"an approval is not the clause policy": {
+		"ours": {"effects": _commits, "limits": _limits}, "custom": {},
+		"verdict": "DENY", "codes": {"decision.nothing_allows"},
+	},
+	"a malformed step-up denies": {
+		"ours": {"effects": _effects, "limits": {"step_up": {1}}}, "custom": {},
+		"verdict": "DENY", "codes": {"decision.reason_malformed"},
+	},
+}
+
+test_approved[name] if {
+	some name, case in _approved_cases
+	decision := authz.decision with data.authz.concerns as case.ours
+		with data.custom.concerns as case.custom
+		with data.config as _config
+		with data.manifests as fixture.manifests({}, [])
+		with input as fixture.changed([fixture.approved, fixture.digested])
+
+	decision.verdict == case.verdict
+	{reason.code | some reason in decision.reasons} == case.codes
+}
+
+test_an_approval_that_does_not_hold_clears_nothing if {
+	decision := authz.decision with data.authz.concerns as {"effects": _effects, "limits": _limits}
+		with data.custom.concerns as {}
+		with data.config as _config
+		with data.manifests as fixture.manifests({}, [])
+		with input as fixture.changed([fixture.approved])
+
+	decision.verdict == "STEP_UP"
+	{reason.code | some reason in decision.reasons} == {"limits.exceeded"}
+}
+
+_alert := {"id": "alert", "on": "DENY", "parameters": {}}
+
+_log := {"id": "log_level", "on": "ALLOW", "parameters": {}}
+
+# Everything that fired, under every verdict.
+_findings := {
+	"a denial hides nothing": {
+		"patch": [],
+		"ours": {
+			"effects": object.union(_effects, {"obligations": {_log}}),
+			"limits": object.union(_limits, {"deny": {_reason("limits.invalid")}}),
+		},
+		"custom": {"mine": {"obligations": {_alert, "none"}, "deny": {1}, "step_up": {_reason("mine.s")}, "allow": {_reason("mine.a")}}},
+		"codes": {
+			"deny": {"limits.invalid", "decision.reason_malformed"},
+			"step_up": {"limits.exceeded", "mine.s"},
+			"allow": {"effects.gate_satisfied", "mine.a"},
+		},
+		"obligations": {_log, _alert},
+	},
+	"an approval that cleared": {
+		"patch": [fixture.approved, fixture.digested],
+		"ours": {"effects": _effects, "limits": _limits}, "custom": {},
+		"codes": {"deny": set(), "step_up": {"limits.exceeded"}, "allow": {"effects.gate_satisfied"}},
+		"obligations": set(),
+	},
+	"nothing allows": {
+		"patch": [],
+		"ours": {"effects": {"allow": set()}, "limits": _limits}, "custom": {},
+		"codes": {"deny": {"decision.nothing_allows"}, "step_up": {"limits.exceeded"}, "allow": set()},
+		"obligations": set(),
+	},
+	"a request that is none reaches no concern": {
+		"patch": [{"op": "remove", "path": "/subject"}],
+		"ours": {"effects": _effects, "limits": _limits},
+		"custom": {"mine": {"obligations": {_alert}}},
+		"codes": {"deny": {"decision.request_invalid"}, "step_up": set(), "allow": set()},
+		"obligations": set(),
+	},
+}
+
+test_findings[name] if {
+	some name, case in _findings
+	findings := authz.findings with data.authz.concerns as case.ours
+		with data.custom.concerns as case.custom
+		with data.config as _config
+		with data.manifests as fixture.manifests({}, [])
+		with input as fixture.changed(case.patch)
+
+	{verdict: {reason.code | some reason in findings[verdict]} | some verdict, _ in case.codes} == case.codes
+	findings.obligations == case.obligations
+	object.keys(findings) == {"deny", "step_up", "allow", "obligations"}
+}
+
+test_findings_of_nothing[name] if {
+	some value in [null, [], "x", 1, {}]
+	name := json.marshal(value)
+	findings := authz.findings with input as value
+
+	fixture.brief(findings.deny) == {["decision.request_invalid", {}]}
+	object.remove(findings, ["deny"]) == {"step_up": set(), "allow": set(), "obligations": set()}
+}
+
 # A concern counts as loaded whatever it is made of, ours as well as the user's.
 test_loaded[name] if {
 	some name in ["deny", "step_up", "allow", "obligations"]
@@ -217,6 +333,43 @@ test_no_configuration if {
 _amounts := {
 	20000: {"verdict": "ALLOW", "codes": {"effects.gate_satisfied", "risk.acceptable"}},
 	47500: {"verdict": "STEP_UP", "codes": {"limits.exceeded"}},
+}
+
+test_the_approved_wire if {
+	decision := authz.decision with data.config as _config
+		with data.custom.concerns as {}
+		with data.manifests as fixture.manifests({}, [])
+		with input as fixture.changed([
+			{"op": "replace", "path": "/context/arguments/amount", "value": 47500},
+			fixture.approved,
+			fixture.digested,
+		])
+
+	decision.verdict == "ALLOW"
+	{reason.code | some reason in decision.reasons} == {"effects.gate_satisfied", "risk.acceptable"}
+}
+
+test_a_search if {
+	decision := authz.decision with data.config as _config
+		with data.custom.concerns as {}
+		with data.manifests as fixture.manifests(
+			{"pattern": "search", "effect_class": "read-internal", "markings": ["pii"], "limits": [], "risk_tier": "low"},
+			[],
+		)
+		with data.directory as {
+			"corpora": {"hr": {"markings": ["pii"]}},
+			"entitlements": {"officer-123": {"corpora": ["hr"]}},
+		}
+		with input as fixture.changed([
+			fixture.of("corpus", "hr"),
+			{"op": "replace", "path": "/subject/properties/clearances", "value": ["pii"]},
+		])
+
+	decision.verdict == "ALLOW"
+	decision.obligations == {
+		{"id": "mark_result", "on": "ALLOW", "parameters": {"markings": ["pii"]}},
+		{"id": "pin_retrieval_snapshot", "on": "ALLOW", "parameters": {}},
+	}
 }
 
 test_the_wire[amount] if {

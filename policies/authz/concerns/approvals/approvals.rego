@@ -5,6 +5,7 @@
 #   - input: schema.request
 package authz.concerns.approvals
 
+import data.authz.lib.approval
 import data.authz.lib.limits
 import data.authz.lib.manifest
 import data.authz.lib.reason
@@ -22,10 +23,13 @@ step_up contains reason.new(rego.metadata.rule(), {"approval": object.get(manife
 
 # METADATA
 # title: Approval invalid
-# description: The request carries an approval that this policy cannot verify.
+# description: The request carries an approval that does not hold for this call.
 # custom:
 #   code: approvals.invalid
-deny contains reason.new(rego.metadata.rule(), {}) if is_object(input.context.approval)
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	is_object(input.context.approval)
+	not approval.valid
+}
 
 # Anything but a tier that is known to be lower: an unknown one needs a person as well.
 _needed if not _lower_tier

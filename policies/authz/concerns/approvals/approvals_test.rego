@@ -62,9 +62,31 @@ test_required_without[name] if {
 	fixture.brief(found) == _required(object.get(object.remove(fixture.entry, [name]), "approval", {}))
 }
 
-test_an_approval_that_nothing_verifies if {
-	found := approvals.deny with input as fixture.changed([{"op": "replace", "path": "/context/approval", "value": {}}])
+_approvals := {
+	"none": {"patch": [fixture.digested], "deny": set()},
+	"of this call": {"patch": [fixture.approved, fixture.digested], "deny": set()},
+	"of another call": {
+		"patch": [fixture.approved, {"op": "add", "path": "/context/call_digest", "value": "sha256:other"}],
+		"deny": {["approvals.invalid", {}]},
+	},
+	"that says nothing": {
+		"patch": [{"op": "replace", "path": "/context/approval", "value": {}}],
+		"deny": {["approvals.invalid", {}]},
+	},
+}
+
+test_approvals[name] if {
+	some name, case in _approvals
+	found := approvals.deny with input as fixture.changed(case.patch)
 		with data.manifests as fixture.manifests({}, [])
 
-	fixture.brief(found) == {["approvals.invalid", {}]}
+	fixture.brief(found) == case.deny
+}
+
+# It is the decision that clears what an approval clears.
+test_a_valid_approval_is_still_required if {
+	found := approvals.step_up with input as fixture.changed([fixture.approved, fixture.digested])
+		with data.manifests as fixture.manifests({"limits": []}, [])
+
+	fixture.brief(found) == _required(fixture.entry.approval)
 }

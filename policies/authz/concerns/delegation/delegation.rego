@@ -1,14 +1,16 @@
 # METADATA
 # title: Delegation
 # description: |
-#   An agent that acts for the subject needs every scope itself, and clearance and purpose where it states any: what it
-#   may do is what both may do. An agent that states no scopes has none.
+#   An agent that acts for the subject needs every scope itself, and clearance, entitlement and purpose where it states
+#   any: what it may do is what both may do. An agent that states no scopes has none.
 # schemas:
 #   - input: schema.request
 package authz.concerns.delegation
 
+import data.authz.lib.entitlement
 import data.authz.lib.manifest
 import data.authz.lib.reason
+import data.authz.lib.resource
 import data.authz.lib.subject
 
 # METADATA
@@ -18,7 +20,7 @@ import data.authz.lib.subject
 #   code: delegation.exceeds_agent
 deny contains reason.new(rego.metadata.rule(), {"agent": agent.sub, "exceeded": exceeded}) if {
 	some agent in subject.agents
-	exceeded := [what | some what in ["clearances", "purposes", "scopes"]; _exceeds(agent, what)]
+	exceeded := [what | some what in ["clearances", "entitlements", "purposes", "scopes"]; _exceeds(agent, what)]
 	count(exceeded) > 0
 }
 
@@ -28,9 +30,15 @@ _exceeds(agent, "scopes") if {
 }
 
 _exceeds(agent, "clearances") if {
-	some marking in _markings
+	some marking in resource.markings
 	_ = agent.clearances
 	not _holds(agent, "clearances", marking)
+}
+
+_exceeds(agent, "entitlements") if {
+	entitlement.needed
+	stated := agent.entitlements
+	not entitlement.covers(stated)
 }
 
 _exceeds(agent, "purposes") if {
@@ -41,5 +49,3 @@ _exceeds(agent, "purposes") if {
 _holds(agent, attribute, value) if value in agent[attribute]
 
 _for_its_purpose(agent) if input.context.purpose in agent.purposes
-
-_markings := object.get(input.resource.properties, "markings", object.get(manifest.entry, "markings", []))

@@ -64,16 +64,62 @@ _cases := {
 		"patch": [_act(_payments({"purposes": ["payments.supplier"]}))], "entry": {},
 		"deny": _exceeds("agent:payments", ["purposes"]),
 	},
+	"entitlements where the agent states none": {
+		"patch": [fixture.of("corpus", "hr"), _act(_payments({}))], "entry": {},
+		"deny": set(),
+	},
+	"entitlements that it lacks": {
+		"patch": [fixture.of("corpus", "hr"), _act(_payments({"entitlements": {"corpora": ["it"]}}))], "entry": {},
+		"deny": _exceeds("agent:payments", ["entitlements"]),
+	},
+	"entitlements that are stated and empty": {
+		"patch": [fixture.of("corpus", "hr"), _act(_payments({"entitlements": {}}))], "entry": {},
+		"deny": _exceeds("agent:payments", ["entitlements"]),
+	},
+	"entitlements that it holds": {
+		"patch": [fixture.of("corpus", "hr"), _act(_payments({"entitlements": {"corpora": ["hr"]}}))], "entry": {},
+		"deny": set(),
+	},
+	"entitlement to a document by its corpus": {
+		"patch": [fixture.of("document", "handbook"), _act(_payments({"entitlements": {"corpora": ["hr"]}}))],
+		"entry": {},
+		"deny": set(),
+	},
+	"but not to a restricted one": {
+		"patch": [fixture.of("document", "sealed"), _act(_payments({"entitlements": {"corpora": ["hr"]}}))],
+		"entry": {},
+		"deny": _exceeds("agent:payments", ["entitlements"]),
+	},
+	"the directory does not entitle an agent that states its own": {
+		"patch": [fixture.of("corpus", "legal"), _act(_payments({"entitlements": {"corpora": ["hr"]}}))],
+		"entry": {},
+		"deny": _exceeds("agent:payments", ["entitlements"]),
+	},
+	"entitlements that nothing asks for": {
+		"patch": [_act(_payments({"entitlements": {}}))], "entry": {},
+		"deny": set(),
+	},
+	"clearances for the directory's markings": {
+		"patch": [fixture.of("corpus", "marked"), _act(_payments({"clearances": []}))], "entry": {},
+		"deny": _exceeds("agent:payments", ["clearances"]),
+	},
 	"a purpose that it was given": {
 		"patch": [_act(_payments({"purposes": ["payments.supplier"]})), _purpose("payments.supplier")], "entry": {},
 		"deny": set(),
 	},
 }
 
+_directory := {
+	"corpora": {"marked": {"markings": ["pii"]}},
+	"documents": {"handbook": {"corpus": "hr"}, "sealed": {"corpus": "hr", "restricted": true}},
+	"entitlements": {"agent:payments": {"corpora": ["legal"]}, "officer-123": {"corpora": ["legal"]}},
+}
+
 test_delegation[name] if {
 	some name, case in _cases
 	found := delegation.deny with input as fixture.changed(case.patch)
 		with data.manifests as fixture.manifests(case.entry, [])
+		with data.directory as _directory
 
 	fixture.brief(found) == case.deny
 }

@@ -30,6 +30,25 @@ allow contains reason.new(rego.metadata.rule(), {"effect_class": _class, "clause
 #   code: effects.unknown
 deny contains reason.new(rego.metadata.rule(), {"effect_class": _class}) if not _gate(_class)
 
+# METADATA
+# title: Pattern mismatch
+# description: The tool's entry states a pattern that this policy does not know, or one of another effect class.
+# custom:
+#   code: effects.pattern_mismatch
+deny contains reason.new(rego.metadata.rule(), {"pattern": pattern, "effect_class": _class}) if {
+	pattern := manifest.entry.pattern
+	not _fixes(pattern, _class)
+}
+
+# METADATA
+# title: Draft only
+# description: What a composition returns is a draft, and never kept as a live object (tool pattern library, pattern 5).
+# custom:
+#   code: effects.draft_only
+obligations contains {"id": "draft_only", "on": "ALLOW", "parameters": {}} if {
+	manifest.entry.pattern == "composition"
+}
+
 _class := object.get(manifest.entry, "effect_class", "unclassified")
 
 # A function, which WebAssembly evaluates without building the whole table for each decision.
@@ -46,6 +65,27 @@ _gate("commit-low") := ["scope", "policy"]
 _gate("commit-high") := ["scope", "policy"]
 
 _gate("unclassified") := ["scope"]
+
+# The effect class that each pattern fixes (tool pattern library, 9.3). No pattern commits but a request for approval.
+_fixes("extraction", "pure")
+
+_fixes("lookup", "read-external")
+
+_fixes("validation", "pure")
+
+_fixes("classification", "pure")
+
+_fixes("composition", "pure")
+
+_fixes("action-staging", "stage")
+
+_fixes("approval-request", "commit-low")
+
+_fixes("aggregation", "read-internal")
+
+_fixes("conversion", "pure")
+
+_fixes("search", "read-internal")
 
 # An extraction computes only, but it reads its source: it needs that source's scope (pattern 1).
 _clauses := ["scope"] if {

@@ -9,6 +9,8 @@ _no_scopes := [{"op": "remove", "path": "/subject/properties/scopes"}]
 
 _granted(class, clauses) := {["effects.gate_satisfied", {"effect_class": class, "clauses": clauses}]}
 
+_mismatch(pattern, class) := {["effects.pattern_mismatch", {"pattern": pattern, "effect_class": class}]}
+
 _cases := {
 	"no class: the scope": {
 		"patch": [], "entry": {}, "without": [],
@@ -70,7 +72,7 @@ _cases := {
 	},
 	"a commit that calls itself an extraction keeps its own gate": {
 		"patch": [], "entry": {"effect_class": "commit-low", "pattern": "extraction"}, "without": [],
-		"allow": _granted("commit-low", ["scope", "policy"]), "deny": set(),
+		"allow": _granted("commit-low", ["scope", "policy"]), "deny": _mismatch("extraction", "commit-low"),
 	},
 	"a class nobody knows": {
 		"patch": [], "entry": {"effect_class": "teleport"}, "without": [],
@@ -85,4 +87,66 @@ test_effects[name] if {
 
 	fixture.brief(found.allow) == case.allow
 	fixture.brief(found.deny) == case.deny
+}
+
+# The pattern library's own table (9.3), and every other pair.
+_patterns := {
+	"extraction": "pure",
+	"lookup": "read-external",
+	"validation": "pure",
+	"classification": "pure",
+	"composition": "pure",
+	"action-staging": "stage",
+	"approval-request": "commit-low",
+	"aggregation": "read-internal",
+	"conversion": "pure",
+	"search": "read-internal",
+}
+
+_classes := ["pure", "read-internal", "read-external", "stage", "commit-low", "commit-high"]
+
+_expected(pattern, class) := set() if class == _patterns[pattern]
+
+else := _mismatch(pattern, class)
+
+test_patterns[name] if {
+	some pattern, _ in _patterns
+	some class in _classes
+	name := sprintf("%s %s", [pattern, class])
+	found := effects.deny with input as fixture.request
+		with data.manifests as fixture.manifests({"pattern": pattern, "effect_class": class}, [])
+
+	fixture.brief(found) == _expected(pattern, class)
+}
+
+# Without a class the gate would be another one than the pattern's; a pattern that nobody knows fixes none.
+test_patterns_without_their_class[name] if {
+	some pattern in ["lookup", "extraction", "wizardry", "", null, true, false, 1, ["lookup"], {"lookup": "unclassified"}]
+	name := json.marshal(pattern)
+	found := effects.deny with input as fixture.request
+		with data.manifests as fixture.manifests({"pattern": pattern}, [])
+
+	fixture.brief(found) == _mismatch(pattern, "unclassified")
+}
+
+test_pattern_shape if {
+	found := effects.deny with input as fixture.request
+		with data.manifests as fixture.manifests({"pattern": "lookup", "effect_class": "pure"}, [])
+
+	found == {{
+		"code": "effects.pattern_mismatch",
+		"message": "The tool's entry states a pattern that this policy does not know, or one of another effect class.",
+		"details": {"pattern": "lookup", "effect_class": "pure"},
+	}}
+}
+
+test_obligations[pattern] if {
+	some pattern, class in _patterns
+	found := effects.obligations with input as fixture.request
+		with data.manifests as fixture.manifests({"pattern": pattern, "effect_class": class}, [])
+
+	found == {obligation |
+		some obligation in [{"id": "draft_only", "on": "ALLOW", "parameters": {}}]
+		pattern == "composition"
+	}
 }

@@ -9,17 +9,18 @@ package authz.concerns.markings
 
 import data.authz.lib.manifest
 import data.authz.lib.reason
+import data.authz.lib.resource
 
 # METADATA
 # title: Not cleared
 # description: The data carries a marking for which the subject holds no clearance.
 # custom:
 #   code: markings.not_cleared
-deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
-	missing := [marking |
-		some marking in _markings
+deny contains reason.new(rego.metadata.rule(), {"missing": sort(missing)}) if {
+	missing := {marking |
+		some marking in resource.markings
 		not _cleared(marking)
-	]
+	}
 	count(missing) > 0
 }
 
@@ -28,19 +29,41 @@ deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
 # description: The data carries a marking that the tool is not declared to touch.
 # custom:
 #   code: markings.not_allowed
-deny contains reason.new(rego.metadata.rule(), {"markings": refused}) if {
-	refused := [marking |
-		some marking in input.resource.properties.markings
+deny contains reason.new(rego.metadata.rule(), {"markings": sort(refused)}) if {
+	refused := {marking |
+		some marking in resource.markings
 		not _allowed(marking)
-	]
+	}
 	count(refused) > 0
 }
+
+# METADATA
+# title: Unreadable
+# description: The directory's record of the corpus or document is not of the right types, so nobody knows its markings.
+# custom:
+#   code: markings.unreadable
+deny contains reason.new(rego.metadata.rule(), {"type": input.resource.type, "id": input.resource.id}) if {
+	resource.unreadable
+}
+
+# METADATA
+# title: Result marked
+# description: What is found or computed from marked data is marked itself (tool pattern library, patterns 8 and 10).
+# custom:
+#   code: markings.result_marked
+obligations contains {"id": "mark_result", "on": "ALLOW", "parameters": {"markings": sort(resource.markings)}} if {
+	_inherited
+	count(resource.markings) > 0
+}
+
+_inherited if manifest.entry.pattern == "search"
+
+_inherited if manifest.entry.pattern == "aggregation"
+
+_inherited if input.resource.type == "corpus"
+
+_inherited if input.resource.type == "document"
 
 _cleared(marking) if marking in input.subject.properties.clearances
 
 _allowed(marking) if marking in manifest.entry.markings
-
-# Markings that nobody knows (absent, which is not empty) count as all that the tool may touch.
-_markings := input.resource.properties.markings
-
-_markings := manifest.entry.markings if not input.resource.properties.markings

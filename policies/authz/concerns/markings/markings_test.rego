@@ -48,3 +48,59 @@ test_markings[name] if {
 
 	fixture.brief(found) == case.deny
 }
+
+# What the directory states counts like what the request states.
+_directories := {
+	"cleared for the corpus": {
+		"corpus": {"markings": ["pii"]}, "clearances": ["pii"], "entry": ["pii"], "deny": set(),
+	},
+	"not cleared for the corpus": {
+		"corpus": {"markings": ["secret", "pii"]}, "clearances": [], "entry": ["pii", "secret"],
+		"deny": {["markings.not_cleared", {"missing": ["pii", "secret"]}]},
+	},
+	"the tool may not touch the corpus": {
+		"corpus": {"markings": ["secret", "pii"]}, "clearances": ["pii", "secret"], "entry": [],
+		"deny": {["markings.not_allowed", {"markings": ["pii", "secret"]}]},
+	},
+	"mistyped": {
+		"corpus": {"markings": "pii"}, "clearances": ["pii"], "entry": ["pii"],
+		"deny": {["markings.unreadable", {"type": "corpus", "id": "hr"}]},
+	},
+}
+
+test_directory[name] if {
+	some name, case in _directories
+	found := markings.deny with input as fixture.changed([fixture.of("corpus", "hr"), _cleared(case.clearances)])
+		with data.manifests as fixture.manifests({"markings": case.entry}, [])
+		with data.directory as {"corpora": {"hr": case.corpus}}
+
+	fixture.brief(found) == case.deny
+}
+
+_result_marked(values) := {{"id": "mark_result", "on": "ALLOW", "parameters": {"markings": values}}}
+
+_obligations := {
+	"a search": {"patch": [_marked(["b", "a"])], "entry": {"pattern": "search"}, "obligations": _result_marked(["a", "b"])},
+	"an aggregation": {"patch": [_marked(["a"])], "entry": {"pattern": "aggregation"}, "obligations": _result_marked(["a"])},
+	"an aggregation over data of unknown markings": {
+		"patch": [], "entry": {"pattern": "aggregation", "markings": ["a"]},
+		"obligations": _result_marked(["a"]),
+	},
+	"a corpus": {"patch": [fixture.of("corpus", "hr")], "entry": {}, "obligations": _result_marked(["c"])},
+	"a document": {"patch": [fixture.of("document", "handbook")], "entry": {}, "obligations": _result_marked(["c", "d"])},
+	"an unmarked corpus": {"patch": [fixture.of("corpus", "it")], "entry": {"pattern": "search"}, "obligations": set()},
+	"something else": {"patch": [_marked(["a"])], "entry": {"pattern": "lookup"}, "obligations": set()},
+	"something else without a pattern": {"patch": [_marked(["a"])], "entry": {}, "obligations": set()},
+}
+
+test_obligations[name] if {
+	some name, case in _obligations
+	found := markings.obligations with input as fixture.changed(case.patch)
+		with data.manifests as fixture.manifests(case.entry, [])
+		with data.directory as {
+			"corpora": {"hr": {"markings": ["c"]}, "it": {"markings": []}},
+			"documents": {"handbook": {"corpus": "hr", "markings": ["d"]}},
+		}
+
+	found == case.obligations
+}

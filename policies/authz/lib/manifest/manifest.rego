@@ -34,4 +34,5 @@ entry := found if {
 	is_array(object.get(found, "markings", []))
 	is_array(object.get(found, "purposes", []))
 	is_object(object.get(found, "release", {}))
+	is_object(object.get(found, "approval", {}))
 }

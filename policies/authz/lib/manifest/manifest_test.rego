@@ -15,6 +15,7 @@ _wrong := {
 	"markings": [null, "s", {}, true],
 	"purposes": [null, "s", {}, true],
 	"release": [null, "passed", [], true],
+	"approval": [null, "PT1H", [], true],
 }
 
 test_entry if manifest.entry == fixture.entry with input as fixture.request

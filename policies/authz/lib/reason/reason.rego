@@ -16,11 +16,12 @@ new(metadata, details) := {
 
 # METADATA
 # title: Well formed
-# description: The object is a reason whose code belongs to the concern.
+# description: The object is a reason whose code belongs to the concern, and nothing more.
 well_formed(found, concern) if {
 	is_object(found)
 	is_string(found.code)
 	startswith(found.code, concat("", [concern, "."]))
 	is_string(found.message)
 	is_object(found.details)
+	count(found) == 3
 }

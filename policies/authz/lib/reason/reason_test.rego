@@ -15,6 +15,7 @@ _malformed := {
 	"code not a string": object.union(_well, {"code": 1}),
 	"message not a string": object.union(_well, {"message": null}),
 	"details not an object": object.union(_well, {"details": []}),
+	"more than its fields": object.union(_well, {"hint": ""}),
 	"not an object": "limits.exceeded",
 }
 

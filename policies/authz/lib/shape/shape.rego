@@ -14,36 +14,40 @@ import data.authz.lib.number
 # title: Valid
 # description: Subject, action, resource and context are there and of the right types.
 valid if {
-	_named(input.subject.type)
-	_named(input.subject.id)
+	named(input.subject.type)
+	named(input.subject.id)
 	_subject_valid(input.subject.properties)
-	_named(input.action.name)
-	_named(input.action.properties.tool)
-	_named(input.action.properties.manifest_version)
-	_named(input.action.properties.manifest_digest)
-	_named(input.resource.type)
-	_named(input.resource.id)
-	_strings(input.resource.properties, "markings")
+	named(input.action.name)
+	named(input.action.properties.tool)
+	named(input.action.properties.manifest_version)
+	named(input.action.properties.manifest_digest)
+	named(input.resource.type)
+	named(input.resource.id)
+	strings(input.resource.properties, "markings")
 	_context_valid(input.context)
 }
 
-_named(value) if {
+# METADATA
+# title: Named
+# description: The value is a string that is not empty.
+named(value) if {
 	is_string(value)
 	value != ""
 }
 
 _subject_valid(properties) if {
-	_strings(properties, "scopes")
-	_strings(properties, "clearances")
-	_strings(properties, "roles")
+	strings(properties, "scopes")
+	strings(properties, "clearances")
+	strings(properties, "roles")
 	_limits_valid(properties)
 	_entitlements_valid(object.get(properties, "entitlements", {}))
+	_text_or_null(object.get(properties, "iss", null))
 	_agents_valid(object.get(properties, "act", null))
 }
 
 _entitlements_valid(entitlements) if {
-	_strings(entitlements, "corpora")
-	_strings(entitlements, "documents")
+	strings(entitlements, "corpora")
+	strings(entitlements, "documents")
 }
 
 _limits_valid(holder) if {
@@ -67,11 +71,13 @@ _agents_valid(act) if {
 _agent_valid(null)
 
 _agent_valid(agent) if {
-	_named(agent.sub)
-	_strings(agent, "scopes")
-	_strings(agent, "clearances")
-	_strings(agent, "purposes")
+	named(agent.sub)
+	strings(agent, "scopes")
+	strings(agent, "clearances")
+	strings(agent, "purposes")
 	_limits_valid(agent)
+	_entitlements_valid(object.get(agent, "entitlements", {}))
+	_text_or_null(object.get(agent, "iss", null))
 }
 
 _context_valid(context) if {
@@ -91,8 +97,10 @@ _text_or_null(null)
 
 _text_or_null(value) if is_string(value)
 
-# Absent is the empty list; anything but a list of strings is not.
-_strings(holder, name) if {
+# METADATA
+# title: Strings
+# description: The holder's field is a list of strings. Absent is the empty list; anything else is none.
+strings(holder, name) if {
 	is_object(holder)
 	values := object.get(holder, name, [])
 	is_array(values)

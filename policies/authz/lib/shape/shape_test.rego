@@ -10,6 +10,9 @@ _valid := {
 	"context without anything": [{"op": "replace", "path": "/context", "value": {}}],
 	"an approval": [{"op": "replace", "path": "/context/approval", "value": {}}],
 	"an agent": [_act({"sub": "agent:a"})],
+	"an agent with an issuer and entitlements": [_act({"sub": "a", "iss": "b", "entitlements": {"corpora": ["c"]}})],
+	"an issuer": [{"op": "add", "path": "/subject/properties/iss", "value": "a"}],
+	"no issuer": [{"op": "add", "path": "/subject/properties/iss", "value": null}],
 	"four agents": [_act({"sub": "a", "act": {"sub": "b", "act": {"sub": "c", "act": {"sub": "d"}}}})],
 	"unknown attributes": [{"op": "add", "path": "/subject/properties/tenant", "value": 7}],
 	"a limit of zero": [{"op": "replace", "path": "/subject/properties/limits", "value": {"a": 0}}],
@@ -39,6 +42,8 @@ _string_lists := [
 	"/subject/properties/roles",
 	"/subject/properties/entitlements/corpora",
 	"/subject/properties/entitlements/documents",
+	"/subject/properties/act/entitlements/corpora",
+	"/subject/properties/act/entitlements/documents",
 	"/resource/properties/markings",
 ]
 
@@ -48,6 +53,7 @@ _objects := [
 	"/subject/properties",
 	"/subject/properties/limits",
 	"/subject/properties/entitlements",
+	"/subject/properties/act/entitlements",
 	"/action/properties",
 	"/resource/properties",
 	"/context",
@@ -57,6 +63,8 @@ _objects := [
 _not_texts := [1, true, [], {}]
 
 _texts := [
+	"/subject/properties/iss",
+	"/subject/properties/act/iss",
 	"/context/agent",
 	"/context/call_digest",
 	"/context/idempotency_key",
@@ -94,12 +102,15 @@ _invalid contains [{"op": "add", "path": path, "value": value}] if {
 
 _invalid contains [{"op": "remove", "path": path}] if some path in _names
 
-_invalid contains [{"op": "add", "path": path, "value": value}] if {
+# An agent for the paths of one.
+_agent := _act({"sub": "agent:a", "entitlements": {}})
+
+_invalid contains [_agent, {"op": "add", "path": path, "value": value}] if {
 	some path in _string_lists
 	some value in _not_strings
 }
 
-_invalid contains [{"op": "replace", "path": path, "value": value}] if {
+_invalid contains [_agent, {"op": "replace", "path": path, "value": value}] if {
 	some path in _objects
 	some value in _not_objects
 }
@@ -108,7 +119,7 @@ _invalid contains [{"op": "remove", "path": path}] if {
 	some path in ["/subject/properties", "/action/properties", "/resource/properties", "/context"]
 }
 
-_invalid contains [{"op": "add", "path": path, "value": value}] if {
+_invalid contains [_agent, {"op": "add", "path": path, "value": value}] if {
 	some path in _texts
 	some value in _not_texts
 }

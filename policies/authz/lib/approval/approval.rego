@@ -1,0 +1,88 @@
+# METADATA
+# title: The approval
+# description: |
+#   Whether the approval that the enforcement point took from its own store holds for this call. The store has checked it
+#   before; the policy relies on nobody.
+# schemas:
+#   - input: schema.request
+package authz.lib.approval
+
+import data.authz.lib.manifest
+import data.authz.lib.number
+import data.authz.lib.shape
+import data.authz.lib.subject
+
+# METADATA
+# title: Valid
+# description: |
+#   The request carries an approval of exactly this call, young enough, granted by enough people of the right roles.
+#   Anything missing or mistyped, in the approval or in the tool's entry, makes it invalid.
+valid if {
+	approval := input.context.approval
+	shape.named(approval.id)
+	shape.named(approval.call_digest)
+	approval.call_digest == input.context.call_digest
+	number.at_most(0, approval.age_seconds)
+	number.at_most(approval.age_seconds, manifest.entry.approval.expires_seconds)
+	is_array(approval.grants)
+	every grant in approval.grants {
+		_well_formed(grant)
+	}
+	number.at_most(1, manifest.entry.approval.quorum)
+	number.at_most(manifest.entry.approval.quorum, count(_people))
+}
+
+_well_formed(grant) if {
+	shape.named(grant.sub)
+	_issuer(object.get(grant, "iss", null))
+	is_array(grant.roles)
+	shape.strings(grant, "roles")
+}
+
+_issuer(null)
+
+_issuer(iss) if shape.named(iss)
+
+# Each person once. A grant without issuer adds one only if no other of that name has an issuer.
+_people contains [grant.iss, grant.sub] if {
+	some grant in _counting
+	_issued(grant)
+}
+
+_people contains [null, grant.sub] if {
+	some grant in _counting
+	not grant.sub in {other.sub | some other in _counting; _issued(other)}
+}
+
+# An empty list of roles is nobody, not anybody.
+_counting contains grant if {
+	is_array(manifest.entry.approval.approvers)
+	some grant in input.context.approval.grants
+	some role in grant.roles
+	role in manifest.entry.approval.approvers
+	not _involved(grant)
+}
+
+_involved(grant) if _same(grant, {"sub": input.subject.id, "iss": object.get(input.subject.properties, "iss", null)})
+
+_involved(grant) if {
+	some agent in subject.agents
+	_same(grant, agent)
+}
+
+# The agent as the application names it has no issuer.
+_involved(grant) if grant.sub == input.context.agent
+
+# Two with the same name are two people only where both issuers are known and differ.
+_same(one, other) if {
+	one.sub == other.sub
+	not _told_apart(one, other)
+}
+
+_told_apart(one, other) if {
+	_issued(one)
+	_issued(other)
+	one.iss != other.iss
+}
+
+_issued(person) if shape.named(person.iss)

@@ -1,0 +1,171 @@
+package authz.lib.approval_test
+
+import data.authz.lib.approval
+import data.authz.lib.fixture_test as fixture
+
+_patched(patches) := array.concat([fixture.approved, fixture.digested], patches)
+
+_set(field, value) := {"op": "add", "path": sprintf("/context/approval/%s", [field]), "value": value}
+
+_drop(field) := {"op": "remove", "path": sprintf("/context/approval/%s", [field])}
+
+_subject(field, value) := {"op": "add", "path": sprintf("/subject/properties/%s", [field]), "value": value}
+
+_grants(values) := _set("grants", values)
+
+_grant(sub, iss) := {"sub": sub, "iss": iss, "roles": ["payments.approver"]}
+
+_entry(changes) := object.union(fixture.entry.approval, changes)
+
+_acting := {"sub": "agent:outer", "iss": "a", "act": {"sub": "agent:2", "act": {"sub": "agent:3", "act": {"sub": "agent:inner"}}}}
+
+_valid := {
+	"as granted": {"patch": [], "approval": {}},
+	"more keys": {"patch": [_set("note", 1), _set("grants/0/at", "now")], "approval": {}},
+	"just made": {"patch": [_set("age_seconds", 0)], "approval": {}},
+	"as old as it may be": {"patch": [_set("age_seconds", 3600)], "approval": {}},
+	"no issuer": {"patch": [_drop("grants/0/iss")], "approval": {}},
+	"a role among others": {"patch": [_set("grants/0/roles", ["x", "payments.approver"])], "approval": {}},
+	"one of two roles": {"patch": [], "approval": {"approvers": ["treasurer", "payments.approver"]}},
+	"two people": {"patch": [_grants([_grant("ann", "a"), _grant("ben", "a")])], "approval": {"quorum": 2}},
+	"two of one name at two issuers": {
+		"patch": [_grants([_grant("ann", "a"), _grant("ann", "b")])], "approval": {"quorum": 2},
+	},
+	"those two are two beside one without issuer": {
+		"patch": [_grants([_grant("ann", "a"), _grant("ann", null), _grant("ann", "b")])], "approval": {"quorum": 2},
+	},
+	"who has no role takes no one's place": {
+		"patch": [_grants([_grant("ann", null), {"sub": "ann", "iss": "a", "roles": []}])], "approval": {},
+	},
+	"more than needed": {"patch": [_grants([_grant("ann", "a"), _grant("officer-123", "a"), _grant("ben", "a")])], "approval": {"quorum": 2}},
+	"the subject's name at another issuer": {
+		"patch": [_subject("iss", "b"), _grants([_grant("officer-123", "a")])], "approval": {},
+	},
+	"an agent's name at another issuer": {
+		"patch": [_subject("act", _acting), _grants([_grant("agent:outer", "b")])], "approval": {},
+	},
+}
+
+test_valid[name] if {
+	some name, case in _valid
+	approval.valid with input as fixture.changed(_patched(case.patch))
+		with data.manifests as fixture.manifests({"approval": _entry(case.approval)}, [])
+}
+
+_invalid := {
+	"the digest of another call": [_set("call_digest", "sha256:other")],
+	"no digest of the call": [{"op": "remove", "path": "/context/call_digest"}],
+	"no digests": [{"op": "remove", "path": "/context/call_digest"}, _drop("call_digest")],
+	"both digests null": [_set("call_digest", null), {"op": "add", "path": "/context/call_digest", "value": null}],
+	"both digests empty": [_set("call_digest", ""), {"op": "add", "path": "/context/call_digest", "value": ""}],
+	"too old": [_set("age_seconds", 3600.5)],
+	"not yet made": [_set("age_seconds", -1)],
+	"no grant": [_grants([])],
+	"another role": [_set("grants/0/roles", ["payments.viewer"])],
+	"no role": [_set("grants/0/roles", [])],
+	"the subject itself": [_subject("iss", "a"), _grants([_grant("officer-123", "a")])],
+	"the subject, if its issuer is unknown": [_grants([_grant("officer-123", "a")])],
+	"the subject, if its issuer is empty": [_subject("iss", ""), _grants([_grant("officer-123", "a")])],
+	"the subject, if the grant's issuer is unknown": [_subject("iss", "a"), _grants([_grant("officer-123", null)])],
+	"its agent": [_subject("act", _acting), _grants([_grant("agent:outer", "a")])],
+	"its agent, if the grant's issuer is unknown": [_subject("act", _acting), _grants([_grant("agent:outer", null)])],
+	"the second agent": [_subject("act", _acting), _grants([_grant("agent:2", "a")])],
+	"the third agent": [_subject("act", _acting), _grants([_grant("agent:3", "a")])],
+	"the last agent": [_subject("act", _acting), _grants([_grant("agent:inner", "a")])],
+	"the agent that the application names": [
+		{"op": "add", "path": "/context/agent", "value": "agent:app"},
+		_grants([_grant("agent:app", "a")]),
+	],
+	"one grant without roles beside a good one": [_set("grants/1", {"sub": "ben", "iss": "a"})],
+	"something else beside a good grant": [_set("grants/1", "ben")],
+	"one bad grant beside a good one": [_set("grants/1", _grant("", "a"))],
+}
+
+test_invalid[name] if {
+	some name, patch in _invalid
+	not approval.valid with input as fixture.changed(_patched(patch)) with data.manifests as fixture.manifests({}, [])
+}
+
+# Two are asked for, and these are one, or cannot be told from one.
+_fewer_than_two := {
+	"one": [_grant("ann", "a")],
+	"one twice": [_grant("ann", "a"), object.union(_grant("ann", "a"), {"roles": ["x", "payments.approver"]})],
+	"one name, one issuer unknown": [_grant("ann", "a"), _grant("ann", null)],
+	"one name, one issuer not there": [_grant("ann", "a"), object.remove(_grant("ann", "a"), ["iss"])],
+	"one name, no issuer": [_grant("ann", null), object.remove(_grant("ann", null), ["iss"])],
+	"one and the subject": [_grant("ann", "a"), _grant("officer-123", "a")],
+	"one and another without the role": [_grant("ann", "a"), object.union(_grant("ben", "a"), {"roles": ["x"]})],
+}
+
+test_fewer_than_two[name] if {
+	some name, grants in _fewer_than_two
+	some quorum in [2, 1.5]
+	not approval.valid with input as fixture.changed(_patched([_grants(grants)]))
+		with data.manifests as fixture.manifests({"approval": _entry({"quorum": quorum})}, [])
+}
+
+# Each field of an approval and of a grant, and what it must not be. Whatever is absent is invalid as well.
+_not_texts := [null, "", 1, true, [], {}]
+
+_not_lists := [null, "payments.approver", 1, true, {}, {"0": "payments.approver"}]
+
+_wrong := {
+	"id": _not_texts,
+	"call_digest": _not_texts,
+	"age_seconds": [null, "300", "", true, [], {}],
+	"grants": array.concat(_not_lists, [[null], ["ann"], [[]], {"0": _grant("ann", "a")}]),
+	"grants/0/sub": _not_texts,
+	"grants/0/roles": array.concat(_not_lists, [["payments.approver", 1], [["payments.approver"]]]),
+}
+
+_mistyped contains [_set(field, value)] if {
+	some field, values in _wrong
+	some value in values
+}
+
+_mistyped contains [_drop(field)] if some field, _ in _wrong
+
+_mistyped contains [_set("grants/0/iss", value)] if some value in ["", 1, true, [], {}]
+
+_mistyped contains [{"op": "replace", "path": "/context/approval", "value": value}] if {
+	some value in [null, {}, [], "granted", true, 1, {"granted": true}]
+}
+
+test_mistyped[name] if {
+	some patch in _mistyped
+	name := json.marshal(patch)
+	not approval.valid with input as fixture.changed(_patched(patch)) with data.manifests as fixture.manifests({}, [])
+}
+
+# Each field of the tool's entry, and what it must not be: nobody may approve then.
+_wrong_entries := {
+	"expires_seconds": [null, "3600", true, [], {}, 299, -1],
+	"approvers": [null, "payments.approver", true, [], {"0": "payments.approver"}, [null], [["payments.approver"]]],
+	"quorum": [null, "1", true, [], {}, 0, -1, 0.5, 2],
+}
+
+test_wrong_entry[name] if {
+	some field, values in _wrong_entries
+	some value in values
+	name := sprintf("%s: %s", [field, json.marshal(value)])
+	not approval.valid with input as fixture.changed(_patched([]))
+		with data.manifests as fixture.manifests({"approval": _entry({field: value})}, [])
+}
+
+test_entry_without[field] if {
+	some field, _ in _wrong_entries
+	not approval.valid with input as fixture.changed(_patched([])) with data.manifests as fixture.manifests(
+		{"approval": object.remove(fixture.entry.approval, [field])},
+		["approval"],
+	)
+}
+
+test_no_entry if {
+	not approval.valid with input as fixture.changed(_patched([])) with data.manifests as {}
+}
+
+test_no_request[name] if {
+	some value in [null, [], "x", 1, {}]
+	name := json.marshal(value)
+	not approval.valid with input as value with data.manifests as fixture.manifests({}, [])
+}

@@ -1,0 +1,47 @@
+# METADATA
+# title: Entitlements
+# description: |
+#   Who may read which corpus and document (tool registry document, RAG). The concerns `documents` and `delegation` both
+#   ask.
+# schemas:
+#   - input: schema.request
+package authz.lib.entitlement
+
+import data.authz.lib.manifest
+import data.authz.lib.resource
+import data.authz.lib.shape
+
+# METADATA
+# title: Needed
+# description: The call reads a corpus or a document, or it is a search, whatever it says that it searches.
+needed if input.resource.type == "corpus"
+
+needed if input.resource.type == "document"
+
+needed if manifest.entry.pattern == "search"
+
+# METADATA
+# title: Covers
+# description: |
+#   `entitlements` (`{"corpora": [...], "documents": [...]}`) name the resource. A document is also covered by its
+#   corpus, unless the directory marks it as restricted: anything but false does.
+covers(entitlements) if {
+	input.resource.type == "corpus"
+	_named(entitlements, "corpora", input.resource.id)
+}
+
+covers(entitlements) if {
+	input.resource.type == "document"
+	_named(entitlements, "documents", input.resource.id)
+}
+
+covers(entitlements) if {
+	is_object(resource.document)
+	object.get(resource.document, "restricted", false) == false
+	_named(entitlements, "corpora", resource.document.corpus)
+}
+
+_named(entitlements, kind, id) if {
+	shape.strings(entitlements, kind)
+	id in entitlements[kind]
+}

@@ -1,0 +1,31 @@
+package authz.lib.entitlement_test
+
+import data.authz.lib.entitlement
+import data.authz.lib.fixture_test as fixture
+
+_needed := {
+	"a corpus": {"patch": [fixture.of("corpus", "hr")], "entry": {}},
+	"a document": {"patch": [fixture.of("document", "handbook")], "entry": {}},
+	"a search": {"patch": [], "entry": {"pattern": "search"}},
+}
+
+test_needed[name] if {
+	some name, case in _needed
+	entitlement.needed with input as fixture.changed(case.patch) with data.manifests as fixture.manifests(case.entry, [])
+}
+
+test_not_needed[pattern] if {
+	some pattern in ["aggregation", "lookup", null]
+	not entitlement.needed with input as fixture.request with data.manifests as fixture.manifests({"pattern": pattern}, [])
+}
+
+# Nothing mistyped covers anything, though each of these names the corpus somewhere.
+test_covers_nothing[name] if {
+	some value in [null, "hr", true, ["hr"], {}, {"corpora": null}, {"corpora": {"hr": "hr"}}, {"documents": ["hr"]}]
+	name := json.marshal(value)
+	not entitlement.covers(value) with input as fixture.changed([fixture.of("corpus", "hr")])
+}
+
+test_covers if {
+	entitlement.covers({"corpora": ["hr"]}) with input as fixture.changed([fixture.of("corpus", "hr")])
+}

@@ -1,0 +1,121 @@
+package authz.lib.resource_test
+
+import data.authz.lib.fixture_test as fixture
+import data.authz.lib.resource
+
+_marked(values) := {"op": "add", "path": "/resource/properties/markings", "value": values}
+
+_of(corpus, record) := {
+	"corpora": {"hr": corpus, "it": {"markings": ["internal"]}},
+	"documents": {"handbook": record, "leaflet": {"markings": ["public"]}},
+}
+
+# The tool may touch `pii` and `secret`: what unknown markings count as.
+_cases := {
+	"stated by the request": {
+		"patch": [_marked(["pii"])], "directory": {}, "markings": {"pii"},
+	},
+	"stated by nobody": {"patch": [], "directory": {}, "markings": {"pii", "secret"}},
+	"stated to be none": {"patch": [_marked([])], "directory": {}, "markings": set()},
+	"a corpus of the directory": {
+		"patch": [fixture.of("corpus", "hr")], "directory": _of({"markings": ["pii"]}, {}), "markings": {"pii"},
+	},
+	"a corpus of both": {
+		"patch": [fixture.of("corpus", "hr"), _marked(["pii"])], "directory": _of({"markings": ["health"]}, {}),
+		"markings": {"health", "pii"},
+	},
+	"a request that states none takes nothing away": {
+		"patch": [fixture.of("corpus", "hr"), _marked([])], "directory": _of({"markings": ["pii"]}, {}),
+		"markings": {"pii"},
+	},
+	"a directory that states none": {
+		"patch": [fixture.of("corpus", "hr")], "directory": _of({"markings": []}, {}), "markings": set(),
+	},
+	"a corpus without markings": {
+		"patch": [fixture.of("corpus", "hr")], "directory": _of({}, {}), "markings": {"pii", "secret"},
+	},
+	"a corpus that the directory does not have": {
+		"patch": [fixture.of("corpus", "legal")], "directory": _of({"markings": ["pii"]}, {}),
+		"markings": {"pii", "secret"},
+	},
+	"a document's own": {
+		"patch": [fixture.of("document", "handbook")], "directory": _of({}, {"markings": ["health"]}),
+		"markings": {"health"},
+	},
+	"a document's corpus's": {
+		"patch": [fixture.of("document", "handbook")], "directory": _of({"markings": ["pii"]}, {"corpus": "hr"}),
+		"markings": {"pii"},
+	},
+	"a document's, its corpus's and the request's": {
+		"patch": [fixture.of("document", "handbook"), _marked(["a"])],
+		"directory": _of({"markings": ["b"]}, {"corpus": "hr", "markings": ["c"]}),
+		"markings": {"a", "b", "c"},
+	},
+	"a document of a corpus that the directory does not have": {
+		"patch": [fixture.of("document", "handbook")], "directory": _of({}, {"corpus": "legal"}),
+		"markings": {"pii", "secret"},
+	},
+	"a corpus and a document of one name": {
+		"patch": [fixture.of("corpus", "leaflet")], "directory": _of({}, {}), "markings": {"pii", "secret"},
+	},
+	"another kind of resource of that name": {
+		"patch": [fixture.of("wire_payment", "hr")], "directory": _of({"markings": ["pii"]}, {}),
+		"markings": {"pii", "secret"},
+	},
+}
+
+test_markings[name] if {
+	some name, case in _cases
+	asked := fixture.changed(case.patch)
+	case.markings == resource.markings with input as asked
+		with data.manifests as fixture.manifests({"markings": ["pii", "secret"]}, [])
+		with data.directory as case.directory
+	not resource.unreadable with input as asked with data.directory as case.directory
+}
+
+test_no_directory_is_readable if {
+	not resource.unreadable with input as fixture.changed([fixture.of("document", "handbook")])
+}
+
+_not_markings := ["pii", {"pii": true}, {}, null, true, 1, ["pii", 1], [["pii"]], [null]]
+
+_not_a_record := ["pii", ["pii"], [], null, true, 1]
+
+_unreadable contains _of({"markings": value}, {"corpus": "hr", "markings": []}) if some value in _not_markings
+
+_unreadable contains _of({}, {"markings": value}) if some value in _not_markings
+
+_unreadable contains _of(value, {"corpus": "hr"}) if some value in _not_a_record
+
+_unreadable contains _of({}, value) if some value in _not_a_record
+
+_unreadable contains _of({}, {"corpus": value, "markings": []}) if some value in [["hr"], {}, null, true, 0]
+
+_unreadable contains _of({}, {"restricted": value, "markings": []}) if some value in ["no", null, 0, [], {}]
+
+_unreadable contains {"corpora": value} if some value in ["hr", ["hr"], [], null, true, 1]
+
+_unreadable contains {"documents": value} if some value in ["hr", ["hr"], [], null, true, 1]
+
+_unreadable contains value if some value in ["hr", ["documents"], [], null, true, 1]
+
+test_unreadable[name] if {
+	some directory in _unreadable
+	name := json.marshal(directory)
+	resource.unreadable with input as fixture.changed([fixture.of("document", "handbook")])
+		with data.directory as directory
+}
+
+test_a_corpus_too[name] if {
+	some value in _not_a_record
+	name := json.marshal(value)
+	resource.unreadable with input as fixture.changed([fixture.of("corpus", "hr")])
+		with data.directory as _of(value, {})
+}
+
+# What does not concern the resource is not looked at.
+test_other_records_and_other_kinds[name] if {
+	some name, patch in {"another kind": [], "another corpus": [fixture.of("corpus", "it")]}
+	not resource.unreadable with input as fixture.changed(patch)
+		with data.directory as _of("mistyped", ["mistyped"])
+}
