@@ -16,6 +16,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pdp.approval import Approval, ApprovalState, Grant
+    from pdp.approval_store import ApprovalStore, MemoryApprovals
+    from pdp.approvals import ApprovalRefusedError, Approvals, Refusal
     from pdp.audit import AuditEvent, AuditLog, FileAudit, MemoryAudit
     from pdp.call import Evaluation, ToolDeniedError, ToolFailedError
     from pdp.decision import Decision, Obligation, Reason, Verdict
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from pdp.engine.protocol import Engine
     from pdp.engine.sidecar import SidecarEngine
     from pdp.errors import PdpError
+    from pdp.obligation import Delivery, ObligationError, ObligationHandler
     from pdp.pep import Pep
     from pdp.proposal import Outcome, Proposal
     from pdp.request import Request
@@ -31,20 +35,31 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Approval": "pdp.approval",
+    "ApprovalRefusedError": "pdp.approvals",
+    "ApprovalState": "pdp.approval",
+    "ApprovalStore": "pdp.approval_store",
+    "Approvals": "pdp.approvals",
     "AuditEvent": "pdp.audit",
     "AuditLog": "pdp.audit",
     "Decision": "pdp.decision",
+    "Delivery": "pdp.obligation",
     "EmbeddedEngine": "pdp.engine.embedded",
     "Engine": "pdp.engine.protocol",
     "Evaluation": "pdp.call",
     "FileAudit": "pdp.audit",
+    "Grant": "pdp.approval",
+    "MemoryApprovals": "pdp.approval_store",
     "MemoryAudit": "pdp.audit",
     "Obligation": "pdp.decision",
+    "ObligationError": "pdp.obligation",
+    "ObligationHandler": "pdp.obligation",
     "Outcome": "pdp.proposal",
     "PdpError": "pdp.errors",
     "Pep": "pdp.pep",
     "Proposal": "pdp.proposal",
     "Reason": "pdp.decision",
+    "Refusal": "pdp.approvals",
     "Request": "pdp.request",
     "Session": "pdp.session",
     "SidecarEngine": "pdp.engine.sidecar",
@@ -54,20 +69,31 @@ _HOMES = {
 }
 
 __all__ = [
+    "Approval",
+    "ApprovalRefusedError",
+    "ApprovalState",
+    "ApprovalStore",
+    "Approvals",
     "AuditEvent",
     "AuditLog",
     "Decision",
+    "Delivery",
     "EmbeddedEngine",
     "Engine",
     "Evaluation",
     "FileAudit",
+    "Grant",
+    "MemoryApprovals",
     "MemoryAudit",
     "Obligation",
+    "ObligationError",
+    "ObligationHandler",
     "Outcome",
     "PdpError",
     "Pep",
     "Proposal",
     "Reason",
+    "Refusal",
     "Request",
     "Session",
     "SidecarEngine",

@@ -31,6 +31,7 @@ GENESIS: Final = "sha256:" + "0" * 64
 KEPT: Final = 100_000
 """How many events a stream in memory keeps."""
 
+_TEXT_LENGTH: Final = 256
 _TAIL_BYTES: Final = 1024 * 1024
 _KEY_BYTES: Final = 32
 
@@ -67,6 +68,13 @@ class AuditEvent(TypedDict, total=False):
 
 
 _EMPTY: Final[dict[str, Any]] = {**dict.fromkeys(AuditEvent.__annotations__), "codes": ()}
+
+
+def recordable(text: object) -> str | None:
+    """Return a text that an event can hold: at most 256 characters, and no lone surrogates."""
+    if text is None or (type(text) is str and len(text) <= _TEXT_LENGTH and text.isascii()):
+        return text
+    return str(text)[:_TEXT_LENGTH].encode(errors="backslashreplace").decode()
 
 
 class AuditLog(ABC):

@@ -7,36 +7,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from pdp.audit import recordable
 from pdp.contract.checks import Checked
 from pdp.decision import Verdict
 from pdp.errors import PdpError
+from pdp.obligations import NO_DUTIES
 from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 
 if TYPE_CHECKING:
+    from pdp.approval import Approval
     from pdp.decision import Decision, Obligation, Reason
     from pdp.execution import Execution
     from pdp.manifest.effective import EffectiveManifest
+    from pdp.obligation import Delivery
     from pdp.proposal import Proposal
     from pdp.session import Session
 
 _NAME_LENGTH: Final = 128
-_TEXT_LENGTH: Final = 256
-
-
-def recordable(text: object) -> str | None:
-    """Return a text that an event can hold: at most 256 characters, and no lone surrogates."""
-    if text is None or (type(text) is str and len(text) <= _TEXT_LENGTH and text.isascii()):
-        return text
-    return str(text)[:_TEXT_LENGTH].encode(errors="backslashreplace").decode()
 
 
 class Call:
     """What is known of one call so far. The enforcement point fills it, and nobody else sees it."""
 
     __slots__ = (
+        "approval",
         "body",
         "checked",
         "decision",
+        "delivery",
+        "duties",
         "execution",
         "manifest",
         "now",
@@ -48,6 +47,7 @@ class Call:
         "started",
         "step_name",
         "tool_call_id",
+        "transformed",
     )
 
     def __init__(
@@ -59,19 +59,32 @@ class Call:
         self.runs = runs
         self.now = time.time()
         self.started = time.perf_counter()
-        self.checked = Checked()
         self.session: Session | None = None
         self.request_id: str | None = None
+        self.transformed = False
+        self.execution: Execution | None = None
+        self.delivery: Delivery | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was found out about one proposal, before another one takes its place."""
+        self.checked = Checked()
         self.proposal: Proposal | None = None
         self.body: bytes | None = None
         self.rejection: Rejection | None = None
         self.decision: Decision | None = None
-        self.execution: Execution | None = None
+        self.approval: Approval | None = None
+        self.duties = NO_DUTIES
 
     @property
     def allowed(self) -> bool:
         """Whether the tool may run."""
         return self.rejection is None and self.decision is not None and self.decision.verdict is Verdict.ALLOW
+
+    @property
+    def accepted(self) -> Status:
+        """What becomes of a proposal that may run: transformed when it is not the one that was made."""
+        return Status.TRANSFORMED if self.transformed else Status.ACCEPTED
 
     @property
     def tool_name(self) -> str:
@@ -153,8 +166,26 @@ class Evaluation:
 
     @property
     def result(self) -> Any:
-        """What the tool returned; None when it was not executed or failed."""
+        """What the tool returned, as obligations leave it; None when it was not executed, failed, or is withheld."""
         return self._call.execution.result if self._call.execution else None
+
+    @property
+    def approval(self) -> Approval | None:
+        """The approval that a STEP_UP of `call` opened or found pending, or that let this call through.
+
+        As it was then: a call that ran has used it up since.
+        """
+        return self._call.approval
+
+    @property
+    def markings(self) -> tuple[str, ...]:
+        """The markings that the result carries (obligation `mark_result`), sorted."""
+        return tuple(sorted(self._call.delivery.markings)) if self._call.delivery else ()
+
+    @property
+    def retrieval_snapshot(self) -> str | None:
+        """The snapshot that the result was retrieved from (obligation `pin_retrieval_snapshot`)."""
+        return self._call.delivery.retrieval_snapshot if self._call.delivery else None
 
     @property
     def error(self) -> BaseException | None:
@@ -167,7 +198,7 @@ class Evaluation:
         call = self._call
         if call.allowed:
             return Outcome(
-                Status.ACCEPTED, proposal=call.proposal, failure=call.execution.failure if call.execution else None
+                call.accepted, proposal=call.proposal, failure=call.execution.failure if call.execution else None
             )
         rejection = call.rejection
         if rejection is None and call.decision is not None:

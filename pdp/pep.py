@@ -4,46 +4,50 @@
 
 Whatever fails on the way is a DENY with a stable code, and whatever happens is in the audit stream: no way through
 this module leaves one of them out.
+
+The flow stands once, as a generator: what takes time, it hands out to whoever drives it, waiting or asynchronously.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
+from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from pdp.approving import open_approval, use_approval
 from pdp.audit import MemoryAudit
 from pdp.binding import check_signature
 from pdp.call import Call, Evaluation
-from pdp.canonical import JsonValueError, canonical
-from pdp.contract.checks import check
 from pdp.contract.compiled import CompiledManifest
-from pdp.contract.mapping import MappingError, build_request
-from pdp.decision import Verdict, denied, new_id
-from pdp.engine.protocol import REQUEST_INVALID
+from pdp.decision import Verdict, denied
+from pdp.drive import ToolRun, adrive, drive
 from pdp.errors import AuditError, UsageError
-from pdp.execution import arun, cut_short, run, unavailable, unrecorded
+from pdp.execution import cut_short, unavailable
+from pdp.fulfilment import transformed
 from pdp.guard import guard, session_in_use
-from pdp.manifest.expressions import ExpressionError
-from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
-from pdp.recording import dispatch_event, result_event
-from pdp.request import bounded
-from pdp.session import Session
+from pdp.obligation import ObligationError
+from pdp.obligations import Obligations
+from pdp.preparing import prepare
+from pdp.recording import log_decision, record_dispatch, record_result
+from pdp.release import NewestRelease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from pdp.approvals import Approvals
     from pdp.audit import AuditLog
-    from pdp.decision import Decision
+    from pdp.drive import Flow
     from pdp.engine.protocol import Engine
     from pdp.manifest.effective import EffectiveManifest
+    from pdp.obligation import ObligationHandler
+    from pdp.session import Session
 
 _log = logging.getLogger("pdp.pep")
 
 INTERNAL_ERROR = "pep.internal_error"
 STALE = "bundle.stale"
-UNFULFILLABLE = "obligations.unfulfillable"
 
 
 class Pep:
@@ -57,6 +61,11 @@ class Pep:
         engine: who decides.
         audit: where events go; a stream in memory when absent.
         tools: the functions to run, by tool name; `tool` adds to them.
+        approvals: who may approve what the policy wants a person for. Without it no call is ever approved.
+        obligations: the application's own handlers, by the id of the obligation that each fulfils.
+
+    Raises:
+        UsageError: a handler that is none, or for an obligation of the baseline.
     """
 
     def __init__(
@@ -66,14 +75,41 @@ class Pep:
         *,
         audit: AuditLog | None = None,
         tools: Mapping[str, Callable[..., Any]] | None = None,
+        approvals: Approvals | None = None,
+        obligations: Mapping[str, ObligationHandler] | None = None,
     ) -> None:
         self.manifest = manifest
         self.engine = engine
         self.audit = MemoryAudit() if audit is None else audit
+        self.approvals = approvals
         self._compiled = CompiledManifest(manifest)
+        self._newest = NewestRelease()
         self._tools = dict(tools or {})
-        self._release = 0
-        self._release_lock = threading.Lock()
+        self._obligations = Obligations(obligations)
+        if approvals is not None:
+            approvals.record_in(self.audit)
+
+    def with_changes(
+        self,
+        *,
+        audit: AuditLog | None = None,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+        approvals: Approvals | None = None,
+        obligations: Mapping[str, ObligationHandler] | None = None,
+    ) -> Self:
+        """Return another enforcement point that shares manifest and engine; what is not given stays as it is here.
+
+        Cheap: nothing is compiled again. Arguments and errors as of the constructor.
+        """
+        other = copy(self)
+        other.audit = self.audit if audit is None else audit
+        other._tools = dict(self._tools if tools is None else tools)  # noqa: SLF001 - one of its own kind
+        if obligations is not None:
+            other._obligations = Obligations(obligations)  # noqa: SLF001 - likewise
+        if approvals is not None:
+            other.approvals = approvals
+            approvals.record_in(other.audit)
+        return other
 
     @classmethod
     def from_files(
@@ -82,8 +118,7 @@ class Pep:
         *,
         governance: str | None = None,
         bundle: str | None = None,
-        audit: AuditLog | None = None,
-        tools: Mapping[str, Callable[..., Any]] | None = None,
+        **options: Any,
     ) -> Self:
         """Return an enforcement point on the embedded engine, from files.
 
@@ -91,25 +126,20 @@ class Pep:
             manifest: path of the tool manifest, YAML or JSON.
             governance: path of the governance file.
             bundle: path of a bundle; the released baseline when absent.
-            audit: where events go.
-            tools: the functions to run, by tool name.
+            options: `audit`, `tools`, `approvals` and `obligations`, as of the constructor.
 
         Raises:
             UsageError: a file is missing or faulty; the message names every fault with its place.
             BundleError: the bundle cannot be used.
         """
-        from pathlib import Path  # noqa: PLC0415
-
         from pdp.engine.bundle_file import baseline_bundle_path, read_bundle  # noqa: PLC0415
         from pdp.engine.embedded import EmbeddedEngine  # noqa: PLC0415
         from pdp.manifest.loading import load_effective  # noqa: PLC0415
 
         effective = load_effective(manifest, governance)
-        engine = EmbeddedEngine(
-            read_bundle(Path(bundle) if bundle else baseline_bundle_path()),
-            manifests={effective.digest: effective.document},
-        )
-        return cls(effective, engine, audit=audit, tools=tools)
+        policies = read_bundle(Path(bundle) if bundle else baseline_bundle_path())
+        engine = EmbeddedEngine(policies, manifests={effective.digest: effective.document})
+        return cls(effective, engine, **options)
 
     def decide(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
@@ -122,13 +152,17 @@ class Pep:
             tool_call_id: the model's id of this call, for the record.
             step_name: the plan step that the call belongs to, for the record.
         """
-        return Evaluation(self._decided(proposal, session, tool_call_id, step_name, runs=False))
+        call = Call(self.manifest, tool_call_id, step_name, runs=False)
+        drive(self._decided(call, proposal, session), self.engine)
+        return Evaluation(call)
 
     async def adecide(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
     ) -> Evaluation:
         """Decide one proposal without running it, asynchronously; arguments as in `decide`."""
-        return Evaluation(await self._adecided(proposal, session, tool_call_id, step_name, runs=False))
+        call = Call(self.manifest, tool_call_id, step_name, runs=False)
+        await adrive(self._decided(call, proposal, session), self.engine)
+        return Evaluation(call)
 
     def call(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
@@ -137,32 +171,16 @@ class Pep:
 
         Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
         """
-        call = self._decided(proposal, session, tool_call_id, step_name, runs=True)
-        if call.allowed:
-            function = self._tools.get(call.tool_name)
-            call.execution = cut_short()
-            try:
-                call.execution = (
-                    run(function, call.arguments(), call.timeout) if function else unavailable(call.tool_name)
-                )
-            finally:
-                self._record_result(call)
+        call = Call(self.manifest, tool_call_id, step_name, runs=True)
+        drive(self._called(call, proposal, session), self.engine)
         return Evaluation(call)
 
     async def acall(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
     ) -> Evaluation:
         """Do as `call`, asynchronously. A plain function runs in a thread."""
-        call = await self._adecided(proposal, session, tool_call_id, step_name, runs=True)
-        if call.allowed:
-            function = self._tools.get(call.tool_name)
-            call.execution = cut_short()
-            try:
-                call.execution = (
-                    await arun(function, call.arguments(), call.timeout) if function else unavailable(call.tool_name)
-                )
-            finally:
-                self._record_result(call)
+        call = Call(self.manifest, tool_call_id, step_name, runs=True)
+        await adrive(self._called(call, proposal, session), self.engine)
         return Evaluation(call)
 
     def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,106 +210,88 @@ class Pep:
         """
         return session_in_use(session)
 
-    def _decided(
-        self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None, *, runs: bool
-    ) -> Call:
-        call = Call(self.manifest, tool_call_id, step_name, runs=runs)
+    def _called(self, call: Call, proposal: Any, session: Any) -> Flow:
+        """Decide, and run the tool if that is allowed."""
+        yield from self._decided(call, proposal, session)
+        function = self._tools.get(call.tool_name)
+        if call.allowed and function is not None and self.approvals is not None and call.approval is not None:
+            self._use(call, self.approvals)
+        if call.allowed:
+            call.execution = cut_short()
+            try:
+                if function is None:
+                    call.execution = unavailable(call.tool_name)
+                else:
+                    execution = yield ToolRun(function, call.arguments(), call.timeout)
+                    call.execution, call.delivery = call.duties.delivered(execution)
+            finally:
+                record_result(call, self.audit)
+
+    def _decided(self, call: Call, proposal: Any, session: Any) -> Flow:
+        """Decide, and record that."""
         try:
-            body = self._prepare(call, proposal, session)
+            body = prepare(call, proposal, session, self._compiled, self.approvals)
             if body is not None:
-                call.decision = self.engine.decide_body(body)
-            self._conclude(call)
-        except Exception:  # noqa: BLE001 - whatever fails on the way is a DENY
-            self._fail(call)
+                call.decision = yield body
+                instead = self._conclude(call)
+                if instead is not None:
+                    yield from self._decided_again(call, instead)
+        except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
+            self._fail(call, error)
         except BaseException:
-            self._interrupt(call)
+            # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
+            call.deny(denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"))
+            record_dispatch(call, self.audit)
             raise
-        self._record_dispatch(call)
-        return call
+        record_dispatch(call, self.audit)
+        if call.duties.log_level is not None:
+            log_decision(call)
 
-    async def _adecided(
-        self, proposal: Any, session: Any, tool_call_id: str | None, step_name: str | None, *, runs: bool
-    ) -> Call:
-        call = Call(self.manifest, tool_call_id, step_name, runs=runs)
-        try:
-            body = self._prepare(call, proposal, session)
-            if body is not None:
-                call.decision = await self.engine.adecide_body(body)
+    def _decided_again(self, call: Call, instead: Any) -> Flow:
+        """Decide on the proposal that the policy puts in the place of the one made: by all checks, and once only."""
+        record_dispatch(call, self.audit, superseded=True)
+        if not call.allowed:
+            raise AuditError("the decision on the proposal that was made could not be recorded")
+        call.restart()
+        call.transformed = True
+        body = prepare(call, instead, call.session, self._compiled, self.approvals)
+        if body is not None:
+            call.decision = yield body
             self._conclude(call)
-        except Exception:  # noqa: BLE001 - whatever fails on the way is a DENY
-            self._fail(call)
-        except BaseException:
-            self._interrupt(call)
-            raise
-        self._record_dispatch(call)
-        return call
 
-    def _prepare(self, call: Call, proposal: Any, session: Any) -> bytes | None:
-        """Check the proposal and return the request to ask the engine with; None when there is nothing to ask."""
-        try:
-            call.session = Session.read(session)
-            call.request_id = call.session.request_id or new_id()
-            call.proposal = Proposal.read(proposal)
-            tool = check(call.proposal, call.session, self._compiled, call.checked)
-            request = build_request(
-                tool,
-                call.proposal,
-                call.session,
-                call.checked.idempotency_key,
-                request_id=call.request_id,
-                now=call.now,
-            )
-            # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with
-            # the session, the arguments with the proposal, and what expressions compute by `Expression.evaluate`.
-            call.body = bounded(canonical(request.as_json()))
-        except ProposalRejectedError as error:
-            call.reject(error.rejection, error.message)
-        except (MappingError, ExpressionError) as error:
-            call.reject(RejectionCode.INVALID_PAYLOAD, error.message)
-        except (UsageError, JsonValueError) as error:
-            call.decision = denied(REQUEST_INVALID, str(error))
-        return call.body
-
-    def _conclude(self, call: Call) -> None:
-        """Hold the engine's decision against what only the enforcement point knows."""
+    def _conclude(self, call: Call) -> dict[str, Any] | None:
+        """Hold the decision against what only the enforcement point knows; return a proposal to decide on instead."""
         decision = call.decision
         if decision is None:
-            return
-        if self._is_stale(decision):
-            call.decision = denied(STALE, f"release {decision.release} decided, and a later one has decided before")
-        elif decision.verdict is Verdict.ALLOW and decision.obligations:
-            # No obligation has a handler yet, and one that nobody fulfils must not be ignored.
-            names = ", ".join(sorted({obligation.id for obligation in decision.obligations}))
-            call.decision = denied(UNFULFILLABLE, f"nobody here can fulfil: {names}")
+            return None
+        if self._newest.is_stale(decision):
+            call.deny(denied(STALE, f"release {decision.release} decided, and a later one has decided before"))
+            return None
+        if decision.obligations:
+            try:
+                call.duties = self._obligations.duties(decision, transformed=call.transformed)
+                if call.duties.transform is not None and call.proposal is not None:
+                    return transformed(call.proposal, call.duties.transform)
+                if call.allowed and call.runs and call.body is not None:
+                    call.duties.before(call.body)
+            except ObligationError as error:
+                call.deny(denied(error.code, error.message))
+        if decision.verdict is Verdict.STEP_UP and call.runs and self.approvals is not None:
+            open_approval(call, self.approvals)
+        return None
 
-    def _is_stale(self, decision: Decision) -> bool:
-        # A policy that names no release counts as older than any; a failure that no policy took part in is none.
-        release = decision.release or 0
-        if release == self._release or (decision.bundle_revision is None and decision.verdict is Verdict.DENY):
-            return False
-        with self._release_lock:
-            self._release = max(self._release, release)
-            return release < self._release
+    def _use(self, call: Call, approvals: Approvals) -> None:
+        """Use up the approval. If that fails, the tool does not run, and a DENY follows the ALLOW in the audit."""
+        try:
+            use_approval(call, approvals)
+        except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
+            self._fail(call, error)
+        if not call.allowed:
+            record_dispatch(call, self.audit)
 
-    def _fail(self, call: Call) -> None:
+    def _fail(self, call: Call, error: Exception) -> None:
         _log.exception("a decision failed, which is a DENY")
-        call.deny(denied(INTERNAL_ERROR, "the enforcement point failed; its log says how"))
-
-    def _interrupt(self, call: Call) -> None:
-        """Record an attempt whose caller was cancelled or interrupted before it was decided."""
-        call.deny(denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"))
-        self._record_dispatch(call)
-
-    def _record_dispatch(self, call: Call) -> None:
-        try:
-            self.audit.append(dispatch_event(call, self.audit))
-        except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
-            _log.exception("an audit event could not be written, which is a DENY")
-            call.deny(denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed"))
-
-    def _record_result(self, call: Call) -> None:
-        try:
-            self.audit.append(result_event(call, self.audit))
-        except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
-            _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
-            call.execution = unrecorded()
+        if isinstance(error, AuditError):
+            call.deny(denied(error.code, str(error)))
+        else:
+            call.deny(denied(INTERNAL_ERROR, "the enforcement point failed; its log says how"))

@@ -1,28 +1,64 @@
-"""The audit events of a call: one before anything runs, one after."""
+"""The audit events of a call: one for each decision before anything runs, one after."""
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from pdp.call import recordable
+from pdp.audit import recordable
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.clock import to_milliseconds
+from pdp.decision import denied
+from pdp.errors import AuditError
+from pdp.execution import unrecorded
 from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
     from pdp.audit import AuditEvent, AuditLog
     from pdp.call import Call
 
+_log = logging.getLogger("pdp.pep")
 
-def dispatch_event(call: Call, log: AuditLog) -> AuditEvent:
-    """Return the event of a proposal that was decided or rejected, before anything runs."""
+
+def record_dispatch(call: Call, log: AuditLog, *, superseded: bool = False) -> None:
+    """Record a proposal that was decided or rejected, before anything runs; if that fails, deny the call.
+
+    `superseded`: another proposal takes its place, and this one will not run.
+    """
+    try:
+        log.append(_dispatch_event(call, log, superseded=superseded))
+    except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
+        _log.exception("an audit event could not be written, which is a DENY")
+        call.deny(denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed"))
+
+
+def record_result(call: Call, log: AuditLog) -> None:
+    """Record what a tool that ran, or should have, came to; if that fails, its outcome is unknown."""
+    try:
+        log.append(_result_event(call, log))
+    except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
+        _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
+        call.execution, call.delivery = unrecorded(), None
+
+
+def log_decision(call: Call) -> None:
+    """Log the decision, where an obligation says at which level. What was proposed is not in the line."""
+    level, decision = call.duties.log_level, call.decision
+    if level is not None and decision is not None and call.checked.tool is not None:
+        tool, codes = call.checked.tool.entry.name, ", ".join(decision.codes)
+        _log.log(level, "%s for %s: %s (decision %s)", decision.verdict, tool, codes, decision.decision_id)
+
+
+def _dispatch_event(call: Call, log: AuditLog, *, superseded: bool) -> AuditEvent:
     event = _event(call, log, "dispatch", call.now)
     # Without it, a call that was only asked about would look like one whose end nobody recorded.
-    event["outcome"] = None if call.runs else "not_executed"
+    event["outcome"] = None if call.runs and not superseded else "not_executed"
     decision = call.decision
-    if call.allowed:
-        event["status"] = Status.ACCEPTED
+    if superseded:
+        event["status"] = Status.TRANSFORMED
+    elif call.allowed:
+        event["status"] = call.accepted
     else:
         event["status"] = Status.REJECTED
         event["rejection"] = call.rejection.code if call.rejection else RejectionCode.POLICY_VIOLATION
@@ -32,10 +68,9 @@ def dispatch_event(call: Call, log: AuditLog) -> AuditEvent:
     return event
 
 
-def result_event(call: Call, log: AuditLog) -> AuditEvent:
-    """Return the event of a tool that ran, or should have."""
+def _result_event(call: Call, log: AuditLog) -> AuditEvent:
     event = _event(call, log, "result", time.time())
-    event["status"] = Status.ACCEPTED
+    event["status"] = call.accepted
     event["duration_ms"] = round((time.perf_counter() - call.started) * 1000, 3)
     execution = call.execution
     failure = execution.failure if execution else None
@@ -70,6 +105,8 @@ def _event(call: Call, log: AuditLog, what: str, now: float) -> AuditEvent:
     if decision is not None:
         event["decision_id"] = decision.decision_id
         event["bundle_revision"] = decision.bundle_revision
+    if call.approval is not None:
+        event["approval_id"] = call.approval.id
     return event
 
 

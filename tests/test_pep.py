@@ -115,6 +115,7 @@ def test_the_json_of_an_evaluation(pep: Pep) -> None:
                     "approval": {
                         "approvers": ["payments.approver"],
                         "expires": "PT1H",
+                        "expires_seconds": 3600,
                         "quorum": 1,
                         "unless_within_limits": True,
                     },

@@ -1,59 +1,33 @@
-"""The payments example's scenarios, on both engines."""
+"""Every scenario file of the repository, on both engines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pdp import Engine, Evaluation, Pep, Session
-from pdp.documents import read_document
-from pdp.engine.local import LocalOpa
-from pdp.engine.sidecar import SidecarEngine
-from tests import payments
+from pdp.harness.engines import ENGINES
+from pdp.harness.report_text import failure_text
+from pdp.harness.suite import Suite, find_suites, load_suite
+from pdp.harness.suite_run import run_suite
+from tests.payments import ROOT
 
-SUITE: dict[str, Any] = read_document(payments.EXAMPLE / "scenarios.yaml").value
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("sidecar", marks=pytest.mark.opa)])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param == "embedded":
-        with payments.engine() as embedded:
-            yield embedded
-    else:
-        program: Path = request.getfixturevalue("opa")
-        with LocalOpa(program, bundle=payments.BUNDLE) as local, SidecarEngine(local.url, token=local.token) as sidecar:
-            yield sidecar
+FILES = find_suites([ROOT / "examples", ROOT / "policies/scenarios"])
 
 
-def laid_over(below: Any, above: Any) -> Any:
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    return {**below, **{name: laid_over(below.get(name), value) for name, value in above.items()}}
+@cache
+def suite(file: Path) -> Suite:
+    return load_suite(file)
 
 
-# How each key of `expect` is read from an evaluation; the trace is compared in the fields that are stated.
-_SEEN: dict[str, Any] = {
-    "status": lambda evaluation: evaluation.outcome.status,
-    "rejection": lambda evaluation: evaluation.outcome.rejection.code,
-    "verdict": lambda evaluation: evaluation.verdict,
-    "codes": lambda evaluation: list(evaluation.codes),
-}
+@pytest.mark.opa
+@pytest.mark.parametrize("file", FILES, ids=[file.relative_to(ROOT).as_posix() for file in FILES])
+def test_scenarios_pass_on_both_engines_and_the_engines_agree(opa: Path, file: Path) -> None:
+    runs = list(run_suite(suite(file), ENGINES))
 
-
-def seen(evaluation: Evaluation, expect: dict[str, Any]) -> dict[str, Any]:
-    found = {key: _SEEN[key](evaluation) for key in expect if key != "trace"}
-    if "trace" in expect:
-        found["trace"] = {name: getattr(evaluation.trace, name) for name in expect["trace"]}
-    return found
-
-
-@pytest.mark.parametrize("scenario", [pytest.param(each, id=each["name"]) for each in SUITE["scenarios"]])
-def test_scenario(engine: Engine, scenario: dict[str, Any]) -> None:
-    session = Session.read(laid_over(SUITE["session"], scenario.get("session", {})))
-
-    evaluation = Pep(payments.effective(), engine).decide(scenario["propose"], session)
-
-    assert seen(evaluation, scenario["expect"]) == scenario["expect"]
+    failed = [failure_text(one, run.diagnoses.get(one.name)) for run in runs for one in run.results if not one.passed]
+    assert "\n\n".join(failed) == ""
+    assert [(run.engine, len(run.results)) for run in runs] == [
+        (engine, len(suite(file).scenarios)) for engine in ENGINES
+    ]

@@ -6,7 +6,10 @@ its own client here; nothing else changes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class PaymentHub:
@@ -41,4 +44,18 @@ def validate_payment(beneficiary_id: str, amount: float, source_account: str, re
         "source_account": source_account,
         "reference": reference,
         "sanctions_status": status,
+    }
+
+
+def tools() -> dict[str, Callable[..., Any]]:
+    """Return the tools by name, with a payment hub of their own.
+
+    `cancel_wire` is what an engineer added and nobody entered into the manifest: no agent ever gets to it.
+    """
+    hub = PaymentHub()
+    return {
+        "lookup_beneficiary": lookup_beneficiary,
+        "validate_payment": validate_payment,
+        "initiate_wire": hub.initiate_wire,
+        "cancel_wire": hub.wires.clear,
     }

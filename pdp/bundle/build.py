@@ -6,14 +6,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.bundle.packages import check_packages
+from pdp.bundle.conventions import check_conventions
+from pdp.bundle.packages import check_packages, parse_modules
 from pdp.canonical import MAX_NUMBER, JsonValueError, parse_json
 from pdp.engine.bundle_file import pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.engine.protocol import DECISION, FINDINGS
-from pdp.errors import UsageError
-from pdp.rego.modules import baseline_folder, collect
+from pdp.errors import FileFaultsError, UsageError
+from pdp.rego.modules import baseline_folder, collect, write_modules
 from pdp.rego.opa_tool import OpaTool
 
 if TYPE_CHECKING:
@@ -71,19 +72,21 @@ def compile_bundle(
     documents = merged_data({}, manifests=manifests, data=read_data(data))
     with tempfile.TemporaryDirectory(prefix="pdp-build-") as temporary:
         staged = Path(temporary, "policies")
-        for path, module in modules.items():
-            file = staged / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(module.text, encoding="utf-8", newline="\n")
+        write_modules(modules, staged)
         tool = OpaTool(
             opa,
             staged,
             sources={path: module.file for path, module in modules.items()},
             capabilities=_existing(baseline / "capabilities.json"),
         )
-        concerns = check_packages(modules, tool)
+        trees = parse_modules(modules, tool)
+        concerns = check_packages(modules, trees)
         schemas = baseline / "schemas"
         tool.check(schemas=schemas.resolve() if schemas.is_dir() else None)
+        # The baseline is held to them where it is made.
+        faults = check_conventions({path: module for path, module in modules.items() if module.custom}, trees, opa)
+        if faults:
+            raise FileFaultsError(faults)
         wasm = tool.compile([DECISION, FINDINGS])
     try:
         packed = pack_bundle(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _PARTS: Final = ("deny", "step_up", "allow", "obligations")
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"
+_NAME_IT: Final = "the decision finds concerns by their path: one package each, and no name of the baseline"
+_BE_A_SET: Final = "the decision collects reasons from sets, and would misread anything else"
+_STAND_APART: Final = "a module of your own stands in a folder of your own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,38 @@ class Concerns:
     custom: tuple[str, ...]
 
 
-def check_packages(modules: Mapping[str, Module], opa: OpaTool) -> Concerns:
+def parse_modules(modules: Mapping[str, Module], opa: OpaTool) -> dict[str, Any]:
+    """Return the syntax tree of every module by its path, as `OpaTool.parse` does; OPA is run for several at once.
+
+    Raises:
+        FileFaultsError: what is not Rego, in all of them.
+        UsageError: OPA cannot be run.
+    """
+    faults: list[Fault] = []
+    trees: dict[str, Any] = {}
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        parsing = {path: threads.submit(opa.parse, path) for path in modules}
+        for path, parsed in parsing.items():
+            try:
+                trees[path] = parsed.result()
+            except FileFaultsError as error:
+                faults += error.faults
+    if faults:
+        raise FileFaultsError(faults)
+    return trees
+
+
+def check_packages(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> Concerns:
     """Hold every module to its package, and the user's to what a concern may define.
+
+    Args:
+        modules: the modules by their path.
+        trees: their syntax trees, as `parse_modules` returns them.
 
     Raises:
         FileFaultsError: each module or rule that is not admitted, by name and place.
-        UsageError: a concern that defines nothing, or OPA cannot be run.
+        UsageError: a concern that defines nothing.
     """
-    trees = _parsed(modules, opa)
     baseline: set[str] = set()
     custom: dict[str, set[str]] = {}
     faults: list[Fault] = []
@@ -49,7 +76,7 @@ def check_packages(modules: Mapping[str, Module], opa: OpaTool) -> Concerns:
         package = _package(tree)
         if package[:1] != ["authz"]:
             message = f"`package {'.'.join(package)}` in the baseline, which is `package authz` and below"
-            faults.append(_fault(modules[path], tree["package"], message))
+            faults.append(_fault(modules[path], tree["package"], message, _STAND_APART))
         elif package[1:2] == ["concerns"]:
             baseline.update(package[2:3])
     for path, tree in trees.items():
@@ -65,22 +92,6 @@ def check_packages(modules: Mapping[str, Module], opa: OpaTool) -> Concerns:
     return Concerns(tuple(sorted(baseline)), tuple(sorted(custom)))
 
 
-def _parsed(modules: Mapping[str, Module], opa: OpaTool) -> dict[str, Any]:
-    """The syntax tree of every module; OPA is run for each, so several at once."""
-    faults: list[Fault] = []
-    trees: dict[str, Any] = {}
-    with ThreadPoolExecutor(max_workers=4) as threads:
-        parsing = {path: threads.submit(opa.parse, path) for path in modules}
-        for path, parsed in parsing.items():
-            try:
-                trees[path] = parsed.result()
-            except FileFaultsError as error:
-                faults += error.faults
-    if faults:
-        raise FileFaultsError(faults)
-    return trees
-
-
 def _custom_faults(
     module: Module, tree: Mapping[str, Any], baseline: set[str], custom: dict[str, set[str]]
 ) -> list[Fault]:
@@ -88,7 +99,7 @@ def _custom_faults(
     package = _package(tree)
     wrong = _misplaced(package, baseline)
     if wrong:
-        return [_fault(module, tree["package"], wrong)]
+        return [_fault(module, tree["package"], wrong, _NAME_IT)]
     faults = []
     defined = custom.setdefault(package[2], set())
     for rule in tree.get("rules", ()):
@@ -97,7 +108,7 @@ def _custom_faults(
             defined.add(name)
             if not _is_partial_set(rule):
                 message = f"`{name}` of a concern must be a partial set: `{name} contains … if {{ … }}`"
-                faults.append(_fault(module, rule, message))
+                faults.append(_fault(module, rule, message, _BE_A_SET))
     return faults
 
 
@@ -122,6 +133,6 @@ def _package(tree: Mapping[str, Any]) -> list[str]:
     return [str(term["value"]) for term in tree["package"]["path"][1:]]
 
 
-def _fault(module: Module, node: Mapping[str, Any], message: str) -> Fault:
+def _fault(module: Module, node: Mapping[str, Any], message: str, hint: str) -> Fault:
     row, column = node["location"]["row"], node["location"]["col"]
-    return Fault(Place(str(module.file), row, column), message, source=module.text.split("\n")[row - 1])
+    return Fault(Place(str(module.file), row, column), message, hint=hint, source=module.text.split("\n")[row - 1])

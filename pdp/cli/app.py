@@ -29,6 +29,8 @@ opa_app = typer.Typer(help="Find or install Open Policy Agent.", no_args_is_help
 app.add_typer(manifest_app, name="manifest")
 app.add_typer(bundle_app, name="bundle")
 app.add_typer(opa_app, name="opa")
+policies_app = typer.Typer(help="The baseline's policies, which come with the package.", no_args_is_help=True)
+app.add_typer(policies_app, name="policies")
 
 EngineName = Literal["embedded", "sidecar"]
 ManifestFile = Annotated[
@@ -126,6 +128,40 @@ def decide(
 
 
 @app.command()
+def explain(
+    proposal: Annotated[str, typer.Argument(metavar="PROPOSAL", help="The proposal, a JSON file; - for stdin.")],
+    manifest: Manifest,
+    session: Annotated[
+        Path,
+        typer.Option(
+            "--session", "-s", metavar="FILE", readable=False, help="Claims, facts and keys, YAML or JSON; - for stdin."
+        ),
+    ],
+    governance: Governance = None,
+    data: Data = None,
+    policies: Policies = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="The bundle to decide by; the released baseline if absent."),
+    ] = None,
+    engine: Annotated[EngineName, typer.Option(help="Who decides.")] = "embedded",
+    as_json: AsJson = False,
+) -> None:
+    """Say why a proposal is decided as it is: checks, rules that fired, and where the others stopped.
+
+    Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
+    """
+    from pdp.cli.explain import run  # noqa: PLC0415
+
+    raise typer.Exit(
+        run(
+            proposal=proposal, manifest=manifest, session=session, governance=governance, data=data or [],
+            policies=policies or [], bundle=bundle, engine=engine, as_json=as_json,
+        )
+    )  # fmt: skip
+
+
+@app.command()
 def demo(
     engine: Annotated[EngineName, typer.Option(help="Who decides; sidecar starts a local OPA.")] = "embedded",
     opa_url: OpaUrl = None,
@@ -137,6 +173,83 @@ def demo(
     from pdp.cli.demo import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run(engine, opa_url))
+
+
+@app.command("test")
+def run_scenarios(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            readable=False,
+            help="Scenario files, or folders with scenarios.yaml or NAME.scenarios.yaml in them.",
+        ),
+    ],
+    engine: Annotated[
+        Literal["embedded", "sidecar", "both"], typer.Option(help="Who decides; both have to agree.")
+    ] = "embedded",
+    opa_url: OpaUrl = None,
+    expression: Annotated[
+        str | None, typer.Option("-k", metavar="EXPR", help="Words of names, with and, or, not and brackets.")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", readable=False, help="Write a report as JUnit's XML.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", readable=False, help="Write a report as a page.")] = None,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Show what no scenario reaches.")] = False,
+    fail_under: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="With --coverage: exit 1 when it is less.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run scenarios: what is expected of the policies, against what they decide.
+
+    Exit code: 0 all passed, 1 a scenario failed (or too little is covered), 2 bad usage or a faulty file.
+    """
+    from pdp.cli.test import test as run  # noqa: PLC0415
+
+    raise typer.Exit(
+        run(
+            paths, engine=engine, opa_url=opa_url, expression=expression, junit=junit, html=html, as_json=as_json,
+            coverage=coverage, fail_under=fail_under,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def mutate(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", readable=False, help="Scenario files, or folders with some in them."),
+    ],
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Break the baseline's Rego as well as what the scenario files state.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only mutants that have this in their id or kind.")
+    ] = None,
+    equivalent: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="Mutants that change nothing; mutants.yaml beside the scenarios if absent.",
+        ),
+    ] = None,
+    fail_under: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="Fail when fewer of them are killed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break policies, manifests and data in one place at a time, and show what no scenario notices.
+
+    Exit code: 0, or 1 below --fail-under, 2 bad usage or file, 130 interrupted.
+    """
+    from pdp.cli.mutate import mutate as run  # noqa: PLC0415
+
+    raise typer.Exit(
+        run(paths, baseline=baseline, only=only, equivalent=equivalent, fail_under=fail_under, as_json=as_json)
+    )
 
 
 @manifest_app.command("lint")
@@ -221,3 +334,24 @@ def opa_path() -> None:
     from pdp.cli.opa import path  # noqa: PLC0415
 
     raise typer.Exit(path())
+
+
+@policies_app.command("path")
+def policies_path() -> None:
+    """Print the folder with the baseline's Rego, for `opa test FOLDER/authz YOUR_FOLDER` and for editors."""
+    from pdp.cli.policies import path  # noqa: PLC0415
+
+    raise typer.Exit(path())
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="The folder; made when not there.")],
+) -> None:
+    """Start a project: manifest, governance, a concern of your own with its test, data, scenarios, CI.
+
+    Nothing is overwritten.
+    """
+    from pdp.cli.init import init as run  # noqa: PLC0415
+
+    raise typer.Exit(run(folder))

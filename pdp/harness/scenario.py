@@ -4,13 +4,28 @@ A scenario is one proposal, or several steps, and what has to come of each. Unkn
 expectation that expects nothing: a scenario that cannot fail proves nothing.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictStr,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from pdp.approval import ApprovalState
+from pdp.approvals import Refusal
 from pdp.decision import Verdict
-from pdp.documents import FieldError
+from pdp.documents import FieldError, nearest, shown_name
 from pdp.proposal import FailureCode, RejectionCode, Status, Trace
+from pdp.session import Session
 
 _MAX_TEXT = 4096
 
@@ -23,16 +38,44 @@ def _text(value: str) -> str:
     return value
 
 
-Text = Annotated[StrictStr, AfterValidator(_text)]
+def _time(value: str) -> str:
+    try:
+        Session(claims={}, time=value)
+    except ValidationError:
+        raise FieldError("must be a time such as 2026-07-01T10:00:00Z") from None
+    return value
 
-ACTIONS = ("propose", "plan", "approve", "deny", "request")
+
+# These tell pydantic which of two shapes a value has, so that it complains about that one alone.
+def _named(value: Any) -> str:
+    return "<object>" if isinstance(value, dict | BaseModel) else "<one>"
+
+
+def _listed(value: Any) -> str:
+    return "<many>" if isinstance(value, list | tuple) else "<one>"
+
+
+Text = Annotated[StrictStr, AfterValidator(_text)]
+Time = Annotated[StrictStr, AfterValidator(_time)]
+
+ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
 """What a step can do; each step does exactly one of them."""
+
+_DECIDED: Final = frozenset(("verdict", "codes", "obligations"))
+_OF_PEOPLE: Final = frozenset(("approval", "refused"))
 
 
 class Form(BaseModel):
     """Base of every part of a scenario file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class ExpectedObligation(Form):
+    """An obligation with all of its parameters."""
+
+    id: Text
+    parameters: dict[str, Any]
 
 
 class Expect(Form):
@@ -59,25 +102,51 @@ class Expect(Form):
     rejection: RejectionCode | None = None
     verdict: Verdict | None = None
     codes: tuple[Text, ...] | None = None
-    obligations: tuple[Text | dict[str, Any], ...] | None = None
+    obligations: (
+        tuple[
+            Annotated[
+                Annotated[Text, Tag("<one>")] | Annotated[ExpectedObligation, Tag("<object>")], Discriminator(_named)
+            ],
+            ...,
+        ]
+        | None
+    ) = None
     trace: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
     pruned: StrictBool | None = None
     executed: StrictBool | None = None
     result: Any = None
     failure: FailureCode | None = None
-    approval: Literal["pending", "granted", "denied", "withdrawn", "expired", "consumed"] | None = None
-    refused: Text | None = None
+    approval: ApprovalState | None = None
+    refused: Refusal | None = None
     markings: tuple[Text, ...] | None = None
 
     @model_validator(mode="after")
     def _expects(self) -> "Expect":
         if not self.model_fields_set:
             raise FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
-        for name in self.trace or ():
-            if name not in Trace.__slots__:
-                raise FieldError(f"has an unknown trace field `{name}`", f"known: {', '.join(Trace.__slots__)}")
         return self
+
+    @field_validator("trace")
+    @classmethod
+    def _known(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name in value or ():
+            if name not in Trace.__slots__:
+                raise FieldError(
+                    f"has no field {shown_name(name)}",
+                    nearest(name, Trace.__slots__) or f"known here: {', '.join(Trace.__slots__)}",
+                )
+        return value
+
+
+EXPECTED: Final = {
+    "propose": frozenset(Expect.model_fields) - {"refused"},
+    "plan": frozenset(Expect.model_fields) - {"refused"},
+    "approve": _OF_PEOPLE,
+    "deny": _OF_PEOPLE,
+    "request": _DECIDED,
+}
+"""What can be expected of each action."""
 
 
 class Approver(Form):
@@ -94,8 +163,8 @@ class Step(Form):
 
     Args:
         session: laid over the scenario's, deep.
-        at: the time of the step, RFC 3339 in UTC with `Z`; the session's when absent.
-        returns: stands in for the tool's result.
+        at: the time of this step and of those after it, RFC 3339 in UTC with `Z`; the session's when absent.
+        returns: what the tool returns instead of being run; for a plan a list, one for each proposal.
         expect: what has to come of it; for a plan a list, one for each proposal.
     """
 
@@ -105,14 +174,21 @@ class Step(Form):
     deny: Approver | None = None
     request: Any = None
     session: dict[str, Any] = Field(default_factory=dict)
-    at: Text | None = None
+    at: Time | None = None
     returns: Any = None
-    expect: Expect | tuple[Expect, ...]
+    expect: Annotated[
+        Annotated[Expect, Tag("<one>")] | Annotated[tuple[Expect, ...], Tag("<many>")], Discriminator(_listed)
+    ]
 
     @property
     def action(self) -> str:
         """Which of `ACTIONS` it does."""
         return next(name for name in ACTIONS if name in self.model_fields_set)
+
+    @property
+    def expectations(self) -> tuple[Expect, ...]:
+        """What is expected, one for each proposal of a plan, else one."""
+        return self.expect if isinstance(self.expect, tuple) else (self.expect,)
 
 
 class Scenario(Form):

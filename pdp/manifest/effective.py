@@ -62,17 +62,28 @@ def effective_manifest(manifest: Manifest, governance: Governance | None = None)
         if declared.name in tools:
             raise UsageError(f"tool {declared.name} is declared twice", hint="names are unique: rename or remove one")
         tools[declared.name] = effective_tool(declared, actions.get(declared.action))
+    agents = None if manifest.agents is None else {agent.id: dict(agent.tools) for agent in manifest.agents}
+    return made_of(manifest.manifest_version, tools, agents=agents)
+
+
+def made_of(
+    version: str, tools: Mapping[str, Tool], *, agents: Mapping[str, Mapping[str, str]] | None
+) -> EffectiveManifest:
+    """Return the effective manifest of effective entries, by name.
+
+    Args:
+        version: the manifest's version.
+        tools: the entries.
+        agents: the version of each tool that an agent is pinned to, by agent; None: any agent may use any.
+    """
     document: dict[str, Any] = {
-        "manifest_version": manifest.manifest_version,
+        "manifest_version": version,
         "tools": {name: _entry(tool) for name, tool in tools.items()},
     }
-    if manifest.agents is not None:
-        document["agents"] = {agent.id: dict(agent.tools) for agent in manifest.agents}
+    if agents is not None:
+        document["agents"] = {agent: dict(pins) for agent, pins in agents.items()}
     return EffectiveManifest(
-        version=manifest.manifest_version,
-        digest=digest(canonical(document)),
-        tools=MappingProxyType(tools),
-        document=document,
+        version=version, digest=digest(canonical(document)), tools=MappingProxyType(dict(tools)), document=document
     )
 
 

@@ -10,7 +10,7 @@ from pdp.errors import UsageError
 from pdp.packaged import packaged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 DECISION: Final = "authz/decision.rego"
@@ -59,8 +59,13 @@ def baseline_folder(folders: Sequence[Path]) -> Path:
     return found[0]
 
 
-def collect(baseline: Path, folders: Sequence[Path]) -> dict[str, Module]:
-    """Find the modules, tests left out: the baseline's under its `authz`, the user's anywhere in the other folders.
+def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> dict[str, Module]:
+    """Find the modules: the baseline's under its `authz`, the user's anywhere in the other folders.
+
+    Args:
+        baseline: the one of the folders that holds the baseline.
+        folders: all of them.
+        tests: find the unit tests (`…_test.rego`) alone, of which there may be none; else they are left out.
 
     Returns:
         the modules by their path in the bundle, sorted; a user's is the one in its folder, with `custom/` before it.
@@ -73,10 +78,10 @@ def collect(baseline: Path, folders: Sequence[Path]) -> dict[str, Module]:
         custom = folder != baseline
         top = folder if custom else folder / "authz"
         files = sorted(
-            (file for file in top.rglob("*.rego") if file.is_file() and not file.name.endswith("_test.rego")),
+            (file for file in top.rglob("*.rego") if file.is_file() and file.name.endswith("_test.rego") == tests),
             key=lambda file: file.relative_to(folder).as_posix(),
         )
-        if not files:
+        if not files and not tests:
             raise UsageError(f"{folder}: no Rego file in it", hint="name folders with Rego files")
         for file in files:
             parts = file.relative_to(folder).parts
@@ -92,6 +97,14 @@ def collect(baseline: Path, folders: Sequence[Path]) -> dict[str, Module]:
                 )
             found[path] = Module(file, _text(file), custom)
     return dict(sorted(found.items()))
+
+
+def write_modules(modules: Mapping[str, Module], folder: Path) -> None:
+    """Write the modules into a folder, under the paths that they have in the bundle."""
+    for path, module in modules.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(module.text, encoding="utf-8", newline="\n")
 
 
 def _text(file: Path) -> str:

@@ -77,6 +77,26 @@ class OpaTool:
                 raise UsageError("OPA compiled no policy.wasm", hint="check the program with `pdp opa path`")
             return module.read()
 
+    def evaluate(self, query: str, document: Path) -> Any:
+        """Return what `query` gives over all modules and data in the folder, tests left out.
+
+        Args:
+            query: a reference, such as `data.checks.findings`.
+            document: the JSON file that becomes `input`.
+
+        Raises:
+            UsageError: it is undefined, an evaluation fails, or OPA cannot be run.
+        """
+        answer = json.loads(
+            self._run(
+                "eval", "--format", "json", "--strict-builtin-errors", "--ignore", "*_test.rego",
+                "-d", ".", "-i", str(document), query,
+            )
+        )  # fmt: skip
+        if "result" not in answer:
+            raise UsageError(f"OPA knows no {query}", hint="install tool-pdp again")
+        return answer["result"][0]["expressions"][0]["value"]
+
     def _run(self, *arguments: str) -> bytes:
         # OPA takes options from variables as well, and the same sources must give the same bundle everywhere.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OPA_")}

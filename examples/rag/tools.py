@@ -1,0 +1,95 @@
+"""The retrieval agent's tools: a small search over the documents of this folder.
+
+Spans are ranked by how many of the query's words they have, rare words counting more. The snapshot id is a digest of
+the corpus as it was read: the same id, the same evidence. Restricted documents are not in the index: whoever may search
+a corpus may not read them for that, and they are read by their id alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HERE = Path(__file__).parent
+_MOST = 3
+_NAME = re.compile(r"[a-z0-9-]+")
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+def retrieve_documents(corpus: str, query: str) -> dict[str, Any]:
+    """Return `{spans, retrievalSnapshotId}`: at most three lines that match the query, the best first.
+
+    Raises:
+        LookupError: no such corpus.
+    """
+    restricted = _restricted()
+    files = {document: text for document, text in _files(corpus).items() if document not in restricted}
+    lines = [line for document, text in files.items() for line in _lines(document, text)]
+    snapshot = "sha256:" + hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+    rarity = Counter(word for *_, text in lines for word in _words(text))
+    wanted = _words(query)
+
+    def score(text: str) -> float:
+        return sum(math.log(1 + len(lines) / rarity[word]) for word in wanted & _words(text))
+
+    ranked = sorted(lines, key=lambda line: (-score(line[2]), line[0], line[1]))
+    spans = [
+        {
+            "source": {"id": document, "kind": "document"},
+            "start": start,
+            "end": start + len(text),
+            "text": text,
+            "retrievalSnapshotId": snapshot,
+        }
+        for document, start, text in ranked[:_MOST]
+        if score(text)
+    ]
+    return {"spans": spans, "retrievalSnapshotId": snapshot}
+
+
+def read_document(document_id: str) -> dict[str, Any]:
+    """Return `{id, text}`.
+
+    Raises:
+        LookupError: no such document.
+    """
+    corpus, _, _ = document_id.partition("/")
+    text = _files(corpus).get(document_id)
+    if text is None:
+        raise LookupError(f"no document {document_id}")
+    return {"id": document_id, "text": text}
+
+
+def tools() -> dict[str, Callable[..., Any]]:
+    """Return the tools by name."""
+    return {"retrieve_documents": retrieve_documents, "read_document": read_document}
+
+
+def _files(corpus: str) -> dict[str, str]:
+    # A name and no path: whatever the model writes, only this folder is read.
+    folder = _HERE / "documents" / corpus
+    if not _NAME.fullmatch(corpus) or not folder.is_dir():
+        raise LookupError(f"no corpus {corpus}")
+    return {f"{corpus}/{file.stem}": file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.md"))}
+
+
+def _restricted() -> set[str]:
+    documents = json.loads((_HERE / "data.json").read_bytes())["directory"]["documents"]
+    return {document for document, record in documents.items() if record.get("restricted")}
+
+
+def _lines(document: str, text: str) -> list[tuple[str, int, str]]:
+    """Return (document, where it starts, text) of each line."""
+    return [(document, line.start(), line.group()) for line in re.finditer(r"[^\n]+", text)]
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))

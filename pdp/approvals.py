@@ -1,0 +1,301 @@
+"""Who may approve a call, and how often it counts: once.
+
+A grant needs an authenticated person with one of the approvers' roles, who is neither a requester nor an agent;
+different people up to the quorum; a pending approval whose time is not over. Each step is one compare-and-swap in a
+store. Its event is written first: a step that cannot be recorded does not happen.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pdp.approval import Approval, ApprovalState, Grant, Person, check_time
+from pdp.approval_store import MemoryApprovals
+from pdp.audit import MemoryAudit, recordable
+from pdp.canonical import JsonValueError, canonical, check_json
+from pdp.clock import to_milliseconds, to_seconds
+from pdp.errors import PdpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pdp.approval_store import ApprovalStore
+    from pdp.audit import AuditEvent, AuditLog
+    from pdp.manifest.models import Tool
+
+_LONGEST: Final = 1024
+_BY_PEOPLE: Final = ("granted", "denied")
+_OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
+
+
+class Refusal(StrEnum):
+    """Why a step was refused."""
+
+    UNKNOWN = "unknown"
+    NOT_PENDING = "not_pending"
+    EXPIRED = "expired"
+    CONSUMED = "consumed"
+    NO_SUBJECT = "no_subject"
+    AGENT = "agent"
+    REQUESTER = "requester"
+    NOT_AN_APPROVER = "not_an_approver"
+    NOT_A_REQUESTER = "not_a_requester"
+    ALREADY_GRANTED = "already_granted"
+
+
+_MESSAGES: Final = {
+    Refusal.UNKNOWN: "there is none of that id",
+    Refusal.NOT_PENDING: "it is {state}",
+    Refusal.EXPIRED: "its time was over at {expires_at}",
+    Refusal.CONSUMED: "it was used at {closed_at}",
+    Refusal.NO_SUBJECT: "the claims name nobody: sub has to be a non-empty string, and iss one or absent",
+    Refusal.AGENT: "the claims are those of an acting agent, and a person approves",
+    Refusal.REQUESTER: "nobody decides on a call that is their own, or made for them",
+    Refusal.NOT_AN_APPROVER: "the claims have none of the roles that approve it: {approvers}",
+    Refusal.NOT_A_REQUESTER: "only who asked for it withdraws it",
+    Refusal.ALREADY_GRANTED: "the same person has granted it before, and {quorum} different ones are needed",
+}
+
+
+class ApprovalRefusedError(PdpError):
+    """A step that the rules do not admit. `reason` says which rule; nothing has changed."""
+
+    code = "approvals.refused"
+
+    def __init__(self, approval_id: str, reason: Refusal, approval: Approval | None = None) -> None:
+        self.reason = reason
+        facts = {} if approval is None else {
+            "state": approval.state, "expires_at": approval.expires_at, "closed_at": approval.closed_at,
+            "approvers": ", ".join(approval.approvers) or "nobody", "quorum": approval.quorum,
+        }  # fmt: skip
+        super().__init__(f"approval {recordable(approval_id)}: {_MESSAGES[reason].format(**facts)}")
+
+
+class Approvals:
+    """The rules over a store. Safe to share between threads, and between enforcement points.
+
+    Every step takes claims that were verified before, and `at`, a time such as `2026-07-01T10:00:00Z` (the clock's when
+    absent).
+
+    Args:
+        store: where approvals are; in memory when absent.
+        audit: where events go; when absent, the stream of the first enforcement point that it is given to.
+    """
+
+    def __init__(self, store: ApprovalStore | None = None, audit: AuditLog | None = None) -> None:
+        self.store: ApprovalStore = MemoryApprovals() if store is None else store
+        self.audit = audit
+        # Holds check, event and swap together, so that in one process no event says what then did not happen.
+        self._lock = threading.RLock()
+
+    def record_in(self, audit: AuditLog) -> None:
+        """Let events go to this stream, unless there is one already."""
+        if self.audit is None:
+            self.audit = audit
+
+    def open(self, body: bytes, entry: Tool, reasons: Sequence[str]) -> Approval:
+        """Return the pending approval of a call, opened now if there is none; arguments as in `Approval.asked`.
+
+        Raises:
+            AuditError: that it is opened could not be recorded, so it is not.
+        """
+        new = Approval.asked(body, entry, reasons)
+        with self._lock:
+            while True:
+                for pending in self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING):
+                    if not pending.expired(new.opened_at):
+                        return pending
+                    self.store.replace(pending, replace(pending, state=ApprovalState.EXPIRED))
+                if self._swapped("opened", new, new.subject, partial(self._added, new)):
+                    return new
+
+    def grant(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
+        """Count one person's approval and return the record; with the last one of the quorum it is granted.
+
+        Raises:
+            ApprovalRefusedError: see `Refusal`.
+            AuditError: it could not be recorded, so it does not count.
+            UsageError: `at` is not a time.
+        """
+        now = _now(at)
+
+        def granted(old: Approval) -> tuple[Approval, str]:
+            _check_open(old, now)
+            if old.state is not ApprovalState.PENDING:
+                raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
+            person, roles = _approver(old, claims)
+            if any(person.may_be(grant.person) for grant in old.grants):
+                raise ApprovalRefusedError(old.id, Refusal.ALREADY_GRANTED, old)
+            grants = (*old.grants, Grant(person.iss, person.sub, roles, now))
+            state = ApprovalState.GRANTED if len(grants) >= old.quorum else ApprovalState.PENDING
+            return replace(old, grants=grants, state=state), person.sub
+
+        return self._step("granted", approval_id, now, granted)
+
+    def deny(self, approval_id: str, claims: Any, at: str | None = None, why: str | None = None) -> Approval:
+        """Deny it: one approver is enough, as long as it was not used. Raises as `grant`."""
+        now, said = _now(at), recordable(why)
+
+        def denied(old: Approval) -> tuple[Approval, str]:
+            _check_open(old, now)
+            person, _ = _approver(old, claims)
+            new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=said)
+            return new, person.sub
+
+        return self._step("denied", approval_id, now, denied)
+
+    def withdraw(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
+        """Take it back: whoever asked for it may, as long as it was not used. Raises as `grant`."""
+        now = _now(at)
+
+        def withdrawn(old: Approval) -> tuple[Approval, str]:
+            _check_open(old, now)
+            person = _person(old, claims)
+            if not any(person.may_be(requester) for requester in old.requesters):
+                raise ApprovalRefusedError(old.id, Refusal.NOT_A_REQUESTER, old)
+            return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub
+
+        return self._step("withdrawn", approval_id, now, withdrawn)
+
+    def usable(self, call_digest: str, now: str) -> Approval | None:
+        """Return the approval that lets exactly this call through at `now`; of several, the newest."""
+        granted = self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED)
+        return next((each for each in reversed(granted) if each.usable(now)), None)
+
+    def consume(self, approval: Approval, now: str) -> Approval:
+        """Use it up. Of all that try, in whatever thread or process, one gets through.
+
+        Raises:
+            ApprovalRefusedError: it was used, denied or withdrawn meanwhile, or its time is over.
+            AuditError: it could not be recorded, so it is not used.
+        """
+
+        def consumed(old: Approval) -> tuple[Approval, str]:
+            _check_open(old, now)
+            if old != approval or not old.usable(now):
+                raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
+            return replace(old, state=ApprovalState.CONSUMED, closed_at=now), old.subject
+
+        return self._step("consumed", approval.id, now, consumed)
+
+    def get(self, approval_id: str) -> Approval:
+        """Return the approval of that id.
+
+        Raises:
+            ApprovalRefusedError: `unknown`.
+        """
+        found = self.store.get(approval_id) if isinstance(approval_id, str) else None
+        if found is None:
+            raise ApprovalRefusedError(str(approval_id), Refusal.UNKNOWN)
+        return found
+
+    def list(self, *, state: ApprovalState | None = None) -> Sequence[Approval]:
+        """Return the approvals in the order of being opened. One whose time is over may still say pending."""
+        return self.store.list(state=state)
+
+    def _step(
+        self, what: str, approval_id: str, now: str, change: Callable[[Approval], tuple[Approval, str]]
+    ) -> Approval:
+        with self._lock:
+            while True:
+                old = self.get(approval_id)
+                try:
+                    new, who = change(old)
+                except ApprovalRefusedError as error:
+                    if error.reason is Refusal.EXPIRED and old.state in _OPEN and old.expired(now):
+                        self.store.replace(old, replace(old, state=ApprovalState.EXPIRED))
+                    raise
+                if self._swapped(what, new, who, partial(self.store.replace, old, new)):
+                    return new
+
+    def _added(self, new: Approval) -> bool:
+        return self.store.add(new).id == new.id
+
+    def _swapped(self, what: str, new: Approval, who: str, swap: Callable[[], bool]) -> bool:
+        """Record that `who` makes a step, and make it; where it is not made after all, record that as well."""
+        self.record_in(MemoryAudit())
+        log = cast("AuditLog", self.audit)
+        event = _event(what, new, who, log)
+        log.append(event)
+        try:
+            done = swap()
+        except Exception:
+            log.append({**event, "outcome": "unknown"})
+            raise
+        if not done:
+            log.append({**event, "outcome": "failed"})
+        return done
+
+
+def _now(at: str | None) -> str:
+    return to_seconds(time.time()) if at is None else check_time(at)
+
+
+def _check_open(approval: Approval, now: str) -> None:
+    if approval.state is ApprovalState.CONSUMED:
+        raise ApprovalRefusedError(approval.id, Refusal.CONSUMED, approval)
+    if approval.state is ApprovalState.EXPIRED or (approval.state in _OPEN and approval.expired(now)):
+        raise ApprovalRefusedError(approval.id, Refusal.EXPIRED, approval)
+    if approval.state not in _OPEN:
+        raise ApprovalRefusedError(approval.id, Refusal.NOT_PENDING, approval)
+
+
+def _person(approval: Approval, claims: Any) -> Person:
+    named = claims if isinstance(claims, dict) else {}
+    person = Person(named.get("iss"), named.get("sub", ""))
+    if not _is_name(person.sub) or (person.iss is not None and not _is_name(person.iss)):
+        raise ApprovalRefusedError(approval.id, Refusal.NO_SUBJECT, approval)
+    return person
+
+
+def _is_name(value: object) -> bool:
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST:
+        return False
+    try:
+        check_json(value)
+    except JsonValueError:
+        return False
+    return True
+
+
+def _approver(approval: Approval, claims: Any) -> tuple[Person, tuple[str, ...]]:
+    """Return who decides, and by which of the approvers' roles."""
+    person = _person(approval, claims)
+    if claims.get("act") is not None:
+        raise ApprovalRefusedError(approval.id, Refusal.AGENT, approval)
+    if any(person.may_be(requester) for requester in approval.requesters):
+        raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
+    held = claims.get("roles")
+    # A list of texts, whole: of a single text, each letter would be a role.
+    if not isinstance(held, list) or not all(isinstance(role, str) for role in held):
+        held = []
+    roles = tuple(sorted(set(held) & set(approval.approvers)))
+    if not roles:
+        raise ApprovalRefusedError(approval.id, Refusal.NOT_AN_APPROVER, approval)
+    return person, roles
+
+
+def _event(what: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent:
+    request = approval.request
+    return {
+        "time": to_milliseconds(time.time()),
+        "type": f"approval.{what}",
+        "request_id": recordable(request["context"]["request_id"]),
+        "run_id": recordable(approval.run_id),
+        "subject": recordable(who),
+        # A person grants and denies; all else is done for the requester.
+        "agent": None if what in _BY_PEOPLE else recordable(approval.agent),
+        "tool": approval.tool,
+        "manifest_version": request["action"]["properties"]["manifest_version"],
+        "manifest_digest": approval.manifest_digest,
+        "arguments_digest": log.digest(canonical(request["context"]["arguments"])),
+        "status": approval.state,
+        "codes": approval.reasons,
+        "approval_id": approval.id,
+        "idempotency_key": recordable(approval.idempotency_key),
+    }

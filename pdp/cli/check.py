@@ -1,0 +1,114 @@
+"""`pdp check`: policies held to their conventions, with their unit tests and scenarios."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdp.bundle.conventions import check_conventions
+from pdp.bundle.packages import check_packages, parse_modules
+from pdp.cli import Exit
+from pdp.cli.engines import needed_opa
+from pdp.cli.output import tell
+from pdp.documents import read_document
+from pdp.errors import Fault, FileFaultsError, UsageError
+from pdp.rego.modules import baseline_folder, baseline_policies_path, collect, write_modules
+from pdp.rego.opa_tool import OpaTool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pdp.rego.modules import Module
+
+
+def check(*, policies: Sequence[Path], scenarios: Sequence[Path]) -> int:
+    """Check the concerns in the folders, or without any those of the baseline, and say how many there are.
+
+    Args:
+        policies: the user's folders; the baseline is then only what they are compiled with.
+        scenarios: scenario files, or folders with files named `scenarios.yaml` and `*.scenarios.yaml`. Without any it
+            is not asked whether concerns have scenarios.
+
+    Raises:
+        FileFaultsError: every fault that was found.
+        UsageError: a folder or a file cannot be used, a concern defines nothing, or OPA is not there.
+    """
+    opa = needed_opa("checking policies")
+    baseline = baseline_policies_path()
+    folders = [baseline, *policies]
+    baseline_folder(folders)
+    modules = collect(baseline, folders)
+    checked = {path: module for path, module in modules.items() if module.custom == bool(policies)}
+    codes = expected_codes(scenarios) if scenarios else None
+    with tempfile.TemporaryDirectory(prefix="pdp-check-") as temporary:
+        tool = _staged(modules, Path(temporary, "policies"), opa, capabilities=baseline / "capabilities.json")
+        trees = parse_modules(modules, tool)
+        unit_tests = collect(baseline, folders, tests=True)
+        test_trees = parse_modules(unit_tests, _staged(unit_tests, Path(temporary, "tests"), opa))
+        faults = [
+            *_faults(lambda: check_packages(modules, trees)),
+            *_faults(lambda: tool.check(schemas=(baseline / "schemas").resolve())),
+            *check_conventions(checked, trees, opa, tests=test_trees, scenario_codes=codes),
+        ]
+    if faults:
+        raise FileFaultsError(list(dict.fromkeys(faults)))
+    tell(_summary(checked, codes))
+    return Exit.OK
+
+
+def expected_codes(paths: Sequence[Path]) -> set[str]:
+    """Return the reason codes that scenarios expect; the rest of the files is not looked at.
+
+    Args:
+        paths: scenario files, or folders with some.
+
+    Raises:
+        UsageError: a file cannot be read, or a folder has no scenario file.
+        FileFaultsError: a file is neither YAML nor JSON.
+    """
+    return {code for path in paths for file in _scenario_files(path) for code in _codes(read_document(file).value)}
+
+
+def _scenario_files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted({*path.rglob("scenarios.yaml"), *path.rglob("*.scenarios.yaml")})
+    if not files:
+        raise UsageError(f"{path}: no scenarios in it", hint="they stand in scenarios.yaml or NAME.scenarios.yaml")
+    return files
+
+
+def _codes(document: Any) -> Iterator[str]:
+    for scenario in _objects(document, "scenarios"):
+        for step in (scenario, *_objects(scenario, "steps")):
+            expect = step.get("expect")
+            codes = expect.get("codes") if isinstance(expect, dict) else None
+            yield from (code for code in codes or () if isinstance(code, str))
+
+
+def _objects(holder: Any, name: str) -> list[dict[str, Any]]:
+    listed = holder.get(name) if isinstance(holder, dict) else None
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def _staged(modules: Mapping[str, Module], folder: Path, opa: Path, *, capabilities: Path | None = None) -> OpaTool:
+    folder.mkdir()
+    write_modules(modules, folder)
+    return OpaTool(
+        opa, folder, sources={path: module.file for path, module in modules.items()}, capabilities=capabilities
+    )
+
+
+def _faults(checked: Callable[[], object]) -> tuple[Fault, ...]:
+    try:
+        checked()
+    except FileFaultsError as error:
+        return error.faults
+    return ()
+
+
+def _summary(checked: Mapping[str, Module], codes: set[str] | None) -> str:
+    files = f"{len(checked)} {'file' if len(checked) == 1 else 'files'}"
+    asked = "" if codes is not None else "; not asked for scenarios: name them with --scenarios"
+    return f"{files}: no fault{asked}"

@@ -1,0 +1,176 @@
+"""`pdp explain`: one proposal, and why it is decided as it is."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from pdp.cli.decide import exit_code
+from pdp.cli.display import STYLES, console
+from pdp.cli.engines import needed_opa, open_engine
+from pdp.cli.files import check_standard_input, read_proposal, read_session
+from pdp.cli.output import print_json, printable
+from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
+from pdp.engine.data import merged_data, read_data
+from pdp.engine.opa import OPA_VERSION, find_opa
+from pdp.errors import BundleError, EngineError, UsageError
+from pdp.harness.explain import FAILED, PASSED, Explanation, explain
+from pdp.harness.wording import readable
+from pdp.manifest.loading import load_effective
+from pdp.pep import Pep
+from pdp.rego.modules import Module, baseline_policies_path, collect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdp.call import Evaluation
+    from pdp.decision import Findings
+    from pdp.engine.bundle_file import Bundle
+    from pdp.engine.protocol import Engine
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.rego.trace import Condition, RuleRun
+
+_MANY_TOOLS: Final = 100
+_NOTE: Final = f"rules that did not fire: not known without OPA {OPA_VERSION}; get it with: pdp opa install"
+
+
+def run(
+    *,
+    proposal: str,
+    manifest: Path,
+    session: Path,
+    governance: Path | None,
+    data: Sequence[Path],
+    policies: Sequence[Path],
+    bundle: Path | None,
+    engine: str,
+    as_json: bool,
+) -> int:
+    """Decide the proposal, print why, and return the exit code that says the verdict.
+
+    Raises:
+        UsageError: options or files that cannot be used.
+        BundleError: the bundle cannot be used.
+        EngineError: a local OPA does not start, or does not finish.
+    """
+    check_standard_input(proposal, manifest, session, governance)
+    if bundle is not None and policies:
+        raise UsageError(
+            "--bundle and --policies exclude each other: a bundle holds its policies",
+            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
+        )
+    effective = load_effective(manifest, governance)
+    who = read_session(session)
+    proposed = read_proposal(proposal)
+    manifests = {effective.digest: effective.document}
+    with tempfile.TemporaryDirectory(prefix="pdp-explain-") as folder:
+        file = _compiled(policies, Path(folder)) if policies else bundle or baseline_bundle_path()
+        chosen = read_bundle(file)
+        with open_engine(engine, manifests, bundle=file, data=data) as opened:
+            evaluation = Pep(effective, opened).decide(proposed, who)
+            findings = _findings(opened, evaluation)
+    explanation = explain(
+        evaluation,
+        proposed,
+        tool=effective.tools.get(evaluation.trace.tool_name or ""),
+        modules=_modules(chosen, file, policies),
+        data=merged_data({**chosen.data, "manifests": _needed(chosen, effective, evaluation)}, data=read_data(data)),
+        opa=find_opa(),
+        findings=findings,
+    )
+    if as_json:
+        print_json(explanation.as_json())
+    else:
+        _print(explanation, evaluation)
+    return exit_code(evaluation)
+
+
+def _compiled(policies: Sequence[Path], folder: Path) -> Path:
+    from pdp.bundle.build import build_bundle  # noqa: PLC0415
+
+    file = folder / "bundle.tar.gz"
+    opa = needed_opa("compiling --policies")
+    build_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=opa, out=file)
+    return file
+
+
+def _modules(bundle: Bundle, file: Path, policies: Sequence[Path]) -> dict[str, Module]:
+    """The bundle's modules, with the author's file where that has the same text."""
+    baseline = baseline_policies_path()
+    sources = collect(baseline, [baseline, *policies])
+    found = {}
+    for path, text in bundle.modules.items():
+        source = sources.get(path)
+        same = source is not None and source.text == text
+        found[path] = source if same and source else Module(Path(f"{file}!{path}"), text, path.startswith("custom/"))
+    return found
+
+
+def _needed(bundle: Bundle, effective: EffectiveManifest, evaluation: Evaluation) -> Mapping[str, object]:
+    """The manifests for OPA's trace, which repeats what rules read: of a large manifest the proposed tool alone."""
+    document = effective.document
+    if len(effective.tools) > _MANY_TOOLS:
+        name = evaluation.trace.tool_name
+        document = {**document, "tools": {key: tool for key, tool in document["tools"].items() if key == name}}
+        return {effective.digest: document}
+    return {**bundle.data.get("manifests", {}), effective.digest: document}
+
+
+def _findings(engine: Engine, evaluation: Evaluation) -> Findings | None:
+    if evaluation.request is None:
+        return None
+    from pdp.canonical import canonical  # noqa: PLC0415
+
+    try:
+        return engine.findings(canonical(evaluation.request))
+    except (EngineError, BundleError):
+        # Whatever kept the engine from telling has kept it from deciding as well, or its bundle is an old one.
+        return None
+
+
+def _print(explanation: Explanation, evaluation: Evaluation) -> None:
+    verdict = evaluation.verdict or "REJECTED"
+    text = Text.assemble((verdict, STYLES[verdict]))
+    text.append(f"{printable(explanation.line.removeprefix(verdict))}\n\n")
+    for check in explanation.checks:
+        style = {PASSED: "green", FAILED: "bold red"}.get(check.result, "dim")
+        text.append(f"  {check.name:<12} ")
+        text.append(check.result, style=style)
+        text.append(f"{'':<{12 - len(check.result)}} {printable(check.text)}\n" if check.text else "\n")
+    for run_ in explanation.rules:
+        _append_rule(text, run_)
+    if not explanation.complete and explanation.rules:
+        text.append(f"\n  {_NOTE}\n", style="dim")
+    text.rstrip()
+    console().print(text)
+
+
+def _append_rule(text: Text, run_: RuleRun) -> None:
+    site = run_.site
+    text.append(f"  {printable(site.concern):<12} ")
+    text.append(f"{'fired' if run_.fired else 'did not fire':<12}", style="bold yellow" if run_.fired else "dim")
+    text.append(f" {printable(site.code or site.part)}", style="bold" if run_.fired else "")
+    text.append(f"  {printable(f'{_near(site.file)}:{site.line}')}\n", style="dim")
+    if run_.stopped is not None:
+        _append_condition(text, run_.stopped, 0)
+    elif not run_.fired and not run_.asked:
+        text.append(f"{'':>28}because it was not asked\n")
+
+
+def _append_condition(text: Text, condition: Condition, depth: int) -> None:
+    seen = "; ".join(f"{one.name} is {readable(one.value) if one.defined else 'undefined'}" for one in condition.seen)
+    place = f"{Path(condition.file).name}:{condition.line}"
+    text.append(f"{'':>28}{'  ' * depth}because {printable(condition.text)} ({printable(place)})")
+    text.append(f"  {printable(seen)}\n" if seen else "\n", style="dim")
+    for one in condition.because:
+        _append_condition(text, one, depth + 1)
+
+
+def _near(file: str) -> str:
+    """A file as a person here would name it."""
+    here = Path.cwd()
+    path = Path(file)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file

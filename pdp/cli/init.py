@@ -1,0 +1,76 @@
+"""`pdp init`: a new project that tests itself."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pdp import __version__
+from pdp.cli import Exit
+from pdp.cli.output import printable, tell
+from pdp.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TEMPLATE: Final = Path(__file__).parent / "project"
+# A folder with a dot first is easily lost on the way into a wheel.
+_RENAMED: Final = {"github": ".github"}
+_REQUIREMENT: Final = b"@REQUIREMENT@"
+
+
+def init(folder: Path) -> int:
+    """Write a new project into `folder`, which is made when it is not there, and say what to do next.
+
+    Raises:
+        UsageError: a file of the project is there already (then nothing is written), or one cannot be written.
+    """
+    files = project_files()
+    there = [name for name in files if os.path.lexists(folder / name)]
+    if there:
+        raise UsageError(
+            f"{folder}: has {', '.join(there)} already, and nothing is overwritten",
+            hint="name a new folder, or move these files away",
+        )
+    _write(folder, files)
+    tell(f"{printable(str(folder))}: a new project, {len(files)} files")
+    for name in files:
+        tell(f"  {name}")
+    tell("Next:")
+    if folder.resolve() != Path.cwd():
+        tell(f"  cd {printable(shlex.quote(str(folder)))}")
+    tell("  pdp opa install")
+    tell("  pdp test .")
+    return Exit.OK
+
+
+def project_files() -> dict[str, bytes]:
+    """Return the files of a new project by their path in it, sorted."""
+    requirement = f"tool-pdp=={__version__}".encode()
+    found = {}
+    for file in _TEMPLATE.rglob("*"):
+        first, *rest = file.relative_to(_TEMPLATE).parts
+        # Installers compile whatever ends in .py.
+        if file.is_file() and "__pycache__" not in (first, *rest):
+            found["/".join((_RENAMED.get(first, first), *rest))] = file.read_bytes().replace(_REQUIREMENT, requirement)
+    return dict(sorted(found.items()))
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    written: list[Path] = []
+    try:
+        for name, content in files.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("xb") as opened:
+                written.append(file)
+                opened.write(content)
+    except OSError as error:
+        # Half a project would be in the way of the next try.
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise UsageError(
+            f"{error.filename or folder}: cannot be written: {error.strerror}", hint="name a folder of yours"
+        ) from error

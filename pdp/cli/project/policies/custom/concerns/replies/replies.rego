@@ -1,0 +1,26 @@
+# METADATA
+# title: Replies
+# description: |
+#   Answers go to customers and partners only. A concern adds reasons to deny, or to ask a person: it never grants.
+package custom.concerns.replies
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Recipient not allowed
+# description: The recipient's mail domain is not one that the desk answers to.
+# custom:
+#   code: replies.recipient_not_allowed
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	input.action.name == "reply_to_customer"
+	not _allowed
+}
+
+# What is allowed is a rule of its own: a recipient or a setting that is missing or mistyped is then not allowed.
+_allowed if {
+	recipient := input.context.arguments.recipient
+	is_string(recipient)
+	parts := split(lower(recipient), "@")
+	count(parts) == 2
+	parts[1] in data.settings.replies.domains
+}

@@ -1,0 +1,32 @@
+package custom.concerns.replies_test
+
+import data.custom.concerns.replies
+
+_not_allowed := {{
+	"code": "replies.recipient_not_allowed",
+	"message": "The recipient's mail domain is not one that the desk answers to.",
+	"details": {},
+}}
+
+_domains := ["customer.example"]
+
+# Each case: what goes in, and all that comes out.
+_cases := {
+	"a customer": {"recipient": "ada@customer.example", "domains": _domains, "deny": set()},
+	"a customer who writes large": {"recipient": "Ada@CUSTOMER.example", "domains": _domains, "deny": set()},
+	"a stranger": {"recipient": "ada@stranger.example", "domains": _domains, "deny": _not_allowed},
+	"a domain that only ends alike": {"recipient": "ada@notcustomer.example", "domains": _domains, "deny": _not_allowed},
+	"two addresses in one": {"recipient": "a@stranger.example@customer.example", "domains": _domains, "deny": _not_allowed},
+	"no text": {"recipient": 7, "domains": _domains, "deny": _not_allowed},
+	"nothing is set": {"recipient": "ada@customer.example", "domains": null, "deny": _not_allowed},
+}
+
+test_replies[name] if {
+	some name, case in _cases
+	asked := {"action": {"name": "reply_to_customer"}, "context": {"arguments": {"recipient": case.recipient}}}
+	replies.deny == case.deny with input as asked with data.settings.replies.domains as case.domains
+}
+
+test_other_actions_are_not_its_matter if {
+	replies.deny == set() with input as {"action": {"name": "search_tickets"}, "context": {"arguments": {}}}
+}

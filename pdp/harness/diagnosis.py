@@ -1,0 +1,158 @@
+"""Why a scenario failed: what fired, what should have and did not, or what stopped the call before the policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdp.engine.data import merged_data
+from pdp.engine.opa import find_opa
+from pdp.errors import BundleError, EngineError, UsageError
+from pdp.harness.engines import bundle_of
+from pdp.harness.results import Diagnosis, Fired, Missed
+from pdp.harness.suite import policy_modules
+from pdp.rego.rules import rule_sites, sites_by_code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdp.harness.results import ScenarioResult, StepResult
+    from pdp.harness.running import Runner
+    from pdp.harness.suite import Suite
+    from pdp.rego.modules import Module
+    from pdp.rego.rules import RuleSite
+    from pdp.rego.trace import Condition, RuleRun
+
+
+class Diagnoses:
+    """Tells why scenarios of a suite failed. Nothing is read or run before the first one has.
+
+    Args:
+        suite: the scenarios' suite.
+        runner: what ran them; its engine is still open.
+        traced: at most so many are traced with OPA, which takes a moment each.
+    """
+
+    def __init__(self, suite: Suite, runner: Runner, *, traced: int = 10) -> None:
+        self._suite = suite
+        self._runner = runner
+        self._left = traced
+        self._read = False
+        self._modules: dict[str, Module] = {}
+        self._sites: dict[str, tuple[RuleSite, ...]] = {}
+        self._opa: Path | None = None
+        self._data: dict[str, Any] = {}
+
+    def of(self, result: ScenarioResult) -> Diagnosis:
+        """Return what is known of the step at which a scenario failed."""
+        failed = next((step for step in result.steps if step.mismatches), None)
+        if failed is None:
+            return Diagnosis()
+        self._prepare()
+        stopped = next(
+            (
+                evaluation.outcome.rejection.reason
+                for evaluation in failed.evaluations
+                if evaluation.decision is None and evaluation.outcome.rejection is not None
+            ),
+            None,
+        )
+        if not failed.answers:
+            return Diagnosis(stopped=stopped)
+        body = failed.answers[-1].body
+        fired = tuple(self._fired(body, failed))
+        return Diagnosis(stopped, fired, tuple(self._missed(body, failed, {each.code for each in fired})))
+
+    def _prepare(self) -> None:
+        if self._read:
+            return
+        self._read = True
+        try:
+            self._modules = policy_modules(self._suite)
+            self._sites = sites_by_code(rule_sites(self._modules))
+            self._data = merged_data(
+                bundle_of(self._suite).data,
+                manifests={self._suite.manifest.digest: self._suite.manifest.document},
+                data=self._suite.data,
+            )
+            self._opa = find_opa()
+        except (UsageError, BundleError):
+            pass  # the scenarios ran, and what cannot be told of them is left out
+
+    def _fired(self, body: bytes, failed: StepResult) -> Iterator[Fired]:
+        try:
+            findings = self._runner.findings(body)
+        except (EngineError, BundleError):
+            # This engine or its bundle cannot tell; the decision's own reasons are better than nothing.
+            decision = failed.answers[-1].decision
+            part = {"DENY": "deny", "STEP_UP": "step_up", "ALLOW": "allow"}[decision.verdict]
+            for reason in decision.reasons:
+                yield Fired(part, reason.code, reason.message, reason.details, self._where(reason.code, part))
+            return
+        for part in ("deny", "step_up", "allow"):
+            for reason in getattr(findings, part):
+                yield Fired(part, reason.code, reason.message, reason.details, self._where(reason.code, part))
+        for obligation in findings.obligations:
+            where = next(
+                (_at(site) for sites in self._sites.values() for site in sites if site.obligation == obligation.id),
+                None,
+            )
+            yield Fired("obligations", obligation.id, f"on {obligation.on}", obligation.parameters, where)
+
+    def _where(self, code: str, part: str) -> str | None:
+        """The places of the rules that give a code; there may be several."""
+        sites = self._sites.get(code, ())
+        found = [_at(site) for site in sites if site.part == part] or [_at(site) for site in sites]
+        return ", ".join(found) or None
+
+    def _missed(self, body: bytes, failed: StepResult, fired: set[str]) -> Iterator[Missed]:
+        wanted = [
+            code
+            for mismatch in failed.mismatches
+            if mismatch.key.endswith("codes") and isinstance(mismatch.expected, list)
+            for code in mismatch.expected
+            if code not in (mismatch.actual or ())
+        ]
+        # What fired and is not among the decision's codes belongs to a verdict that did not win.
+        codes = [code for code in dict.fromkeys(wanted) if code in self._sites and code not in fired]
+        runs = self._traced(body) if codes else {}
+        for code in codes:
+            for site in self._sites[code]:
+                run = runs.get((site.file, site.line))
+                if run is not None and run.stopped is not None:
+                    condition, seen = _innermost(run.stopped)
+                    yield Missed(code, _at(site), condition, seen)
+                elif run is None or not run.fired:
+                    yield Missed(code, _at(site))
+
+    def _traced(self, body: bytes) -> Mapping[tuple[str, int], RuleRun]:
+        if self._opa is None or self._left <= 0:
+            return {}
+        self._left -= 1
+        from pdp.rego.trace import trace  # noqa: PLC0415
+
+        try:
+            runs = trace(self._opa, self._modules, self._data, body)
+        except (UsageError, EngineError, BundleError):
+            return {}
+        return {(run.site.file, run.site.line): run for run in runs}
+
+
+def _at(site: RuleSite) -> str:
+    return f"{_shown(site.file)}:{site.line}"
+
+
+def _shown(file: str) -> str:
+    """A path as short as it can be typed here."""
+    here = str(Path.cwd())
+    return file.removeprefix(here + "/")
+
+
+def _innermost(condition: Condition) -> tuple[str, dict[str, Any]]:
+    """What a rule stopped at; where that asks another rule, what that one stopped at as well."""
+    text = f"{condition.text} ({_shown(condition.file)}:{condition.line})"
+    seen: dict[str, Any] = {each.name: each.value if each.defined else "(undefined)" for each in condition.seen}
+    for inner in condition.because[:1]:
+        deeper, values = _innermost(inner)
+        text, seen = f"{text}; because {deeper}", {**seen, **values}
+    return text, seen

@@ -1,0 +1,152 @@
+"""What was expected of a step, held against what came of it. Both sides are plain JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pdp.canonical import JsonValueError, canonical, check_json
+from pdp.harness.results import Mismatch
+from pdp.proposal import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pdp.approval import Approval
+    from pdp.call import Evaluation
+    from pdp.decision import Decision
+    from pdp.harness.scenario import Expect
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What came of one proposal, approval or request; what does not apply is None."""
+
+    evaluation: Evaluation | None = None
+    decision: Decision | None = None
+    approval: Approval | None = None
+    refused: str | None = None
+
+
+def expected(expect: Expect) -> dict[str, Any]:
+    """Return what is expected, as it is written."""
+    stated: dict[str, Any] = expect.model_dump(mode="json", exclude_unset=True)
+    return stated
+
+
+def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
+    """Return what came of it, in the keys that are expected."""
+    stated = [name for name in type(expect).model_fields if name in expect.model_fields_set]
+    found = {name: _plain(_ACTUAL[name](happened)) for name in stated if name != "trace"}
+    if "trace" in stated:
+        trace = happened.evaluation.trace if happened.evaluation else None
+        found["trace"] = {name: _plain(getattr(trace, name, None)) for name in expect.trace or ()}
+    return {name: found[name] for name in stated}
+
+
+def mismatches(wanted: dict[str, Any], found: dict[str, Any], prefix: str = "") -> tuple[Mismatch, ...]:
+    """Return the keys in which two sides differ. Codes and markings are sets, obligations have no order."""
+    return tuple(
+        Mismatch(f"{prefix}{name}", wanted[name], found[name])
+        for name in wanted
+        if not _EQUAL.get(name, equal)(wanted[name], found[name])
+    )
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal: 1 is 1.0 and not true."""
+    return canonical(one) == canonical(other)
+
+
+def _same_set(one: Any, other: Any) -> bool:
+    return isinstance(one, list) and isinstance(other, list) and set(one) == set(other)
+
+
+def _same_obligations(wanted: Any, found: Any) -> bool:
+    """Whether each expected obligation is there, once for each time that it is named, and no other is."""
+    if not isinstance(wanted, list) or not isinstance(found, list):
+        return bool(wanted == found)
+    whole = Counter(canonical(each) for each in found)
+    whole.subtract(canonical(each) for each in wanted if isinstance(each, dict))
+    if any(count < 0 for count in whole.values()):
+        return False
+    left = Counter(orjson.loads(text)["id"] for text in whole.elements())
+    return left == Counter(each for each in wanted if isinstance(each, str))
+
+
+_EQUAL: dict[str, Callable[[Any, Any], bool]] = {
+    "codes": _same_set,
+    "markings": _same_set,
+    "obligations": _same_obligations,
+}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON; what is none, as a text that says so."""
+    try:
+        plain = orjson.loads(orjson.dumps(value))
+        check_json(plain)
+    except (TypeError, ValueError):
+        return f"<not JSON: {type(value).__name__}>"
+    return plain
+
+
+def _codes(happened: Happened) -> Sequence[str]:
+    return happened.decision.codes if happened.decision else ()
+
+
+def _obligations(happened: Happened) -> list[dict[str, Any]]:
+    found = happened.decision.obligations if happened.decision else ()
+    return [{"id": each.id, "parameters": each.parameters} for each in found]
+
+
+def _status(happened: Happened) -> str | None:
+    return happened.evaluation.outcome.status if happened.evaluation else None
+
+
+def _rejection(happened: Happened) -> str | None:
+    rejection = happened.evaluation.outcome.rejection if happened.evaluation else None
+    return rejection.code if rejection else None
+
+
+def _arguments(happened: Happened) -> Any:
+    request = happened.evaluation.request if happened.evaluation else None
+    return request["context"]["arguments"] if request else None
+
+
+def _pruned(happened: Happened) -> bool:
+    outcome = happened.evaluation.outcome if happened.evaluation else None
+    return outcome is not None and outcome.status is Status.TRANSFORMED and outcome.proposal is None
+
+
+def _failure(happened: Happened) -> str | None:
+    failure = happened.evaluation.outcome.failure if happened.evaluation else None
+    return failure.code if failure else None
+
+
+def _json_or_not(value: Any) -> Any:
+    try:
+        check_json(value)
+    except JsonValueError:
+        return f"<not JSON: {type(value).__name__}>"
+    return value
+
+
+_ACTUAL: dict[str, Callable[[Happened], Any]] = {
+    "status": _status,
+    "rejection": _rejection,
+    "verdict": lambda happened: happened.decision.verdict if happened.decision else None,
+    "codes": _codes,
+    "obligations": _obligations,
+    "arguments": _arguments,
+    "pruned": _pruned,
+    "executed": lambda happened: happened.evaluation is not None and happened.evaluation.executed,
+    "result": lambda happened: _json_or_not(happened.evaluation.result) if happened.evaluation else None,
+    "failure": _failure,
+    "approval": lambda happened: happened.approval.state if happened.approval else None,
+    "refused": lambda happened: happened.refused,
+    "markings": lambda happened: sorted(happened.evaluation.markings) if happened.evaluation else [],
+}

@@ -1,0 +1,98 @@
+"""One change that a scenario should notice, whatever it changes, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from difflib import unified_diff
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pdp.errors import Place
+    from pdp.manifest.effective import EffectiveManifest
+
+_CONTEXT: Final = 2
+_HASH: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A change in one place.
+
+    Attributes:
+        id: `FILE:OWNER:KIND:HASH`, stable against edits elsewhere: the hash covers the original and the changed text,
+            and which of several equal ones it is.
+        kind: what was done, such as `condition dropped`.
+        owner: the rule, the tool, or the way to the datum.
+        place: where it stands, in the author's file.
+        original, changed: the text in that place, before and after.
+        diff: the change as a unified diff.
+    """
+
+    id: str
+    kind: str
+    owner: str
+    place: Place
+    original: str
+    changed: str
+    diff: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegoMutant(Mutant):
+    """A changed module: its path in the bundle, and its whole text.
+
+    `lines` are those of the branch of a rule within which the change stands, first and last; None when it reaches
+    further, as a default does or what a rule is called by.
+    """
+
+    module: str
+    text: str
+    lines: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestMutant(Mutant):
+    """A changed effective manifest; `tool` is the only entry that differs, or None when it is not an entry."""
+
+    manifest: EffectiveManifest
+    tool: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataMutant(Mutant):
+    """Changed data: the roots `directory` and `settings`, whole."""
+
+    data: dict[str, Any]
+
+
+class Fate(StrEnum):
+    """What came of a mutant."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    EQUIVALENT = "equivalent"
+    INVALID = "invalid"
+
+
+class Identities:
+    """Gives each mutant of one file its identity; equal changes of one owner are counted in their order."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._seen: Counter[tuple[str, ...]] = Counter()
+
+    def of(self, owner: str, kind: str, original: str, changed: str) -> str:
+        """Return the next identity for this change."""
+        what = (owner, kind, " ".join(original.split()), " ".join(changed.split()))
+        self._seen[what] += 1
+        digest = hashlib.sha256("\0".join((*what, str(self._seen[what]))).encode()).hexdigest()
+        return f"{self._file}:{owner}:{kind.replace(' ', '-')}:{digest[:_HASH]}"
+
+
+def difference(file: str, before: str, after: str) -> str:
+    """Return the change of a text as a unified diff, without a line feed at its end."""
+    lines = unified_diff(before.splitlines(), after.splitlines(), file, f"{file} (mutant)", n=_CONTEXT, lineterm="")
+    return "\n".join(lines)

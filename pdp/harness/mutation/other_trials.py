@@ -1,0 +1,114 @@
+"""Mutants of manifests and data put to the test, on the embedded engine: no OPA is needed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pdp.engine.embedded import EmbeddedEngine
+from pdp.errors import PdpError
+from pdp.harness.engines import bundle_of, open_engine
+from pdp.harness.mutation.judgement import Judgement
+from pdp.harness.mutation.mutant import Fate
+from pdp.harness.running import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdp.decision import Decision
+    from pdp.engine.protocol import Engine
+    from pdp.harness.mutation.mutant import DataMutant, ManifestMutant
+    from pdp.harness.mutation.recorded import Recorded
+
+_AT_ONCE: Final = 64
+
+
+class ManifestTrial:
+    """The suites of one effective manifest, run again with each mutant of it. Use it from one thread.
+
+    A mutant's requests carry another digest, so all are decided anew. Only scenarios about the changed tool are run:
+    the baseline reads no entry but that of the tool which is called. With policies of one's own, all are.
+    """
+
+    def __init__(self, recorded: Sequence[Recorded]) -> None:
+        self._recorded = recorded
+        self._tools = [[each.tools(index) for index in range(len(each.results))] for each in recorded]
+
+    def judge_all(self, mutants: Sequence[ManifestMutant]) -> Iterator[Judgement]:
+        """Say what comes of each mutant, in their order."""
+        for start in range(0, len(mutants), _AT_ONCE):
+            some = mutants[start : start + _AT_ONCE]
+            manifests = {mutant.manifest.digest: mutant.manifest.document for mutant in some}
+            with ExitStack() as stack:
+                engines = [
+                    stack.enter_context(
+                        EmbeddedEngine(bundle_of(each.suite), manifests=manifests, data=each.suite.data)
+                    )
+                    for each in self._recorded
+                ]
+                for mutant in some:
+                    yield self._judge(mutant, engines)
+
+    def _judge(self, mutant: ManifestMutant, engines: Sequence[EmbeddedEngine]) -> Judgement:
+        for number, each in enumerate(self._recorded):
+            own = each.suite.policies or each.suite.bundle
+            indices = [
+                index
+                for index, tools in enumerate(self._tools[number])
+                if mutant.tool is None or own or mutant.tool in tools
+            ]
+            if not indices:
+                continue
+            # Those about the tool first: one of them it will be, if any.
+            indices.sort(key=lambda index: mutant.tool not in self._tools[number][index])
+            try:
+                runner = Runner(each.suite, engines[number], manifest=mutant.manifest)
+            except PdpError as error:
+                return Judgement(mutant, Fate.INVALID, by=error.message)
+            killer = _first_failing(runner, indices)
+            if killer is not None:
+                return Judgement(mutant, Fate.KILLED, by=killer)
+        return Judgement(mutant, Fate.SURVIVED)
+
+
+class DataTrial:
+    """The suites that share data, their recorded requests decided again with each mutant of it."""
+
+    def __init__(self, recorded: Sequence[Recorded]) -> None:
+        self._recorded = recorded
+
+    def judge(self, mutant: DataMutant) -> Judgement:
+        """Say what comes of a mutant."""
+        unnoticed = 0
+        for each in self._recorded:
+            suite = replace(each.suite, data=mutant.data)
+            with open_engine(suite, "embedded") as engine:
+                suspects = []
+                for index, result in enumerate(each.results):
+                    answers = [answer for step in result.steps for answer in step.answers]
+                    differing = sum(_other(engine, answer.body, answer.decision) for answer in answers)
+                    unnoticed += differing
+                    if differing:
+                        suspects.append(index)
+                killer = _first_failing(Runner(suite, engine), suspects) if suspects else None
+            if killer is not None:
+                return Judgement(mutant, Fate.KILLED, by=killer)
+        return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
+
+
+def _other(engine: Engine, body: bytes, decision: Decision) -> bool:
+    found = engine.decide_body(body)
+    return (found.verdict, found.reasons, found.obligations) != (
+        decision.verdict,
+        decision.reasons,
+        decision.obligations,
+    )
+
+
+def _first_failing(runner: Runner, indices: Sequence[int]) -> str | None:
+    for index in indices:
+        result = runner.run(index)
+        if not result.passed:
+            return f"{result.place.file}:{result.place.line} {result.name}"
+    return None

@@ -1,0 +1,131 @@
+"""Rego syntax trees, as `opa parse --format json --json-include locations` writes them, and where their nodes stand.
+
+A node's location has row and column (in characters, from 1) and the node's text in base64. OPA gives all that stands in
+a bare `else` branch the location of the branch; such a place is none, and `span` says so.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.errors import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Node = dict[str, Any]
+Span = tuple[int, int]
+"""Start and end of a node in the text, in characters."""
+
+COMPREHENSIONS: Final = frozenset({"arraycomprehension", "setcomprehension", "objectcomprehension"})
+
+
+class Source:
+    """The text of a module, and what stands where in it."""
+
+    def __init__(self, file: Path, text: str) -> None:
+        self.file = file
+        self.text = text
+        self._starts = [0]
+        for line in text.split("\n"):
+            self._starts.append(self._starts[-1] + len(line) + 1)
+
+    def span(self, node: Node) -> Span | None:
+        """Return where a node stands, or None when its location is not that of its text."""
+        location = node.get("location")
+        if not location or not location.get("text"):
+            return None
+        start = self._starts[location["row"] - 1] + location["col"] - 1
+        text = base64.b64decode(location["text"]).decode()
+        if not self.text.startswith(text, start):
+            return None
+        return start, start + len(text)
+
+    def written(self, node: Node) -> str:
+        """Return a node's text; empty when it has no place."""
+        span = self.span(node)
+        return "" if span is None else self.text[span[0] : span[1]]
+
+    def place(self, offset: int) -> Place:
+        """Return the place of an offset, as editors understand it."""
+        line = self.text.count("\n", 0, offset) + 1
+        return Place(str(self.file), line, offset - self._starts[line - 1] + 1)
+
+    def line(self, offset: int) -> str:
+        """Return the line in which an offset stands."""
+        start = self.text.rfind("\n", 0, offset) + 1
+        return self.text[start:].split("\n", 1)[0]
+
+    def changed(self, span: Span, text: str) -> str:
+        """Return the whole text with `text` in the place of what stands at `span`."""
+        return self.text[: span[0]] + text + self.text[span[1] :]
+
+
+def operator(terms: list[Node]) -> str:
+    """Return the dotted name of what is called, such as `lt`, `internal.member_2` or `reason.new`."""
+    head = terms[0]
+    if head.get("type") != "ref":
+        return ""
+    return ".".join(part["value"] for part in head["value"] if isinstance(part.get("value"), str))
+
+
+def is_some(expression: Node) -> bool:
+    """Whether it is a `some` declaration."""
+    return isinstance(expression["terms"], dict) and "symbols" in expression["terms"]
+
+
+def is_every(expression: Node) -> bool:
+    """Whether it is an `every`."""
+    return isinstance(expression["terms"], dict) and "domain" in expression["terms"]
+
+
+def declared(expression: Node) -> set[str]:
+    """Return the variables that an expression brings about: those of `some` and of the left side of `:=`."""
+    terms = expression["terms"]
+    if is_some(expression):
+        symbols = terms["symbols"]
+        return {
+            name
+            for symbol in symbols
+            for part in (symbol["value"][1:-1] if symbol["type"] == "call" else [symbol])
+            for name in variables(part)
+        }
+    if isinstance(terms, list) and operator(terms) in ("assign", "eq"):
+        return set(variables(terms[1]))
+    return set()
+
+
+def variables(node: Any) -> Counter[str]:
+    """Count the variables in a part of a tree."""
+    found: Counter[str] = Counter()
+    for part in _nodes(node):
+        if part.get("type") == "var" and isinstance(part.get("value"), str):
+            found[part["value"]] += 1
+    return found
+
+
+def branches(rule: Node) -> Iterator[Node]:
+    """Yield a rule and then each of its `else` branches."""
+    node: Node | None = rule
+    while node is not None:
+        yield node
+        node = node.get("else")
+
+
+def rule_name(rule: Node) -> str:
+    """Return the name under which a rule is known in its package."""
+    return ".".join(str(part["value"]) for part in rule["head"]["ref"])
+
+
+def _nodes(node: Any) -> Iterator[Node]:
+    if isinstance(node, dict):
+        yield node
+        for key, value in node.items():
+            if key != "location":
+                yield from _nodes(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _nodes(value)

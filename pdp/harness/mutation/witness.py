@@ -1,0 +1,186 @@
+"""The search for a request on which an original and its mutant differ, in what an expectation can name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pdp.canonical import JsonValueError, canonical, digest
+from pdp.decision import parse_decision
+from pdp.errors import AnswerInvalidError
+from pdp.harness.mutation.entry_variants import variants
+from pdp.harness.mutation.perturbing import changed, changes, pairs
+from pdp.harness.mutation.recorded import tool_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pdp.decision import Decision
+    from pdp.harness.mutation.vocabulary import Vocabulary
+
+_BASES: Final = 24
+_PAIRS: Final = 1200
+_BATCH: Final = 600
+_MOST: Final = 6000
+_VARIANT_BASES: Final = 8
+
+Outcome = dict[str, Any]
+"""What an expectation of a raw request can name: verdict, codes, obligations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A request that shows the difference: the original's outcome, and what must be changed to ask it, if anything."""
+
+    body: Any
+    outcome: Outcome
+    entry: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What was tried in vain."""
+
+    requests: int
+    entries: int
+
+    def __str__(self) -> str:
+        return (
+            f"no difference in {self.requests} requests near the recorded ones (attributes missing, null, empty, "
+            f"mistyped, exchanged, numbers at their boundaries, one or two at once) and {self.entries} changed entries"
+        )
+
+
+def outcome(answer: bytes | None) -> Outcome:
+    """Return what an expectation can name of an answer; None stands for an evaluation that failed."""
+    try:
+        if answer is None:
+            raise AnswerInvalidError("the policy fails")
+        return outcome_of(parse_decision(answer))
+    except AnswerInvalidError as error:
+        return {"verdict": "DENY", "codes": [error.code], "obligations": []}
+
+
+def outcome_of(decision: Decision) -> Outcome:
+    """Return what an expectation can name of a decision."""
+    return {
+        "verdict": decision.verdict.value,
+        "codes": list(decision.codes),
+        "obligations": [{"id": each.id, "parameters": each.parameters} for each in decision.obligations],
+    }
+
+
+def search(
+    bodies: Sequence[bytes],
+    words: Vocabulary,
+    ask: Callable[[Sequence[bytes]], list[tuple[Outcome, Outcome]]],
+    *,
+    seed: int,
+) -> Witness | Searched:
+    """Search near the recorded requests, the nearest first, for one on which two policies differ.
+
+    Args:
+        bodies: recorded requests, those first that the mutant is likely to matter for.
+        words: what to try.
+        ask: decides requests, by the original and by the mutant.
+        seed: of the order in which pairs of changes are tried.
+    """
+    asked = 0
+    seen: set[bytes] = set()
+    candidates = _near(bodies, words, seed)
+    while asked < _MOST:
+        batch = list(islice(_fresh(candidates, seen), _BATCH))
+        if not batch:
+            break
+        asked += len(batch)
+        found = _smallest(batch, ask(batch))
+        if found is not None:
+            return found
+    return Searched(asked, 0)
+
+
+def search_entries(
+    bodies: Sequence[bytes],
+    manifests: Mapping[str, Any],
+    ask: Callable[[Sequence[bytes], dict[str, Any]], list[tuple[Outcome, Outcome]]],
+) -> Witness | int:
+    """Search among changed entries of the manifest, and return how many were tried in vain.
+
+    Args:
+        bodies: as of `search`.
+        manifests: the document of each effective manifest by its digest.
+        ask: decides requests with more manifests, by the original and by the mutant.
+    """
+    documents: dict[str, Any] = {}
+    asked: dict[bytes, str] = {}
+    for body in _representatives(bodies, _VARIANT_BASES):
+        value = orjson.loads(body)
+        tool, named = tool_of(value), value["action"]["properties"].get("manifest_digest")
+        document = manifests.get(named) if isinstance(named, str) else None
+        if document is None or tool not in document["tools"]:
+            continue
+        for said, entry in variants(document["tools"][tool]):
+            other = {**document, "tools": {tool: entry}}
+            name = digest(canonical(other))
+            documents[name] = other
+            asked[canonical(changed(value, (("action", "properties", "manifest_digest"), name)))] = f"{tool}: {said}"
+    if not asked:
+        return 0
+    found = _smallest(list(asked), ask(list(asked), documents))
+    if found is None:
+        return len(asked)
+    return Witness(found.body, found.outcome, asked[canonical(found.body)])
+
+
+def _smallest(batch: Sequence[bytes], outcomes: Sequence[tuple[Outcome, Outcome]]) -> Witness | None:
+    differing = [(len(body), body, one) for body, (one, other) in zip(batch, outcomes, strict=True) if one != other]
+    if not differing:
+        return None
+    _, body, shown = min(differing, key=lambda each: each[:2])
+    return Witness(orjson.loads(body), shown)
+
+
+def _near(bodies: Sequence[bytes], words: Vocabulary, seed: int) -> Iterator[bytes]:
+    yield from bodies
+    bases = [orjson.loads(body) for body in _representatives(bodies, _BASES)]
+    bases = [base for base in bases if isinstance(base, dict)]
+    singles = [list(changes(base, words)) for base in bases]
+    # Of each base in turn, so that none of them takes the whole search.
+    for turn in range(max(map(len, singles), default=0)):
+        for base, own in zip(bases, singles, strict=True):
+            if turn < len(own):
+                yield from _bytes(changed(base, own[turn]))
+    for base, own in zip(bases, singles, strict=True):
+        for one, other in islice(pairs(own, seed), _PAIRS // max(len(bases), 1)):
+            yield from _bytes(changed(base, one, other))
+
+
+def _representatives(bodies: Iterable[bytes], most: int) -> list[bytes]:
+    """The first request of each tool, then the second, and so on."""
+    by_tool: dict[str | None, list[bytes]] = {}
+    for body in bodies:
+        by_tool.setdefault(tool_of(orjson.loads(body)), []).append(body)
+    turns = [
+        own[turn]
+        for turn in range(max(map(len, by_tool.values()), default=0))
+        for own in by_tool.values()
+        if turn < len(own)
+    ]
+    return turns[:most]
+
+
+def _fresh(candidates: Iterator[bytes], seen: set[bytes]) -> Iterator[bytes]:
+    for body in candidates:
+        if body not in seen:
+            seen.add(body)
+            yield body
+
+
+def _bytes(value: Any) -> Iterator[bytes]:
+    try:
+        yield canonical(value)
+    except JsonValueError:
+        return

@@ -1,0 +1,209 @@
+"""A run as one HTML page that needs nothing else: no network, no server, and no JavaScript to be read.
+
+Names and values in it come from scenarios, tools and models. The template escapes all of them, what does not print is
+shown as escapes, and the page's own policy lets no script run but ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdp.decision import Decision
+    from pdp.errors import Place
+    from pdp.harness.coverage import Coverage
+    from pdp.harness.results import Diagnosis, Run, ScenarioResult, StepResult, SuiteRun
+
+_HERE: Final = Path(__file__).parent
+_NOT_STATED: Final = "(not stated)"
+
+
+def render(run: Run, coverage: Coverage | None = None) -> str:
+    """Return the page of a run: summary, every scenario, and coverage and matrix when they were measured."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+    from markupsafe import Markup  # noqa: PLC0415
+
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )
+    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    return environment.get_template("report.html.jinja").render(
+        csp=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; base-uri 'none'; "
+        "form-action 'none'",
+        # Ours, and trusted: nothing of a run is in them.
+        style=Markup(style),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        verdict=_verdict(run),
+        suites=[_suite(each) for each in run.suites],
+        golden=run.golden,
+        coverage=None if coverage is None else _coverage(coverage),
+    )
+
+
+def _printable(value: Any) -> Any:
+    """Show what does not print as escapes: it could turn the page's text around, or not be encoded at all."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in value
+    )
+
+
+def _source(text: str) -> str:
+    """Return how a content security policy names an inline text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _verdict(run: Run) -> str:
+    total = len(run.results)
+    scenarios = f"{total} {'scenario' if total == 1 else 'scenarios'}"
+    return f"{run.failed} of {scenarios} failed" if run.failed else f"{scenarios} passed"
+
+
+def _suite(run: SuiteRun) -> dict[str, Any]:
+    failed = sum(not result.passed for result in run.results)
+    return {
+        "file": str(run.suite.file),
+        "engine": run.engine,
+        "passed": len(run.results) - failed,
+        "failed": failed,
+        "seconds": f"{run.seconds:.2f}",
+        "manifest_version": run.suite.manifest.version,
+        "manifest_digest": run.suite.manifest.digest,
+        "revision": run.bundle_revision,
+        "scenarios": [_scenario(result, run.diagnoses.get(result.name)) for result in run.results],
+    }
+
+
+def _scenario(result: ScenarioResult, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    steps = [_step(step) for step in result.steps]
+    return {
+        "name": result.name,
+        "why": result.why,
+        "golden": result.golden,
+        "passed": result.passed,
+        "place": _at(result.place),
+        "error": result.error,
+        "log": result.log,
+        "verdicts": ", ".join(decision["verdict"] for step in steps for decision in step["decisions"]),
+        "steps": steps,
+        "stopped": diagnosis.stopped if diagnosis else None,
+        "fired": [
+            {
+                "part": each.part, "code": each.code, "message": each.message, "where": each.where,
+                "details": _json(each.details) if each.details else "",
+            }
+            for each in (diagnosis.fired if diagnosis else ())
+        ],
+        "missed": [
+            {
+                "code": each.code, "where": each.where, "condition": each.condition,
+                "seen": _json(each.seen) if each.seen else "",
+            }
+            for each in (diagnosis.missed if diagnosis else ())
+        ],
+    }  # fmt: skip
+
+
+def _step(step: StepResult) -> dict[str, Any]:
+    return {
+        "action": step.action,
+        "tool": step.tool,
+        "rows": list(_rows(step)),
+        "decisions": [_decision(answer.decision) for answer in step.answers],
+    }
+
+
+def _rows(step: StepResult) -> Iterator[dict[str, Any]]:
+    """Every key that is expected, and then what differs without being one of them."""
+    several = isinstance(step.expected, list)
+    pairs: Sequence[tuple[Any, Any]] = (
+        list(zip(step.expected, step.actual, strict=True)) if several else [(step.expected, step.actual)]
+    )
+    differing = {mismatch.key: mismatch for mismatch in step.mismatches}
+    for at, (expected, actual) in enumerate(pairs):
+        for key, value in expected.items():
+            name = f"plan[{at}].{key}" if several else key
+            found = _json(actual[key]) if key in actual else _NOT_STATED
+            differs = differing.pop(name, None) is not None
+            yield {"key": name, "expected": _json(value), "actual": found, "differs": differs}
+    for name, mismatch in differing.items():
+        expected, found = _json(mismatch.expected), _json(mismatch.actual)
+        yield {"key": name, "expected": expected, "actual": found, "differs": True}
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "verdict": decision.verdict.value,
+        "reasons": [
+            {"code": one.code, "message": one.message, "details": _json(one.details) if one.details else ""}
+            for one in decision.reasons
+        ],
+        "obligations": [{"id": one.id, "parameters": _json(one.parameters)} for one in decision.obligations],
+    }
+
+
+def _coverage(coverage: Coverage) -> dict[str, Any]:
+    from pdp.harness.coverage import COLUMNS  # noqa: PLC0415
+
+    percent = coverage.percent
+    return {
+        "percent": None if percent is None else f"{int(percent * 10) / 10:g}",
+        "lines": [
+            {
+                "file": one.file, "covered": len(one.covered), "whole": len(one.covered) + len(one.missed),
+                "missed": _ranges(one.missed),
+            }
+            for one in coverage.lines or ()
+        ],
+        "codes": [
+            {
+                "code": one.code, "where": f"{one.site.file}:{one.site.line}", "scenario": one.scenario,
+                "exempt": one.exempt, "missing": one.counts and one.scenario is None and one.exempt is None,
+            }
+            for one in coverage.codes
+            if one.counts or one.scenario is not None
+        ],
+        "reached": sum(one.scenario is not None for one in coverage.codes if one.counts),
+        "counted": sum(one.counts for one in coverage.codes),
+        "columns": COLUMNS,
+        "matrix": [
+            {
+                "tool": one.tool, "version": one.manifest_version,
+                "counts": [one.counts[column] for column in COLUMNS],
+            }
+            for one in coverage.matrix
+        ],
+        "missing": [one.message for one in coverage.missing],
+    }  # fmt: skip
+
+
+def _ranges(lines: Sequence[int]) -> str:
+    """Return line numbers as people read them: `3, 7-9`."""
+    found: list[list[int]] = []
+    for line in sorted(lines):
+        if found and found[-1][-1] == line - 1:
+            found[-1][1:] = [line]
+        else:
+            found.append([line])
+    return ", ".join("-".join(map(str, each)) for each in found)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _at(place: Place) -> str:
+    return f"{place.file}:{place.line}"

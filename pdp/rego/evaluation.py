@@ -1,0 +1,326 @@
+"""Many requests evaluated in one run of the OPA program: for coverage, and for policies that are broken on purpose.
+
+An engine decides by a bundle that was built and checked; this evaluates Rego as it stands, module by module, so that
+one of them can be exchanged at the cost of a run. It is no way to decide a call.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pdp.canonical import canonical
+from pdp.errors import EngineTimeoutError, Fault, FileFaultsError, Place, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+TIMEOUT: Final = 60.0
+"""Default time for one run, in seconds; usual ones take 0.1 to 0.5."""
+
+DECISION: Final = "data.authz.decision"
+"""What is evaluated when nothing else is asked for."""
+
+_AT_RUN_TIME: Final = "eval_"
+_MOST_FAILURES: Final = 16
+_MARK: Final = "pdp-input"
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines of one module, from 1: those that were evaluated wholly, and those of which something was not."""
+
+    covered: frozenset[int]
+    missed: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a run came to.
+
+    Attributes:
+        answers: for each input in its place the document as canonical bytes (see `canonical_answer`); None when it was
+            undefined or failed.
+        errors: why, by the input's index: OPA's code and message; `undefined` when the document was.
+        lines: by the module's path, when coverage was asked for; only of inputs that did not fail.
+    """
+
+    answers: tuple[bytes | None, ...]
+    errors: Mapping[int, str] = field(default_factory=dict)
+    lines: Mapping[str, Lines] | None = None
+
+
+def canonical_answer(document: bytes | Any) -> bytes:
+    """Return a decision or findings document, JSON bytes or parsed, in one form for all engines.
+
+    Rego's sets have no order (reasons, obligations): whatever list stands at the top of the document is sorted.
+    """
+    value = orjson.loads(document) if isinstance(document, bytes) else document
+    if isinstance(value, dict):
+        value = {key: sorted(item, key=canonical) if isinstance(item, list) else item for key, item in value.items()}
+    return canonical(value)
+
+
+def evaluate_batch(
+    opa: Path,
+    modules: Mapping[str, str],
+    data: Mapping[str, Any],
+    inputs: Sequence[bytes],
+    *,
+    document: str = DECISION,
+    coverage: bool = False,
+) -> Batch:
+    """Evaluate a document for every input, in one run; arguments and errors as of `Evaluator`."""
+    with Evaluator(opa, modules, data) as evaluator:
+        return evaluator.evaluate(inputs, document=document, coverage=coverage)
+
+
+class Evaluator:
+    """Modules and data staged for OPA, to be evaluated again and again, each time with some modules exchanged.
+
+    A builtin that fails is undefined, as in the embedded engine; with the baseline's policies none does.
+
+    Safe to share between threads: a run writes only into a folder of its own.
+
+        with Evaluator(opa, modules, data) as evaluator:
+            original = evaluator.evaluate(inputs)
+            broken = evaluator.evaluate(inputs, changed={"authz/concerns/limits/limits.rego": text})
+
+    Args:
+        opa: the program.
+        modules: their texts by their path in the bundle.
+        data: the whole data: `config`, `manifests`, `directory`, `settings`.
+        timeout: seconds that one run may take.
+    """
+
+    def __init__(
+        self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], *, timeout: float = TIMEOUT
+    ) -> None:
+        self._opa = opa.resolve()
+        self._modules = dict(modules)
+        self._data = canonical(dict(data))
+        self._timeout = timeout
+        self._staged: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = Path()
+
+    def __enter__(self) -> Self:
+        self._staged = tempfile.TemporaryDirectory(prefix="pdp-evaluate-")
+        self._folder = Path(self._staged.name)
+        for path, text in self._modules.items():
+            _write(self._folder / path, text)
+        (self._folder / "data.json").write_bytes(self._data)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._staged is not None:
+            self._staged.cleanup()
+            self._staged = None
+
+    def evaluate(
+        self,
+        inputs: Sequence[bytes],
+        *,
+        changed: Mapping[str, str] = _NOTHING,
+        document: str = DECISION,
+        coverage: bool = False,
+    ) -> Batch:
+        """Evaluate a document for every input; equal inputs are evaluated once.
+
+        An input whose evaluation fails (two values for one rule) costs a run more, and takes nothing
+        from the others; behind the sixteenth such input, the rest counts as failed.
+
+        Args:
+            inputs: JSON each.
+            changed: modules instead of those of the same path, or beside them.
+            document: what to evaluate, such as `data.authz.findings`.
+            coverage: whether to tell which lines were evaluated.
+
+        Raises:
+            FileFaultsError: Rego that OPA refuses; places are those of the staged modules.
+            EngineTimeoutError: not finished in time.
+            UsageError: OPA cannot be run.
+        """
+        distinct = list(dict.fromkeys(inputs))
+        with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as folder:
+            run = _Run(self, Path(folder), changed, document, coverage=coverage)
+            run.evaluate(distinct)
+        place = {body: index for index, body in enumerate(distinct)}
+        places = [place[body] for body in inputs]
+        return Batch(
+            answers=tuple(run.answers[index] for index in places),
+            errors={position: run.errors[index] for position, index in enumerate(places) if index in run.errors},
+            lines=run.lines() if coverage else None,
+        )
+
+    def query(self, query: str, body: bytes, *options: str) -> dict[str, Any]:
+        """Evaluate one query for one input and return what OPA writes, whole; `options` are added to its own.
+
+        Raises:
+            FileFaultsError, EngineTimeoutError, UsageError: as of `evaluate`; UsageError as well when it fails.
+        """
+        with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as folder:
+            file = Path(folder, "input.json")
+            file.write_bytes(body)
+            answer, _ = self.run(query, file, sorted(self._modules), *options)
+        if "errors" in answer:
+            raise UsageError(f"OPA cannot evaluate this: {_message(answer['errors'])}")
+        return answer
+
+    def sources(self, folder: Path, changed: Mapping[str, str]) -> dict[str, str]:
+        """Write the changed modules into `folder`, and return the file of each module by its path."""
+        for path, text in changed.items():
+            _write(folder / path, text)
+        return {path: str(folder / path) if path in changed else path for path in sorted({*self._modules, *changed})}
+
+    def run(self, query: str, file: Path, sources: Sequence[str], *options: str) -> tuple[dict[str, Any], str]:
+        """Run OPA once, and return its answer and what it printed; the answer may hold errors of the run time."""
+        arguments = ["eval", "--format", "json", "--input", str(file), "--data", "data.json", *options]
+        arguments += [part for source in sources for part in ("--data", source)]
+        # OPA takes options from variables as well. A run is short: collecting garbage often would only cost time.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OPA_")}
+        try:
+            done = subprocess.run(  # noqa: S603 - the program that the caller named, with arguments made here
+                [self._opa, *arguments, query],
+                cwd=self._folder,
+                env={**environment, "GOGC": "off", "GOMEMLIMIT": "512MiB"},
+                capture_output=True,
+                timeout=self._timeout,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise UsageError(
+                f"{self._opa}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise EngineTimeoutError(f"OPA did not finish within {self._timeout:g} s") from error
+        complaint = done.stderr.decode(errors="replace")
+        try:
+            answer = orjson.loads(done.stdout)
+        except ValueError:
+            lines = complaint.strip().splitlines()
+            raise UsageError(f"OPA refuses to evaluate: {lines[0] if lines else 'no message'}") from None
+        errors = answer.get("errors", [])
+        if errors and not all(str(error.get("code", "")).startswith(_AT_RUN_TIME) for error in errors):
+            raise _refused(errors)
+        return answer, complaint
+
+
+class _Run:
+    """One batch: run, and run again behind each input that fails."""
+
+    def __init__(
+        self, evaluator: Evaluator, folder: Path, changed: Mapping[str, str], document: str, *, coverage: bool
+    ) -> None:
+        self._evaluator = evaluator
+        self._folder = folder
+        self._sources = evaluator.sources(folder, changed)
+        self._options = ["--coverage", "--coverage-runs="] if coverage else []
+        # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
+        self._query = f'[[i, x] | some i, b in input; print("{_MARK}", i); x := [d | d := {document} with input as b]]'
+        self._reports: list[dict[str, Any]] = []
+        self.answers: list[bytes | None] = []
+        self.errors: dict[int, str] = {}
+
+    def evaluate(self, inputs: Sequence[bytes]) -> None:
+        self.answers = [None] * len(inputs)
+        pending = list(range(len(inputs)))
+        while pending:
+            answer, printed = self._ask([inputs[index] for index in pending])
+            if "errors" not in answer:
+                self._take(answer, pending)
+                return
+            failing = _last_marked(printed, len(pending))
+            self.errors[pending[failing]] = self._plain(_message(answer["errors"]))
+            if len(self.errors) < _MOST_FAILURES:
+                del pending[failing]
+            else:
+                # A policy that is broken fails for each input, and each costs a run: that much is known by now.
+                self.errors |= dict.fromkeys(
+                    pending[failing + 1 :], f"not evaluated: {_MOST_FAILURES} before it failed"
+                )
+                del pending[failing:]
+
+    def _ask(self, inputs: Sequence[bytes]) -> tuple[dict[str, Any], str]:
+        file = self._folder / "inputs.json"
+        file.write_bytes(b"[" + b",".join(inputs) + b"]")
+        try:
+            return self._evaluator.run(self._query, file, list(self._sources.values()), *self._options)
+        except FileFaultsError as error:
+            raise FileFaultsError(
+                [
+                    replace(fault, place=replace(fault.place, file=self._plain(fault.place.file)))
+                    for fault in error.faults
+                ]
+            ) from None
+
+    def _plain(self, text: str) -> str:
+        """Name modules by their path alone, wherever this run has put them."""
+        return text.replace(f"{self._folder}/", "")
+
+    def _take(self, answer: dict[str, Any], pending: Sequence[int]) -> None:
+        for position, values in answer["result"][0]["expressions"][0]["value"]:
+            if values:
+                self.answers[pending[position]] = canonical_answer(values[0])
+            else:
+                self.errors[pending[position]] = "undefined"
+        if "coverage" in answer:
+            self._reports.append(answer["coverage"])
+
+    def lines(self) -> dict[str, Lines]:
+        """Put the reports together: a line is covered when one run covered it wholly."""
+        path_of = {source.removeprefix("/"): path for path, source in self._sources.items()}
+        found: dict[str, Lines] = {}
+        for report in self._reports:
+            for source, file in report["files"].items():
+                path = path_of.get(source.removeprefix("/"))
+                if path is not None:
+                    found[path] = _lines(file)
+        return found
+
+
+def _lines(file: Mapping[str, Any]) -> Lines:
+    missed = _rows(file.get("not_covered", ()))
+    # A line of which a part was not evaluated is missed: `a contains x if y` counts only when y held.
+    return Lines(frozenset(_rows(file.get("covered", ())) - missed), frozenset(missed))
+
+
+def _rows(ranges: Sequence[Mapping[str, Any]]) -> set[int]:
+    return {row for part in ranges for row in range(part["start"]["row"], part["end"]["row"] + 1)}
+
+
+def _last_marked(printed: str, count: int) -> int:
+    marked = [line.removeprefix(_MARK) for line in printed.splitlines() if line.startswith(_MARK)]
+    return min(int(marked[-1]), count - 1) if marked else 0
+
+
+def _message(errors: Sequence[Mapping[str, Any]]) -> str:
+    first = errors[0]
+    location = first.get("location") or {}
+    where = f" ({location['file']}:{location['row']})" if location.get("file") else ""
+    return f"{first.get('code', 'error')}: {' '.join(str(first.get('message', '')).split())}{where}"
+
+
+def _refused(errors: Sequence[Mapping[str, Any]]) -> UsageError:
+    faults = []
+    for error in errors:
+        location = error.get("location")
+        if not isinstance(location, dict) or not location.get("file"):
+            return UsageError(f"OPA refuses the policies: {_message(errors)}")
+        place = Place(str(location["file"]), max(int(location["row"]), 1), max(int(location["col"]), 1))
+        faults.append(Fault(place, " ".join(str(error.get("message", "")).split())))
+    return FileFaultsError(faults)
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,311 @@
+# METADATA
+# title: Types
+# description: |
+#   Whether a term in the body of a rule is of certain types whenever it is defined. Known are literals, what builtins say
+#   of their results, the parts of the request that its shape fixes, rules of the package that hold one of these, and
+#   guards: `is_string(x)` and the like that stand earlier in the same body, or in one around it. What comes from
+#   `data.authz.lib`, `data.config` and `data.manifests` is trusted: the baseline and the build have checked it.
+#   Everything else is unknown, arguments of functions included.
+package checks.lib.types
+
+import data.checks.lib.bindings
+import data.checks.lib.modules
+import data.checks.lib.request
+import data.checks.lib.terms
+
+# METADATA
+# title: Kinds
+# description: The types that a builtin's declaration admits; undefined when it admits any.
+kinds(declared) := {declared.type} if declared.type != "any"
+
+# A set's `of` is its elements, and an object.
+kinds(declared) := {alternative.type | some alternative in declared.of} if is_array(declared.of)
+
+# METADATA
+# title: Element kinds
+# description: The types of the elements, or of an object's values, that a declaration admits; empty when that is any.
+element_kinds(declared) := {kind |
+	some alternative in _alternatives(declared)
+	some kind in kinds(_inner(alternative))
+}
+
+_alternatives(declared) := object.get(declared, "of", []) if declared.type == "any"
+
+_alternatives(declared) := [declared] if declared.type != "any"
+
+_inner(declared) := declared.dynamic if declared.type == "array"
+
+_inner(declared) := declared.of if declared.type == "set"
+
+_inner(declared) := declared.dynamic.value if declared.type == "object"
+
+# METADATA
+# title: Proven
+# description: The term is of one of the types, at a place as `bindings.at` gives it.
+proven(wanted, term, place) if _plain(wanted, term, place)
+
+proven(wanted, term, place) if {
+	some name in _own_names(term, place)
+	definitions := _definitions(name, place.tree)
+	count(definitions) > 0
+	every rule in definitions {
+		_defined(wanted, rule, place.tree)
+	}
+}
+
+# METADATA
+# title: Elements proven
+# description: What the list, set or object holds is of one of the types.
+elements_proven(wanted, term, place) if {
+	some meant in _meant(term, place)
+	_elements(wanted, meant, place)
+}
+
+elements_proven(wanted, term, place) if {
+	some name in _own_names(term, place)
+	definitions := _definitions(name, place.tree)
+	count(definitions) > 0
+	every rule in definitions {
+		_defined_elements(wanted, rule, place.tree)
+	}
+}
+
+# A rule or a function of the same package, by the name that the term uses.
+_own_names(term, place) := {reading[0].value |
+	some reading in _readings(term, place)
+	count(reading) == 1
+} if {
+	term.type != "call"
+}
+
+_own_names(term, _) := {terms.operator(term.value[0])} if term.type == "call"
+
+_definitions(name, tree) := [rule |
+	some rule in tree.rules
+	modules.name(rule) == name
+	count(rule.head.ref) == 1
+]
+
+# A partial set. Of a rule with `else` the other values are not looked at, so it is unknown.
+_defined(wanted, rule, _) if {
+	_partial_set(rule)
+	"set" in wanted
+}
+
+_defined(wanted, rule, tree) if {
+	not rule["else"]
+	_plain(wanted, rule.head.value, bindings.at(tree, rule, ["head"]))
+}
+
+_defined_elements(wanted, rule, tree) if {
+	_partial_set(rule)
+	_plain(wanted, rule.head.key, bindings.at(tree, rule, ["head"]))
+}
+
+_defined_elements(wanted, rule, tree) if {
+	not rule["else"]
+	place := bindings.at(tree, rule, ["head"])
+	some meant in _meant(rule.head.value, place)
+	_elements(wanted, meant, place)
+}
+
+_partial_set(rule) if {
+	rule.head.key
+	not rule.head.value
+}
+
+_plain(wanted, term, place) if {
+	some meant in _meant(term, place)
+	_value(wanted, meant, place)
+}
+
+_plain(wanted, term, place) if {
+	some reading in _readings(term, place)
+	_known(wanted, reading, place)
+}
+
+# An element of a list that is written out, or that a builtin gives.
+_plain(wanted, term, place) if {
+	some [name, how] in _of_a_list(term, place)
+	some binding in place.bound
+	binding.name == name
+	binding.how == how
+	_listed(wanted, binding.term)
+}
+
+_of_a_list(term, place) := {[reading[0].value, how] |
+	some reading in _readings(term, place)
+	how := {1: "element", 2: "is"}[count(reading)]
+}
+
+_value(wanted, term, _) if term.type in wanted
+
+_value(wanted, term, _) if _written[term.type] in wanted
+
+_value(wanted, term, _) if {
+	term.type == "call"
+	some kind in kinds(input.builtins[terms.operator(term.value[0])].result)
+	kind in wanted
+}
+
+_value(_, term, place) if {
+	term.type == "call"
+	_trusted(terms.imported(terms.parts(term.value[0]), place.tree))
+}
+
+_value(wanted, term, place) if {
+	[object, key, default_value] := _get(term)
+	default_value.type in wanted
+	some reading in _readings(object, place)
+	_known(wanted, array.concat(reading, _key_parts(key)), place)
+}
+
+_written := {
+	"arraycomprehension": "array",
+	"setcomprehension": "set",
+	"objectcomprehension": "object",
+	"templatestring": "string",
+}
+
+_get(term) := array.slice(term.value, 1, 4) if {
+	term.type == "call"
+	terms.operator(term.value[0]) == "object.get"
+}
+
+_key_parts(key) := [{"type": part.type, "value": part.value} | some part in key.value] if key.type == "array"
+
+_key_parts(key) := [{"type": key.type, "value": key.value}] if key.type != "array"
+
+_elements(wanted, term, place) if {
+	term.type in {"array", "set"}
+	every element in term.value {
+		_plain(wanted, element, place)
+	}
+}
+
+_elements(wanted, term, place) if {
+	term.type in {"arraycomprehension", "setcomprehension"}
+	_plain(wanted, term.value.term, bindings.within(place, term.value))
+}
+
+_elements(wanted, term, _) if _listed(wanted, term)
+
+_listed(wanted, term) if {
+	term.type in {"array", "set"}
+	every element in term.value {
+		element.type in wanted
+	}
+}
+
+_listed(wanted, term) if {
+	term.type == "call"
+	some kind in element_kinds(input.builtins[terms.operator(term.value[0])].result)
+	kind in wanted
+}
+
+_elements(wanted, term, place) if {
+	some reading in _readings(term, place)
+	_known(wanted, array.concat(reading, [_any]), place)
+}
+
+# The term, and what it stands for: the value of its variable, and what a sorted list was before.
+_meant(term, place) := array.concat([term], array.concat(_opened(term, place), [further |
+	some meant in _opened(term, place)
+	some further in _opened(meant, place)
+]))
+
+_opened(term, place) := [binding.term |
+	term.type == "var"
+	some binding in place.bound
+	binding.name == term.value
+	binding.how == "is"
+] if {
+	term.type != "call"
+}
+
+_opened(term, _) := [term.value[1] | terms.operator(term.value[0]) == "sort"] if term.type == "call"
+
+# The ways to write a reference: as it stands, with variables replaced by what they stand for, and with imports spelled out.
+_readings(term, place) := {terms.imported(reading, place.tree) |
+	once := _replaced(terms.parts(term), place)
+	twice := _replaced(once, place)
+	some reading in [terms.parts(term), once, twice, _replaced(twice, place)]
+}
+
+_replaced(reading, place) := array.concat(targets[0], array.slice(reading, 1, count(reading))) if {
+	targets := [array.concat(terms.parts(binding.term), _steps[binding.how]) |
+		some binding in _bindings(reading, place)
+	]
+	count(targets) == 1
+} else := reading
+
+_bindings(reading, place) := [binding |
+	some binding in place.bound
+	binding.name == reading[0].value
+]
+
+_steps := {"is": [], "element": [_any], "key": [_key]}
+
+_any := {"type": "any", "value": "*"}
+
+_key := {"type": "key", "value": "#"}
+
+_known(wanted, reading, _) if request.type(terms.dotted(reading)) in wanted
+
+_known(wanted, reading, _) if {
+	"string" in wanted
+	last := count(reading) - 1
+	reading[last] == _key
+	request.type(terms.dotted(array.slice(reading, 0, last))) == "object"
+}
+
+_known(_, reading, _) if _trusted(reading)
+
+_known(wanted, reading, place) if {
+	not _loose(reading)
+
+	# Where a name stands for two variables, one within the other, the guard may be of the other one.
+	count(_bindings(reading, place)) < 2
+	some expression in place.before
+	guarded := _guarded(wanted, expression)
+	reading in _readings(guarded, place)
+}
+
+_known(wanted, reading, place) if {
+	last := count(reading) - 1
+	reading[last] == _any
+	some expression in place.before
+	every_element := expression.terms
+	some inner in every_element.body
+	not inner.negated
+	guarded := _guarded(wanted, inner)
+	guarded.value == every_element.value.value
+	array.slice(reading, 0, last) in _readings(every_element.domain, place)
+}
+
+# Two elements of one list read alike, and a guard of one says nothing of the other.
+_loose(reading) if {
+	some part in reading
+	part in [_any, _key]
+}
+
+_guarded(wanted, expression) := expression.terms[1] if {
+	is_array(expression.terms)
+	_guards[terms.operator(expression.terms[0])] in wanted
+}
+
+_guards := {
+	"is_array": "array",
+	"is_boolean": "boolean",
+	"is_null": "null",
+	"is_number": "number",
+	"is_object": "object",
+	"is_set": "set",
+	"is_string": "string",
+}
+
+_trusted(reading) if {
+	[part.value | some part in array.slice(reading, 0, 2)] in [["data", "config"], ["data", "manifests"]]
+}
+
+_trusted(reading) if [part.value | some part in array.slice(reading, 0, 3)] == ["data", "authz", "lib"]

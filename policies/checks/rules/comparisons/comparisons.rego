@@ -1,0 +1,33 @@
+# METADATA
+# title: Comparisons
+# description: |
+#   Rego orders values of different types: `"25000" > 5` and `null <= 25000` hold. A concern compares with
+#   `data.authz.lib.number.at_most`, which asks for numbers. Only what is a number whatever comes in may stand beside
+#   `< <= > >=`: a number that is written out, and the result of a builtin that gives nothing else, such as `count`.
+#   Not seen are comparisons by other means: `max`, `sort`, `==`.
+package checks.rules.comparisons
+
+import data.checks.lib.modules
+import data.checks.lib.terms
+
+# METADATA
+# title: Findings
+# description: Comparisons in concerns of what may be no number.
+findings contains modules.finding(file, call.node, message, hint) if {
+	some file, calls in terms.calls
+	some call in calls
+	sign := _signs[call.name]
+	some operand in call.arguments
+	not _number(operand)
+	message := $"`{sign}` compares values of any type: `{terms.shown(operand)}` may be no number"
+	hint := "use `number.at_most(a, b)` of `data.authz.lib.number`, and a function under `not` for the opposite"
+}
+
+_signs := {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+
+_number(operand) if operand.type == "number"
+
+_number(operand) if {
+	operand.type == "call"
+	input.builtins[terms.operator(operand.value[0])].result.type == "number"
+}

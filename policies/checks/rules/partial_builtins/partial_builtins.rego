@@ -1,0 +1,88 @@
+# METADATA
+# title: Partial builtins
+# description: |
+#   A builtin that meets a wrong type fails the decision in OPA and is silently undefined in WebAssembly, where a denial is
+#   lost. So an argument's type has to be known, or be checked by a guard (`is_string(x)` and the like) that stands
+#   earlier in the same body, or in one around it. `data.checks.lib.types` says what counts as known.
+#   A divisor, an offset, a base and a shift have to be numbers that are written out, and a divisor not zero.
+#   Not seen: fractions where a builtin wants whole numbers (`%`, `bits`), what a rule of `data.authz.lib` holds, and whether
+#   an attribute is there at all. A guard inside a function of one's own does not count: repeat it where the builtin stands.
+package checks.rules.partial_builtins
+
+import data.checks.lib.bindings
+import data.checks.lib.modules
+import data.checks.lib.terms
+import data.checks.lib.types
+
+# METADATA
+# title: Findings
+# description: Arguments of builtins in concerns whose type is not known.
+findings contains finding if {
+	some file, concern in modules.concerns
+	some call in terms.calls[file]
+	place := bindings.at(concern.tree, call.rule, call.path)
+	some index, declared in input.builtins[call.name].args
+	[what, hint] := _problem(call, index, declared, place)
+	finding := modules.finding(file, call.node, $"`{_shown(call.name)}` fails where {what}", hint)
+}
+
+_problem(call, index, _, _) := [what, "write the number out"] if {
+	_domains[call.name].index == index
+	not _written(call.arguments[index], _domains[call.name].admits)
+	what := $"`{terms.shown(call.arguments[index])}` {_domains[call.name].fault}"
+}
+
+_problem(call, index, declared, place) := [what, hint] if {
+	wanted := types.kinds(declared)
+	not _domains[call.name].index == index
+	not types.proven(wanted, call.arguments[index], place)
+	shown := terms.shown(call.arguments[index])
+	what := $"`{shown}` is no {_either(wanted)}"
+	hint := _type_hint(call.arguments[index], _guard(wanted))
+}
+
+_problem(call, index, declared, place) := [what, hint] if {
+	types.proven(types.kinds(declared), call.arguments[index], place)
+	wanted := types.element_kinds(declared)
+	count(wanted) > 0
+	not types.elements_proven(wanted, call.arguments[index], place)
+	shown := terms.shown(call.arguments[index])
+	what := $"an element of `{shown}` is no {_either(wanted)}"
+	hint := _elements_hint(call.arguments[index], _guard(wanted))
+}
+
+_type_hint(term, guard) := $"ask first, earlier in the same body: `{guard}({terms.shown(term)})`" if {
+	terms.parts(term)
+} else := $"give it a name and ask first, in the same body: `x := {terms.shown(term)}`, `{guard}(x)`"
+
+_elements_hint(term, guard) := concat("", [
+	"ask first, earlier in the same body: `every x in ", terms.shown(term), " { ", guard, "(x) }`",
+]) if {
+	terms.parts(term)
+} else := $"ask `{guard}` of each element where the elements are collected"
+
+# Arguments for which a type is not enough.
+_domains := {
+	"div": {"index": 1, "fault": "is zero", "admits": "nonzero"},
+	"rem": {"index": 1, "fault": "is zero", "admits": "nonzero"},
+	"substring": {"index": 1, "fault": "is below zero", "admits": "any"},
+	"format_int": {"index": 1, "fault": "is no base", "admits": "any"},
+	"bits.lsh": {"index": 1, "fault": "is below zero", "admits": "any"},
+	"bits.rsh": {"index": 1, "fault": "is below zero", "admits": "any"},
+}
+
+_written(term, "any") if term.type == "number"
+
+_written(term, "nonzero") if {
+	term.type == "number"
+	term.value != 0
+}
+
+_either(wanted) := concat(" or ", sort(wanted))
+
+# One of the guards that would do.
+_guard(wanted) := concat("", ["is_", sort(wanted)[0]])
+
+_shown(name) := object.get(_signs, name, name)
+
+_signs := {"plus": "+", "minus": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|"}

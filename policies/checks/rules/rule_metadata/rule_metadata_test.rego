@@ -1,0 +1,58 @@
+package checks.rules.rule_metadata_test
+
+import data.checks.lib.fixture_test as fixture
+import data.checks.rules.rule_metadata
+
+_cases := {
+	"each part with all of it": {
+		"rules": "deny contains x\n\nstep_up contains x\n\nallow contains x\n\nobligations contains x",
+		"annotations": [fixture.annotation("c.a"), fixture.annotation("c.b"), fixture.annotation("c.c"), fixture.annotation("c.d")],
+		"found": set(),
+	},
+	"each part without": {
+		"rules": "deny contains x\n\nstep_up contains x\n\nallow contains x\n\nobligations contains x",
+		"annotations": [],
+		"found": {$"`{part}` has no title and no description and no custom.code in its METADATA" |
+			some part in ["deny", "step_up", "allow", "obligations"]
+		},
+	},
+	"a second body": {
+		"rules": "deny contains x if y\n\ndeny contains x if z",
+		"annotations": [fixture.annotation("c.a")],
+		"found": {"`deny` has no title and no description and no custom.code in its METADATA"},
+	},
+	"fields that are empty or no text": {
+		"rules": "deny contains x",
+		"annotations": [{"title": " ", "description": "D", "custom": {"code": 1}}],
+		"found": {"`deny` has no title and no custom.code in its METADATA"},
+	},
+	"a helper needs none": {"rules": "_y := 1", "annotations": [], "found": set()},
+	"a helper that reads its own METADATA": {
+		"rules": "_y := reason.new(rego.metadata.rule(), {})",
+		"annotations": [{"title": "T"}],
+		"found": {"`_y` has no description and no custom.code in its METADATA"},
+	},
+}
+
+test_rule_metadata[name] if {
+	some name, case in _cases
+	found := rule_metadata.findings with input as fixture.checked([fixture.concern(case.rules, case.annotations)])
+
+	fixture.messages(found) == case.found
+}
+
+test_the_decision if {
+	text := "package authz\n\n_a := reason.new(rego.metadata.rule(), {})\n\ndeny contains 1"
+	found := rule_metadata.findings with input as fixture.checked([fixture.module("authz/decision.rego", text, [])])
+
+	found == {{
+		"file": "authz/decision.rego",
+		"line": 1,
+		"column": 1,
+		"message": "`_a` has no title and no description and no custom.code in its METADATA",
+		"hint": concat("", [
+			"write a comment above it that begins with `# METADATA`, with title, description and custom.code:",
+			" decision.<finding>",
+		]),
+	}}
+}
