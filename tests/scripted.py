@@ -20,7 +20,7 @@ def answer(verdict: str = "ALLOW", *obligations: dict[str, Any], code: str = "sc
     }
 
 
-def duty(name: str, **parameters: Any) -> dict[str, Any]:
+def duty(name: str, /, **parameters: Any) -> dict[str, Any]:
     return {"id": name, "parameters": parameters}
 
 

@@ -68,8 +68,16 @@ def codes(bundle: Bundle, action: str) -> tuple[str, list[str]]:
     return answer["verdict"], sorted(reason["code"] for reason in answer["reasons"])
 
 
-NIGHT = """package custom.concerns.night
+NIGHT = """# METADATA
+# title: Night
+# description: Nothing is paid at night.
+package custom.concerns.night
 
+# METADATA
+# title: Closed
+# description: Not at night.
+# custom:
+#   code: night.closed
 deny contains {"code": "night.closed", "message": "Not at night.", "details": {}} if {
 \tinput.action.name in {"pay", _other}
 }
@@ -128,7 +136,7 @@ def test_a_custom_concern_takes_part_and_is_required(opa: Path, tiny: Path, tmp_
 
 def test_several_folders_and_modules_of_one_concern_are_joined(opa: Path, tiny: Path, tmp_path: Path) -> None:
     one = written(tmp_path / "one", {"custom/night.rego": NIGHT})
-    other = written(tmp_path / "other", {"more.rego": 'package custom.concerns.night\n\nallow contains "x" if false\n'})
+    other = written(tmp_path / "other", {"more.rego": "package custom.concerns.night\n\n_more := 1\n"})
 
     bundle = build(opa, tiny, one, other)
 
@@ -301,6 +309,7 @@ def test_an_attribute_that_the_schema_does_not_have_is_refused(opa: Path, tiny: 
 
 
 PACKAGE = "a custom module must be `package custom.concerns.NAME`"
+NAME_IT = "the decision finds concerns by their path: one package each, and no name of the baseline"
 
 
 @pytest.mark.parametrize(
@@ -324,7 +333,7 @@ def test_packages_that_are_not_a_users_are_refused(
 ) -> None:
     own = written(tmp_path / "own", {"x.rego": f"# Mine.\npackage {package}\n\ndeny contains 1 if false\n"})
 
-    assert faults(opa, tiny, own) == [("own/x.rego:2:1", message, None)]
+    assert faults(opa, tiny, own) == [("own/x.rego:2:1", message, NAME_IT)]
 
 
 @pytest.mark.parametrize("part", ["deny", "step_up", "allow", "obligations"])
@@ -351,7 +360,7 @@ def test_parts_that_are_no_partial_sets_are_refused(
     assert place.startswith("own/x.rego:3:")
     assert (message, hint) == (
         f"`{part}` of a concern must be a partial set: `{part} contains … if {{ … }}`",
-        None,
+        "the decision collects reasons from sets, and would misread anything else",
     )
 
 
@@ -362,7 +371,7 @@ def test_a_package_beside_the_baseline_in_its_folder_is_refused(opa: Path, tiny:
         (
             "tiny/authz/x.rego:1:1",
             "`package custom.concerns.x` in the baseline, which is `package authz` and below",
-            None,
+            "a module of your own stands in a folder of your own",
         )
     ]
 
@@ -453,16 +462,18 @@ def test_arguments_that_cannot_be_used_are_named(opa: Path, tiny: Path, tmp_path
 def test_data_of_other_roots_is_refused_at_build(opa: Path, tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text('{"authz": {"concerns": {"zz": {"allow": ["x"]}}}}')
 
-    assert usage(opa, tiny, data=[tmp_path / "data.json"]) == (
-        "data.json: the root 'authz' is not admitted (only directory and settings are)"
-    )
+    with pytest.raises(FileFaultsError) as caught:
+        build_bundle(policies=[tiny], release=1, opa=opa, out=tmp_path / "b.tar.gz", data=[tmp_path / "data.json"])
+    assert [(fault.place.line, fault.message) for fault in caught.value.faults] == [
+        (1, "the root `authz` is not admitted")
+    ]
 
 
 def test_a_builtin_that_is_not_in_the_module_is_found_before_the_bundle_is_used(opa: Path, tiny: Path) -> None:
     """Capabilities that admit more than WebAssembly has."""
     current = subprocess.run([opa, "capabilities", "--current"], capture_output=True, check=True).stdout
     written(tiny, {"capabilities.json": current.decode()})
-    written(tiny, {"authz/decision.rego": "package authz\n\ndecision := sprintf(`%d`, [input.x])\n"})
+    written(tiny, {"authz/decision.rego": "package authz\n\ndecision := sprintf(`%d`, [input.x])\n\nfindings := 1\n"})
 
     with pytest.raises(Exception, match="builtins that are not in it: sprintf"):
         build(opa, tiny)

@@ -52,14 +52,14 @@ def test_the_same_sources_give_the_same_file(tmp_path: Path, monkeypatch: pytest
             "release": 1,
             "bytes": (tmp_path / "first.tar.gz").stat().st_size,
             "manifests": {manifest.digest: "2026.07.1"},
-            "concerns": sorted([*BASELINE, "sanctions"]),
+            "concerns": sorted([*BASELINE, "beneficiary", "sanctions"]),
         },
         "",
     )
     text = (
         f"second.tar.gz: release 1, {bundle.size} bytes\n"
         f"  revision  {bundle.revision}\n"
-        f"  concerns  {', '.join(sorted([*BASELINE, 'sanctions']))}\n"
+        f"  concerns  {', '.join(sorted([*BASELINE, 'beneficiary', 'sanctions']))}\n"
         f"  manifest  2026.07.1  {manifest.digest}\n"
     )
     assert second == (0, text, "")
@@ -93,7 +93,7 @@ def test_what_was_built_is_decided_by(tmp_path: Path) -> None:
         (["--policies", "nowhere"], "error: nowhere: not a folder\n    hint: name folders with Rego files\n"),
         (
             ["--data", "nowhere.json"],
-            "error: nowhere.json: cannot be read: No such file or directory\n    hint: name a JSON file with data\n",
+            "error: nowhere.json: no such file\n    hint: check the path\n",
         ),
         (
             ["--release", "99999999999999999999"],
@@ -131,7 +131,7 @@ def test_where_no_bundle_can_be_written(tmp_path: Path, name: str, why: str) -> 
 
 
 def test_a_concern_of_ones_own_denies(tmp_path: Path) -> None:
-    file = session_file(tmp_path, facts={"sanctions_status": "hit"})
+    file = session_file(tmp_path, facts={"beneficiary_id": "bene-acme-441", "sanctions_status": "hit"})
     answers = [
         decided(wire(amount=1), "--policies", EXAMPLE / "policies", "--json", "--engine", engine, s=file)
         for engine in ("embedded", "sidecar")
@@ -140,17 +140,39 @@ def test_a_concern_of_ones_own_denies(tmp_path: Path) -> None:
     assert answers[0].json["bundle_revision"] == answers[1].json["bundle_revision"]
 
 
+GRANTING = """\
+# METADATA
+# title: Granting
+# description: Would allow everything.
+package custom.concerns.granting
+
+# METADATA
+# title: All
+# description: Anything goes.
+# custom:
+#   code: granting.all
+allow contains {"code": "granting.all", "message": "Anything goes.", "details": {}}
+"""
+
+
 def test_a_concern_of_ones_own_grants_nothing(tmp_path: Path) -> None:
-    rule = 'allow contains {"code": "granting.all", "message": "Anything goes.", "details": {}}'
-    policies = concern(tmp_path, "granting", f"package custom.concerns.granting\n\n{rule}\n")
+    policies = concern(tmp_path, "granting", GRANTING)
     file = session_file(tmp_path, claims={"emts": {}})
     done = decided(wire(amount=1), "--policies", policies, "--json", s=file)
     assert (done.code, codes(done)) == (4, ["scopes.missing"])
 
 
 BLOCKED = """\
+# METADATA
+# title: Blocked
+# description: Lists of those who get nothing.
 package custom.concerns.blocked
 
+# METADATA
+# title: Beneficiary blocked
+# description: Blocked.
+# custom:
+#   code: blocked.beneficiary
 deny contains {"code": "blocked.beneficiary", "message": "Blocked.", "details": {}} if {
 	input.resource.id in data.settings.blocked[data.settings.list]
 }
@@ -171,6 +193,8 @@ def test_a_concern_of_ones_own_asks_the_data_of_the_call(tmp_path: Path) -> None
 
 
 NOT_PURE = "    hint: policies are pure, and the same on both engines: let time and facts come through the request\n"
+NAME_IT = "    hint: the decision finds concerns by their path: one package each, and no name of the baseline\n"
+BE_A_SET = "    hint: the decision collects reasons from sets, and would misread anything else\n"
 REFUSED = {
     "http.send": (
         (
@@ -194,30 +218,30 @@ REFUSED = {
         'package authz.concerns.limits\n\ndeny contains {"code": "limits.x", "message": "", "details": {}}\n',
         (
             "FILE:1:1: a custom module must be `package custom.concerns.NAME`, not `package authz.concerns.limits`\n"
-            "    package authz.concerns.limits\n    ^\n"
+            f"    package authz.concerns.limits\n    ^\n{NAME_IT}"
         ),
     ),
     "under a name of the baseline": (
         'package custom.concerns.limits\n\ndeny contains {"code": "limits.x", "message": "", "details": {}}\n',
         (
             "FILE:1:1: the baseline has a concern limits: reason codes would not say whose they are\n"
-            "    package custom.concerns.limits\n    ^\n"
+            f"    package custom.concerns.limits\n    ^\n{NAME_IT}"
         ),
     ),
     "nested, where it would never be found": (
         'package custom.concerns.a.b\n\ndeny contains {"code": "probe.x", "message": "", "details": {}}\n',
         (
             "FILE:1:1: a custom module must be `package custom.concerns.NAME`, not `package custom.concerns.a.b`\n"
-            "    package custom.concerns.a.b\n    ^\n"
+            f"    package custom.concerns.a.b\n    ^\n{NAME_IT}"
         ),
     ),
     "complete rules": (
         'package custom.concerns.probe\n\nallow := true\n\ndeny := ["bad"]\n',
         (
             "FILE:3:1: `allow` of a concern must be a partial set: `allow contains … if { … }`\n"
-            "    allow := true\n    ^\n"
+            f"    allow := true\n    ^\n{BE_A_SET}"
             "FILE:5:1: `deny` of a concern must be a partial set: `deny contains … if { … }`\n"
-            '    deny := ["bad"]\n    ^\n'
+            f'    deny := ["bad"]\n    ^\n{BE_A_SET}'
         ),
     ),
 }
@@ -266,13 +290,28 @@ def test_a_file_that_cannot_be_rego(tmp_path: Path, content: bytes, complaint: s
 # One policy that costs more than there is: time for the one action, memory for the other. `contains` compares letter by
 # letter in WebAssembly, so that two long arguments take it minutes.
 HUNGRY = """\
+# METADATA
+# title: Hungry
+# description: Costs more than there is.
 package custom.concerns.hungry
 
+# METADATA
+# title: Loops
+# description: Takes too long.
+# custom:
+#   code: hungry.loops
 deny contains {"code": "hungry.loops", "message": "", "details": {}} if {
 	input.action.name == "lookup_beneficiary"
+	is_string(input.context.arguments.payee_name)
+	is_string(input.context.arguments.invoice_ref)
 	contains(input.context.arguments.payee_name, input.context.arguments.invoice_ref)
 }
 
+# METADATA
+# title: Allocates
+# description: Takes too much memory.
+# custom:
+#   code: hungry.allocates
 deny contains {"code": "hungry.allocates", "message": "", "details": {}} if {
 	input.action.name == "initiate_wire"
 	count([[a, b, c, d, e, f] | some a in _many; some b in _many; some c in _many

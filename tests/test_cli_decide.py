@@ -33,7 +33,13 @@ EXCEEDED = {
     "code": "limits.exceeded",
     "message": "The amount is above what the subject may do without approval.",
     "details": {
-        "approval": {"approvers": ["payments.approver"], "expires": "PT1H", "quorum": 1, "unless_within_limits": True},
+        "approval": {
+            "approvers": ["payments.approver"],
+            "expires": "PT1H",
+            "expires_seconds": 3600,
+            "quorum": 1,
+            "unless_within_limits": True,
+        },
         "argument": "amount",
         "limit": "wire.auto_approved",
         "value": 47500,
@@ -144,7 +150,7 @@ STORY = [
         id="no idempotency key",
     ),
     pytest.param(
-        wire(amount=20000), {"facts": {"sanctions_status": "not_screened"}}, 4,
+        wire(amount=20000), {"facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "not_screened"}}, 4,
         golden("DENY", refused("DENY", NOT_CLEAR), [NOT_CLEAR]),
         id="sanctions not clear",
     ),
@@ -213,7 +219,7 @@ TEXTS = [
         3,
         "STEP_UP  initiate_wire\n"
         "  limits.exceeded  The amount is above what the subject may do without approval.\n"
-        '      {"approval":{"approvers":["payments.approver"],"expires":"PT1H","quorum":1,"unless_within_limits":true},'
+        '      {"approval":{"approvers":["payments.approver"],"expires":"PT1H","expires_seconds":3600,"quorum":1,"unless_within_limits":true},'
         '"argument":"amount","limit":"wire.auto_approved","value":47500}\n'
         "  a person must approve first; this command opens no approval\n"
         "  manifest 2026.07.1, policy release N, request ID\n",

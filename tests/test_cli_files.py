@@ -71,6 +71,13 @@ def absent(name: str, source: str) -> str:
     return f"FILE:1:1: `{name}` is missing\n{source}    ^\n"
 
 
+def unknown_root(root: str, source: str) -> str:
+    return (
+        f"FILE:1:2: the root `{root}` is not admitted\n    {source}\n     ^\n"
+        "    hint: only directory and settings are\n"
+    )
+
+
 def unknown(name: str, source: str, hint: str) -> str:
     return f"FILE:1:2: unknown key `{name}`\n{source}     ^\n    hint: {hint}\n"
 
@@ -106,17 +113,10 @@ COMPLAINTS: dict[str, dict[str, str]] = {
         "unknown": absent("actions", NONSENSE) + unknown("nonsense", NONSENSE, "known here: actions"),
     },
     "--data": {
-        "missing": "error: FILE: cannot be read: No such file or directory\n    hint: name a JSON file with data\n",
-        "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a JSON file with data\n",
-        "empty": "error: FILE: value: not JSON: Expecting value: line 1 column 1 (char 0)\n"
-        "    hint: data files are JSON\n",
-        "binary": "error: FILE: value: not UTF-8 text\n    hint: data files are JSON\n",
-        "large": "error: FILE: the root 'a' is not admitted\n    hint: only directory and settings are\n",
-        "deep": "error: FILE: value: nested deeper than 32 levels\n    hint: data files are JSON\n",
-        "list": "error: FILE: not an object\n    hint: give an object with the roots directory and settings\n",
-        "unknown": "error: FILE: the root 'nonsense' is not admitted\n    hint: only directory and settings are\n",
-        "exploding": "error: FILE: value: not JSON: Expecting value: line 1 column 1 (char 0)\n"
-        "    hint: data files are JSON\n",
+        **ANY_DOCUMENT,
+        "large": unknown_root("a", X160),
+        "list": "FILE:1:1: must be a mapping\n    [1,2]\n    ^\n    hint: with the roots directory and settings\n",
+        "unknown": unknown_root("nonsense", NONSENSE),
     },
     "--policies": {
         **dict.fromkeys(("missing", *KINDS), NO_FOLDER),

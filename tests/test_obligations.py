@@ -397,20 +397,24 @@ def test_transform_puts_another_proposal_in_the_place_of_this_one(asynchronous: 
 
 
 def test_transform_to_another_tool_of_the_manifest() -> None:
+    tools = {name: EFFECTIVE.tools["initiate_wire"].model_copy(update={"name": name}) for name in ("first", "second")}
+    seen: list[str] = []
+
     def respond(request: dict[str, Any]) -> dict[str, Any]:
-        if request["action"]["name"] == "initiate_wire":
-            return answer()
-        return answer("ALLOW", duty("transform", tool="initiate_wire", set=payments.ARGUMENTS))
+        seen.append(request["action"]["properties"]["tool"])
+        return answer() if seen[-1] == "second" else answer("ALLOW", duty("transform", tool="second"))
 
-    pep, ran = pep_of(respond)
-    lookup = EFFECTIVE.tools["lookup_beneficiary"]
-    [name] = lookup.schema_["properties"]
-    proposal = {"tool": "lookup_beneficiary", "arguments": {name: "Acme"}}
-    done = pep.decide(proposal, session())
+    functions = {name: lambda name=name, **_: name for name in tools}
+    pep = Pep(replace(EFFECTIVE, tools=tools), Scripted(respond), tools=functions)
+    done = pep.call({"tool": "first", "arguments": payments.ARGUMENTS}, session())
 
-    # The arguments that it had stay, and the other tool does not take them.
-    assert done.outcome.as_json()["rejection"]["code"] == "INVALID_PAYLOAD"
-    assert (ran, done.trace.tool_name, done.trace.schema_valid) == ([], "initiate_wire", False)
+    assert (seen, done.result, done.trace.tool_name) == (["first", "second"], "second", "second")
+    assert done.outcome.as_json() == {
+        "status": "transformed", "proposal": {"tool": "second", "arguments": payments.ARGUMENTS},
+    }  # fmt: skip
+    assert [event[0] for event in recorded(pep)] == [
+        "tool.first.dispatch", "tool.second.dispatch", "tool.second.result",
+    ]  # fmt: skip
 
 
 REJECTED = [
@@ -504,7 +508,7 @@ async def test_a_call_cancelled_at_its_second_decision_is_recorded() -> None:
 
     pep = Pep(EFFECTIVE, Waiting(lowered(set={"amount": 1})), obligations={"own": Own()})
     task = asyncio.create_task(pep.acall(wire(), session()))
-    await asked.wait()
+    await asyncio.wait_for(asked.wait(), 30)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):

@@ -80,6 +80,7 @@ def test_the_worked_example_of_the_registry_document_field_by_field(pep: Pep) ->
         "context": {
             "amount": 47500,
             "sanctions_status": "clear",
+            "looked_up_beneficiary": "bene-acme-441",
             "idempotency_key": "idm-4a2b",
             "arguments": payments.ARGUMENTS,
             "purpose": None,

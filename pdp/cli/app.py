@@ -57,7 +57,10 @@ Policies = Annotated[
 Data = Annotated[
     list[Path] | None,
     typer.Option(
-        "--data", metavar="FILE", readable=False, help="Data under directory or settings, JSON. May be repeated."
+        "--data",
+        metavar="FILE",
+        readable=False,
+        help="Data under directory or settings, YAML or JSON. May be repeated.",
     ),
 ]
 OpaUrl = Annotated[
@@ -214,6 +217,25 @@ def run_scenarios(
             coverage=coverage, fail_under=fail_under,
         )
     )  # fmt: skip
+
+
+@app.command()
+def check(
+    policies: Policies = None,
+    scenarios: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH", readable=False, help="Scenario files or folders that prove the concerns. May be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Check how concerns are written: METADATA, codes, the traps of Rego, tests and scenarios. Needs OPA.
+
+    Of the folders that are named, or without any of the baseline. Exit code: 0 no fault, 2 faults or bad usage.
+    """
+    from pdp.cli.check import check as run  # noqa: PLC0415
+
+    raise typer.Exit(run(policies=policies or [], scenarios=scenarios or []))
 
 
 @app.command()

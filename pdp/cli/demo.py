@@ -62,7 +62,10 @@ _SCENES = (
     _Scene(
         "wire to a payee not screened",
         "initiate_wire", {**_PAYMENT, "amount": 20000},
-        {"idempotency_key": "idm-20k1", "facts": {"sanctions_status": "not_screened"}}, "DENY",
+        {
+            "idempotency_key": "idm-20k1",
+            "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "not_screened"},
+        }, "DENY",
     ),
 )  # fmt: skip
 

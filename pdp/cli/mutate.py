@@ -83,7 +83,7 @@ def _tell(run: MutationRun, *, as_json: bool) -> None:
         print_json(report(run))
         return
     for survivor in run.of(Fate.SURVIVED):
-        tell("\n".join(printable(line) for line in lines(survivor)) + "\n")
+        tell("\n".join(printable(line.expandtabs(4)) for line in lines(survivor)) + "\n")
     if run.without_rego:
         complain(run.without_rego)
     tell(summary(run) if run.complete else f"interrupted; {summary(run)}")

@@ -37,10 +37,10 @@ def _read(path: Path) -> dict[str, Any]:
     content = read_bytes(path)
     try:
         # Without places, which take ten times as long, and only faults need them. Directories may be large.
-        value = parse_json(content)
+        value: Any = parse_json(content)
     except JsonValueError:
         value = None
-    if value is not None and not _faults(value):
+    if type(value) is dict and not _faults(value):
         return value
     document = read_document(path, text=content)
     faults = [document.fault(path, message, hint, key=bool(path)) for path, message, hint in _faults(document.value)]

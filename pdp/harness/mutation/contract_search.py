@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 from pydantic import ValidationError
 
 from pdp.harness.mutation.perturbing import GONE
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pdp.manifest.models import Tool
 
 _BASES: Final = 6
+_TRACED: Final = ("in_manifest", "schema_valid", "risk_tier", "pdp_action", "idempotency_missing")
 _OTHERS: Final[tuple[Any, ...]] = (
     None,
     "",
@@ -64,6 +66,8 @@ def search_proposals(recorded: Sequence[Recorded], mutant: ManifestMutant, engin
                 continue
             one, two = (_outcome(pep.decide(proposal, session)) for pep in (original, other))
             if one != two:
+                traced = {name: value for name, value in one.pop("trace").items() if two["trace"][name] != value}
+                one |= {"trace": traced} if traced else {}
                 return Proposal(proposal_scenario(mutant, proposal, layers, one), base.file)
     return None
 
@@ -131,15 +135,16 @@ def _beyond(schema: Any) -> Iterator[Any]:
 def _outcome(evaluation: Evaluation) -> dict[str, Any]:
     rejection = evaluation.outcome.rejection
     found: dict[str, Any] = {
-        "status": evaluation.outcome.status.value,
-        "rejection": rejection.code.value if rejection else None,
-        "verdict": evaluation.verdict.value if evaluation.verdict else None,
+        "status": evaluation.outcome.status,
+        "rejection": rejection.code if rejection else None,
+        "verdict": evaluation.verdict,
     }
     if evaluation.decision is not None:
         found["codes"] = list(evaluation.decision.codes)
         found["obligations"] = [{"id": each.id, "parameters": each.parameters} for each in evaluation.obligations]
-    found["trace"] = {"risk_tier": evaluation.trace.risk_tier}
-    return found
+    found["trace"] = {name: getattr(evaluation.trace, name) for name in _TRACED}
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(found))
+    return plain
 
 
 def _named(proposal: dict[str, Any]) -> Any:

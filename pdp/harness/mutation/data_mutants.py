@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from pdp.documents import read_document
-from pdp.harness.mutation.mutant import DataMutant, Identities, difference
+from pdp.harness.mutation.mutant import DataMutant, Identities, difference, file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ def data_mutants(data: Mapping[str, Any], files: Sequence[Path]) -> list[DataMut
     changes = [change for root in data for change in _changes(data[root], (root,))]
     if len(changes) > MOST:
         changes = [changes[at * len(changes) // MOST] for at in range(MOST)]
-    identities = Identities(files[-1].name)
+    identities = Identities(file_name(files[-1]))
     found = []
     for kind, way, before, after in changes:
         owner = ".".join(str(step) for step in way if isinstance(step, str))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.manifest.fields import EffectClass, RiskTier, duration_seconds
+from pdp.manifest.fields import EffectClass, Pattern, RiskTier, duration_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,8 @@ _LIGHTER: Final = {
     EffectClass.READ_EXTERNAL: EffectClass.READ_INTERNAL,
     EffectClass.READ_INTERNAL: EffectClass.PURE,
 }
+# Patterns with rules of their own, beyond the class that they fix (tool pattern library, patterns 1, 5, 8 and 10).
+_WEIGHTY: Final = frozenset((Pattern.EXTRACTION, Pattern.COMPOSITION, Pattern.AGGREGATION, Pattern.SEARCH))
 _LONGER: Final = 10
 _BOUNDS: Final = (
     "type", "enum", "const", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -76,7 +78,7 @@ def _classes(tool: Tool) -> Iterator[Weakening]:
         before, after = f"effect_class: {tool.effect_class}", f"effect_class: {lighter}"
         changed = _with(tool, effect_class=lighter)
         yield Weakening("effect class lightened", ("effect_class",), before, after, changed)
-    if tool.pattern is not None:
+    if tool.pattern in _WEIGHTY:
         changed = _with(tool, pattern=None)
         yield Weakening("pattern dropped", ("pattern",), f"pattern: {tool.pattern}", "", changed)
 

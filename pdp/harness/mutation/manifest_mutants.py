@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pdp.harness.mutation.manifest_edits import Weakening, weakenings
-from pdp.harness.mutation.mutant import Identities, ManifestMutant, difference
+from pdp.harness.mutation.mutant import Identities, ManifestMutant, difference, file_name
 from pdp.manifest.effective import made_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def manifest_mutants(manifest: EffectiveManifest, files: StatedFiles) -> list[Ma
         manifest: what manifest and governance file state together.
         files: both, for places.
     """
-    identities = Identities(files.manifest.name)
+    identities = Identities(file_name(files.manifest))
     agents = manifest.document.get("agents")
     found: dict[str, ManifestMutant] = {}
     for tool in manifest.tools.values():

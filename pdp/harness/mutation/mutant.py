@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pdp.errors import Place
     from pdp.manifest.effective import EffectiveManifest
 
@@ -90,6 +92,11 @@ class Identities:
         self._seen[what] += 1
         digest = hashlib.sha256("\0".join((*what, str(self._seen[what]))).encode()).hexdigest()
         return f"{self._file}:{owner}:{kind.replace(' ', '-')}:{digest[:_HASH]}"
+
+
+def file_name(file: Path) -> str:
+    """Return a name for a file of the user's that is stable wherever the command is run: its folder's and its own."""
+    return f"{file.resolve().parent.name}/{file.name}"
 
 
 def difference(file: str, before: str, after: str) -> str:

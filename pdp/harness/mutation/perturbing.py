@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import islice
+from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -15,11 +15,24 @@ GONE: Final = object()
 """Stands for an attribute that is taken away."""
 
 _MISTYPED: Final[tuple[Any, ...]] = (None, "", [], {}, 0, 7, True, False, "a text", [7])
-_STRINGS: Final = 40
+_STRINGS: Final = 16
 _DEEPEST: Final = 7
 _KEPT: Final = ("manifest_digest", "manifest_version", "tool")
 
 Change = tuple["Way", Any]
+
+
+def together(body: Any) -> Iterator[tuple[Change, ...]]:
+    """Yield changes of two attributes that have the same text, and of all that do: they stay equal whatever it is."""
+    same: dict[str, list[Way]] = {}
+    for way in _ways(body, ()):
+        value = at(body, way)
+        if isinstance(value, str) and value and not (way[0] == "action" and way[-1] in _KEPT):
+            same.setdefault(value, []).append(way)
+    for ways in same.values():
+        for some in dict.fromkeys((*combinations(ways, 2), tuple(ways))) if len(ways) > 1 else ():
+            for other in (*_MISTYPED, "~", GONE):
+                yield tuple((way, other) for way in some)
 
 
 def changes(body: Any, words: Vocabulary) -> Iterator[Change]:

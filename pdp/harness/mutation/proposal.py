@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 _WIDTH: Final = 110
 
 
+class _Plain(yaml.SafeDumper):
+    """YAML without aliases, which would hide what stands where."""
+
+    def ignore_aliases(self, _: Any) -> bool:
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """What a search for a difference came to.

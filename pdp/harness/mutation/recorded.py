@@ -12,7 +12,7 @@ from pdp.harness.engines import open_engine
 from pdp.harness.running import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pdp.harness.results import ScenarioResult
     from pdp.harness.suite import Suite
@@ -54,6 +54,26 @@ def record(suites: Iterable[Suite]) -> list[Recorded]:
             recorded.append(Recorded(suite, tuple(Runner(suite, engine).run_all())))
     check_passed([result for each in recorded for result in each.results])
     return recorded
+
+
+def by_sort(recorded: Iterable[Recorded], near: Callable[[bytes, Sequence[str]], bool]) -> list[bytes]:
+    """Return every recorded request once: the first of each sort, then the second of each, and so on.
+
+    A sort is a tool and the codes of the decision. Those come first of which `near` holds, told request and codes.
+    """
+    sorts: dict[tuple[Any, ...], list[bytes]] = {}
+    seen: set[bytes] = set()
+    for each in recorded:
+        for answer in (answer for result in each.results for step in result.steps for answer in step.answers):
+            if answer.body not in seen:
+                seen.add(answer.body)
+                codes = answer.decision.codes
+                sort = (not near(answer.body, codes), tool_of(orjson.loads(answer.body)), codes)
+                sorts.setdefault(sort, []).append(answer.body)
+    turns = [
+        (far, turn, body) for (far, *_), bodies in sorts.items() for turn, body in enumerate(bodies)
+    ]
+    return [body for _, _, body in sorted(turns, key=lambda each: each[:2])]
 
 
 def check_passed(results: Iterable[ScenarioResult], where: str = "") -> None:

@@ -18,7 +18,7 @@ from pdp.harness.mutation.judgement import Judgement
 from pdp.harness.mutation.mutant import Fate
 from pdp.harness.mutation.nearness import Nearness, words
 from pdp.harness.mutation.reach import Reach
-from pdp.harness.mutation.recorded import check_passed
+from pdp.harness.mutation.recorded import by_sort, check_passed
 from pdp.harness.mutation.witness import outcome
 from pdp.harness.running import Runner
 from pdp.rego.evaluation import Evaluator
@@ -69,6 +69,7 @@ class RegoTrial:
         self._reach = Reach(self.evaluator, ())
         self._bodies: dict[_Key, list[bytes]] = {}
         self._original: dict[bytes, bytes | None] = {}
+        self._decided: dict[bytes, Outcome] = {}
         self._killers: defaultdict[tuple[str, str | None], Counter[_Key]] = defaultdict(Counter)
         # An engine answers for one mutant at a time, and the harness takes the log for itself.
         self._running = threading.Lock()
@@ -91,25 +92,27 @@ class RegoTrial:
         return list(self._original)
 
     def bodies_near(self, module: str) -> list[bytes]:
-        """Return the recorded requests, those first in which the module's concern shows."""
+        """Return the recorded requests, one of each sort first, and those before others in which the concern shows."""
         concern = _concern(module)
-        near = {
-            answer.body
-            for each in self.recorded
-            for result in each.results
-            for step in result.steps
-            for answer in step.answers
-            if any(code.startswith(f"{concern}.") for code in answer.decision.codes)
-        }
         word = concern.rstrip("s").encode()
-        return sorted(self._original, key=lambda body: (body not in near, word not in body, len(body), body))
+
+        def near(body: bytes, codes: Sequence[str]) -> bool:
+            return word in body or any(code.startswith(f"{concern}.") for code in codes)
+
+        return [body for body in by_sort(self.recorded, near) if body in self._original]
 
     def outcomes(
         self, bodies: Sequence[bytes], mutant: RegoMutant, evaluator: Evaluator | None = None
     ) -> list[tuple[Outcome, Outcome]]:
         """Decide requests by the original and by a mutant; where a mutant was not asked, both are the original's."""
-        evaluator = evaluator or self.evaluator
-        original = [outcome(answer) for answer in evaluator.evaluate(bodies).answers]
+        if evaluator is None:
+            evaluator = self.evaluator
+            # The search for one mutant of a module asks what the search for the last one asked.
+            fresh = [body for body in bodies if body not in self._decided]
+            self._decided |= zip(fresh, map(outcome, evaluator.evaluate(fresh).answers), strict=True)
+            original = [self._decided[body] for body in bodies]
+        else:
+            original = [outcome(answer) for answer in evaluator.evaluate(bodies).answers]
         broken = _table(bodies, evaluator.evaluate(bodies, changed={mutant.module: mutant.text}))
         return [
             (one, outcome(broken[body]) if body in broken else one) for body, one in zip(bodies, original, strict=True)

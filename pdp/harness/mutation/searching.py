@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -12,9 +11,9 @@ from pdp.canonical import canonical
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.harness.engines import bundle_of, open_engine
 from pdp.harness.mutation.contract_search import search_proposals
-from pdp.harness.mutation.perturbing import changed
+from pdp.harness.mutation.perturbing import at, changed
 from pdp.harness.mutation.proposal import Proposal, request_scenario
-from pdp.harness.mutation.recorded import tool_of
+from pdp.harness.mutation.recorded import by_sort, tool_of
 from pdp.harness.mutation.vocabulary import vocabulary
 from pdp.harness.mutation.witness import Witness, outcome_of, search, search_entries
 from pdp.rego.evaluation import Evaluator
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
     from pdp.harness.mutation.witness import Outcome
     from pdp.manifest.effective import EffectiveManifest
 
-_DIGEST = ("action", "properties", "manifest_digest")
+# The same for all mutants of a module, so that the original has to decide the candidates only once.
+_SEED: Final = 0
+_DIGEST: Final = ("action", "properties", "manifest_digest")
 
 
 def propose_for_rego(trial: RegoTrial, mutant: RegoMutant) -> Proposal:
@@ -36,8 +37,7 @@ def propose_for_rego(trial: RegoTrial, mutant: RegoMutant) -> Proposal:
     texts = [trial.modules[mutant.module], *(text for path, text in trial.modules.items() if path != mutant.module)]
     words = vocabulary(texts, [each.suite.manifest.document for each in trial.recorded])
     bodies = trial.bodies_near(mutant.module)
-    seed = _seed(mutant)
-    found = search(bodies, words, lambda batch: trial.outcomes(batch, mutant), seed=seed)
+    found = search(bodies, words, lambda batch: trial.outcomes(batch, mutant), seed=_SEED)
     if isinstance(found, Witness):
         return _proposal(mutant, found, trial.recorded)
 
@@ -67,9 +67,11 @@ def propose_for_manifest(recorded: Sequence[Recorded], mutant: ManifestMutant) -
                 for body in batch
             ]
 
-        bodies = [body for body in _bodies(recorded) if mutant.tool in (None, tool_of(orjson.loads(body)))]
+        bodies = [
+            body for body in _bodies(recorded, first.manifest) if mutant.tool in (None, tool_of(orjson.loads(body)))
+        ]
         words = vocabulary(bundle_of(first).modules.values(), [first.manifest.document["tools"].get(mutant.tool, {})])
-        found = search(bodies, words, ask, seed=_seed(mutant))
+        found = search(bodies, words, ask, seed=_SEED)
     if isinstance(found, Witness):
         return _proposal(mutant, found, recorded)
     return Proposal(None, None, str(found) if bodies else "no scenario calls this tool: write one first")
@@ -86,19 +88,14 @@ def propose_for_data(recorded: Sequence[Recorded], mutant: DataMutant) -> Propos
         words = vocabulary((), [_near_change(first.data, mutant.data)])
         every = vocabulary(bundle_of(first).modules.values())
         words = replace(every, strings=words.strings, numbers=words.numbers)
-        bodies = [
-            body
-            for body in _bodies(recorded)
-            if orjson.loads(body)["action"]["properties"].get("manifest_digest") == first.manifest.digest
-        ]
-        found = search(bodies, words, ask, seed=_seed(mutant))
+        found = search(_bodies(recorded, first.manifest), words, ask, seed=_SEED)
     if isinstance(found, Witness):
         return _proposal(mutant, found, recorded)
     return Proposal(None, None, str(found))
 
 
 def _proposal(mutant: Mutant, found: Witness, recorded: Sequence[Recorded]) -> Proposal:
-    named = found.body.get("action", {}).get("properties", {}).get("manifest_digest") if found.entry is None else None
+    named = at(found.body, _DIGEST)
     suite = next((each.suite for each in recorded if each.suite.manifest.digest == named), recorded[0].suite)
     manifest = suite.manifest
     text = request_scenario(mutant, found.body, manifest.digest, manifest.version, found.outcome)
@@ -111,13 +108,10 @@ def _for(body: bytes, manifest: EffectiveManifest) -> bytes:
     return canonical(changed(orjson.loads(body), (_DIGEST, manifest.digest)))
 
 
-def _bodies(recorded: Sequence[Recorded]) -> list[bytes]:
-    bodies = (body for each in recorded for index in range(len(each.results)) for body in each.bodies(index))
-    return list(dict.fromkeys(bodies))
-
-
-def _seed(mutant: Mutant) -> int:
-    return zlib.crc32(mutant.id.encode())
+def _bodies(recorded: Sequence[Recorded], manifest: EffectiveManifest) -> list[bytes]:
+    """The recorded requests that name this manifest: others are decided without looking at an entry."""
+    bodies = by_sort(recorded, lambda _body, codes: codes != ("decision.request_invalid",))
+    return [body for body in bodies if at(orjson.loads(body), _DIGEST) == manifest.digest]
 
 
 def _near_change(data: Any, other: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from pdp.canonical import JsonValueError, canonical, digest
 from pdp.decision import parse_decision
 from pdp.errors import AnswerInvalidError
 from pdp.harness.mutation.entry_variants import variants
-from pdp.harness.mutation.perturbing import changed, changes, pairs
+from pdp.harness.mutation.perturbing import changed, changes, pairs, together
 from pdp.harness.mutation.recorded import tool_of
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from pdp.harness.mutation.vocabulary import Vocabulary
 
 _BASES: Final = 24
+_EQUALS: Final = 6
+_SINGLES: Final = 4000
 _PAIRS: Final = 1200
-_BATCH: Final = 600
-_MOST: Final = 6000
+_BATCH: Final = 800
 _VARIANT_BASES: Final = 8
 
 Outcome = dict[str, Any]
@@ -83,7 +84,7 @@ def search(
     """Search near the recorded requests, the nearest first, for one on which two policies differ.
 
     Args:
-        bodies: recorded requests, those first that the mutant is likely to matter for.
+        bodies: recorded requests of all sorts, those first that the mutant is likely to matter for.
         words: what to try.
         ask: decides requests, by the original and by the mutant.
         seed: of the order in which pairs of changes are tried.
@@ -91,10 +92,7 @@ def search(
     asked = 0
     seen: set[bytes] = set()
     candidates = _near(bodies, words, seed)
-    while asked < _MOST:
-        batch = list(islice(_fresh(candidates, seen), _BATCH))
-        if not batch:
-            break
+    while batch := list(islice(_fresh(candidates, seen), _BATCH)):
         asked += len(batch)
         found = _smallest(batch, ask(batch))
         if found is not None:
@@ -116,7 +114,7 @@ def search_entries(
     """
     documents: dict[str, Any] = {}
     asked: dict[bytes, str] = {}
-    for body in _representatives(bodies, _VARIANT_BASES):
+    for body in bodies[:_VARIANT_BASES]:
         value = orjson.loads(body)
         tool, named = tool_of(value), value["action"]["properties"].get("manifest_digest")
         document = manifests.get(named) if isinstance(named, str) else None
@@ -145,31 +143,19 @@ def _smallest(batch: Sequence[bytes], outcomes: Sequence[tuple[Outcome, Outcome]
 
 def _near(bodies: Sequence[bytes], words: Vocabulary, seed: int) -> Iterator[bytes]:
     yield from bodies
-    bases = [orjson.loads(body) for body in _representatives(bodies, _BASES)]
+    bases = [orjson.loads(body) for body in bodies[:_BASES]]
     bases = [base for base in bases if isinstance(base, dict)]
+    for base in bases[:_EQUALS]:
+        for several in together(base):
+            yield from _bytes(changed(base, *several))
     singles = [list(changes(base, words)) for base in bases]
     # Of each base in turn, so that none of them takes the whole search.
-    for turn in range(max(map(len, singles), default=0)):
-        for base, own in zip(bases, singles, strict=True):
-            if turn < len(own):
-                yield from _bytes(changed(base, own[turn]))
+    turns = ((base, own[turn]) for turn in range(max(map(len, singles), default=0)) for base, own in zip(bases, singles, strict=True) if turn < len(own))
+    for base, single in islice(turns, _SINGLES):
+        yield from _bytes(changed(base, single))
     for base, own in zip(bases, singles, strict=True):
-        for one, other in islice(pairs(own, seed), _PAIRS // max(len(bases), 1)):
+        for one, other in islice(pairs(own, seed), _PAIRS // len(bases)):
             yield from _bytes(changed(base, one, other))
-
-
-def _representatives(bodies: Iterable[bytes], most: int) -> list[bytes]:
-    """The first request of each tool, then the second, and so on."""
-    by_tool: dict[str | None, list[bytes]] = {}
-    for body in bodies:
-        by_tool.setdefault(tool_of(orjson.loads(body)), []).append(body)
-    turns = [
-        own[turn]
-        for turn in range(max(map(len, by_tool.values()), default=0))
-        for own in by_tool.values()
-        if turn < len(own)
-    ]
-    return turns[:most]
 
 
 def _fresh(candidates: Iterator[bytes], seen: set[bytes]) -> Iterator[bytes]:

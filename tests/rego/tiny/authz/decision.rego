@@ -17,3 +17,7 @@ _denied := {reason | some concern; some reason in data.authz.concerns[concern].d
 	some concern
 	some reason in data.custom.concerns[concern].deny
 }
+
+# METADATA
+# entrypoint: true
+findings := {"deny": _denied, "step_up": set(), "allow": set(), "obligations": set()}
