@@ -166,6 +166,14 @@ def test_an_approval_counts_from_its_opening_up_to_its_end(now: str, usable: boo
     assert (approvals.usable(granted.call_digest, now) is not None) is usable
 
 
+def test_a_record_that_says_granted_without_its_quorum_lets_nothing_through() -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+
+    assert granted.usable(SOON)
+    assert not replace(granted, quorum=2).usable(SOON)
+
+
 @pytest.mark.parametrize(
     ("by", "reason"),
     [

@@ -43,4 +43,4 @@ def test_the_baseline_requires_every_concern_that_it_has() -> None:
     folders = sorted(path.name for path in (POLICIES / "authz/concerns").iterdir())
 
     assert bundle.data["config"]["required_concerns"] == folders
-    assert len(folders) == 11
+    assert len(folders) == 12

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
 
-BASELINE = ["approvals", "delegation", "effects", "idempotency", "limits", "manifest", "markings", "provenance",
-            "purposes", "risk", "scopes"]  # fmt: skip
+BASELINE = ["approvals", "delegation", "documents", "effects", "idempotency", "limits", "manifest", "markings",
+            "provenance", "purposes", "risk", "scopes"]  # fmt: skip
+CONCERNS = sorted([*BASELINE, "beneficiary", "sanctions"])
 
 
 def concern(folder: Path, name: str, text: str) -> Path:
@@ -52,14 +53,14 @@ def test_the_same_sources_give_the_same_file(tmp_path: Path, monkeypatch: pytest
             "release": 1,
             "bytes": (tmp_path / "first.tar.gz").stat().st_size,
             "manifests": {manifest.digest: "2026.07.1"},
-            "concerns": sorted([*BASELINE, "beneficiary", "sanctions"]),
+            "concerns": CONCERNS,
         },
         "",
     )
     text = (
         f"second.tar.gz: release 1, {bundle.size} bytes\n"
         f"  revision  {bundle.revision}\n"
-        f"  concerns  {', '.join(sorted([*BASELINE, 'beneficiary', 'sanctions']))}\n"
+        f"  concerns  {', '.join(CONCERNS)}\n"
         f"  manifest  2026.07.1  {manifest.digest}\n"
     )
     assert second == (0, text, "")

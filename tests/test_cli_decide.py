@@ -219,8 +219,8 @@ TEXTS = [
         3,
         "STEP_UP  initiate_wire\n"
         "  limits.exceeded  The amount is above what the subject may do without approval.\n"
-        '      {"approval":{"approvers":["payments.approver"],"expires":"PT1H","expires_seconds":3600,"quorum":1,"unless_within_limits":true},'
-        '"argument":"amount","limit":"wire.auto_approved","value":47500}\n'
+        '      {"approval":{"approvers":["payments.approver"],"expires":"PT1H","expires_seconds":3600,'
+        '"quorum":1,"unless_within_limits":true},"argument":"amount","limit":"wire.auto_approved","value":47500}\n'
         "  a person must approve first; this command opens no approval\n"
         "  manifest 2026.07.1, policy release N, request ID\n",
         id="step up",

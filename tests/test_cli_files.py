@@ -72,10 +72,7 @@ def absent(name: str, source: str) -> str:
 
 
 def unknown_root(root: str, source: str) -> str:
-    return (
-        f"FILE:1:2: the root `{root}` is not admitted\n    {source}\n     ^\n"
-        "    hint: only directory and settings are\n"
-    )
+    return f"FILE:1:2: the root `{root}` is not admitted\n{source}     ^\n    hint: only directory and settings are\n"
 
 
 def unknown(name: str, source: str, hint: str) -> str:

@@ -479,6 +479,25 @@ def test_a_transformed_call_has_an_approval_of_its_own() -> None:
     assert approvals.get(asked.id).state == "consumed"
 
 
+def test_the_approval_of_a_proposal_is_not_that_of_what_takes_its_place() -> None:
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        if request["context"]["approval"] is None:
+            return answer("STEP_UP")
+        return answer("ALLOW", duty("transform", set={"amount": "much"}))
+
+    approvals = Approvals()
+    pep, ran = pep_of(respond, approvals=approvals)
+    asked = pep.call(wire(), session()).approval
+    assert asked is not None
+    granted = approvals.grant(asked.id, {"sub": "boss", "roles": ["payments.approver"]}, "2026-07-01T10:05:00Z")
+    rejected = pep.call(wire(), session())
+
+    assert (rejected.allowed, rejected.approval, ran) == (False, None, [])
+    assert approvals.get(asked.id) == granted
+    assert isinstance(pep.audit, MemoryAudit)
+    assert [event["approval_id"] for event in pep.audit.events[-2:]] == [asked.id, None]
+
+
 def test_a_transform_whose_first_decision_cannot_be_recorded_runs_nothing() -> None:
     class Full(MemoryAudit):
         takes = 0

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 # The same for all mutants of a module, so that the original has to decide the candidates only once.
 _SEED: Final = 0
-_DIGEST: Final = ("action", "properties", "manifest_digest")
 
 
 def propose_for_rego(trial: RegoTrial, mutant: RegoMutant) -> Proposal:
@@ -95,7 +94,7 @@ def propose_for_data(recorded: Sequence[Recorded], mutant: DataMutant) -> Propos
 
 
 def _proposal(mutant: Mutant, found: Witness, recorded: Sequence[Recorded]) -> Proposal:
-    named = at(found.body, _DIGEST)
+    named = at(found.body, DIGEST)
     suite = next((each.suite for each in recorded if each.suite.manifest.digest == named), recorded[0].suite)
     manifest = suite.manifest
     text = request_scenario(mutant, found.body, manifest.digest, manifest.version, found.outcome)
@@ -105,13 +104,13 @@ def _proposal(mutant: Mutant, found: Witness, recorded: Sequence[Recorded]) -> P
 
 
 def _for(body: bytes, manifest: EffectiveManifest) -> bytes:
-    return canonical(changed(orjson.loads(body), (_DIGEST, manifest.digest)))
+    return canonical(changed(orjson.loads(body), (DIGEST, manifest.digest)))
 
 
 def _bodies(recorded: Sequence[Recorded], manifest: EffectiveManifest) -> list[bytes]:
     """The recorded requests that name this manifest: others are decided without looking at an entry."""
     bodies = by_sort(recorded, lambda _body, codes: codes != ("decision.request_invalid",))
-    return [body for body in bodies if at(orjson.loads(body), _DIGEST) == manifest.digest]
+    return [body for body in bodies if at(orjson.loads(body), DIGEST) == manifest.digest]
 
 
 def _near_change(data: Any, other: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from pdp.canonical import JsonValueError, canonical, digest
 from pdp.decision import parse_decision
 from pdp.errors import AnswerInvalidError
 from pdp.harness.mutation.entry_variants import variants
-from pdp.harness.mutation.perturbing import changed, changes, pairs, together
+from pdp.harness.mutation.perturbing import at, changed, changes, pairs, together
 from pdp.harness.mutation.recorded import tool_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from pdp.decision import Decision
     from pdp.harness.mutation.vocabulary import Vocabulary
+
+DIGEST: Final = ("action", "properties", "manifest_digest")
+"""Where a request names its manifest."""
 
 _BASES: Final = 24
 _EQUALS: Final = 6
@@ -116,7 +119,7 @@ def search_entries(
     asked: dict[bytes, str] = {}
     for body in bodies[:_VARIANT_BASES]:
         value = orjson.loads(body)
-        tool, named = tool_of(value), value["action"]["properties"].get("manifest_digest")
+        tool, named = tool_of(value), at(value, DIGEST)
         document = manifests.get(named) if isinstance(named, str) else None
         if document is None or tool not in document["tools"]:
             continue
@@ -124,7 +127,7 @@ def search_entries(
             other = {**document, "tools": {tool: entry}}
             name = digest(canonical(other))
             documents[name] = other
-            asked[canonical(changed(value, (("action", "properties", "manifest_digest"), name)))] = f"{tool}: {said}"
+            asked[canonical(changed(value, (DIGEST, name)))] = f"{tool}: {said}"
     if not asked:
         return 0
     found = _smallest(list(asked), ask(list(asked), documents))
