@@ -40,9 +40,9 @@ def guarded(pep: Pep) -> Any:
 @pytest.mark.parametrize(
     ("args", "kwargs"),
     [
-        pytest.param(("b", 47500, "a"), {}, id="positional"),
-        pytest.param((), {"beneficiary_id": "b", "amount": 47500, "source_account": "a"}, id="by name"),
-        pytest.param(("b",), {"source_account": "a", "amount": 47500}, id="mixed"),
+        pytest.param(("bene-acme-441", 47500, "a"), {}, id="positional"),
+        pytest.param((), {"beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "a"}, id="by name"),
+        pytest.param(("bene-acme-441",), {"source_account": "a", "amount": 47500}, id="mixed"),
     ],
 )
 def test_no_way_of_calling_a_guarded_function_escapes(pep: Pep, args: Any, kwargs: Any) -> None:
@@ -53,14 +53,14 @@ def test_no_way_of_calling_a_guarded_function_escapes(pep: Pep, args: Any, kwarg
     assert caught.value.evaluation.codes == ("limits.exceeded",)
     assert caught.value.evaluation.request is not None
     assert caught.value.evaluation.request["context"]["arguments"] == {
-        "beneficiary_id": "b", "amount": 47500, "source_account": "a", "reference": "INV-1",
+        "beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "a", "reference": "INV-1",
     }  # fmt: skip
 
 
 def test_a_guarded_function_returns_what_it_returns(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pep.using(session()):
-        assert initiate_wire("b", 20000, "a", reference="r") == "20000 to b from a for r"
+        assert initiate_wire("bene-acme-441", 20000, "a", reference="r") == "20000 to bene-acme-441 from a for r"
 
 
 def test_a_guarded_function_looks_like_the_function_and_does_not_expose_it(pep: Pep) -> None:
@@ -76,7 +76,7 @@ def test_a_guarded_function_looks_like_the_function_and_does_not_expose_it(pep: 
 def test_without_a_session_a_guarded_function_is_denied(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pytest.raises(ToolDeniedError) as caught:
-        initiate_wire("b", 20000, "a")
+        initiate_wire("bene-acme-441", 20000, "a")
 
     assert caught.value.evaluation.codes == ("decision.request_invalid",)
 
@@ -86,7 +86,7 @@ def test_a_session_ends_with_its_block(pep: Pep) -> None:
     with pep.using(session()):
         pass
     with pytest.raises(ToolDeniedError):
-        initiate_wire("b", 20000, "a")
+        initiate_wire("bene-acme-441", 20000, "a")
 
 
 def test_a_guarded_function_that_fails_says_how(pep: Pep) -> None:
@@ -95,7 +95,7 @@ def test_a_guarded_function_that_fails_says_how(pep: Pep) -> None:
         raise ValueError(f"no {beneficiary_id}")
 
     with pep.using(session()), pytest.raises(ToolFailedError, match=r"^TOOL_EXECUTION_FAILED: no b$") as caught:
-        validate_payment("b", 1, "a", "r")
+        validate_payment("bene-acme-441", 1, "a", "r")
     assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -107,15 +107,15 @@ async def test_a_guarded_coroutine_function(pep: Pep) -> None:
 
     assert inspect.iscoroutinefunction(initiate_wire)
     with pep.using(session()):
-        assert await initiate_wire("b", 20000, "a", "r") == 20000
+        assert await initiate_wire("bene-acme-441", 20000, "a", "r") == 20000
         with pytest.raises(ToolDeniedError):
-            await initiate_wire("b", 47500, "a", "r")
+            await initiate_wire("bene-acme-441", 47500, "a", "r")
 
 
 def test_a_wrong_call_is_pythons_own_error(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pep.using(session()), pytest.raises(TypeError, match="missing a required argument: 'amount'"):
-        initiate_wire("b")
+        initiate_wire("bene-acme-441")
 
 
 def test_a_default_of_none_is_left_out(pep: Pep) -> None:
@@ -133,7 +133,7 @@ def test_an_argument_that_is_no_json_is_rejected(pep: Pep) -> None:
         pep.using(session()),
         pytest.raises(ToolDeniedError, match=r"arguments\.amount: complex is not a type of JSON"),
     ):
-        initiate_wire("b", 1j, "a")
+        initiate_wire("bene-acme-441", 1j, "a")
 
 
 @pytest.mark.parametrize(
@@ -184,4 +184,4 @@ def test_a_generator_is_refused(pep: Pep) -> None:
 def test_an_explicit_none_is_an_argument(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pep.using(session()), pytest.raises(ToolDeniedError, match=r"arguments\.reference: null is not of type"):
-        initiate_wire("b", 1, "a", reference=None)
+        initiate_wire("bene-acme-441", 1, "a", reference=None)

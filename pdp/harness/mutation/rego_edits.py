@@ -286,7 +286,8 @@ class _Walk:
         elements = term["value"]
         spans: list[Span | None] = [self._element(element) for element in elements]
         if whole is not None and None not in spans and self._source.text[whole[0]] in "[{":
-            known = [span for span in spans if span is not None]
+            # OPA lists the elements of sets and objects by their values, not as they stand.
+            known = sorted(span for span in spans if span is not None)
             for index in range(len(known)):
                 yield from self._edit("element lost", whole, self._without(whole, known, index, term["type"]))
         for element in elements:

@@ -15,7 +15,7 @@ from pdp.harness.mutation.perturbing import at, changed
 from pdp.harness.mutation.proposal import Proposal, request_scenario
 from pdp.harness.mutation.recorded import by_sort, tool_of
 from pdp.harness.mutation.vocabulary import vocabulary
-from pdp.harness.mutation.witness import Witness, outcome_of, search, search_entries
+from pdp.harness.mutation.witness import DIGEST, Witness, outcome_of, search, search_entries
 from pdp.rego.evaluation import Evaluator
 
 if TYPE_CHECKING:

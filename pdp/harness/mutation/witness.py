@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 DIGEST: Final = ("action", "properties", "manifest_digest")
 """Where a request names its manifest."""
 
-_BASES: Final = 24
+_BASES: Final = 16
 _EQUALS: Final = 6
-_SINGLES: Final = 4000
-_PAIRS: Final = 1200
-_BATCH: Final = 800
-_VARIANT_BASES: Final = 8
+_SINGLES: Final = 2400
+_PAIRS: Final = 480
+_BATCH: Final = 700
+_VARIANT_BASES: Final = 6
 
 Outcome = dict[str, Any]
 """What an expectation of a raw request can name: verdict, codes, obligations."""

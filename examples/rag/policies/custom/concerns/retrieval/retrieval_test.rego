@@ -4,10 +4,26 @@ import data.custom.concerns.retrieval
 
 _pinned := {{"id": "pin_retrieval_snapshot", "on": "ALLOW", "parameters": {}}}
 
-test_a_retrieval if {
-	retrieval.obligations == _pinned with input as {"action": {"name": "retrieve_documents"}}
+_nothing_asked := {{
+	"code": "retrieval.nothing_asked",
+	"message": "The query is empty, so that the retrieval would list whatever there is.",
+	"details": {},
+}}
+
+_cases := {
+	"a query": {"action": "retrieve_documents", "arguments": {"query": "refund"}, "deny": set(), "obligations": _pinned},
+	"empty": {"action": "retrieve_documents", "arguments": {"query": ""}, "deny": _nothing_asked, "obligations": _pinned},
+	"absent": {"action": "retrieve_documents", "arguments": {}, "deny": _nothing_asked, "obligations": _pinned},
+	"not a text": {
+		"action": "retrieve_documents", "arguments": {"query": ["refund"]},
+		"deny": _nothing_asked, "obligations": _pinned,
+	},
+	"another action": {"action": "read_document", "arguments": {}, "deny": set(), "obligations": set()},
 }
 
-test_another_action if {
-	retrieval.obligations == set() with input as {"action": {"name": "read_document"}}
+test_retrieval[name] if {
+	some name, case in _cases
+	asked := {"action": {"name": case.action}, "context": {"arguments": case.arguments}}
+	retrieval.deny == case.deny with input as asked
+	retrieval.obligations == case.obligations with input as asked
 }
