@@ -94,7 +94,10 @@ def test_a_guarded_function_that_fails_says_how(pep: Pep) -> None:
     def validate_payment(beneficiary_id: str, amount: float, source_account: str, reference: str) -> None:
         raise ValueError(f"no {beneficiary_id}")
 
-    with pep.using(session()), pytest.raises(ToolFailedError, match=r"^TOOL_EXECUTION_FAILED: no b$") as caught:
+    with (
+        pep.using(session()),
+        pytest.raises(ToolFailedError, match=r"^TOOL_EXECUTION_FAILED: no bene-acme-441$") as caught,
+    ):
         validate_payment("bene-acme-441", 1, "a", "r")
     assert isinstance(caught.value.__cause__, ValueError)
 

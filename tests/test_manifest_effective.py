@@ -41,7 +41,7 @@ def merged(manifest: dict[str, Any], governance: dict[str, Any] | None) -> dict[
 
 
 # What an entry says of a time: as it was written, and as a number, which is what a policy can compare.
-EXPIRES_IN: dict[str, dict[str, Any]] = {
+IN: dict[str, dict[str, Any]] = {
     text: {"expires": text, "expires_seconds": seconds}
     for text, seconds in (("PT1H", 3600), ("PT2H", 7200), ("PT5M", 300))
 }
@@ -111,16 +111,16 @@ def test_defaults_are_made_explicit_and_what_is_absent_stays_absent() -> None:
         ({"idempotency": {"key": "derive(args)"}}, {"idempotency": {}},
          {"idempotency": {"required": True, "key": "derive(args)"}}),
         ({"effect_class": "stage"}, {"effect_class": "read-external"},
-         {"effect_class": "stage", "approval": {"quorum": 1, **EXPIRES_IN["PT1H"], "unless_within_limits": False}}),
+         {"effect_class": "stage", "approval": {"quorum": 1, **IN["PT1H"], "unless_within_limits": False}}),
         ({}, {"effect_class": "commit-high", "approval": {"unless_within_limits": True}},
-         {"effect_class": "commit-high", "approval": {"quorum": 1, **EXPIRES_IN["PT1H"], "unless_within_limits": True}}),
+         {"effect_class": "commit-high", "approval": {"quorum": 1, **IN["PT1H"], "unless_within_limits": True}}),
         ({"approval": {"approvers": ["a", "b"], "quorum": 1, "expires": "P1D", "unless_within_limits": True}},
          {"approval": {"approvers": ["b"], "quorum": 2, "expires": "PT2H", "unless_within_limits": False}},
-         {"approval": {"approvers": ["b"], "quorum": 2, **EXPIRES_IN["PT2H"], "unless_within_limits": False}}),
+         {"approval": {"approvers": ["b"], "quorum": 2, **IN["PT2H"], "unless_within_limits": False}}),
         ({"approval": {"approvers": ["a"]}}, {"approval": {"approvers": ["b"]}},
-         {"approval": {"approvers": [], "quorum": 1, **EXPIRES_IN["PT1H"], "unless_within_limits": True}}),
+         {"approval": {"approvers": [], "quorum": 1, **IN["PT1H"], "unless_within_limits": True}}),
         ({"approval": {"quorum": 3}}, {"approval": {"expires": "PT5M"}},
-         {"approval": {"quorum": 3, **EXPIRES_IN["PT5M"], "unless_within_limits": True}}),
+         {"approval": {"quorum": 3, **IN["PT5M"], "unless_within_limits": True}}),
         ({"version": "1.0.0", "pattern": "lookup", "release": {"gate": "passed", "drift": "ok"}}, {},
          {"version": "1.0.0", "pattern": "lookup", "release": {"gate": "passed", "drift": "ok"}}),
     ],

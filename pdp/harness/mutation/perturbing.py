@@ -143,7 +143,8 @@ def _agents(body: Any) -> Iterator[Change]:
         chain = {"sub": f"agent:{depth}", **held} | ({} if chain is None else {"act": chain})
         yield way, chain
         for name in ("scopes", "clearances", "purposes", "limits", "entitlements"):
-            for value in ([], {}, None):
+            empty: tuple[Any, ...] = ([], {}, None)
+            for value in empty:
                 yield way, chain | {name: value}
             if name in chain:
                 yield way, {key: each for key, each in chain.items() if key != name}

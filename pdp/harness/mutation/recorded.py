@@ -70,9 +70,7 @@ def by_sort(recorded: Iterable[Recorded], near: Callable[[bytes, Sequence[str]],
                 codes = answer.decision.codes
                 sort = (not near(answer.body, codes), tool_of(orjson.loads(answer.body)), codes)
                 sorts.setdefault(sort, []).append(answer.body)
-    turns = [
-        (far, turn, body) for (far, *_), bodies in sorts.items() for turn, body in enumerate(bodies)
-    ]
+    turns = [(far, turn, body) for (far, *_), bodies in sorts.items() for turn, body in enumerate(bodies)]
     return [body for _, _, body in sorted(turns, key=lambda each: each[:2])]
 
 

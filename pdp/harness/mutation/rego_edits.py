@@ -315,4 +315,5 @@ def _whole(rule: Node) -> dict[str, Any]:
 
     head = rule["head"]["location"]
     text = b"default " + base64.b64decode(head["text"])
-    return rule["location"] | {"text": base64.b64encode(text).decode()}
+    whole: dict[str, Any] = rule["location"] | {"text": base64.b64encode(text).decode()}
+    return whole

@@ -12,7 +12,6 @@ from pdp.engine.data import merged_data
 from pdp.harness.engines import bundle_of
 from pdp.harness.mutation.data_mutants import data_mutants
 from pdp.harness.mutation.equivalents import by_id, check_known
-from pdp.harness.mutation.judgement import Judgement
 from pdp.harness.mutation.manifest_mutants import manifest_mutants
 from pdp.harness.mutation.mutant import Fate, RegoMutant
 from pdp.harness.mutation.other_trials import DataTrial, ManifestTrial
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from pdp.errors import Fault
     from pdp.harness.mutation.equivalents import Marked
+    from pdp.harness.mutation.judgement import Judgement
     from pdp.harness.mutation.mutant import DataMutant, ManifestMutant, Mutant
     from pdp.harness.mutation.recorded import Recorded
     from pdp.harness.suite import Suite
@@ -147,11 +147,15 @@ def _wanted(mutant: Mutant, *, baseline: bool, only: str | None, own: frozenset[
 _Work = "Callable[[], Iterable[Judgement]]"
 
 
+def _done(task: Callable[[], Iterable[Judgement]]) -> list[Judgement]:
+    return list(task())
+
+
 def _work(tasks: Sequence[Callable[[], Iterable[Judgement]]], take: Callable[[Iterable[Judgement]], None]) -> None:
     """Do tasks, some at a time, and take what they come to in this thread; what is not begun is left on an error."""
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-mutate")
     try:
-        pending: set[Future[list[Judgement]]] = {pool.submit(lambda task=task: list(task())) for task in tasks}
+        pending: set[Future[list[Judgement]]] = {pool.submit(_done, task) for task in tasks}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
@@ -223,8 +227,8 @@ class _Plan:
             some = [mutant for mutant in mutants if wanted(mutant)]
             if some:
                 found.append(([mutant.id for mutant in some], _weakening(group, some)))
-        for trial, _, changes in self._data:
-            found += [([mutant.id], _changing(trial, mutant)) for mutant in changes if wanted(mutant)]
+        for changing, _, changes in self._data:
+            found += [([mutant.id], _changing(changing, mutant)) for mutant in changes if wanted(mutant)]
         return found
 
     def search(self, survivor: Judgement) -> Callable[[], Iterable[Judgement]]:

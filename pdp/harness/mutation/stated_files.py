@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdp.documents import read_document
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pdp.documents import Document
     from pdp.errors import Place
     from pdp.harness.suite import Suite

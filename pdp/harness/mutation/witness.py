@@ -16,7 +16,7 @@ from pdp.harness.mutation.perturbing import at, changed, changes, pairs, togethe
 from pdp.harness.mutation.recorded import tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdp.decision import Decision
     from pdp.harness.mutation.vocabulary import Vocabulary
@@ -153,7 +153,12 @@ def _near(bodies: Sequence[bytes], words: Vocabulary, seed: int) -> Iterator[byt
             yield from _bytes(changed(base, *several))
     singles = [list(changes(base, words)) for base in bases]
     # Of each base in turn, so that none of them takes the whole search.
-    turns = ((base, own[turn]) for turn in range(max(map(len, singles), default=0)) for base, own in zip(bases, singles, strict=True) if turn < len(own))
+    turns = (
+        (base, own[turn])
+        for turn in range(max(map(len, singles), default=0))
+        for base, own in zip(bases, singles, strict=True)
+        if turn < len(own)
+    )
     for base, single in islice(turns, _SINGLES):
         yield from _bytes(changed(base, single))
     for base, own in zip(bases, singles, strict=True):
