@@ -71,11 +71,9 @@ def changed(body: Any, *applied: Change) -> Any:
 def at(body: Any, way: Way) -> Any:
     """Return what stands at `way`, or `GONE`."""
     for step in way:
-        if (isinstance(body, dict) and step in body) or (
-            isinstance(body, list) and isinstance(step, int) and step < len(body)
-        ):
+        try:
             body = body[step]
-        else:
+        except (KeyError, IndexError, TypeError):
             return GONE
     return body
 
@@ -104,7 +102,7 @@ def _values(current: Any, words: Vocabulary) -> Iterator[Any]:
 
 
 def _approvals(body: Any) -> Iterator[Change]:
-    """The approval that the request has: older, of another call, granted by others, by fewer, or without their roles."""
+    """The approval that the request has: older, of another call, granted by others or fewer, or without roles."""
     way: Way = ("context", "approval")
     approval = at(body, way)
     if not isinstance(approval, dict) or not isinstance(approval.get("grants"), list):

@@ -219,7 +219,7 @@ class _Walk:
         conditions = self._source.text[middle[0] : end[1]]
         yield from self._edit("quantifier swapped", (start[0], end[1]), f"{heading} {{ {conditions} }}")
 
-    def _parts(self, expression: Node, scope: Node) -> Iterator[Edit]:
+    def _parts(self, expression: Node, scope: Node) -> Iterator[Edit]:  # noqa: ARG002 - one form for all of them
         terms = expression["terms"]
         if is_some(expression):
             for symbol in terms["symbols"]:

@@ -53,9 +53,9 @@ class StatedFiles:
         )
         base: _Way = () if index is None else ("tools", index)
         rules: _Way = ("actions", action)
-        if self._governance is not None and not _has(value, (*base, way[0])):
-            if _has(self._governance.value, (*rules, way[0])):
-                return self._governance.place((*rules, *way))
+        stated_here = _has(value, (*base, way[0]))
+        if self._governance is not None and not stated_here and _has(self._governance.value, (*rules, way[0])):
+            return self._governance.place((*rules, *way))
         return self._manifest.place((*base, *way))
 
 

@@ -60,9 +60,9 @@ class Searched:
 
 def outcome(answer: bytes | None) -> Outcome:
     """Return what an expectation can name of an answer; None stands for an evaluation that failed."""
+    if answer is None:
+        return {"verdict": "DENY", "codes": [AnswerInvalidError.code], "obligations": []}
     try:
-        if answer is None:
-            raise AnswerInvalidError("the policy fails")
         return outcome_of(parse_decision(answer))
     except AnswerInvalidError as error:
         return {"verdict": "DENY", "codes": [error.code], "obligations": []}
