@@ -244,7 +244,7 @@ class _Walk:
         if name in _SETS and written in ("-", "&", "|", "+", "*", "/"):
             for other in _SETS[name]:
                 yield from self._edit("set operation swapped", span, other)
-        for term in terms[1:2] if name == _REASON else terms[1:]:
+        for term in terms[1:2] if name.endswith(_REASON) else terms[1:]:
             yield from self.term(term)
 
     def term(self, term: Node) -> Iterator[Edit]:
