@@ -125,7 +125,9 @@ def found(opa: Path, folder: Path, text: str) -> set[tuple[str, int, str, str]]:
                 ("rule dropped", 2, "", "false\n\t"),
                 ("condition dropped", 2, "every x in input.xs { x in input.ys }", "true"),
                 (
-                    "quantifier swapped", 2, "every x in input.xs { x in input.ys }",
+                    "quantifier swapped",
+                    2,
+                    "every x in input.xs { x in input.ys }",
                     "count([1 | some x in input.xs; x in input.ys]) > 0",
                 ),
                 ("condition dropped", 2, "x in input.ys", "true"),
@@ -138,7 +140,9 @@ def found(opa: Path, folder: Path, text: str) -> set[tuple[str, int, str, str]]:
             {
                 ("rule dropped", 2, "", "false\n\t"),
                 (
-                    "quantifier swapped", 2, "some x in input.xs\n\tx in input.ys",
+                    "quantifier swapped",
+                    2,
+                    "some x in input.xs\n\tx in input.ys",
                     "every x in input.xs { x in input.ys }",
                 ),
                 ("condition dropped", 3, "x in input.ys", "true"),
