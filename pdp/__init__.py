@@ -16,17 +16,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pdp.approval import Approval, ApprovalState, Grant
-    from pdp.approval_store import ApprovalStore, MemoryApprovals
-    from pdp.approvals import ApprovalRefusedError, Approvals, Refusal
+    from pdp.approvals.approval import Approval, ApprovalState, Grant
+    from pdp.approvals.approvals import ApprovalRefusedError, Approvals, Refusal
+    from pdp.approvals.store import ApprovalStore, MemoryApprovals
     from pdp.audit import AuditEvent, AuditLog, FileAudit, MemoryAudit
-    from pdp.call import Evaluation, ToolDeniedError, ToolFailedError
     from pdp.decision import Decision, Obligation, Reason, Verdict
     from pdp.engine.embedded import EmbeddedEngine
     from pdp.engine.protocol import Engine
     from pdp.engine.sidecar import SidecarEngine
     from pdp.errors import PdpError
-    from pdp.obligation import Delivery, ObligationError, ObligationHandler
+    from pdp.flow.call import Evaluation, ToolDeniedError, ToolFailedError
+    from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
     from pdp.pep import Pep
     from pdp.proposal import Outcome, Proposal
     from pdp.request import Request
@@ -35,36 +35,36 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Approval": "pdp.approval",
-    "ApprovalRefusedError": "pdp.approvals",
-    "ApprovalState": "pdp.approval",
-    "ApprovalStore": "pdp.approval_store",
-    "Approvals": "pdp.approvals",
+    "Approval": "pdp.approvals.approval",
+    "ApprovalRefusedError": "pdp.approvals.approvals",
+    "ApprovalState": "pdp.approvals.approval",
+    "ApprovalStore": "pdp.approvals.store",
+    "Approvals": "pdp.approvals.approvals",
     "AuditEvent": "pdp.audit",
     "AuditLog": "pdp.audit",
     "Decision": "pdp.decision",
-    "Delivery": "pdp.obligation",
+    "Delivery": "pdp.obligations.obligation",
     "EmbeddedEngine": "pdp.engine.embedded",
     "Engine": "pdp.engine.protocol",
-    "Evaluation": "pdp.call",
+    "Evaluation": "pdp.flow.call",
     "FileAudit": "pdp.audit",
-    "Grant": "pdp.approval",
-    "MemoryApprovals": "pdp.approval_store",
+    "Grant": "pdp.approvals.approval",
+    "MemoryApprovals": "pdp.approvals.store",
     "MemoryAudit": "pdp.audit",
     "Obligation": "pdp.decision",
-    "ObligationError": "pdp.obligation",
-    "ObligationHandler": "pdp.obligation",
+    "ObligationError": "pdp.obligations.obligation",
+    "ObligationHandler": "pdp.obligations.obligation",
     "Outcome": "pdp.proposal",
     "PdpError": "pdp.errors",
     "Pep": "pdp.pep",
     "Proposal": "pdp.proposal",
     "Reason": "pdp.decision",
-    "Refusal": "pdp.approvals",
+    "Refusal": "pdp.approvals.approvals",
     "Request": "pdp.request",
     "Session": "pdp.session",
     "SidecarEngine": "pdp.engine.sidecar",
-    "ToolDeniedError": "pdp.call",
-    "ToolFailedError": "pdp.call",
+    "ToolDeniedError": "pdp.flow.call",
+    "ToolFailedError": "pdp.flow.call",
     "Verdict": "pdp.decision",
 }
 

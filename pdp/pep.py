@@ -15,33 +15,33 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pdp.approving import open_approval, use_approval
 from pdp.audit import MemoryAudit
-from pdp.binding import check_signature
-from pdp.call import Call, Evaluation
 from pdp.contract.compiled import CompiledManifest
 from pdp.decision import Verdict, denied
-from pdp.drive import ToolRun, adrive, drive
 from pdp.errors import AuditError, UsageError
-from pdp.execution import cut_short, unavailable
-from pdp.fulfilment import transformed
-from pdp.guard import guard, session_in_use
-from pdp.obligation import ObligationError
-from pdp.obligations import Obligations
-from pdp.preparing import prepare
-from pdp.recording import log_decision, record_dispatch, record_result
-from pdp.release import NewestRelease
+from pdp.execution.running import cut_short, unavailable
+from pdp.flow.approving import open_approval, use_approval
+from pdp.flow.binding import check_signature
+from pdp.flow.call import Call, Evaluation
+from pdp.flow.drive import ToolRun, adrive, drive
+from pdp.flow.guard import guard, session_in_use
+from pdp.flow.preparing import prepare
+from pdp.flow.recording import log_decision, record_dispatch, record_result
+from pdp.flow.release import NewestRelease
+from pdp.obligations.fulfilment import transformed
+from pdp.obligations.obligation import ObligationError
+from pdp.obligations.obligations import Obligations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from pdp.approvals import Approvals
+    from pdp.approvals.approvals import Approvals
     from pdp.audit import AuditLog
-    from pdp.drive import Flow
     from pdp.engine.protocol import Engine
+    from pdp.flow.drive import Flow
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.obligation import ObligationHandler
+    from pdp.obligations.obligation import ObligationHandler
     from pdp.session import Session
 
 _log = logging.getLogger("pdp.pep")

@@ -23,7 +23,7 @@ from pdp import (
     Pep,
     Refusal,
 )
-from pdp.approval import Person
+from pdp.approvals.approval import Person
 from pdp.audit import AuditEvent, verify_chain
 from pdp.canonical import canonical
 from pdp.errors import AuditError, UsageError
@@ -473,7 +473,7 @@ def test_a_store_that_fails_leaves_the_outcome_unknown_in_the_record() -> None:
 
 
 def test_a_store_in_memory_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdp.approval_store.KEPT", 2)
+    monkeypatch.setattr("pdp.approvals.store.KEPT", 2)
     approvals = Approvals()
     kept = [opened(approvals, body(purpose=purpose)) for purpose in ("a", "b", "c")]
 

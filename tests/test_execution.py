@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pdp.execution import Execution, arun, run
+from pdp.execution.running import Execution, arun, run
 from pdp.proposal import Failure, FailureCode
 
 _who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pdp.call import Evaluation
+    from pdp.flow.call import Evaluation
 
 
 def decide(

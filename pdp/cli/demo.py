@@ -25,8 +25,8 @@ from pdp.pep import Pep
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.call import Evaluation
     from pdp.engine.protocol import Engine
+    from pdp.flow.call import Evaluation
 
 _ONE_LINE: Final = 100
 """From this width on, in columns, each proposal stands on one line."""

@@ -12,7 +12,7 @@ from pdp.canonical import canonical
 from pdp.cli.output import printable
 
 if TYPE_CHECKING:
-    from pdp.call import Evaluation
+    from pdp.flow.call import Evaluation
 
 STYLES: Final = {"ALLOW": "bold green", "STEP_UP": "bold yellow", "DENY": "bold red", "REJECTED": "bold red"}
 

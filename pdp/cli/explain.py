@@ -26,10 +26,10 @@ from pdp.rego.modules import Module, baseline_policies_path, collect
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdp.call import Evaluation
     from pdp.decision import Findings
     from pdp.engine.bundle_file import Bundle
     from pdp.engine.protocol import Engine
+    from pdp.flow.call import Evaluation
     from pdp.manifest.effective import EffectiveManifest
     from pdp.rego.trace import Condition, RuleRun
 

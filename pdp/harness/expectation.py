@@ -15,9 +15,9 @@ from pdp.proposal import Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pdp.approval import Approval
-    from pdp.call import Evaluation
+    from pdp.approvals.approval import Approval
     from pdp.decision import Decision
+    from pdp.flow.call import Evaluation
     from pdp.harness.scenario import Expect
 
 

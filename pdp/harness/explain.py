@@ -16,8 +16,8 @@ from pdp.rego.trace import RuleRun, trace
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdp.call import Evaluation
     from pdp.decision import Findings
+    from pdp.flow.call import Evaluation
     from pdp.manifest.models import Tool
     from pdp.rego.modules import Module
     from pdp.rego.rules import RuleSite

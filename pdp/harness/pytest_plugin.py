@@ -18,8 +18,8 @@ from pdp.harness.report_text import failure_text, one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pdp.call import Evaluation
     from pdp.engine.protocol import Engine
+    from pdp.flow.call import Evaluation
     from pdp.harness.diagnosis import Diagnoses
     from pdp.harness.opa_server import OpaServer
     from pdp.harness.running import Runner
@@ -173,7 +173,7 @@ def _pdp_pep(pdp_engine: Engine, _pdp_suite: Suite) -> Pep:
 @pytest.fixture
 def pep(_pdp_pep: Pep) -> Pep:
     """An enforcement point for one test: no tools, and approvals and an audit stream of its own, in memory."""
-    from pdp.approvals import Approvals  # noqa: PLC0415
+    from pdp.approvals.approvals import Approvals  # noqa: PLC0415
     from pdp.audit import MemoryAudit  # noqa: PLC0415
 
     return _pdp_pep.with_changes(tools={}, audit=MemoryAudit(), approvals=Approvals())

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.call import Evaluation
     from pdp.decision import Decision
     from pdp.errors import Place
+    from pdp.flow.call import Evaluation
     from pdp.harness.suite import Suite
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.approvals import ApprovalRefusedError, Approvals
+from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.audit import MemoryAudit
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.decision import Decision, Findings, Verdict, denied
@@ -23,7 +23,7 @@ from pdp.request import bounded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pdp.approval import Approval
+    from pdp.approvals.approval import Approval
     from pdp.harness.scenario import Scenario, Step
     from pdp.harness.suite import Suite
     from pdp.manifest.effective import EffectiveManifest

@@ -20,8 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from pdp.approval import ApprovalState
-from pdp.approvals import Refusal
+from pdp.approvals.approval import ApprovalState
+from pdp.approvals.approvals import Refusal
 from pdp.decision import Verdict
 from pdp.documents import FieldError, nearest, shown_name
 from pdp.proposal import FailureCode, RejectionCode, Status, Trace

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pdp.call import Evaluation
     from pdp.engine.protocol import Engine
+    from pdp.flow.call import Evaluation
     from pdp.harness.mutation.mutant import ManifestMutant
     from pdp.harness.mutation.recorded import Recorded
     from pdp.manifest.models import Tool

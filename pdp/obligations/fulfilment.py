@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.canonical import canonical, check_json
-from pdp.obligation import ObligationError, ObligationHandler
+from pdp.obligations.obligation import ObligationError, ObligationHandler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pdp.decision import Obligation
-    from pdp.obligation import Delivery
+    from pdp.obligations.obligation import Delivery
     from pdp.proposal import Proposal
 
 REDACTED: Final = "[redacted]"

@@ -11,15 +11,15 @@ from pdp.audit import recordable
 from pdp.contract.checks import Checked
 from pdp.decision import Verdict
 from pdp.errors import PdpError
-from pdp.obligations import NO_DUTIES
+from pdp.obligations.obligations import NO_DUTIES
 from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 
 if TYPE_CHECKING:
-    from pdp.approval import Approval
+    from pdp.approvals.approval import Approval
     from pdp.decision import Decision, Obligation, Reason
-    from pdp.execution import Execution
+    from pdp.execution.running import Execution
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.obligation import Delivery
+    from pdp.obligations.obligation import Delivery
     from pdp.proposal import Proposal
     from pdp.session import Session
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pdp.execution import arun, run
+from pdp.execution.running import arun, run
 
 if TYPE_CHECKING:
     from pdp.engine.protocol import Engine

@@ -11,12 +11,12 @@ from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.clock import to_milliseconds
 from pdp.decision import denied
 from pdp.errors import AuditError
-from pdp.execution import unrecorded
+from pdp.execution.running import unrecorded
 from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
     from pdp.audit import AuditEvent, AuditLog
-    from pdp.call import Call
+    from pdp.flow.call import Call
 
 _log = logging.getLogger("pdp.pep")
 

@@ -14,8 +14,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pdp.approval import Approval, ApprovalState, Grant, Person, check_time
-from pdp.approval_store import MemoryApprovals
+from pdp.approvals.approval import Approval, ApprovalState, Grant, Person, check_time
+from pdp.approvals.store import MemoryApprovals
 from pdp.audit import MemoryAudit, recordable
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.clock import to_milliseconds, to_seconds
@@ -24,7 +24,7 @@ from pdp.errors import PdpError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pdp.approval_store import ApprovalStore
+    from pdp.approvals.store import ApprovalStore
     from pdp.audit import AuditEvent, AuditLog
     from pdp.manifest.models import Tool
 

@@ -7,16 +7,16 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pdp.binding import bound_arguments
-from pdp.call import ToolDeniedError, ToolFailedError
-from pdp.execution import is_asynchronous
+from pdp.execution.running import is_asynchronous
+from pdp.flow.binding import bound_arguments
+from pdp.flow.call import ToolDeniedError, ToolFailedError
 from pdp.session import Session
 
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Callable, Iterator
 
-    from pdp.call import Evaluation
+    from pdp.flow.call import Evaluation
 
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
 

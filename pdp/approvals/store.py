@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pdp.approval import ApprovalState
+from pdp.approvals.approval import ApprovalState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.approval import Approval
+    from pdp.approvals.approval import Approval
 
 KEPT: Final = 100_000
 """How many approvals a store in memory keeps. One that is forgotten lets nothing through."""

@@ -6,14 +6,14 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.approvals import ApprovalRefusedError
+from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.decision import denied
 from pdp.errors import AuditError
 
 if TYPE_CHECKING:
-    from pdp.approvals import Approvals
-    from pdp.call import Call
+    from pdp.approvals.approvals import Approvals
+    from pdp.flow.call import Call
 
 _log = logging.getLogger("pdp.pep")
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pdp.approving import find_approval
 from pdp.canonical import JsonValueError, canonical
 from pdp.contract.checks import check
 from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError
+from pdp.flow.approving import find_approval
 from pdp.manifest.expressions import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
 from pdp.request import bounded
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from pdp.approvals import Approvals
-    from pdp.call import Call
+    from pdp.approvals.approvals import Approvals
     from pdp.contract.compiled import CompiledManifest
+    from pdp.flow.call import Call
 
 
 def prepare(

@@ -1,0 +1,1 @@
+"""Running a tool that may run, and what can come of it."""

@@ -1,0 +1,1 @@
+"""The stages of the flow that `pdp.pep` puts together."""
