@@ -46,6 +46,7 @@ deny contains reason.new(rego.metadata.rule(), {"agents": _agents}) if {
 # description: The tool's version has not passed its release gate, or it has drifted since.
 # custom:
 #   code: manifest.not_released
+#   unreached: Loading refuses such an entry; the rule is there for manifests that something else wrote into the bundle's data.
 deny contains reason.new(rego.metadata.rule(), {"tool": input.action.properties.tool}) if {
 	_ = manifest.entry.release
 	not _released

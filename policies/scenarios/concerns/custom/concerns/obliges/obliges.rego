@@ -10,4 +10,5 @@ package custom.concerns.obliges
 # description: What the request says.
 # custom:
 #   code: obliges.said
+#   unreached: It passes on what the request says, under that obligation's own id.
 obligations contains item if some item in input.context.obliges
