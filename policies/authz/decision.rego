@@ -8,6 +8,7 @@ package authz
 import data.authz.lib.approval
 import data.authz.lib.reason
 import data.authz.lib.shape
+import data.authz.planning
 
 # METADATA
 # title: Decision
@@ -32,6 +33,27 @@ findings := {
 	"allow": _allow,
 	"obligations": _fulfillables,
 }
+
+# METADATA
+# title: Plan
+# description: |
+#   Whether a whole plan is acceptable, `{"steps": [{"tool": ...}, ...], "context": {"purpose": ...}}`, in the form of a
+#   decision. It is always defined, and lets no call run: each is decided by itself.
+# entrypoint: true
+plan := {
+	"verdict": _plan_verdict,
+	"reasons": _plan_reasons,
+	"obligations": set(),
+	"bundle": _bundle,
+}
+
+_plan_verdict := "ALLOW" if count(planning.deny) == 0
+
+else := "DENY"
+
+_plan_reasons := planning.allow if _plan_verdict == "ALLOW"
+
+else := planning.deny
 
 default _verdict := "DENY"
 
