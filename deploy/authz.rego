@@ -14,7 +14,7 @@ allow if {
 
 allow if {
 	input.method == "POST"
-	input.path == ["v1", "data", "authz", "decision"]
+	input.path in [["v1", "data", "authz", "decision"], ["v1", "data", "authz", "plan"]]
 	_token != ""
 	input.identity == _token
 }

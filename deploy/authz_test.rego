@@ -9,6 +9,10 @@ _decide := {"method": "POST", "path": ["v1", "data", "authz", "decision"]}
 _cases := {
 	"health": {"input": {"method": "GET", "path": ["health"]}, "runtime": _env("t"), "allow": true},
 	"a decision with the token": {"input": object.union(_decide, {"identity": "t"}), "runtime": _env("t"), "allow": true},
+	"a plan with the token": {
+		"input": {"method": "POST", "path": ["v1", "data", "authz", "plan"], "identity": "t"},
+		"runtime": _env("t"), "allow": true,
+	},
 	"with another": {"input": object.union(_decide, {"identity": "u"}), "runtime": _env("t"), "allow": false},
 	"with none": {"input": _decide, "runtime": _env("t"), "allow": false},
 	"an empty token is none": {

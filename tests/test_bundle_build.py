@@ -473,7 +473,8 @@ def test_a_builtin_that_is_not_in_the_module_is_found_before_the_bundle_is_used(
     """Capabilities that admit more than WebAssembly has."""
     current = subprocess.run([opa, "capabilities", "--current"], capture_output=True, check=True).stdout
     written(tiny, {"capabilities.json": current.decode()})
-    written(tiny, {"authz/decision.rego": "package authz\n\ndecision := sprintf(`%d`, [input.x])\n\nfindings := 1\n"})
+    policy = "package authz\n\ndecision := sprintf(`%d`, [input.x])\n\nfindings := 1\n\nplan := 1\n"
+    written(tiny, {"authz/decision.rego": policy})
 
     with pytest.raises(Exception, match="builtins that are not in it: sprintf"):
         build(opa, tiny)

@@ -17,8 +17,8 @@ from opapywasm import OpaWasmPolicy
 
 from pdp.canonical import MAX_NUMBER, canonical
 from pdp.engine.pool import MAX_INSTANCES, InstancePool
-from pdp.engine.wasm import PAGE, WasmInstance
-from pdp.engine.wasm_module import WasmModule
+from pdp.engine.wasm import WasmInstance
+from pdp.engine.wasm_module import PAGE, WasmModule
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
 from tests.probe_policy import DATA, PARTS, body, by_hand, compile_probes, decision, parsed
 
@@ -69,6 +69,14 @@ def until(condition: Callable[[], bool]) -> bool:
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     return condition()
+
+
+def test_a_policy_with_more_static_data_than_its_first_memory_starts() -> None:
+    # OPA imports two pages and fills as many as the policy's texts need.
+    far = PAGE * 5
+    large = WasmModule(by_hand(large=f'(data (i32.const {PAGE}) "{"x" * (far - PAGE)}")'))
+
+    assert make_instance(large).evaluate(0, b"{}", TICKS) == b'[{"result":1}]'
 
 
 # The same answers as another binding
@@ -619,7 +627,7 @@ UNLOADABLE = "policy and data cannot be loaded: "
             id="names outside",
         ),
         pytest.param(
-            {"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const 65535))'},
+            {"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const 196607))'},
             UNLOADABLE + "the policy put 2 bytes of data outside its memory",
             id="data outside",
         ),
@@ -665,13 +673,13 @@ NO_TEXT = "the policy's answer is not a text in its memory"
         pytest.param(
             {"opa_eval": EVAL.format("(i32.store8 (i32.const 0) (i32.const 65)) (i32.const 0)")}, NO_TEXT, id="null"
         ),
-        pytest.param({"opa_eval": EVAL.format("(i32.const 65536)")}, NO_TEXT, id="just outside"),
+        pytest.param({"opa_eval": EVAL.format("(i32.const 196608)")}, NO_TEXT, id="just outside"),
         pytest.param({"opa_eval": EVAL.format("(i32.const -8)")}, NO_TEXT, id="far outside"),
         pytest.param({"opa_eval": EVAL.format("(i32.const 50000)")}, NO_TEXT, id="empty"),
         pytest.param(
             {
                 "opa_eval": EVAL.format(
-                    "(memory.fill (i32.const 60000) (i32.const 65) (i32.const 5536)) (i32.const 60000)"
+                    "(memory.fill (i32.const 190000) (i32.const 65) (i32.const 6608)) (i32.const 190000)"
                 )
             },
             NO_TEXT,
@@ -746,7 +754,7 @@ def test_a_policy_that_does_not_grow_its_memory_for_the_input_is_an_error() -> N
     pool = InstancePool(by_hand(), b"{}", deadline=0.2, memory_limit=4 * MEBIBYTE)
 
     with pytest.raises(AnswerInvalidError) as caught:
-        pool.evaluate(0, b"x" * 100_000)
+        pool.evaluate(0, b"x" * 200_000)
 
     assert caught.value.message == "the policy did not grow its memory"
     pool.close()

@@ -12,7 +12,7 @@ from pdp.canonical import MAX_NUMBER, JsonValueError, parse_json
 from pdp.engine.bundle_file import pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.embedded import EmbeddedEngine
-from pdp.engine.protocol import DECISION, FINDINGS
+from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.errors import FileFaultsError, UsageError
 from pdp.rego.modules import baseline_folder, collect, write_modules
 from pdp.rego.opa_tool import OpaTool
@@ -87,7 +87,7 @@ def compile_bundle(
         faults = check_conventions({path: module for path, module in modules.items() if module.custom}, trees, opa)
         if faults:
             raise FileFaultsError(faults)
-        wasm = tool.compile([DECISION, FINDINGS])
+        wasm = tool.compile([DECISION, FINDINGS, PLAN])
     try:
         packed = pack_bundle(
             release=release,

@@ -11,7 +11,7 @@ import orjson
 from pdp.canonical import MAX_BYTES, canonical
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
-from pdp.engine.protocol import DECISION, FINDINGS, Engine
+from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, RequestRefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ class EmbeddedEngine(Engine):
                 f"the bundle's policy has no entrypoint {DECISION}", hint="build it with `pdp bundle build`"
             )
         self._decision = self._pool.entrypoints[DECISION]
-        self._findings = self._pool.entrypoints.get(FINDINGS)
 
     @classmethod
     def baseline(cls, *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None) -> Self:
@@ -105,9 +104,17 @@ class EmbeddedEngine(Engine):
 
     def evaluate_findings(self, body: bytes) -> bytes:
         """Evaluate `authz/findings`, as `Engine.evaluate_findings` does; errors as of `evaluate`."""
-        if self._findings is None:
-            raise EngineError(f"the bundle has no entrypoint {FINDINGS}", hint="build it again: pdp bundle build")
-        return self._answer(self._findings, FINDINGS, body)
+        return self._answer(self._entrypoint(FINDINGS), FINDINGS, body)
+
+    def evaluate_plan(self, body: bytes) -> bytes:
+        """Evaluate `authz/plan`, as `Engine.evaluate_plan` does; errors as of `evaluate`."""
+        return self._answer(self._entrypoint(PLAN), PLAN, body)
+
+    def _entrypoint(self, name: str) -> int:
+        number = self._pool.entrypoints.get(name)
+        if number is None:
+            raise EngineError(f"the bundle has no entrypoint {name}", hint="build it again: pdp bundle build")
+        return number
 
     def _answer(self, entrypoint: int, name: str, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:

@@ -28,6 +28,9 @@ DECISION: Final = "authz/decision"
 FINDINGS: Final = "authz/findings"
 """The document with everything that fired, whichever verdict won."""
 
+PLAN: Final = "authz/plan"
+"""The document that decides whether a whole plan is acceptable, in the form of a decision."""
+
 
 class Engine(ABC):
     """A policy decision point. Safe to share between threads and tasks; close it when done.
@@ -59,6 +62,18 @@ class Engine(ABC):
             EngineError, BundleError: as of `evaluate`; also when this engine or its bundle cannot tell.
         """
         raise EngineError(f"the engine {self.name} does not tell what fired")
+
+    def evaluate_plan(self, body: bytes) -> bytes:  # noqa: ARG002 - what an engine does that has no planning rules
+        """Evaluate `authz/plan` for the plan `body`, canonical, and return the document as JSON.
+
+        Raises:
+            EngineError, BundleError: as of `evaluate`; also when this engine or its bundle knows nothing of plans.
+        """
+        raise EngineError(f"the engine {self.name} decides no plans")
+
+    async def aevaluate_plan(self, body: bytes) -> bytes:
+        """Do as `evaluate_plan`, without blocking the event loop for longer than an evaluation takes."""
+        return self.evaluate_plan(body)
 
     def close(self) -> None:  # noqa: B027 - an engine that holds nothing has nothing to do
         """Release what the engine holds. Deciding afterwards is a DENY."""
@@ -106,6 +121,23 @@ class Engine(ABC):
         """Decide one request given as canonical bytes, asynchronously."""
         try:
             return parse_decision(await self.aevaluate(body))
+        except (EngineError, BundleError) as error:
+            return denied(error.code, error.message)
+
+    def decide_plan(self, body: bytes) -> Decision:
+        """Decide whether a plan is acceptable, given as canonical bytes: `{steps: [{tool}], context: {purpose}}`.
+
+        ALLOW or DENY; it lets no call run. Each call is decided by itself.
+        """
+        try:
+            return parse_decision(self.evaluate_plan(body))
+        except (EngineError, BundleError) as error:
+            return denied(error.code, error.message)
+
+    async def adecide_plan(self, body: bytes) -> Decision:
+        """Do as `decide_plan`, asynchronously."""
+        try:
+            return parse_decision(await self.aevaluate_plan(body))
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
 

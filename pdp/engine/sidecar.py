@@ -21,7 +21,7 @@ from pdp.canonical import MAX_BYTES, JsonValueError, canonical
 from pdp.engine.address import parse_address
 from pdp.engine.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.connections import CONNECT_TIMEOUT, CONNECTIONS, Connections
-from pdp.engine.protocol import DECISION, FINDINGS, Engine
+from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class SidecarEngine(Engine):
                 f"POST /v1/data/{document}{_QUERY} HTTP/1.1\r\nHost: {address.authority}\r\n"
                 f"Accept-Encoding: identity\r\n{authorization}Content-Type: application/json\r\nContent-Length: "
             ).encode()
-            for document in (DECISION, FINDINGS)
+            for document in (DECISION, FINDINGS, PLAN)
         }
         self._connections = Connections(address, connect_timeout=connect_timeout, limit=connections, ca_file=ca_file)
         self._circuit = Circuit(failures=failures, pause=pause)
@@ -112,6 +112,10 @@ class SidecarEngine(Engine):
         """Evaluate `authz/findings`, as `Engine.evaluate_findings` does; errors as of `evaluate`."""
         return self._answer(FINDINGS, body)
 
+    def evaluate_plan(self, body: bytes) -> bytes:
+        """Evaluate `authz/plan`, as `Engine.evaluate_plan` does; errors as of `evaluate`."""
+        return self._answer(PLAN, body)
+
     def _answer(self, document: str, body: bytes) -> bytes:
         request = self._request(document, body)
         try:
@@ -123,13 +127,20 @@ class SidecarEngine(Engine):
 
     async def aevaluate(self, body: bytes) -> bytes:
         """Do as `evaluate`, without blocking the event loop."""
-        request = self._request(DECISION, body)
+        return await self._aanswer(DECISION, body)
+
+    async def aevaluate_plan(self, body: bytes) -> bytes:
+        """Do as `evaluate_plan`, without blocking the event loop."""
+        return await self._aanswer(PLAN, body)
+
+    async def _aanswer(self, document: str, body: bytes) -> bytes:
+        request = self._request(document, body)
         try:
             response = await self._connections.aexchange(request, self._timeout)
         except EngineError as error:
             self._note(error)
             raise
-        return self._document(DECISION, response)
+        return self._document(document, response)
 
     async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
         """Decide many requests, some at a time; the decisions stand in the requests' order.

@@ -20,14 +20,11 @@ import wasmtime
 from wasmtime import _ffi as ffi
 
 from pdp.canonical import JsonValueError, parse_json
-from pdp.engine.wasm_module import REBUILD, TICK, error_text, making
+from pdp.engine.wasm_module import PAGE, REBUILD, TICK, error_text, making
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
 
 if TYPE_CHECKING:
     from pdp.engine.wasm_module import WasmModule
-
-PAGE: Final = 65536
-"""The unit in which a module's memory grows, in bytes."""
 
 LOAD_MEMORY: Final = 1 << 30
 """Most memory that a policy and its data may occupy before the first evaluation, in bytes."""
@@ -175,7 +172,8 @@ class WasmInstance:
         for extern, imported in zip(externs, module.imports, strict=True):
             kind = imported.type
             if isinstance(kind, wasmtime.MemoryType):
-                memory = wasmtime.Memory(self._store, wasmtime.MemoryType(wasmtime.Limits(kind.limits.min, None)))
+                pages = max(kind.limits.min, module.pages)
+                memory = wasmtime.Memory(self._store, wasmtime.MemoryType(wasmtime.Limits(pages, None)))
                 self._memory = memory._memory  # noqa: SLF001 - not public in wasmtime
                 self._memory_at = ctypes.addressof(self._memory)
                 extern.kind, extern.of.memory = ffi.WASMTIME_EXTERN_MEMORY, self._memory

@@ -17,6 +17,9 @@ from pdp.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+PAGE: Final = 65536
+"""The unit in which a module's memory grows, in bytes."""
+
 TICK: Final = 0.01
 """The unit in which evaluations are timed, in seconds: whoever evaluates calls `WasmModule.tick` this often."""
 
@@ -56,6 +59,9 @@ class WasmModule:
 
     Raises:
         BundleError: not WebAssembly, or not a policy that this binding can call.
+
+    Attributes:
+        pages: how large its memory has to be before it starts, in units of `PAGE`.
     """
 
     def __init__(self, wasm: bytes) -> None:
@@ -66,6 +72,9 @@ class WasmModule:
         except wasmtime.WasmtimeError as error:
             raise BundleError(f"the policy is not WebAssembly: {error_text(error)}", hint=REBUILD) from error
         self.imports = self.compiled.imports
+        # OPA imports a memory of two pages, however much static data it puts there, so that a larger policy would not
+        # start. That data begins within the first two pages and is part of the file.
+        self.pages = len(wasm) // PAGE + 3
         if [imported.name for imported in self.imports].count("memory") != 1:
             raise BundleError("the policy does not import its memory as OPA's policies do", hint=REBUILD)
         for imported in self.imports:

@@ -21,3 +21,7 @@ _denied := {reason | some concern; some reason in data.authz.concerns[concern].d
 # METADATA
 # entrypoint: true
 findings := {"deny": _denied, "step_up": set(), "allow": set(), "obligations": set()}
+
+# METADATA
+# entrypoint: true
+plan := {"verdict": "ALLOW", "reasons": set(), "obligations": set(), "bundle": null}
