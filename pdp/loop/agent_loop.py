@@ -1,0 +1,244 @@
+"""The loop itself: ask the model, decide and run what it proposes, show it what came, until it has finished.
+
+Every call goes through the enforcement point; the loop adds nothing to what may run. The flow stands once, as a
+generator, for those who wait and for those who do not.
+
+Source: tool layer document (tool call loop, `MaxToolIterations`, several calls of one response run together and their
+results are appended before the model is asked again, specialized loop in two phases).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from pdp.decision import new_id
+from pdp.errors import PdpError, UsageError
+from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn, proposal_of, tool_message
+from pdp.loop.output import Output, OutputInvalidError, OutputSchema
+from pdp.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from pdp.flow.call import Evaluation
+    from pdp.loop.messages import Model
+    from pdp.pep import Pep
+
+_log = logging.getLogger("pdp.loop")
+
+MAX_TOOL_ITERATIONS: Final = 20
+"""How often a model may come back with calls, unless stated."""
+
+_TOGETHER: Final = 16
+
+
+class ToolIterationsExceededError(PdpError):
+    """A model proposed calls more often than it may. `messages` is what was said until then."""
+
+    code: ClassVar[str] = "loop.iterations_exceeded"
+
+    def __init__(self, limit: int, messages: tuple[Message, ...]) -> None:
+        super().__init__(f"the model proposed tool calls more than {limit} times in a row")
+        self.messages = messages
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A loop's end: the model's last text, all messages, and every call's evaluation in the order of the proposals."""
+
+    text: str
+    messages: tuple[Message, ...]
+    evaluations: tuple[Evaluation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    calls: tuple[ToolCall, ...]
+    sessions: tuple[Session, ...]
+
+
+_Step = ModelRequest | _Calls
+_Done = TypeVar("_Done")
+
+
+class AgentLoop:
+    """Lets a model use the tools of an enforcement point until it answers in words.
+
+    Args:
+        pep: who decides and runs the calls.
+        model: a function from `ModelRequest` to `Turn`; a coroutine function for `arun`.
+        session: whose calls these are. Without a run id it gets one. A call for which it states no idempotency key gets
+            one of its place in the run, so that the run repeated does nothing twice.
+        tools: what the model may propose, asked before each turn, as `{name, description, parameters}`; without it,
+            nothing.
+        system_prompt: the first message, if any.
+        max_tool_iterations: how often the model may come back with calls.
+        on_tool_result: told of each call and its evaluation, in the order of the proposals. What it raises is logged.
+
+    Raises:
+        UsageError: `max_tool_iterations` below 1, or a session that is none.
+    """
+
+    def __init__(
+        self,
+        pep: Pep,
+        model: Model,
+        session: Any,
+        *,
+        tools: Callable[[], Iterable[dict[str, Any]]] | None = None,
+        system_prompt: str | None = None,
+        max_tool_iterations: int = MAX_TOOL_ITERATIONS,
+        on_tool_result: Callable[[ToolCall, Evaluation], object] | None = None,
+    ) -> None:
+        if max_tool_iterations < 1:
+            raise UsageError(f"max_tool_iterations: {max_tool_iterations} is out of range", hint="at least 1")
+        read = Session.read(session)
+        self._session = read if read.run_id is not None else read.model_copy(update={"run_id": new_id()})
+        self._pep = pep
+        self._model = model
+        self._tools = tools
+        self._system_prompt = system_prompt
+        self._limit = max_tool_iterations
+        self._on_tool_result = on_tool_result
+
+    def run(self, prompt: str) -> Finished:
+        """Run the loop, waiting for each step. Calls of one turn run in threads, together.
+
+        Raises:
+            ToolIterationsExceededError: the model does not come to an end.
+        """
+        return self._drive(self._flow(prompt))
+
+    async def arun(self, prompt: str) -> Finished:
+        """Do as `run`, asynchronously. Calls of one turn run together."""
+        return await self._adrive(self._flow(prompt))
+
+    def run_with_output(self, prompt: str, schema: dict[str, Any], *, attempts: int = 3) -> Output:
+        """Run the loop, and have the model answer once more, without tools, as JSON of a schema.
+
+        Args:
+            prompt: what it is asked.
+            schema: the JSON Schema (draft 2020-12) of the answer.
+            attempts: how often it may try; what is wrong with an answer is told to it.
+
+        Raises:
+            ToolIterationsExceededError: as of `run`.
+            OutputInvalidError: no answer keeps to the schema.
+            UsageError: the schema is none, or `attempts` below 1.
+        """
+        return self._drive(self._output_flow(prompt, OutputSchema(schema), attempts))
+
+    async def arun_with_output(self, prompt: str, schema: dict[str, Any], *, attempts: int = 3) -> Output:
+        """Do as `run_with_output`, asynchronously."""
+        return await self._adrive(self._output_flow(prompt, OutputSchema(schema), attempts))
+
+    def _flow(self, prompt: str) -> Generator[_Step, Any, Finished]:
+        messages = [Message(Role.SYSTEM, self._system_prompt)] if self._system_prompt is not None else []
+        messages.append(Message(Role.USER, prompt))
+        evaluations: list[Evaluation] = []
+        for turn_number in range(1, self._limit + 2):
+            tools = tuple(self._tools()) if self._tools is not None else ()
+            turn: Turn = yield ModelRequest(tuple(messages), tools)
+            messages.append(Message(Role.ASSISTANT, turn.text, calls=turn.calls))
+            if not turn.calls:
+                return Finished(turn.text, tuple(messages), tuple(evaluations))
+            if turn_number > self._limit:
+                break
+            came: list[Evaluation] = yield _Calls(turn.calls, self._sessions(turn_number, turn.calls))
+            for call, evaluation in zip(turn.calls, came, strict=True):
+                messages.append(tool_message(call, evaluation))
+                evaluations.append(evaluation)
+                self._tell(call, evaluation)
+        raise ToolIterationsExceededError(self._limit, tuple(messages))
+
+    def _output_flow(self, prompt: str, schema: OutputSchema, attempts: int) -> Generator[_Step, Any, Output]:
+        if attempts < 1:
+            raise UsageError(f"attempts: {attempts} is out of range", hint="at least 1")
+        finished = yield from self._flow(prompt)
+        messages, faults = list(finished.messages), ""
+        for _ in range(attempts):
+            turn: Turn = yield ModelRequest(tuple(messages), schema=schema.document)
+            messages.append(Message(Role.ASSISTANT, turn.text, calls=turn.calls))
+            # Its tools are gone: a call now is no answer, and is not run.
+            value, faults = (None, "no tools are to be called any more") if turn.calls else schema.read(turn.text)
+            if not faults:
+                return Output(value, replace(finished, text=turn.text, messages=tuple(messages)))
+            messages.append(Message(Role.USER, f"Answer as JSON of the schema: {faults}"))
+        raise OutputInvalidError(faults, tuple(messages))
+
+    def _sessions(self, turn: int, calls: tuple[ToolCall, ...]) -> tuple[Session, ...]:
+        return tuple(self._session_of(call, turn, place) for place, call in enumerate(calls, 1))
+
+    def _session_of(self, call: ToolCall, turn: int, place: int) -> Session:
+        entry = self._pep.manifest.tools.get(call.tool)
+        idempotency = entry.idempotency if entry is not None else None
+        # A key that can be derived from the arguments says more than a place in the run.
+        needed = idempotency is not None and idempotency.required and idempotency.key is None
+        if not needed or self._session.idempotency_key is not None:
+            return self._session
+        return self._session.with_changes(idempotency_key=f"{self._session.run_id}/{turn}/{place}")
+
+    def _tell(self, call: ToolCall, evaluation: Evaluation) -> None:
+        if self._on_tool_result is None:
+            return
+        try:
+            self._on_tool_result(call, evaluation)
+        except Exception:  # noqa: BLE001 - whoever only watches, stops nothing
+            _log.exception("on_tool_result failed, which changes nothing")
+
+    def _drive(self, flow: Generator[_Step, Any, _Done]) -> _Done:
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, ModelRequest):
+                    step = flow.send(_turn(self._model(step)))
+                else:
+                    step = flow.send(self._call_all(step))
+        except StopIteration as end:
+            done: _Done = end.value
+            return done
+
+    async def _adrive(self, flow: Generator[_Step, Any, _Done]) -> _Done:
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, ModelRequest):
+                    answered = self._model(step)
+                    step = flow.send(_turn(await answered if inspect.isawaitable(answered) else answered))
+                else:
+                    pairs = zip(step.calls, step.sessions, strict=True)
+                    calling = (
+                        self._pep.acall(proposal_of(call), session, tool_call_id=call.id) for call, session in pairs
+                    )
+                    step = flow.send(await asyncio.gather(*calling))
+        except StopIteration as end:
+            done: _Done = end.value
+            return done
+
+    def _call_all(self, step: _Calls) -> list[Evaluation]:
+        if len(step.calls) == 1:
+            return [self._call(step.calls[0], step.sessions[0])]
+        with ThreadPoolExecutor(min(len(step.calls), _TOGETHER), thread_name_prefix="pdp-loop") as threads:
+            running = [
+                threads.submit(contextvars.copy_context().run, self._call, call, session)
+                for call, session in zip(step.calls, step.sessions, strict=True)
+            ]
+            return [one.result() for one in running]
+
+    def _call(self, call: ToolCall, session: Session) -> Evaluation:
+        return self._pep.call(proposal_of(call), session, tool_call_id=call.id)
+
+
+def _turn(answered: object) -> Turn:
+    if isinstance(answered, Turn):
+        return answered
+    if inspect.iscoroutine(answered):
+        answered.close()
+        raise UsageError("the model is asynchronous", hint="run the loop with `arun`")
+    raise UsageError(f"the model answered {type(answered).__name__}", hint="return a `Turn`")

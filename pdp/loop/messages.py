@@ -1,0 +1,113 @@
+"""What goes between a loop and a model, plain and independent of any vendor's form.
+
+Source: tool layer document (several calls in one response, tool results with `IsError`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from pdp.canonical import JsonValueError, canonical, check_json
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from pdp.flow.call import Evaluation
+
+
+class Role(StrEnum):
+    """Who says something."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a model proposes: its own id of it, and the proposal. `arguments` may be JSON text."""
+
+    id: str
+    tool: str
+    arguments: Mapping[str, Any] | str = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. With role `tool`: what the call `tool_call_id` came to, and `is_error` when it gave no result."""
+
+    role: Role
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    tool: str | None = None
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a model answers: text, or calls, or both. Without calls it has finished."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What a model is asked: the messages so far, and which tools it may propose.
+
+    `schema`: the JSON Schema of the text that it has to answer with; then there are no tools.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    schema: Mapping[str, Any] | None = None
+
+
+class Model(Protocol):
+    """A model, as a function: it may be a coroutine function where the loop runs asynchronously."""
+
+    def __call__(self, request: ModelRequest, /) -> Turn | Awaitable[Turn]:
+        """Answer a request."""
+
+
+def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
+    """Return what the model gets to see of a call: its result as JSON or text, or why there is none.
+
+    Only the codes and messages that are meant for it: never a traceback, nothing of the request.
+    """
+    outcome = evaluation.outcome
+    if outcome.rejection is not None:
+        content, is_error = f"{outcome.rejection.code}: {outcome.rejection.reason}", True
+        if evaluation.approval is not None:
+            content += f" (approval {evaluation.approval.id} is {evaluation.approval.state})"
+    elif outcome.failure is not None:
+        content, is_error = f"{outcome.failure.code}: {outcome.failure.message}", True
+    else:
+        content, is_error = _text(evaluation.result), False
+    return Message(Role.TOOL, content, tool_call_id=call.id, tool=call.tool, is_error=is_error)
+
+
+def _text(result: Any) -> str:
+    if isinstance(result, str):
+        return result
+    try:
+        check_json(result)
+        return canonical(result).decode()
+    except JsonValueError:
+        return str(result)
+
+
+def proposal_of(call: ToolCall) -> Any:
+    """Return the proposal that a call makes, as `Pep.call` takes it."""
+    if not isinstance(call.arguments, str):
+        return {"tool": call.tool, "arguments": dict(call.arguments)}
+    # Text goes into text, and is parsed once, with the rest: a parser here could lose what makes it invalid, such as a
+    # key that stands twice, and text that ends too early makes a proposal of unknown fields.
+    arguments = call.arguments.encode("utf-8", "surrogatepass") or b"{}"
+    return b'{"tool":%b,"arguments":%b}' % (orjson.dumps(call.tool), arguments)

@@ -1,0 +1,274 @@
+"""The loop of an agent, with a model that says what the test tells it to, on a real enforcement point."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pdp import EmbeddedEngine, Pep
+from pdp.errors import UsageError
+from pdp.flow.call import Evaluation
+from pdp.loop.agent_loop import AgentLoop, ToolIterationsExceededError
+from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
+from pdp.loop.output import OutputInvalidError
+from pdp.manifest.loading import load_effective
+
+MANIFEST = """
+manifest_version: 2026.1.0
+tools:
+  - {name: add_numbers, effect_class: pure, risk_tier: low, scopes: [calc],
+     schema: {type: object, required: [a, b], properties: {a: {type: number}, b: {type: number}}}}
+  - {name: meet_other, effect_class: pure, risk_tier: low, scopes: [calc],
+     schema: {type: object, required: [name], properties: {name: {type: string, enum: [left, right]}}}}
+  - {name: break_down, effect_class: pure, risk_tier: low, scopes: [calc], schema: {type: object}}
+  - {name: keep_note, effect_class: stage, risk_tier: low, scopes: [calc], idempotency: {required: true},
+     schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 9}}}}
+  - {name: keep_once, effect_class: stage, risk_tier: low, scopes: [calc], idempotency: {key: derive(args)},
+     schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 9}}}}
+  - {name: buy_house, effect_class: pure, risk_tier: high, scopes: [calc], approval: {approvers: [boss]},
+     schema: {type: object}}
+"""
+SESSION = {"claims": {"sub": "ann", "emts": {"calc": True}}, "run_id": "run-7"}
+SCHEMA = {"type": "object", "required": ["sum"], "properties": {"sum": {"type": "number"}}}
+
+
+@pytest.fixture(scope="module")
+def pep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
+    file = tmp_path_factory.mktemp("loop") / "manifest.yaml"
+    file.write_text(MANIFEST)
+    manifest = load_effective(file, None)
+    with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
+        yield Pep(manifest, engine, tools=functions())
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    meeting = threading.Barrier(2)
+
+    def meet_other(name: str) -> str:
+        # Nobody passes alone: this ends only where both calls run at the same time.
+        meeting.wait(timeout=20)
+        return f"{name} met the other"
+
+    def break_down() -> None:
+        raise RuntimeError("out of order")
+
+    return {
+        "add_numbers": lambda a, b: {"sum": a + b},
+        "meet_other": meet_other,
+        "break_down": break_down,
+        "keep_note": lambda text: text,
+        "keep_once": lambda text: text,
+        "buy_house": lambda: "bought",
+    }
+
+
+class Scripted:
+    """A model that answers what it is told to, in turn, and remembers what it was asked."""
+
+    def __init__(self, *turns: Turn) -> None:
+        self.turns = list(turns)
+        self.asked: list[ModelRequest] = []
+
+    def __call__(self, request: ModelRequest) -> Turn:
+        self.asked.append(request)
+        return self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
+
+
+class Asynchronous(Scripted):
+    async def __call__(self, request: ModelRequest) -> Turn:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().__call__(request)
+
+
+def add(call_id: str, a: Any = 1, b: Any = 2) -> ToolCall:
+    return ToolCall(call_id, "add_numbers", {"a": a, "b": b})
+
+
+def tool_results(messages: tuple[Message, ...]) -> list[tuple[str | None, bool, str]]:
+    return [(one.tool_call_id, one.is_error, one.content) for one in messages if one.role is Role.TOOL]
+
+
+def test_the_model_sees_what_its_calls_came_to_and_then_answers(pep: Pep) -> None:
+    model = Scripted(Turn("I add.", (add("c1"),)), Turn("It is 3."))
+    finished = AgentLoop(pep, model, SESSION, system_prompt="Be brief.").run("What is 1 + 2?")
+
+    assert finished.text == "It is 3."
+    assert finished.messages == (
+        Message(Role.SYSTEM, "Be brief."),
+        Message(Role.USER, "What is 1 + 2?"),
+        Message(Role.ASSISTANT, "I add.", calls=(add("c1"),)),
+        Message(Role.TOOL, '{"sum":3}', tool_call_id="c1", tool="add_numbers"),
+        Message(Role.ASSISTANT, "It is 3."),
+    )
+    assert [request.messages for request in model.asked] == [finished.messages[:2], finished.messages[:4]]
+    assert [evaluation.trace.tool_call_id for evaluation in finished.evaluations] == ["c1"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(pep: Pep, asynchronous: bool) -> None:
+    calls = (ToolCall("c1", "meet_other", '{"name": "left"}'), ToolCall("c2", "meet_other", {"name": "right"}))
+    turns = (Turn(calls=calls), Turn("done"))
+    if asynchronous:
+        finished = asyncio.run(AgentLoop(pep, Asynchronous(*turns), SESSION).arun("Meet."))
+    else:
+        finished = AgentLoop(pep, Scripted(*turns), SESSION).run("Meet.")
+
+    assert tool_results(finished.messages) == [
+        ("c1", False, "left met the other"),
+        ("c2", False, "right met the other"),
+    ]
+
+
+def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> None:
+    calls = (
+        ToolCall("c1", "sell_house"),
+        add("c2", a="one"),
+        ToolCall("c3", "break_down"),
+        ToolCall("c4", "buy_house"),
+        ToolCall("c5", "add_numbers", '{"a": 1, "a": 2}'),
+        ToolCall("c6", "add_numbers", "not JSON"),
+        ToolCall("c7", "add_numbers", '{"a": 1, "b": 2}, "tool": "buy_house"'),
+    )
+    finished = AgentLoop(pep, Scripted(Turn(calls=calls), Turn("Sorry.")), SESSION).run("Try.")
+
+    results = tool_results(finished.messages)
+    assert [(call_id, is_error, content.split(":")[0]) for call_id, is_error, content in results] == [
+        ("c1", True, "INVALID_TOOL_NAME"),
+        ("c2", True, "INVALID_PAYLOAD"),
+        ("c3", True, "TOOL_EXECUTION_FAILED"),
+        ("c4", True, "POLICY_VIOLATION"),
+        ("c5", True, "INVALID_PAYLOAD"),
+        ("c6", True, "INVALID_PAYLOAD"),
+        ("c7", True, "INVALID_PAYLOAD"),
+    ]
+    assert [evaluation.executed for evaluation in finished.evaluations] == [False, False, True, *(False,) * 4]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_model_that_does_not_end_is_stopped(pep: Pep, limit: int) -> None:
+    model = Scripted(Turn(calls=(add("c"),)))
+    seen: list[str] = []
+    loop = AgentLoop(
+        pep, model, SESSION, max_tool_iterations=limit, on_tool_result=lambda call, _evaluation: seen.append(call.id)
+    )
+    with pytest.raises(ToolIterationsExceededError) as caught:
+        loop.run("Add for ever.")
+
+    assert (caught.value.code, caught.value.message) == (
+        "loop.iterations_exceeded",
+        f"the model proposed tool calls more than {limit} times in a row",
+    )
+    assert (len(model.asked), len(seen), len(tool_results(caught.value.messages))) == (limit + 1, limit, limit)
+
+
+def test_twenty_iterations_are_admitted(pep: Pep) -> None:
+    finished = AgentLoop(pep, Scripted(*[Turn(calls=(add("c"),))] * 20, Turn("done")), SESSION).run("Add.")
+
+    assert len(finished.evaluations) == 20
+
+
+def test_what_watches_is_told_in_order_and_stops_nothing(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[str, bool]] = []
+
+    def watch(call: ToolCall, evaluation: Evaluation) -> None:
+        told.append((call.id, evaluation.executed))
+        raise RuntimeError("blind")
+
+    calls = (add("c1"), add("c2", a=None), add("c3"))
+    finished = AgentLoop(pep, Scripted(Turn(calls=calls), Turn("ok")), SESSION, on_tool_result=watch).run("Add.")
+
+    assert (finished.text, told) == ("ok", [("c1", True), ("c2", False), ("c3", True)])
+    assert {record.getMessage() for record in caplog.records} >= {"on_tool_result failed, which changes nothing"}
+
+
+def test_a_call_gets_a_key_of_its_place_where_it_needs_one_and_has_no_other(pep: Pep) -> None:
+    notes = (ToolCall("c1", "keep_note", {"text": "a"}), ToolCall("c2", "keep_note", {"text": "b"}))
+    once = (ToolCall("c3", "keep_once", {"text": "a"}), add("c4"))
+    model = Scripted(Turn(calls=notes), Turn(calls=once), Turn("ok"))
+    finished = AgentLoop(pep, model, SESSION).run("Keep.")
+    keys = [evaluation.trace.idempotency_key for evaluation in finished.evaluations]
+
+    assert (keys[0], keys[1], keys[3]) == ("run-7/1/1", "run-7/1/2", None)
+    assert keys[2] is not None
+    assert keys[2].startswith("derived:sha256:")
+    assert all(evaluation.executed for evaluation in finished.evaluations)
+
+
+def test_a_run_without_id_gets_one(pep: Pep) -> None:
+    model = Scripted(Turn(calls=(ToolCall("c1", "keep_note", {"text": "a"}),)), Turn("ok"))
+    loops = [AgentLoop(pep, Scripted(*model.turns), {"claims": SESSION["claims"]}) for _ in range(2)]
+    keys = {loop.run("Keep.").evaluations[0].trace.idempotency_key for loop in loops}
+
+    assert len(keys) == 2
+
+
+def test_tools_are_asked_for_before_each_turn(pep: Pep) -> None:
+    listings = iter([[{"name": "add_numbers"}], []])
+    model = Scripted(Turn(calls=(add("c1"),)), Turn("ok"))
+    AgentLoop(pep, model, SESSION, tools=lambda: next(listings)).run("Add.")
+
+    assert [request.tools for request in model.asked] == [({"name": "add_numbers"},), ()]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_a_loop_can_end_in_json_without_tools(pep: Pep, asynchronous: bool) -> None:
+    turns = (Turn("", (add("c1"),)), Turn("It is 3."), Turn("three"), Turn('{"sum": 3}'))
+    model = Asynchronous(*turns) if asynchronous else Scripted(*turns)
+    loop = AgentLoop(pep, model, SESSION, tools=lambda: [{"name": "add_numbers"}])
+    if asynchronous:
+        output = asyncio.run(loop.arun_with_output("Add.", SCHEMA))
+    else:
+        output = loop.run_with_output("Add.", SCHEMA)
+
+    assert output.value == {"sum": 3}
+    assert [(len(request.tools), request.schema) for request in model.asked] == [
+        (1, None), (1, None), (0, SCHEMA), (0, SCHEMA),
+    ]  # fmt: skip
+    assert output.finished.messages[-2].content.startswith("Answer as JSON of the schema: value: not JSON")
+    assert output.finished.text == '{"sum": 3}'
+
+
+@pytest.mark.parametrize(
+    ("turn", "fault"),
+    [
+        (Turn('{"sum": "3"}'), 'sum: "3" is not of type "number"'),
+        (Turn("{}"), 'the whole: "sum" is a required property'),
+        (Turn('{"sum": 3}', (add("c9"),)), "no tools are to be called any more"),
+    ],
+)
+def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str) -> None:
+    model = Scripted(Turn("It is 3."), turn)
+    with pytest.raises(OutputInvalidError) as caught:
+        AgentLoop(pep, model, SESSION).run_with_output("Add.", SCHEMA, attempts=2)
+
+    assert caught.value.message == f"the model's answer does not keep to the schema: {fault}"
+    assert len(model.asked) == 3
+    assert tool_results(caught.value.messages) == []
+
+
+def test_what_cannot_be_used_is_named(pep: Pep) -> None:
+    faults = []
+    for attempt in (
+        lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION, max_tool_iterations=0),
+        lambda: AgentLoop(pep, Scripted(Turn("x")), None),
+        lambda: AgentLoop(pep, Asynchronous(Turn("x")), SESSION).run("x"),
+        lambda: AgentLoop(pep, lambda _request: "x", SESSION).run("x"),  # type: ignore[arg-type,return-value]
+        lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION).run_with_output("x", {"type": "numbr"}),
+        lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION).run_with_output("x", SCHEMA, attempts=0),
+    ):
+        with pytest.raises(UsageError) as caught:
+            attempt()
+        faults.append(caught.value.message)
+
+    assert faults[:4] == [
+        "max_tool_iterations: 0 is out of range",
+        "no session is given",
+        "the model is asynchronous",
+        "the model answered str",
+    ]
+    assert faults[4].startswith("schema: ")
+    assert faults[5] == "attempts: 0 is out of range"
