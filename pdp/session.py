@@ -16,10 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pdp.canonical import canonical, check_json
 from pdp.errors import UsageError
+from pdp.person import is_plain_name
 from pdp.request import Entity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
 
@@ -133,6 +134,12 @@ class Session(BaseModel):
         sub = self.claims.get("sub")
         if not isinstance(sub, str) or not sub:
             raise ClaimsError("session: claims.sub is missing: no subject, no decision")
+        for at, name in _names(self.claims):
+            if not is_plain_name(name):
+                raise ClaimsError(
+                    f"session: {at} is {name!r:.60}: another text looks the same",
+                    hint="name people in NFC, without blanks at the ends and without invisible letters",
+                )
         properties: dict[str, Any] = {"scopes": _scopes(self.claims)}
         # Passed on as they are: the policy refuses the request when one of them has another type.
         properties |= {name: self.claims[name] for name in _FROM_CLAIMS if name in self.claims}
@@ -145,6 +152,17 @@ class Session(BaseModel):
         """What a manifest's expressions see as `session`; a field that is not set is not there."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in fields.items() if value is not None}
+
+
+def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The names of people and agents in the claims, with their places; those of another type are the policy's."""
+    at: str = "claims"
+    actor: Any = claims
+    while isinstance(actor, dict):
+        for field in ("sub", "iss"):
+            if isinstance(actor.get(field), str) and actor[field]:
+                yield f"{at}.{field}", actor[field]
+        at, actor = f"{at}.act", actor.get("act")
 
 
 def _scopes(claims: dict[str, Any]) -> list[str]:

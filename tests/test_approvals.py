@@ -23,7 +23,7 @@ from pdp import (
     Pep,
     Refusal,
 )
-from pdp.approvals.approval import Person
+from pdp.person import Person
 from pdp.audit import AuditEvent, verify_chain
 from pdp.canonical import canonical
 from pdp.errors import AuditError, UsageError

@@ -326,6 +326,21 @@ NAME_IT = "the decision finds concerns by their path: one package each, and no n
             "custom.concerns.known",
             "the baseline has a concern known: reason codes would not say whose they are",
         ),
+        *(
+            (
+                f"custom.concerns.{name}",
+                f"codes that begin with `{name}.` are given by {whose}: reason codes would not say whose they are",
+            )
+            for name, whose in {
+                "audit": "the enforcement point",
+                "bundle": "the enforcement point",
+                "decision": "the decision itself",
+                "engine": "the enforcement point",
+                "obligations": "the enforcement point",
+                "pep": "the enforcement point",
+                "planning": "the decision on plans",
+            }.items()
+        ),
     ],
 )
 def test_packages_that_are_not_a_users_are_refused(
@@ -334,6 +349,53 @@ def test_packages_that_are_not_a_users_are_refused(
     own = written(tmp_path / "own", {"x.rego": f"# Mine.\npackage {package}\n\ndeny contains 1 if false\n"})
 
     assert faults(opa, tiny, own) == [("own/x.rego:2:1", message, NAME_IT)]
+
+
+def test_a_concern_that_defines_nothing_is_refused_where_it_begins(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """Its modules may be several: one that defines something is enough."""
+    idle = "# Mine.\npackage custom.concerns.{}\n\n_y := 1\n"
+    files = {"b.rego": idle.format("idle"), "a.rego": idle.format("idle"), "more.rego": idle.format("busy")}
+    own = written(
+        tmp_path / "own", {**files, "busy.rego": "package custom.concerns.busy\n\ndeny contains 1 if false\n"}
+    )
+
+    assert faults(opa, tiny, own) == [
+        (
+            "own/a.rego:2:1",
+            "the concern custom.concerns.idle defines nothing",
+            "it needs one of deny, step_up, allow, obligations",
+        )
+    ]
+
+
+def test_a_concern_that_asks_the_decision_is_refused_in_its_own_file(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """OPA's complaint would be a recursion of rules that its author has never seen."""
+    text = """\
+package custom.concerns.x
+
+import data.authz.decision
+import data.authz.lib.reason
+
+deny contains reason if data.authz.findings.allow
+
+deny contains decision if data.authz.concerns.known.deny
+
+allow contains 1 if {
+	some name
+	data.authz[name]
+	count(data.authz) > data.settings.x
+}
+"""
+    own = written(tmp_path / "own", {"x.rego": text})
+
+    assert faults(opa, tiny, own) == [
+        (
+            f"own/x.rego:{place}",
+            "a concern cannot ask the decision, which asks the concern",
+            "the request is in `input`, what may be shared in `data.authz.lib`, data of your own in `data.settings`",
+        )
+        for place in ("3:8", "6:25", "12:2", "13:8")
+    ]
 
 
 @pytest.mark.parametrize("part", ["deny", "step_up", "allow", "obligations"])
@@ -386,7 +448,6 @@ def usage(opa: Path, *folders: Path, **options: Any) -> str:
 def test_folders_that_cannot_be_built_are_named(opa: Path, tiny: Path, tmp_path: Path) -> None:
     empty, spaced = tmp_path / "empty", written(tmp_path / "spaced", {"a b.rego": NIGHT})
     empty.mkdir()
-    idle = written(tmp_path / "idle", {"x.rego": "package custom.concerns.x\n\n_y := 1\n"})
     twice = [written(tmp_path / name, {"x.rego": NIGHT}) for name in ("one", "two")]
     binary, large = written(tmp_path / "binary", {"x.rego": ""}), written(tmp_path / "large", {"x.rego": "#" * 2**21})
     (binary / "x.rego").write_bytes(b"\xff\xfe")
@@ -399,9 +460,6 @@ def test_folders_that_cannot_be_built_are_named(opa: Path, tiny: Path, tmp_path:
     assert usage(opa, tiny, copied(tmp_path / "b")) == f"more than one folder has authz/decision.rego ({name_once})"
     assert usage(opa, tiny, spaced) == (
         "spaced/a b.rego: not a name for a bundle (use letters, digits, `_`, `-` and `.`, without a `.` first)"
-    )
-    assert usage(opa, tiny, idle) == (
-        "the concern custom.concerns.x defines nothing (it needs one of deny, step_up, allow, obligations)"
     )
     assert usage(opa, tiny, *twice) == (
         "two/x.rego: one/x.rego would have the same place in the bundle (rename one of them)"

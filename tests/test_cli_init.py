@@ -137,7 +137,7 @@ def test_all_that_its_workflow_runs_passes_at_once(project: Path, opa: Path, tmp
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         said[command.split()[1] if command.startswith("pdp") else "opa"] = done.stdout
 
-    assert list(said) == ["manifest", "opa", "test"]
+    assert list(said) == ["manifest", "check", "opa", "test"]
     assert re.search(r"^PASS: \d+/\d+$", said["opa"], re.MULTILINE)
     assert files(project) == sorted([*FILES, "scenarios.html", "scenarios.xml"])
 

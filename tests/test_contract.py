@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pdp.contract.checks import Checked, check
+from pdp.contract.checks import Checked, ProposalPrunedError, check
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.mapping import MappingError, build_request, call_digest
 from pdp.manifest.effective import effective_manifest
@@ -100,8 +100,6 @@ def test_an_invariant_that_holds() -> None:
     [
         pytest.param(INVARIANT, {"text": "longer"}, id="violated"),
         pytest.param(INVARIANT, {}, id="over what is missing"),
-        pytest.param({**INVARIANT, "correct": {"set": {"text": "x"}}}, {"text": "longer"}, id="correctable"),
-        pytest.param({**INVARIANT, "correct": "prune"}, {"text": "longer"}, id="prunable"),
     ],
 )
 def test_an_invariant_that_does_not_hold_rejects(invariant: dict[str, Any], arguments: Any) -> None:
@@ -117,10 +115,71 @@ def test_an_invariant_that_cannot_be_evaluated_rejects() -> None:
 
 
 def test_invariants_see_state_config_and_plan() -> None:
-    manifest = compiled(invariants=[{**INVARIANT, "check": "state.a == 1 && config.b == 2 && size(plan) == 1"}])
+    manifest = compiled(invariants=[{**INVARIANT, "check": "state.a == 1 && config.b == 2 && size(plan) == 2"}])
 
     assert checked(manifest, {}, state={"a": 1}, config={"b": 2}, plan=[{}]).schema_valid is True
     assert rejection(manifest, {}, state={"a": 2}, config={"b": 2}, plan=[{}])[0] == "INVALID_PAYLOAD"
+
+
+MENDED = {**INVARIANT, "correct": {"set": {"text": "short"}}}
+
+
+def test_what_is_corrected_is_what_goes_on() -> None:
+    derived = {"required": True, "key": "derive(args)"}
+    manifest = compiled(invariants=[MENDED], idempotency=derived, provenance={"required": ["text"]})
+    corrected = checked(manifest, {"text": "longer", "count": 1}, idempotency_key=None)
+    as_is = checked(manifest, {"text": "short", "count": 1}, idempotency_key=None)
+
+    assert corrected.proposal == as_is.proposal == Proposal("save_note", {"text": "short", "count": 1})
+    assert corrected.proposal is not None
+    assert corrected.proposal.text == b'{"count":1,"text":"short"}'
+    assert corrected.idempotency_key == as_is.idempotency_key
+    assert [trip.as_json() for trip in corrected.trips] == [
+        {"invariant": "SHORT", "rule": INVARIANT["rule"], "way": "corrected", "changed": ["text"]}
+    ]
+    assert as_is.trips == ()
+
+
+def test_a_proposal_without_trips_is_handed_on_as_it_was_made() -> None:
+    proposal, found = Proposal.read({"tool": "save_note", "arguments": {"text": "a"}}), Checked()
+    check(proposal, session(), compiled(invariants=[MENDED]), found)
+
+    assert found.proposal is proposal
+
+
+def test_a_pruned_call_says_by_which_rule() -> None:
+    manifest, found = compiled(invariants=[{**INVARIANT, "correct": "prune"}]), Checked()
+    proposal = Proposal.read({"tool": "save_note", "arguments": {"text": "longer"}})
+    with pytest.raises(ProposalPrunedError, match=r"^SHORT: A note has at most five characters$"):
+        check(proposal, session(), manifest, found)
+
+    assert [str(trip) for trip in found.trips] == ["SHORT: A note has at most five characters (pruned)"]
+
+
+def test_a_correction_that_the_schema_refuses_rejects() -> None:
+    manifest = compiled(invariants=[{**INVARIANT, "correct": {"set": {"text": 1}}}])
+
+    assert rejection(manifest, {"text": "longer"}) == (
+        "INVALID_PAYLOAD",
+        'SHORT: its correction does not pass the schema: arguments.text: 1 is not of type "string"',
+    )
+
+
+def test_trips_are_logged_with_their_id_and_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="pdp.contract")
+    checked(compiled(invariants=[MENDED]), {"text": "secret-secret"})
+
+    assert [record.getMessage() for record in caplog.records] == ["save_note: invariant SHORT tripped: corrected"]
+
+
+def test_the_config_is_resolved_before_the_invariants_are_asked() -> None:
+    config = [{"key": "most", "default": 3}, {"key": "mode", "default": "FAST", "normalize": ["lower"]}]
+    check_text = 'size(call.text) <= int(config.most) && config.mode == "fast"'
+    manifest = compiled(config=config, invariants=[{**INVARIANT, "check": check_text}])
+
+    assert rejection(manifest, {"text": "four"})[0] == "INVALID_PAYLOAD"
+    found = checked(manifest, {"text": "four"}, config={"most": 4}, state={"mode": " FAST".strip()})
+    assert dict(found.config or {}) == {"most": 4, "mode": "fast"}
 
 
 DERIVED = {"idempotency": {"required": True, "key": "derive(args)"}}

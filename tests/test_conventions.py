@@ -290,7 +290,7 @@ def test_folders_that_cannot_be_checked_are_named(tmp_path: Path) -> None:
         check(policies=[empty], scenarios=[])
     with pytest.raises(UsageError, match=f"{tmp_path}/none: not a folder"):
         check(policies=[tmp_path / "none"], scenarios=[])
-    with pytest.raises(UsageError, match=f"{empty}: no scenarios in it"):
+    with pytest.raises(UsageError, match=f"{empty}: no scenario file in it"):
         check(policies=[], scenarios=[empty])
 
 
@@ -304,6 +304,7 @@ def test_folders_that_cannot_be_checked_are_named(tmp_path: Path) -> None:
         ({"scenarios": [{"steps": [{"expect": {"codes": ["a.b"]}}, {"expect": {"verdict": "ALLOW"}}]}]}, {"a.b"}),
         ({"scenarios": [{"expect": {"codes": None}}, {"expect": None}, {"expect": {"codes": [1, None]}}]}, set()),
         ({"scenarios": [None, "a", ["a.b"]]}, set()),
+        ({"scenarios": [{"plan": [1, 2], "expect": [{"codes": ["a.b"]}, {"codes": ["a.c"]}]}]}, {"a.b", "a.c"}),
         ({"scenarios": {"codes": ["a.b"]}}, set()),
         (["a.b"], set()),
         ({}, set()),
@@ -317,7 +318,7 @@ def test_expected_codes(tmp_path: Path, document: Any, codes: set[str]) -> None:
 
 
 def test_scenario_files_of_a_folder(tmp_path: Path) -> None:
-    for name, code in {"scenarios.yaml": "a.a", "deep/b.scenarios.yaml": "b.b", "other.yaml": "c.c"}.items():
+    for name, code in {"scenarios.yaml": "a.a", "deep/b.scenarios.yml": "b.b", "other.yaml": "c.c"}.items():
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(SCENARIOS.replace("desk.closed", code), encoding="utf-8")

@@ -12,12 +12,36 @@ from pdp.decision import Reason
 from pdp.harness.masking import Mask
 from pdp.harness.wording import in_words, readable
 from tests.command_line import OPTIONS, Done, pdp, session_file, written
-from tests.payments import ARGUMENTS, EXAMPLE, wire
+from tests.payments import ARGUMENTS, EXAMPLE, ROOT, wire
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EXCEEDED = "STEP_UP because amount 47,500 is above your automatic limit 25,000 (limits.rego:17)"
+SANCTIONS = EXAMPLE / "policies/custom/concerns/sanctions/sanctions.rego"
+
+
+def found(file: Path, text: str) -> int:
+    """The number of the one line that is this text, blanks around it aside."""
+    [line] = [number for number, line in enumerate(file.read_text().splitlines(), 1) if line.strip() == text]
+    return line
+
+
+def rule_line(file: Path, code: str) -> int:
+    """The line of the rule below the METADATA with this code."""
+    lines = file.read_text().splitlines()
+    return next(
+        number for number in range(found(file, f"#   code: {code}"), len(lines) + 1) if lines[number - 1][0] != "#"
+    )
+
+
+def concern(name: str) -> Path:
+    return ROOT / f"policies/authz/concerns/{name}/{name}.rego"
+
+
+EXCEEDED = (
+    "STEP_UP because amount 47,500 is above your automatic limit 25,000 "
+    f"(limits.rego:{rule_line(concern('limits'), 'limits.exceeded')})"
+)
 
 
 @pytest.fixture
@@ -58,12 +82,12 @@ def test_the_worked_example_with_a_custom_concern(tmp_path: Path) -> None:
     }
     assert rule(done, "sanctions.not_clear") == {
         "code": "sanctions.not_clear", "concern": "sanctions", "part": "deny", "title": "Beneficiary not clear",
-        "file": str(EXAMPLE / "policies/custom/concerns/sanctions/sanctions.rego"), "line": 15,
+        "file": str(SANCTIONS), "line": rule_line(SANCTIONS, "sanctions.not_clear"),
         "asked": True, "fired": False,
         "stopped": {
             "text": "not _clear",
-            "file": str(EXAMPLE / "policies/custom/concerns/sanctions/sanctions.rego"),
-            "line": 17,
+            "file": str(SANCTIONS),
+            "line": found(SANCTIONS, "not _clear"),
             "seen": [
                 {"name": "_clear", "value": True, "defined": True},
                 {"name": "input.context.sanctions_status", "value": "clear", "defined": True},
@@ -107,7 +131,8 @@ def test_as_text_with_both_engines() -> None:
     ]
     place = next(at for at, text in enumerate(lines) if "scopes.missing" in text)
     assert lines[place].startswith("  scopes       did not fire scopes.missing  ")
-    assert lines[place + 1].strip() == "because count(missing) > 0 (scopes.rego:21)  missing is empty"
+    stopped = found(concern("scopes"), "count(missing) > 0")
+    assert lines[place + 1].strip() == f"because count(missing) > 0 (scopes.rego:{stopped})  missing is empty"
     assert explained(wire(), "--engine", "sidecar").out == done.out
 
 
@@ -163,8 +188,12 @@ def test_what_was_rejected_names_the_check(
 def test_exit_codes_are_those_of_decide() -> None:
     assert explained(wire(amount=20000)).code == 0
     both = explained(wire(), "--policies", "x", "--bundle", "y")
-    assert (both.code, both.out) == (2, "")
-    assert "--bundle and --policies exclude each other" in both.err
+    assert both == Done(
+        2,
+        "",
+        "error: --bundle and --policies exclude each other: a bundle holds its policies\n"
+        "    hint: build them into the bundle: pdp bundle build --policies DIR -o FILE\n",
+    )
     assert explained(wire(), m="missing.yaml").code == 2
 
 

@@ -220,9 +220,9 @@ def test_a_pattern_fixes_the_effect_class() -> None:
         "conversion": "pure",
         "search": "read-internal",
     }
-    for pattern, effect_class in patterns.items():
-        text = manifest_text(tool(pattern=pattern, compensation="pay_bill"))
-        assert load_manifest("m.json", text=text).tools[0].effect_class == effect_class
+    tools = load_effective(EXAMPLES / "underwriting/manifest.yaml", EXAMPLES / "underwriting/governance.yaml").tools
+
+    assert {one.pattern: one.effect_class for one in tools.values() if one.pattern} == patterns
 
 
 def test_json_and_yaml_of_the_same_content_are_the_same_manifest() -> None:
@@ -331,10 +331,19 @@ FAULTY_TOOLS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {said(f"`pattern` must be one of {PATTERNS}, not `lookupp`", "did you mean `lookup`?")},
     ),
     "pattern and effect class disagree": (
-        {"pattern": "lookup", "effect_class": "pure"},
+        {
+            "schema": {
+                "type": "object",
+                "required": ["value", "target"],
+                "properties": {"value": {"type": "number"}, "target": {"type": "string"}},
+            },
+            "result_schema": {"type": "number"},
+            "pattern": "conversion",
+            "effect_class": "read-external",
+        },
         {
             said(
-                "effect class pure disagrees with pattern lookup, which is read-external",
+                "effect class read-external disagrees with pattern conversion, which is pure",
                 "leave `effect_class` out, or name another pattern",
             )
         },

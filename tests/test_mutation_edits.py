@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pdp.harness.mutation.asked import asked_rules
 from pdp.harness.mutation.rego_edits import edits
-from pdp.harness.mutation.rego_mutants import rego_mutants
+from pdp.harness.mutation.rego_mutants import parsed, rego_mutants
 from pdp.harness.mutation.syntax import Source
 from pdp.rego.modules import Module
 from pdp.rego.opa_tool import OpaTool
@@ -266,9 +267,9 @@ def test_other_entrypoints_than_the_decision_are_left_alone(opa: Path, tmp_path:
 def test_an_edited_module_is_what_its_diff_says_and_parses(opa: Path, tmp_path: Path) -> None:
     text = HEAD + "p if {\n\tinput.a > 1\n}\n\nelse := 3 if not input.b\n\nelse := {1, 2}\n"
     file = tmp_path / "here" / "small.rego"
-    modules = {"custom/concerns/small/small.rego": Module(file, text, custom=True)}
+    path, module = "custom/concerns/small/small.rego", Module(file, text, custom=True)
 
-    mutants = rego_mutants(opa, modules, lambda module: module.custom)
+    mutants = rego_mutants(path, module, parsed(opa, path, module))
 
     assert len({mutant.text for mutant in mutants}) == len(mutants) == len({mutant.id for mutant in mutants}) > 10
     for mutant in mutants:
@@ -287,8 +288,8 @@ def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: P
     rule = "p if {\n\tinput.a > 1\n\tinput.b > 1\n}\n"
 
     def identities(text: str) -> list[tuple[str, int]]:
-        modules = {"custom/concerns/small/small.rego": Module(file, HEAD + text, custom=True)}
-        return [(each.id, each.place.line) for each in rego_mutants(opa, modules, lambda _: True)]
+        path, module = "custom/concerns/small/small.rego", Module(file, HEAD + text, custom=True)
+        return [(each.id, each.place.line) for each in rego_mutants(path, module, parsed(opa, path, module))]
 
     before, after = identities(rule), identities(f"# A remark.\nq := 5\n\n{rule}")
 
@@ -297,3 +298,24 @@ def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: P
     assert json.dumps(before[0]) == json.dumps(
         ["custom/concerns/small/small.rego:p:rule-dropped:" + before[0][0].rsplit(":", 1)[1], 4]
     )
+
+
+def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: Path) -> None:
+    texts = {
+        "authz/decision.rego": (
+            "package authz\n\nimport data.authz.lib.used as lib\nimport data.authz.other\n\n"
+            "decision := _own if lib.yes\n\n_own contains x if some concern, x in data.authz.concerns[concern].deny\n\n"
+            "plan := other.deny\n\n_alone := 1\n"
+        ),
+        "authz/lib/used/used.rego": "package authz.lib.used\n\nyes if _deeper == 1\n\n_deeper := 1\n\nno := 2\n",
+        "authz/concerns/a/a.rego": (
+            "package authz.concerns.a\n\ndeny contains 1 if not data.authz.lib.used.no\n\nidle := 1\n"
+        ),
+        "authz/other/other.rego": "package authz.other\n\ndeny contains 2 if _inner\n\n_inner := 3\n",
+    }
+    trees = {path: parsed(opa, path, Module(tmp_path / path, text, custom=False)) for path, text in texts.items()}
+
+    assert asked_rules(trees) == {
+        ("authz", "decision"), ("authz", "_own"), ("authz.lib.used", "yes"), ("authz.lib.used", "_deeper"),
+        ("authz.lib.used", "no"), ("authz.concerns.a", "deny"), ("authz.concerns.a", "idle"),
+    }  # fmt: skip

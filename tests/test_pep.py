@@ -476,6 +476,15 @@ def test_many_threads_share_one_enforcement_point(pep: Pep, hub: Hub) -> None:
 UNKNOWN = ("tool.initiate_wire.result", "unknown", "TOOL_EXECUTION_FAILED")
 
 
+async def begun(event: asyncio.Event, call: asyncio.Task[Evaluation]) -> None:
+    """Wait for the event; a call that ends without it, because it was decided otherwise, fails the test at once."""
+    waiting = asyncio.create_task(event.wait())
+    done, _ = await asyncio.wait({waiting, call}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    assert call not in done, call.result()
+    assert event.is_set()
+
+
 async def test_a_call_cancelled_while_its_tool_runs_is_recorded_as_unknown(engine: EmbeddedEngine) -> None:
     started = asyncio.Event()
 
@@ -485,7 +494,7 @@ async def test_a_call_cancelled_while_its_tool_runs_is_recorded_as_unknown(engin
 
     pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
     task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
-    await started.wait()
+    await begun(started, task)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
@@ -517,7 +526,7 @@ async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
 
     pep = Pep(payments.effective(), Waiting(b""), tools={"initiate_wire": hub.initiate_wire})
     task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
-    await asked.wait()
+    await begun(asked, task)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):

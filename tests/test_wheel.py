@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -30,10 +31,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scripts
 
 
-def run(installed: Path, *arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(installed: Path, *arguments: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     # Neither the checkout nor its interpreter's settings may help.
     foreign = ("PYTHON", "PDP_", "VIRTUAL_ENV")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | variables
     return subprocess.run(
         [installed / "pdp", *arguments], cwd=cwd, env=clean, capture_output=True, text=True, check=False, timeout=120
     )
@@ -59,3 +60,34 @@ def test_tells_the_story(installed: Path, tmp_path: Path) -> None:
 
     assert (told.returncode, told.stderr) == (0, "")
     assert "called once" in told.stdout
+
+
+@pytest.mark.opa
+def test_a_new_project_tests_itself(installed: Path, tmp_path: Path, opa: Path) -> None:
+    """Scenarios on both engines, the page, the conventions, and OPA's own tests with the Rego of the wheel."""
+    with_opa = {"PDP_OPA": str(opa), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    made = run(installed, "init", "desk", cwd=tmp_path)
+    desk = tmp_path / "desk"
+
+    tested = run(installed, "test", ".", "--engine", "both", "--coverage", "--html", "page.html", cwd=desk, **with_opa)
+    checked = run(installed, "check", "--policies", "policies", "--scenarios", ".", cwd=desk, **with_opa)
+    linted = run(installed, "manifest", "lint", "manifest.yaml", "-g", "governance.yaml", "--strict", cwd=desk)
+    where = run(installed, "policies", "path", cwd=desk)
+
+    answers = (made, tested, checked, linted, where)
+    assert [(one.returncode, one.stderr) for one in answers] == [(0, "")] * len(answers)
+    assert re.match(r"20 passed: 1 file, embedded, sidecar, \d+\.\d\d s\n", tested.stdout)
+    assert checked.stdout == "1 file: no fault\n"
+    page = (desk / "page.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert page.count("a large refund is paid once the desk&#39;s lead has approved it") >= 2
+
+    policies = Path(where.stdout.strip())
+    assert policies.is_relative_to(installed.parent)
+    assert re.search(r"^PASS: \d+/\d+$", opa_tested(opa, policies / "authz", desk / "policies"), re.MULTILINE)
+
+
+def opa_tested(opa: Path, *folders: Path) -> str:
+    done = subprocess.run([opa, "test", *folders], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -10,13 +10,14 @@ import re
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 
 from pdp.decision import new_id
 from pdp.errors import UsageError
 from pdp.manifest.fields import duration_seconds
+from pdp.person import Person
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,17 +38,6 @@ class ApprovalState(StrEnum):
     WITHDRAWN = "withdrawn"
     EXPIRED = "expired"
     CONSUMED = "consumed"
-
-
-class Person(NamedTuple):
-    """Somebody, as a token names them: `sub`, which is unique for one issuer `iss` (None: not stated)."""
-
-    iss: str | None
-    sub: str
-
-    def may_be(self, other: Person) -> bool:
-        """Return whether both can be the same person: equal `sub`, and no two issuers that differ."""
-        return self.sub == other.sub and (not self.iss or not other.iss or self.iss == other.iss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +68,7 @@ class Approval:
         body: the decided request as canonical JSON, which is what an approver is shown.
         reasons: the codes that asked for it.
         closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: what they said.
+        action_id: the action that was staged for the call, where it has effects.
     """
 
     id: str
@@ -102,6 +93,7 @@ class Approval:
     closed_at: str | None = None
     closed_by: Person | None = None
     why: str | None = None
+    action_id: str | None = None
 
     @classmethod
     def asked(cls, body: bytes, entry: Tool, reasons: Sequence[str]) -> Self:

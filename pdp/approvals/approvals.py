@@ -14,18 +14,24 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pdp.approvals.approval import Approval, ApprovalState, Grant, Person, check_time
+from pdp.approvals.approval import Approval, ApprovalState, Grant, check_time
+from pdp.approvals.following import move_action
 from pdp.approvals.store import MemoryApprovals
 from pdp.audit import MemoryAudit, recordable
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.errors import PdpError
+from pdp.person import Person, is_plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from sqlalchemy import Connection
 
     from pdp.approvals.store import ApprovalStore
     from pdp.audit import AuditEvent, AuditLog
+    from pdp.execution.actions import ActionStore
     from pdp.manifest.models import Tool
 
 _LONGEST: Final = 1024
@@ -38,6 +44,7 @@ class Refusal(StrEnum):
 
     UNKNOWN = "unknown"
     NOT_PENDING = "not_pending"
+    NOT_YET_OPEN = "not_yet_open"
     EXPIRED = "expired"
     CONSUMED = "consumed"
     NO_SUBJECT = "no_subject"
@@ -51,9 +58,13 @@ class Refusal(StrEnum):
 _MESSAGES: Final = {
     Refusal.UNKNOWN: "there is none of that id",
     Refusal.NOT_PENDING: "it is {state}",
+    Refusal.NOT_YET_OPEN: "it was opened at {opened_at}, and nobody decides on it before",
     Refusal.EXPIRED: "its time was over at {expires_at}",
     Refusal.CONSUMED: "it was used at {closed_at}",
-    Refusal.NO_SUBJECT: "the claims name nobody: sub has to be a non-empty string, and iss one or absent",
+    Refusal.NO_SUBJECT: (
+        "the claims name nobody: sub has to be a non-empty string in plain letters (NFC, no blanks at its ends, nothing "
+        "invisible), and iss one or absent"
+    ),
     Refusal.AGENT: "the claims are those of an acting agent, and a person approves",
     Refusal.REQUESTER: "nobody decides on a call that is their own, or made for them",
     Refusal.NOT_AN_APPROVER: "the claims have none of the roles that approve it: {approvers}",
@@ -70,7 +81,7 @@ class ApprovalRefusedError(PdpError):
     def __init__(self, approval_id: str, reason: Refusal, approval: Approval | None = None) -> None:
         self.reason = reason
         facts = {} if approval is None else {
-            "state": approval.state, "expires_at": approval.expires_at, "closed_at": approval.closed_at,
+            "state": approval.state, "expires_at": approval.expires_at, "opened_at": approval.opened_at, "closed_at": approval.closed_at,
             "approvers": ", ".join(approval.approvers) or "nobody", "quorum": approval.quorum,
         }  # fmt: skip
         super().__init__(f"approval {recordable(approval_id)}: {_MESSAGES[reason].format(**facts)}")
@@ -90,6 +101,7 @@ class Approvals:
     def __init__(self, store: ApprovalStore | None = None, audit: AuditLog | None = None) -> None:
         self.store: ApprovalStore = MemoryApprovals() if store is None else store
         self.audit = audit
+        self.actions: ActionStore | None = None
         # Holds check, event and swap together, so that in one process no event says what then did not happen.
         self._lock = threading.RLock()
 
@@ -98,13 +110,30 @@ class Approvals:
         if self.audit is None:
             self.audit = audit
 
-    def open(self, body: bytes, entry: Tool, reasons: Sequence[str]) -> Approval:
+    @property
+    def blocking(self) -> bool:
+        """Whether a step waits for a disk or a network."""
+        return self.store.blocking
+
+    def held(self) -> AbstractContextManager[object]:
+        """Keep other threads from a step meanwhile: for whoever takes a step within a transaction of their own.
+
+        Otherwise each could have what the other waits for.
+        """
+        return self._lock
+
+    def act_on(self, actions: ActionStore) -> None:
+        """Let the actions of what is granted or denied be approved or denied in this store, unless there is one."""
+        if self.actions is None:
+            self.actions = actions
+
+    def open(self, body: bytes, entry: Tool, reasons: Sequence[str], *, action_id: str | None = None) -> Approval:
         """Return the pending approval of a call, opened now if there is none; arguments as in `Approval.asked`.
 
         Raises:
             AuditError: that it is opened could not be recorded, so it is not.
         """
-        new = Approval.asked(body, entry, reasons)
+        new = replace(Approval.asked(body, entry, reasons), action_id=action_id)
         with self._lock:
             while True:
                 for pending in self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING):
@@ -126,6 +155,7 @@ class Approvals:
 
         def granted(old: Approval) -> tuple[Approval, str]:
             _check_open(old, now)
+            _check_begun(old, now)
             if old.state is not ApprovalState.PENDING:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
             person, roles = _approver(old, claims)
@@ -135,7 +165,7 @@ class Approvals:
             state = ApprovalState.GRANTED if len(grants) >= old.quorum else ApprovalState.PENDING
             return replace(old, grants=grants, state=state), person.sub
 
-        return self._step("granted", approval_id, now, granted)
+        return self._acted(self._step("granted", approval_id, now, granted))
 
     def deny(self, approval_id: str, claims: Any, at: str | None = None, why: str | None = None) -> Approval:
         """Deny it: one approver is enough, as long as it was not used. Raises as `grant`."""
@@ -143,11 +173,12 @@ class Approvals:
 
         def denied(old: Approval) -> tuple[Approval, str]:
             _check_open(old, now)
+            _check_begun(old, now)
             person, _ = _approver(old, claims)
             new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=said)
             return new, person.sub
 
-        return self._step("denied", approval_id, now, denied)
+        return self._acted(self._step("denied", approval_id, now, denied))
 
     def withdraw(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
         """Take it back: whoever asked for it may, as long as it was not used. Raises as `grant`."""
@@ -167,8 +198,10 @@ class Approvals:
         granted = self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED)
         return next((each for each in reversed(granted) if each.usable(now)), None)
 
-    def consume(self, approval: Approval, now: str) -> Approval:
+    def consume(self, approval: Approval, now: str, *, within: Connection | None = None) -> Approval:
         """Use it up. Of all that try, in whatever thread or process, one gets through.
+
+        `within`: the transaction to do it in, for a store that can.
 
         Raises:
             ApprovalRefusedError: it was used, denied or withdrawn meanwhile, or its time is over.
@@ -181,7 +214,7 @@ class Approvals:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
             return replace(old, state=ApprovalState.CONSUMED, closed_at=now), old.subject
 
-        return self._step("consumed", approval.id, now, consumed)
+        return self._step("consumed", approval.id, now, consumed, within)
 
     def get(self, approval_id: str) -> Approval:
         """Return the approval of that id.
@@ -198,8 +231,18 @@ class Approvals:
         """Return the approvals in the order of being opened. One whose time is over may still say pending."""
         return self.store.list(state=state)
 
+    def _acted(self, approval: Approval) -> Approval:
+        if self.actions is not None:
+            move_action(self.actions, approval)
+        return approval
+
     def _step(
-        self, what: str, approval_id: str, now: str, change: Callable[[Approval], tuple[Approval, str]]
+        self,
+        what: str,
+        approval_id: str,
+        now: str,
+        change: Callable[[Approval], tuple[Approval, str]],
+        within: Connection | None = None,
     ) -> Approval:
         with self._lock:
             while True:
@@ -210,7 +253,7 @@ class Approvals:
                     if error.reason is Refusal.EXPIRED and old.state in _OPEN and old.expired(now):
                         self.store.replace(old, replace(old, state=ApprovalState.EXPIRED))
                     raise
-                if self._swapped(what, new, who, partial(self.store.replace, old, new)):
+                if self._swapped(what, new, who, partial(self.store.replace, old, new, within=within)):
                     return new
 
     def _added(self, new: Approval) -> bool:
@@ -245,6 +288,11 @@ def _check_open(approval: Approval, now: str) -> None:
         raise ApprovalRefusedError(approval.id, Refusal.NOT_PENDING, approval)
 
 
+def _check_begun(approval: Approval, now: str) -> None:
+    if now < approval.opened_at:
+        raise ApprovalRefusedError(approval.id, Refusal.NOT_YET_OPEN, approval)
+
+
 def _person(approval: Approval, claims: Any) -> Person:
     named = claims if isinstance(claims, dict) else {}
     person = Person(named.get("iss"), named.get("sub", ""))
@@ -260,7 +308,7 @@ def _is_name(value: object) -> bool:
         check_json(value)
     except JsonValueError:
         return False
-    return True
+    return is_plain_name(value)
 
 
 def _approver(approval: Approval, claims: Any) -> tuple[Person, tuple[str, ...]]:

@@ -10,6 +10,8 @@ from pdp.approvals.approval import ApprovalState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sqlalchemy import Connection
+
     from pdp.approvals.approval import Approval
 
 KEPT: Final = 100_000
@@ -17,7 +19,12 @@ KEPT: Final = 100_000
 
 
 class ApprovalStore(Protocol):
-    """Where approvals are. Safe to share between threads; each method is one atomic step."""
+    """Where approvals are. Safe to share between threads; each method is one atomic step.
+
+    `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
+    """
+
+    blocking: bool
 
     def add(self, approval: Approval) -> Approval:
         """Add a pending approval and return it; or return, unchanged, the pending one of the same `call_digest`."""
@@ -28,12 +35,17 @@ class ApprovalStore(Protocol):
     def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
         """Return the approvals, of one call or in one state where that is stated, in the order of being added."""
 
-    def replace(self, old: Approval, new: Approval) -> bool:
-        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did."""
+    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
+
+        `within`: the transaction to do it in, for a store of the same database.
+        """
 
 
 class MemoryApprovals:
     """A store in memory: what is in it ends with the process. It keeps the last 100,000 approvals."""
+
+    blocking = False
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +74,7 @@ class MemoryApprovals:
             found = list(self._all.values()) if call_digest is None else self._of(call_digest)
         return found if state is None else [each for each in found if each.state is state]
 
-    def replace(self, old: Approval, new: Approval) -> bool:
+    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:  # noqa: ARG002 - of others
         """Put `new` in the place of `old`, if it is still there."""
         with self._lock:
             if self._all.get(old.id) != old:

@@ -11,19 +11,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.errors import Fault, FileFaultsError, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.rego.modules import Module
     from pdp.rego.opa_tool import OpaTool
 
 _PARTS: Final = ("deny", "step_up", "allow", "obligations")
+# Who else gives reason codes, by their first part (pdp/errors.py, and docs/architecture.md).
+_TAKEN: Final = {
+    "decision": "the decision itself",
+    "planning": "the decision on plans",
+    **dict.fromkeys(("audit", "bundle", "engine", "obligations", "pep"), "the enforcement point"),
+}
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"
 _NAME_IT: Final = "the decision finds concerns by their path: one package each, and no name of the baseline"
 _BE_A_SET: Final = "the decision collects reasons from sets, and would misread anything else"
+_ASK_LESS: Final = (
+    "the request is in `input`, what may be shared in `data.authz.lib`, data of your own in `data.settings`"
+)
+_ROOT: Final = len(("data", "authz"))
+_OPEN: Final = (["lib"], ["concerns"])
 _STAND_APART: Final = "a module of your own stands in a folder of your own"
 
 
@@ -64,11 +75,11 @@ def check_packages(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> C
         trees: their syntax trees, as `parse_modules` returns them.
 
     Raises:
-        FileFaultsError: each module or rule that is not admitted, by name and place.
-        UsageError: a concern that defines nothing.
+        FileFaultsError: each module or rule that is not admitted, and each concern that defines nothing, by name and
+            place.
     """
     baseline: set[str] = set()
-    custom: dict[str, set[str]] = {}
+    custom: dict[str, dict[str, set[str]]] = {}
     faults: list[Fault] = []
     for path, tree in trees.items():
         if modules[path].custom:
@@ -81,27 +92,29 @@ def check_packages(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> C
             baseline.update(package[2:3])
     for path, tree in trees.items():
         if modules[path].custom:
-            faults += _custom_faults(modules[path], tree, baseline, custom)
+            faults += _custom_faults(path, modules[path], tree, baseline, custom)
+    for name, defined in custom.items():
+        if not any(defined.values()):
+            first = min(defined)
+            message = f"the concern custom.concerns.{name} defines nothing"
+            faults.append(
+                _fault(modules[first], trees[first]["package"], message, f"it needs one of {', '.join(_PARTS)}")
+            )
     if faults:
         raise FileFaultsError(faults)
-    for name, defined in sorted(custom.items()):
-        if not defined:
-            raise UsageError(
-                f"the concern custom.concerns.{name} defines nothing", hint=f"it needs one of {', '.join(_PARTS)}"
-            )
     return Concerns(tuple(sorted(baseline)), tuple(sorted(custom)))
 
 
 def _custom_faults(
-    module: Module, tree: Mapping[str, Any], baseline: set[str], custom: dict[str, set[str]]
+    path: str, module: Module, tree: Mapping[str, Any], baseline: set[str], custom: dict[str, dict[str, set[str]]]
 ) -> list[Fault]:
-    """What a user's module does that it must not; which parts it defines is added to `custom`, by concern."""
+    """What a user's module does that it must not; which parts it defines is added to `custom`, by concern and path."""
     package = _package(tree)
     wrong = _misplaced(package, baseline)
     if wrong:
         return [_fault(module, tree["package"], wrong, _NAME_IT)]
     faults = []
-    defined = custom.setdefault(package[2], set())
+    defined = custom.setdefault(package[2], {}).setdefault(path, set())
     for rule in tree.get("rules", ()):
         name = rule["head"]["ref"][0]["value"]
         if name in _PARTS:
@@ -109,7 +122,31 @@ def _custom_faults(
             if not _is_partial_set(rule):
                 message = f"`{name}` of a concern must be a partial set: `{name} contains … if {{ … }}`"
                 faults.append(_fault(module, rule, message, _BE_A_SET))
+    asking = "a concern cannot ask the decision, which asks the concern"
+    faults += [_fault(module, reference, asking, _ASK_LESS) for reference in _of_the_decision(tree)]
     return faults
+
+
+def _of_the_decision(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The references to what stands in `data.authz` beside the library and the concerns.
+
+    OPA refuses them as well, as a recursion of a dozen rules that its author has never seen.
+    """
+    imported = [one["path"] for one in tree.get("imports", ()) if len(one["path"]["value"]) > _ROOT]
+    left: list[Any] = [tree.get("rules", []), imported]
+    while left:
+        node = left.pop()
+        if isinstance(node, list):
+            left.extend(reversed(node))
+        elif isinstance(node, dict):
+            if node.get("type") == "ref" and _is_of_the_decision(node["value"]):
+                yield node
+            left.extend(reversed(node.values()))
+
+
+def _is_of_the_decision(parts: Sequence[Mapping[str, Any]]) -> bool:
+    names = [part["value"] for part in parts[: _ROOT + 1]]
+    return names[:_ROOT] == ["data", "authz"] and names[_ROOT:] not in _OPEN
 
 
 def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
@@ -121,6 +158,8 @@ def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
         return f"{_USER_PACKAGE} with a name of small letters, digits and `_`, not {name!r}"
     if name in baseline:
         return f"the baseline has a concern {name}: reason codes would not say whose they are"
+    if name in _TAKEN:
+        return f"codes that begin with `{name}.` are given by {_TAKEN[name]}: reason codes would not say whose they are"
     return None
 
 

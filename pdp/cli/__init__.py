@@ -18,6 +18,9 @@ from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
 INTERRUPTED: Final = 130
 """What shells call a process that was interrupted (128 + SIGINT)."""
 
+_MOST_FAULTS: Final = 100
+"""More than a person reads: one mistake repeated, or not the right file."""
+
 
 class Exit(IntEnum):
     """What the process answers to its caller."""
@@ -97,6 +100,9 @@ def _shown(error: PdpError) -> str:
         # Places stand first in their lines, where editors and CI look for them.
         count = len(error.faults)
         files = dict.fromkeys(fault.place.file for fault in error.faults)
-        return f"{error.message}\nerror: {count} {'fault' if count == 1 else 'faults'} in {', '.join(files)}"
+        total = f"error: {count} {'fault' if count == 1 else 'faults'} in {', '.join(files)}"
+        if count <= _MOST_FAULTS:
+            return f"{error.message}\n{total}"
+        return "\n".join([*map(str, error.faults[:_MOST_FAULTS]), f"{total}; the first {_MOST_FAULTS} are shown"])
     text = f"error: {error.message}"
     return text if error.hint is None else f"{text}\n    hint: {error.hint}"

@@ -12,7 +12,8 @@ from pdp.cli import Exit
 from pdp.cli.engines import needed_opa
 from pdp.cli.output import tell
 from pdp.documents import read_document
-from pdp.errors import Fault, FileFaultsError, UsageError
+from pdp.errors import Fault, FileFaultsError
+from pdp.harness.suite import find_suites
 from pdp.rego.modules import baseline_folder, baseline_policies_path, collect, write_modules
 from pdp.rego.opa_tool import OpaTool
 
@@ -27,12 +28,11 @@ def check(*, policies: Sequence[Path], scenarios: Sequence[Path]) -> int:
 
     Args:
         policies: the user's folders; the baseline is then only what they are compiled with.
-        scenarios: scenario files, or folders with files named `scenarios.yaml` and `*.scenarios.yaml`. Without any it
-            is not asked whether concerns have scenarios.
+        scenarios: scenario files, or folders with some. Without any it is not asked whether concerns have scenarios.
 
     Raises:
         FileFaultsError: every fault that was found.
-        UsageError: a folder or a file cannot be used, a concern defines nothing, or OPA is not there.
+        UsageError: a folder or a file cannot be used, or OPA is not there.
     """
     opa = needed_opa("checking policies")
     baseline = baseline_policies_path()
@@ -48,7 +48,7 @@ def check(*, policies: Sequence[Path], scenarios: Sequence[Path]) -> int:
         test_trees = parse_modules(unit_tests, _staged(unit_tests, Path(temporary, "tests"), opa))
         faults = [
             *_faults(lambda: check_packages(modules, trees)),
-            *_faults(lambda: tool.check(schemas=(baseline / "schemas").resolve())),
+            *_own(_faults(lambda: tool.check(schemas=(baseline / "schemas").resolve())), checked),
             *check_conventions(checked, trees, opa, tests=test_trees, scenario_codes=codes),
         ]
     if faults:
@@ -61,30 +61,22 @@ def expected_codes(paths: Sequence[Path]) -> set[str]:
     """Return the reason codes that scenarios expect; the rest of the files is not looked at.
 
     Args:
-        paths: scenario files, or folders with some.
+        paths: scenario files, or folders with some, as `find_suites` finds them.
 
     Raises:
         UsageError: a file cannot be read, or a folder has no scenario file.
         FileFaultsError: a file is neither YAML nor JSON.
     """
-    return {code for path in paths for file in _scenario_files(path) for code in _codes(read_document(file).value)}
-
-
-def _scenario_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted({*path.rglob("scenarios.yaml"), *path.rglob("*.scenarios.yaml")})
-    if not files:
-        raise UsageError(f"{path}: no scenarios in it", hint="they stand in scenarios.yaml or NAME.scenarios.yaml")
-    return files
+    return {code for file in find_suites(paths) for code in _codes(read_document(file).value)}
 
 
 def _codes(document: Any) -> Iterator[str]:
     for scenario in _objects(document, "scenarios"):
         for step in (scenario, *_objects(scenario, "steps")):
-            expect = step.get("expect")
-            codes = expect.get("codes") if isinstance(expect, dict) else None
-            yield from (code for code in codes or () if isinstance(code, str))
+            # Of a plan, each proposal has an expectation of its own.
+            for expect in (step.get("expect"), *_objects(step, "expect")):
+                codes = expect.get("codes") if isinstance(expect, dict) else None
+                yield from (code for code in codes or () if isinstance(code, str))
 
 
 def _objects(holder: Any, name: str) -> list[dict[str, Any]]:
@@ -98,6 +90,12 @@ def _staged(modules: Mapping[str, Module], folder: Path, opa: Path, *, capabilit
     return OpaTool(
         opa, folder, sources={path: module.file for path, module in modules.items()}, capabilities=capabilities
     )
+
+
+def _own(faults: Sequence[Fault], checked: Mapping[str, Module]) -> Sequence[Fault]:
+    """Those in the modules that are checked: what one of them does wrong, OPA may find in others as well."""
+    files = {str(module.file) for module in checked.values()}
+    return [fault for fault in faults if fault.place.file in files] or faults
 
 
 def _faults(checked: Callable[[], object]) -> tuple[Fault, ...]:

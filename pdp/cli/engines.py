@@ -68,6 +68,19 @@ def open_engine(
             yield engine
 
 
+def check_policy_source(bundle: Path | None, policies: Sequence[Path]) -> None:
+    """Check that a bundle and folders with policies are not both named.
+
+    Raises:
+        UsageError: they are.
+    """
+    if bundle is not None and policies:
+        raise UsageError(
+            "--bundle and --policies exclude each other: a bundle holds its policies",
+            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
+        )
+
+
 def needed_opa(what: str) -> Path:
     """Return the OPA program; `what` needs it, as the error says when there is none.
 
@@ -85,11 +98,7 @@ def needed_opa(what: str) -> Path:
 def _check_options(
     name: str, *, bundle: Path | None, policies: Sequence[Path], data: Sequence[Path], opa_url: str | None
 ) -> None:
-    if bundle is not None and policies:
-        raise UsageError(
-            "--bundle and --policies exclude each other: a bundle holds its policies",
-            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
-        )
+    check_policy_source(bundle, policies)
     if opa_url is None:
         return
     if name != "sidecar":

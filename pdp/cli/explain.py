@@ -10,13 +10,13 @@ from rich.text import Text
 
 from pdp.cli.decide import exit_code
 from pdp.cli.display import STYLES, console
-from pdp.cli.engines import needed_opa, open_engine
+from pdp.cli.engines import check_policy_source, needed_opa, open_engine
 from pdp.cli.files import check_standard_input, read_proposal, read_session
 from pdp.cli.output import print_json, printable
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
-from pdp.engine.opa import OPA_VERSION, find_opa
-from pdp.errors import BundleError, EngineError, UsageError
+from pdp.engine.opa import find_opa
+from pdp.errors import BundleError, EngineError
 from pdp.harness.explain import FAILED, PASSED, Explanation, explain
 from pdp.harness.wording import readable
 from pdp.manifest.loading import load_effective
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pdp.rego.trace import Condition, RuleRun
 
 _MANY_TOOLS: Final = 100
-_NOTE: Final = f"rules that did not fire: not known without OPA {OPA_VERSION}; get it with: pdp opa install"
 
 
 def run(
@@ -54,14 +53,10 @@ def run(
     Raises:
         UsageError: options or files that cannot be used.
         BundleError: the bundle cannot be used.
-        EngineError: a local OPA does not start, or does not finish.
+        EngineError: a local OPA does not start.
     """
     check_standard_input(proposal, manifest, session, governance)
-    if bundle is not None and policies:
-        raise UsageError(
-            "--bundle and --policies exclude each other: a bundle holds its policies",
-            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
-        )
+    check_policy_source(bundle, policies)
     effective = load_effective(manifest, governance)
     who = read_session(session)
     proposed = read_proposal(proposal)
@@ -142,8 +137,9 @@ def _print(explanation: Explanation, evaluation: Evaluation) -> None:
         text.append(f"{'':<{12 - len(check.result)}} {printable(check.text)}\n" if check.text else "\n")
     for run_ in explanation.rules:
         _append_rule(text, run_)
-    if not explanation.complete and explanation.rules:
-        text.append(f"\n  {_NOTE}\n", style="dim")
+    if explanation.unknown is not None:
+        rules = "rules that did not fire" if explanation.rules else "rules"
+        text.append(f"\n  {rules}: not known{printable(explanation.unknown)}\n", style="dim")
     text.rstrip()
     console().print(text)
 

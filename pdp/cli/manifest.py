@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console
 from pdp.cli.files import check_standard_input
-from pdp.cli.output import complain, print_json
+from pdp.cli.output import complain, print_json, printable
 from pdp.errors import FileFaultsError
+from pdp.manifest.diff import manifest_diff
 from pdp.manifest.exports import export as exported
 from pdp.manifest.lint import lint as contracts
-from pdp.manifest.loading import load_manifest, read_effective
+from pdp.manifest.loading import load_effective, load_manifest, read_effective
+from pdp.manifest.schema_diff import Bump
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from pdp.errors import Fault
+    from pdp.manifest.diff import ManifestDiff
+    from pdp.manifest.governance_diff import GovernanceChange
     from pdp.manifest.lint import ToolContract
+
+_BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}
+_DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}
 
 
 def lint(file: Path, governance: Path | None, *, strict: bool, as_json: bool) -> int:
@@ -60,6 +68,73 @@ def export(file: Path, form: str) -> int:
     check_standard_input(file)
     print_json(exported(load_manifest(file), form))
     return Exit.OK
+
+
+def diff(
+    old: Path,
+    new: Path,
+    *,
+    old_governance: Path | None,
+    governance: Path | None,
+    fail_on: Literal["loosening", "unclear"] | None,
+    as_json: bool,
+) -> int:
+    """Print what differs between two manifests, and judge it.
+
+    Args:
+        old: the manifest as it was.
+        new: as it is.
+        old_governance: the governance file of the old one.
+        governance: of the new one.
+        fail_on: `loosening`: fail on a change that admits more; `unclear`: also on one that a person has to look at.
+        as_json: print stable JSON.
+
+    Returns:
+        0; 1 when a version does not say what changed, or `fail_on` applies.
+
+    Raises:
+        UsageError: a file cannot be read, or is faulty.
+    """
+    check_standard_input(old, new, old_governance, governance)
+    found = manifest_diff(load_effective(old, old_governance), load_effective(new, governance))
+    if as_json:
+        print_json(found.as_json())
+    else:
+        _print_diff(found)
+    refused = {None: set(), "loosening": {"loosens"}, "unclear": {"loosens", "unclear"}}[fail_on]
+    return Exit.FAILED if found.faults or refused & found.directions() else Exit.OK
+
+
+def _print_diff(found: ManifestDiff) -> None:
+    out = console()
+    for tool in found.tools:
+        versions = f"{tool.old_version or 'no version'} -> {tool.new_version or 'no version'}"
+        out.print(
+            Text.assemble((tool.tool, "bold"), f" {tool.kind}", f", {versions}" if tool.kind == "changed" else "")
+        )
+        for change in tool.signature:
+            what = " ".join(part for part in (change.part, change.path, change.what) if part)
+            out.print(Text.assemble("  ", (f"{change.bump.name.lower():<9}", _BUMPS[change.bump]), printable(what)))
+        _print_governance(tool.governance)
+        if tool.fault:
+            out.print(Text.assemble("  ", (f"{'version':<9}", "bold red"), printable(tool.fault)))
+    if found.pins:
+        out.print(Text("agents", "bold"))
+        _print_governance(found.pins)
+    counted = len(found.faults)
+    differ = f"{len(found.tools)} of the tools differ" if found.tools else "no tool differs"
+    out.print(Text(f"{differ}, {counted or 'no'} {'version is' if counted == 1 else 'versions are'} missing a bump"))
+
+
+def _print_governance(changes: Sequence[GovernanceChange]) -> None:
+    for change in changes:
+        values = f": {_short(change.old)} -> {_short(change.new)}" if change.what == "changed" else f": {change.what}"
+        said = printable(f"{change.field}{values}")
+        console().print(Text.assemble("  ", (f"{change.direction:<9}", _DIRECTIONS[change.direction]), said))
+
+
+def _short(value: Any) -> str:
+    return "not stated" if value is None else str(value) if isinstance(value, str) else f"{json.dumps(value):.80}"
 
 
 def _fault_json(fault: Fault) -> dict[str, Any]:

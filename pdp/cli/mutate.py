@@ -84,8 +84,8 @@ def _tell(run: MutationRun, *, as_json: bool) -> None:
         return
     for survivor in run.of(Fate.SURVIVED):
         tell("\n".join(printable(line.expandtabs(4)) for line in lines(survivor)) + "\n")
-    if run.without_rego:
-        complain(run.without_rego)
+    for note in run.notes:
+        complain(note)
     tell(summary(run) if run.complete else f"interrupted; {summary(run)}")
 
 

@@ -56,7 +56,6 @@ def test(
         count = sum(len(suite.scenarios) for suite in suites)
         raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use words of their names")
     reached = _measured(run) if coverage else None
-    _write_reports(run, reached, junit, html)
     if as_json:
         from pdp.harness.report_json import as_json as report  # noqa: PLC0415
 
@@ -67,6 +66,8 @@ def test(
             from pdp.cli.coverage import print_coverage  # noqa: PLC0415
 
             print_coverage(reached, [each.suite for each in run.suites], fail_under)
+    # Last, so that a file which cannot be written takes nothing from what was found.
+    _write_reports(run, reached, junit, html)
     short = reached is not None and fail_under is not None and bool(reached.complaints(fail_under))
     return Exit.FAILED if run.failed or short else Exit.OK
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pdp.proposal import Proposal
     from pdp.session import Session
 
-_VOLATILE: Final = frozenset(("time", "run_id", "request_id", "call_digest", "approval"))
+_VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval"))
 
 
 class MappingError(PdpError):
@@ -60,9 +60,9 @@ def build_request(
     if session.agent is not None:
         context["agent"] = session.agent
     request = Request(session.subject, tool.action, _resource(tool, arguments, variables), context)
+    context["run_id"] = session.run_id
     context["call_digest"] = call_digest(request)
     context["time"] = session.time or to_seconds(now)
-    context["run_id"] = session.run_id
     context["request_id"] = request_id
     context["approval"] = None
     return request

@@ -1,4 +1,4 @@
-"""Running a tool: only what was decided, and whatever happens is a result or a failure with a fixed code.
+"""One run of a tool: only what was decided, and whatever happens is a result or a failure with a fixed code.
 
 Source of the codes: tool layer document, safety contract.
 """
@@ -9,47 +9,110 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pdp.execution.failures import ToolResultError, ToolUnavailableError, failure_of
 from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+STOP_SECONDS: Final = 2.0
+"""How long a coroutine that was cancelled is waited for; then nobody waits any more, whatever it does."""
 
 
 class Execution(NamedTuple):
     """What an execution came to: the tool's result, or a failure.
 
-    `error` is what the tool raised; `started` says whether it was started at all.
+    `error` is what the tool raised; `started` says whether it was started at all; `attempts` how often.
     """
 
     result: Any = None
     failure: Failure | None = None
     error: BaseException | None = None
     started: bool = True
+    attempts: int = 1
 
 
-def run(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Execution:
-    """Call `function` with the decided arguments and wait for its result.
+def run(
+    function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None, secrets: Sequence[str] = ()
+) -> Execution:
+    """Call `function` with the decided arguments and wait for its result, never longer than the time-out.
 
     Args:
         function: the tool; a coroutine function is run in an event loop of its own.
         arguments: keyword arguments, exactly as decided.
-        timeout: seconds to wait, or None. A thread cannot be stopped: after a time-out the call may still have its
-            effect, and the failure's details say `{"effect": "unknown"}`.
+        timeout: seconds to wait, or None. A coroutine is cancelled then, and waited for `STOP_SECONDS` more. A plain
+            function cannot be stopped: it may still have its effect, and the failure's details say
+            `{"effect": "unknown"}`.
+        secrets: texts that a failure's message must not show; see `pdp.execution.failures.secret_texts`.
     """
     if is_asynchronous(function):
-        if _loop_is_running():
-            return _in_thread(lambda: asyncio.run(arun(function, arguments, timeout)), None)
-        return asyncio.run(arun(function, arguments, timeout))
+        if timeout is None and not _loop_is_running():
+            return asyncio.run(arun(function, arguments, timeout, secrets))
+        return _in_loop_of_its_own(lambda: arun(function, arguments, timeout, secrets), timeout)
     if timeout is None:
-        return _attempt(function, arguments)
-    return _in_thread(lambda: _attempt(function, arguments), timeout)
+        return _attempt(function, arguments, secrets)
+    try:
+        return _in_thread(partial(_attempt, function, arguments, secrets)).result(timeout)
+    except TimeoutError:
+        return timed_out(timeout)
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
     """Return whether calling `function` gives a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def arun(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    timeout: float | None,  # noqa: ASYNC109 - the manifest's, and reported as a failure
+    secrets: Sequence[str] = (),
+) -> Execution:
+    """Do as `run`, without blocking the event loop: a plain function runs in a thread.
+
+    When the caller is cancelled, so is a coroutine; a plain function runs on, and nobody waits for it.
+    """
+    if is_asynchronous(function):
+        # A task of its own: one that ignores its cancellation would otherwise be waited for without end.
+        task = asyncio.create_task(_acall(function, arguments, secrets))
+        try:
+            await asyncio.wait((task,), timeout=timeout)
+            if task.done():
+                return task.result()
+        finally:
+            if not task.done():
+                await _stop(task)
+        return timed_out(timeout)
+    waiting = asyncio.wrap_future(_in_thread(partial(_attempt, function, arguments, secrets)))
+    try:
+        await asyncio.wait((waiting,), timeout=timeout)
+        return waiting.result() if waiting.done() else timed_out(timeout)
+    finally:
+        waiting.cancel()
+
+
+async def _acall(function: Callable[..., Any], arguments: Mapping[str, Any], secrets: Sequence[str]) -> Execution:
+    try:
+        return Execution(result=await function(**arguments))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return _failed(error, secrets)
+    except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
+        return _failed(error, secrets)
+
+
+async def _stop(task: asyncio.Task[Execution]) -> None:
+    task.cancel()
+    await asyncio.wait((task,), timeout=STOP_SECONDS)
+    # What comes of it later is nobody's; asked for, so that it is not reported as forgotten.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def _loop_is_running() -> bool:
@@ -60,70 +123,64 @@ def _loop_is_running() -> bool:
     return True
 
 
-def _in_thread(work: Callable[[], Execution], timeout: float | None) -> Execution:
-    done: list[Execution | BaseException] = []
+# A thread of its own, and a daemon: in a pool, tools that hang would keep others from running and the program from
+# ending.
+def _in_thread(work: Callable[[], Execution]) -> Future[Execution]:
+    future: Future[Execution] = Future()
     context = contextvars.copy_context()
+    future.set_running_or_notify_cancel()
 
     def attempt() -> None:
         try:
-            done.append(context.run(work))
+            came = context.run(work)
         except BaseException as error:  # noqa: BLE001 - SystemExit and the like are the caller's
-            done.append(error)
+            future.set_exception(error)
+        else:
+            future.set_result(came)
 
-    thread = threading.Thread(target=attempt, name="pdp-tool", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if not done:
-        return _timed_out(timeout)
-    if isinstance(done[0], BaseException):
-        raise done[0]
-    return done[0]
+    threading.Thread(target=attempt, name="pdp-tool", daemon=True).start()
+    return future
 
 
-async def arun(function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None) -> Execution:  # noqa: ASYNC109 - the manifest's, and reported as a failure
-    """Do as `run`, without blocking the event loop: a plain function runs in a thread."""
-    if is_asynchronous(function):
-        try:
-            async with asyncio.timeout(timeout) as deadline:
-                return Execution(result=await function(**arguments))
-        except TimeoutError as error:
-            return _timed_out(timeout) if deadline.expired() else _failed(error)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return _failed(error)
-        except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
-            return _failed(error)
+def _in_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, Execution]], timeout: float | None) -> Execution:
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+
+    async def stoppable() -> Execution:
+        begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await work()
+
+    future = _in_thread(lambda: asyncio.run(stoppable()))
     try:
-        return await asyncio.wait_for(asyncio.to_thread(_attempt, function, arguments), timeout)
+        # A coroutine that blocks its loop does not notice its own time-out.
+        return future.result(None if timeout is None else timeout + 2 * STOP_SECONDS)
     except TimeoutError:
-        return _timed_out(timeout)
+        return timed_out(timeout)
+    except BaseException:
+        if not future.done():
+            # Interrupted while waiting: the tool is cancelled as well, and may end its processes.
+            with suppress(Exception):
+                loop, task = begun.result(STOP_SECONDS)
+                loop.call_soon_threadsafe(task.cancel if task else loop.stop)
+                future.exception(2 * STOP_SECONDS)
+        raise
 
 
-def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Execution:
+def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any], secrets: Sequence[str]) -> Execution:
     try:
         result = function(**arguments)
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-            return _failed(TypeError("the tool returned something that has yet to run; make it an async function"))
+            if inspect.iscoroutine(result):
+                result.close()
+            error = ToolResultError("the tool returned something that has yet to run; make it an async function")
+            return _failed(error, secrets)
         return Execution(result=result)
     except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
-        return _failed(error)
+        return _failed(error, secrets)
 
 
-def _failed(error: BaseException) -> Execution:
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - an exception may not even be able to say what it is
-        message = ""
-    return Execution(
-        failure=Failure(
-            code=FailureCode.TOOL_EXECUTION_FAILED,
-            message=message or type(error).__name__,
-            details={"exception": type(error).__name__},
-        ),
-        error=error,
-    )
+def _failed(error: BaseException, secrets: Sequence[str]) -> Execution:
+    started = not isinstance(error, ToolUnavailableError)
+    return Execution(failure=failure_of(error, secrets), error=error, started=started)
 
 
 def cut_short() -> Execution:
@@ -143,7 +200,10 @@ def unavailable(name: str) -> Execution:
     )
 
 
-def _timed_out(timeout: float | None) -> Execution:
+def timed_out(timeout: float | None) -> Execution:
+    """Return what a run came to that gave no result within `timeout` seconds."""
+    if timeout is None:
+        return _unknown("the tool gave no result in time", FailureCode.TOOL_TIMEOUT)
     return _unknown(f"the tool gave no result within {timeout:g} seconds", FailureCode.TOOL_TIMEOUT)
 
 

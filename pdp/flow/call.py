@@ -15,8 +15,13 @@ from pdp.obligations.obligations import NO_DUTIES
 from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pdp.approvals.approval import Approval
+    from pdp.contract.invariants import Trip
+    from pdp.contract.json_object import JsonObject
     from pdp.decision import Decision, Obligation, Reason
+    from pdp.execution.actions import Action
     from pdp.execution.running import Execution
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligation import Delivery
@@ -30,6 +35,7 @@ class Call:
     """What is known of one call so far. The enforcement point fills it, and nobody else sees it."""
 
     __slots__ = (
+        "action",
         "approval",
         "body",
         "checked",
@@ -39,12 +45,15 @@ class Call:
         "execution",
         "manifest",
         "now",
+        "pins",
         "proposal",
+        "pruned",
         "rejection",
         "request_id",
         "runs",
         "session",
         "started",
+        "state",
         "step_name",
         "tool_call_id",
         "transformed",
@@ -64,6 +73,9 @@ class Call:
         self.transformed = False
         self.execution: Execution | None = None
         self.delivery: Delivery | None = None
+        self.action: Action | None = None
+        self.state: JsonObject | None = None
+        self.pins: Mapping[str, str] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -74,6 +86,7 @@ class Call:
         self.rejection: Rejection | None = None
         self.decision: Decision | None = None
         self.approval: Approval | None = None
+        self.pruned = False
         self.duties = NO_DUTIES
 
     @property
@@ -84,7 +97,7 @@ class Call:
     @property
     def accepted(self) -> Status:
         """What becomes of a proposal that may run: transformed when it is not the one that was made."""
-        return Status.TRANSFORMED if self.transformed else Status.ACCEPTED
+        return Status.TRANSFORMED if self.transformed or self.checked.trips else Status.ACCEPTED
 
     @property
     def tool_name(self) -> str:
@@ -109,6 +122,7 @@ class Call:
     def deny(self, decision: Decision) -> None:
         """Replace whatever was decided by a DENY."""
         self.rejection = None
+        self.pruned = False
         self.decision = decision
 
 
@@ -188,6 +202,31 @@ class Evaluation:
         return self._call.delivery.retrieval_snapshot if self._call.delivery else None
 
     @property
+    def corrections(self) -> tuple[Trip, ...]:
+        """The invariants that tripped, in their order, each with what became of the call."""
+        return self._call.checked.trips
+
+    @property
+    def pruned(self) -> bool:
+        """Whether an invariant dropped the call: nothing was decided, and nothing runs."""
+        return self._call.pruned
+
+    @property
+    def action(self) -> Action | None:
+        """The action of a call with effects, as it was left: staged by a STEP_UP, committed or failed by its run."""
+        return self._call.action
+
+    @property
+    def state(self) -> JsonObject | None:
+        """The session's state as the result leaves it; None when the tool declares no state effects, or gave none."""
+        return self._call.state
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """The versions of the pinned sources that the tool could use, by source."""
+        return dict(self._call.pins)
+
+    @property
     def error(self) -> BaseException | None:
         """What the tool raised, if it did."""
         return self._call.execution.error if self._call.execution else None
@@ -200,6 +239,8 @@ class Evaluation:
             return Outcome(
                 call.accepted, proposal=call.proposal, failure=call.execution.failure if call.execution else None
             )
+        if call.pruned:
+            return Outcome(Status.TRANSFORMED)
         rejection = call.rejection
         if rejection is None and call.decision is not None:
             why = "; ".join(f"{reason.code}: {reason.message}" for reason in call.decision.reasons)

@@ -5,35 +5,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdp.canonical import JsonValueError, canonical
-from pdp.contract.checks import check
+from pdp.contract.checks import ProposalPrunedError, check
 from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError
-from pdp.flow.approving import find_approval
 from pdp.manifest.expressions import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
 from pdp.request import bounded
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from pdp.approvals.approvals import Approvals
+    from collections.abc import Callable
+
     from pdp.contract.compiled import CompiledManifest
     from pdp.flow.call import Call
 
 
 def prepare(
-    call: Call, proposal: Any, session: Any, manifest: CompiledManifest, approvals: Approvals | None
+    call: Call,
+    proposal: Any,
+    session: Any,
+    manifest: CompiledManifest,
+    find: Callable[[Call, dict[str, Any]], None],
 ) -> bytes | None:
     """Check a proposal, writing what is found into `call`, and return the request to ask the engine with.
 
-    None when there is nothing to ask: then `call` is rejected, or denied.
+    `find` looks for the call's approval and puts it into the request's context. None when there is nothing to ask: then
+    `call` is rejected, pruned, or denied.
     """
     try:
         call.session = Session.read(session)
         call.request_id = call.request_id or call.session.request_id or new_id()
         call.proposal = Proposal.read(proposal)
         tool = check(call.proposal, call.session, manifest, call.checked)
+        # What invariants corrected is what is decided on, and what runs.
+        call.proposal = call.checked.proposal or call.proposal
         request = build_request(
             tool,
             call.proposal,
@@ -42,12 +49,13 @@ def prepare(
             request_id=call.request_id,
             now=call.now,
         )
-        if approvals is not None:
-            find_approval(call, approvals, request.context)
+        find(call, request.context)
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
         # an approval's people when they granted it.
         call.body = bounded(canonical(request.as_json()))
+    except ProposalPrunedError:
+        call.pruned = True
     except ProposalRejectedError as error:
         call.reject(error.rejection, error.message)
     except (MappingError, ExpressionError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit import recordable
 from pdp.canonical import JsonValueError, canonical, check_json
@@ -12,6 +12,7 @@ from pdp.clock import to_milliseconds
 from pdp.decision import denied
 from pdp.errors import AuditError
 from pdp.execution.running import unrecorded
+from pdp.execution.telemetry import Dispatch
 from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pdp.flow.call import Call
 
 _log = logging.getLogger("pdp.pep")
+
+_SHARED: Final = ("agent", "arguments_digest", "idempotency_key", "request_id", "tool_call_id", "step_name")
 
 
 def record_dispatch(call: Call, log: AuditLog, *, superseded: bool = False) -> None:
@@ -42,6 +45,24 @@ def record_result(call: Call, log: AuditLog) -> None:
         call.execution, call.delivery = unrecorded(), None
 
 
+def dispatch_of(call: Call, log: AuditLog) -> Dispatch:
+    """Return what telemetry is told of a call that has been decided."""
+    event = _event(call, log, "dispatch", call.now)
+    tool = call.checked.tool
+    return Dispatch(
+        tool=tool.entry.name if tool else "unknown",
+        verdict=call.decision.verdict if call.decision else None,
+        began=call.now,
+        scopes=tuple(tool.entry.scopes or ()) if tool else (),
+        caller=_text(event.get("subject")),
+        **{name: _text(event.get(name)) for name in _SHARED},
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
 def log_decision(call: Call) -> None:
     """Log the decision, where an obligation says at which level. What was proposed is not in the line."""
     level, decision = call.duties.log_level, call.decision
@@ -57,6 +78,8 @@ def _dispatch_event(call: Call, log: AuditLog, *, superseded: bool) -> AuditEven
     decision = call.decision
     if superseded:
         event["status"] = Status.TRANSFORMED
+    elif call.pruned:
+        event["status"], event["outcome"] = Status.TRANSFORMED, "not_executed"
     elif call.allowed:
         event["status"] = call.accepted
     else:

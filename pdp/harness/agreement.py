@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pdp.harness.engines import NO_DECISION
 from pdp.harness.expectation import equal
 from pdp.harness.results import Mismatch
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 def agreed(one: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
     """Return `other`, failed where its engine decided otherwise than that of `one`, body by body.
 
-    Bundle and id of the decisions are not compared: they name the engine's bundle and the moment.
+    Bundle and id of the decisions are not compared: they name the engine's bundle and the moment. Of a policy that
+    failed on both, only the code is: each engine tells of it in words of its own.
     """
     steps = list(other.steps)
     for at, (first, second) in enumerate(zip(one.steps, other.steps, strict=False)):
@@ -43,6 +45,8 @@ def _differing(ones: tuple[Answer, ...], others: tuple[Answer, ...]) -> tuple[An
 
 
 def _plain(decision: Decision) -> dict[str, Any]:
+    if NO_DECISION.issuperset(decision.codes):
+        return {"verdict": decision.verdict.value, "codes": list(decision.codes)}
     return {
         "verdict": decision.verdict.value,
         "reasons": [{"code": each.code, "message": each.message, "details": each.details} for each in decision.reasons],

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
+from pdp.documents import nearest
 from pdp.engine.data import merged_data
 from pdp.engine.opa import find_opa
 from pdp.errors import BundleError, EngineError, UsageError
-from pdp.harness.engines import bundle_of
+from pdp.harness.engines import NO_DECISION, bundle_of
 from pdp.harness.results import Diagnosis, Fired, Missed
+from pdp.harness.shown_file import shown_file
 from pdp.harness.suite import policy_modules
 from pdp.rego.rules import rule_sites, sites_by_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
+    from pdp.decision import Decision
     from pdp.harness.results import ScenarioResult, StepResult
     from pdp.harness.running import Runner
     from pdp.harness.suite import Suite
     from pdp.rego.modules import Module
     from pdp.rego.rules import RuleSite
     from pdp.rego.trace import Condition, RuleRun
+
+# Where a policy failed, as both engines tell it.
+_MODULE_LINE: Final = re.compile(r"(?P<module>[\w./-]+\.rego):(?P<line>\d+)")
 
 
 class Diagnoses:
@@ -59,7 +66,11 @@ class Diagnoses:
         )
         if not failed.answers:
             return Diagnosis(stopped=stopped)
-        body = failed.answers[-1].body
+        answer = failed.answers[-1]
+        if NO_DECISION.issuperset(answer.decision.codes):
+            # Asked again, the policy would fail again, or not end again; and OPA takes longer to give up.
+            return Diagnosis(stopped, tuple(self._decided(answer.decision)))
+        body = answer.body
         fired = tuple(self._fired(body, failed))
         return Diagnosis(stopped, fired, tuple(self._missed(body, failed, {each.code for each in fired})))
 
@@ -84,10 +95,7 @@ class Diagnoses:
             findings = self._runner.findings(body)
         except (EngineError, BundleError):
             # This engine or its bundle cannot tell; the decision's own reasons are better than nothing.
-            decision = failed.answers[-1].decision
-            part = {"DENY": "deny", "STEP_UP": "step_up", "ALLOW": "allow"}[decision.verdict]
-            for reason in decision.reasons:
-                yield Fired(part, reason.code, reason.message, reason.details, self._where(reason.code, part))
+            yield from self._decided(failed.answers[-1].decision)
             return
         for part in ("deny", "step_up", "allow"):
             for reason in getattr(findings, part):
@@ -98,6 +106,21 @@ class Diagnoses:
                 None,
             )
             yield Fired("obligations", obligation.id, f"on {obligation.on}", obligation.parameters, where)
+
+    def _decided(self, decision: Decision) -> Iterator[Fired]:
+        """The decision's own reasons; of a policy that failed, with the place that the reason tells of."""
+        part = {"DENY": "deny", "STEP_UP": "step_up", "ALLOW": "allow"}[decision.verdict]
+        for reason in decision.reasons:
+            where = self._where(reason.code, part) or self._told(reason.message)
+            yield Fired(part, reason.code, reason.message, reason.details, where)
+
+    def _told(self, message: str) -> str | None:
+        """The author's place for the one that a message tells of; OPA's has a folder of its own before the module."""
+        for told in _MODULE_LINE.finditer(message):
+            for path, module in self._modules.items():
+                if f"/{told['module']}".endswith(f"/{path}"):
+                    return f"{shown_file(module.file)}:{told['line']}"
+        return None
 
     def _where(self, code: str, part: str) -> str | None:
         """The places of the rules that give a code; there may be several."""
@@ -116,6 +139,10 @@ class Diagnoses:
         # What fired and is not among the decision's codes belongs to a verdict that did not win.
         codes = [code for code in dict.fromkeys(wanted) if code in self._sites and code not in fired]
         runs = self._traced(body) if codes else {}
+        for code in dict.fromkeys(wanted):
+            if self._sites and code not in self._sites:
+                near = nearest(code, self._sites)
+                yield Missed(code, "no rule gives this code" + (f": {near}" if near else ""))
         for code in codes:
             for site in self._sites[code]:
                 run = runs.get((site.file, site.line))
@@ -139,18 +166,12 @@ class Diagnoses:
 
 
 def _at(site: RuleSite) -> str:
-    return f"{_shown(site.file)}:{site.line}"
-
-
-def _shown(file: str) -> str:
-    """A path as short as it can be typed here."""
-    here = str(Path.cwd())
-    return file.removeprefix(here + "/")
+    return f"{shown_file(site.file)}:{site.line}"
 
 
 def _innermost(condition: Condition) -> tuple[str, dict[str, Any]]:
     """What a rule stopped at; where that asks another rule, what that one stopped at as well."""
-    text = f"{condition.text} ({_shown(condition.file)}:{condition.line})"
+    text = f"{condition.text} ({shown_file(condition.file)}:{condition.line})"
     seen: dict[str, Any] = {each.name: each.value if each.defined else "(undefined)" for each in condition.seen}
     for inner in condition.because[:1]:
         deeper, values = _innermost(inner)

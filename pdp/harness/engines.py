@@ -14,7 +14,7 @@ from pdp import __version__
 from pdp.canonical import canonical, digest
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.opa import OPA_VERSION, find_opa
-from pdp.errors import BundleError, UsageError
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
 from pdp.rego.modules import baseline_policies_path, collect
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pdp.rego.modules import Module
 
 ENGINES: Final = ("embedded", "sidecar")
+
+NO_DECISION: Final = frozenset(error.code for error in (EngineError, EngineTimeoutError, AnswerInvalidError))
+"""The codes of a DENY that stands for a decision which the policy did not come to."""
 
 _KEPT: Final = 32
 _READ_BESIDE: Final = ("capabilities.json", "schemas/request.json", "config/data.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -13,7 +13,7 @@ from pdp.harness.results import Mismatch
 from pdp.proposal import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pdp.approvals.approval import Approval
     from pdp.decision import Decision
@@ -40,15 +40,25 @@ def expected(expect: Expect) -> dict[str, Any]:
 def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
     """Return what came of it, in the keys that are expected."""
     stated = [name for name in type(expect).model_fields if name in expect.model_fields_set]
-    found = {name: _plain(_ACTUAL[name](happened)) for name in stated if name != "trace"}
+    found = {name: _plain(_ACTUAL[name](happened)) for name in stated if name in _ACTUAL}
     if "trace" in stated:
         trace = happened.evaluation.trace if happened.evaluation else None
         found["trace"] = {name: _plain(getattr(trace, name, None)) for name in expect.trace or ()}
+    for name, part in _OF_REASONS.items():
+        if name in stated:
+            reasons = happened.decision.reasons if happened.decision else ()
+            codes = getattr(expect, name) or ()
+            found[name] = {
+                code: [_plain(getattr(each, part)) for each in reasons if each.code == code] for code in codes
+            }
     return {name: found[name] for name in stated}
 
 
 def mismatches(wanted: dict[str, Any], found: dict[str, Any], prefix: str = "") -> tuple[Mismatch, ...]:
-    """Return the keys in which two sides differ. Codes and markings are sets, obligations have no order."""
+    """Return the keys in which two sides differ. Codes and markings are sets, obligations have no order.
+
+    Of `details` and `messages` the second side has a list for each code: what every reason of that code has.
+    """
     return tuple(
         Mismatch(f"{prefix}{name}", wanted[name], found[name])
         for name in wanted
@@ -59,6 +69,11 @@ def mismatches(wanted: dict[str, Any], found: dict[str, Any], prefix: str = "") 
 def equal(one: Any, other: Any) -> bool:
     """Return whether two JSON values are equal: 1 is 1.0 and not true."""
     return canonical(one) == canonical(other)
+
+
+def has_fields(details: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Return whether a reason's details have these fields with these values; they may have more."""
+    return all(name in details and equal(details[name], value) for name, value in fields.items())
 
 
 def _same_set(one: Any, other: Any) -> bool:
@@ -77,8 +92,26 @@ def _same_obligations(wanted: Any, found: Any) -> bool:
     return left == Counter(each for each in wanted if isinstance(each, str))
 
 
+def _same_details(wanted: Any, found: Any) -> bool:
+    """Whether, for each code, a single reason has all the fields that are expected of it."""
+    if not isinstance(wanted, dict):
+        return bool(wanted == found)
+    return all(
+        isinstance(fields, dict) and any(has_fields(details, fields) for details in found[code])
+        for code, fields in wanted.items()
+    )
+
+
+def _same_messages(wanted: Any, found: Any) -> bool:
+    if not isinstance(wanted, dict):
+        return bool(wanted == found)
+    return all(message in found[code] for code, message in wanted.items())
+
+
 _EQUAL: dict[str, Callable[[Any, Any], bool]] = {
     "codes": _same_set,
+    "details": _same_details,
+    "messages": _same_messages,
     "markings": _same_set,
     "obligations": _same_obligations,
 }
@@ -134,6 +167,9 @@ def _json_or_not(value: Any) -> Any:
         return f"<not JSON: {type(value).__name__}>"
     return value
 
+
+# What is shown of each reason under these keys, by the codes that are expected.
+_OF_REASONS: Final = {"details": "details", "messages": "message"}
 
 _ACTUAL: dict[str, Callable[[Happened], Any]] = {
     "status": _status,

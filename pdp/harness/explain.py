@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import canonical
+from pdp.engine.opa import OPA_VERSION
+from pdp.errors import EngineTimeoutError, UsageError
+from pdp.harness.engines import NO_DECISION
 from pdp.harness.masking import Mask
 from pdp.harness.wording import in_words
 from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
@@ -14,7 +17,7 @@ from pdp.rego.rules import DECISION_ITSELF, rule_sites, sites_by_code
 from pdp.rego.trace import RuleRun, trace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pdp.decision import Findings
     from pdp.flow.call import Evaluation
@@ -53,6 +56,7 @@ class Explanation:
         rules: every rule in the order of the flow; without OPA only those that fired. Empty when the policy was not
             asked.
         complete: whether `rules` tells of those that did not fire as well.
+        unknown: why it does not, to go on from "not known"; None where it does, and where the policy was not asked.
     """
 
     line: str
@@ -60,6 +64,7 @@ class Explanation:
     checks: tuple[CheckDone, ...]
     rules: tuple[RuleRun, ...]
     complete: bool
+    unknown: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return `{line, evaluation, checks, rules, complete}`; the form is stable."""
@@ -98,28 +103,46 @@ def explain(
         modules: the Rego that decided.
         data: all the data that it saw.
         opa: the OPA program; None: rules that did not fire cannot be told of.
-        findings: what fired, used where there is no OPA.
-
-    Raises:
-        UsageError, EngineTimeoutError: OPA cannot evaluate the request.
+        findings: what fired, used where OPA cannot tell.
     """
     mask = Mask(tool.sensitive if tool else (), _arguments(proposed))
     request = evaluation.request
     sites = rule_sites(modules)
-    complete = opa is not None
-    if request is None or evaluation.decision is None:
-        runs: Sequence[RuleRun] = ()
-    elif opa is not None:
-        runs = trace(opa, modules, data, canonical(request))
-    else:
-        runs = [RuleRun(site, asked=True, fired=True, stopped=None) for site in _fired(sites, evaluation, findings)]
+    runs: Sequence[RuleRun] = ()
+    unknown = None
+    if request is not None and evaluation.decision is not None:
+        runs, unknown = _runs(
+            evaluation, findings, sites, opa, lambda program: trace(program, modules, data, canonical(request))
+        )
     return Explanation(
         line=mask.text(_line(evaluation, request or {}, sites, mask)),
         evaluation=mask.value(evaluation.as_json()),
         checks=tuple(CheckDone(one.name, one.result, mask.text(one.text)) for one in _checks(evaluation, tool)),
         rules=tuple(_masked(run, mask) for run in sorted(runs, key=_place)),
-        complete=complete,
+        complete=opa is not None and unknown is None,
+        unknown=unknown,
     )
+
+
+def _runs(
+    evaluation: Evaluation,
+    findings: Findings | None,
+    sites: tuple[RuleSite, ...],
+    opa: Path | None,
+    traced: Callable[[Path], Sequence[RuleRun]],
+) -> tuple[Sequence[RuleRun], str | None]:
+    """The rules that ran, and why those that did not fire cannot be told of."""
+    if NO_DECISION.issuperset(evaluation.codes):
+        # What failed in the engine fails in OPA as well, and what does not end there does not end here.
+        return (), ": the policy came to no decision"
+    unknown = f" without OPA {OPA_VERSION}; get it with: pdp opa install"
+    if opa is not None:
+        try:
+            return traced(opa), None
+        except (UsageError, EngineTimeoutError) as error:
+            unknown = f": {error}"
+    fired = _fired(sites, evaluation, findings)
+    return [RuleRun(site, asked=True, fired=True, stopped=None) for site in fired], unknown
 
 
 def _arguments(proposed: bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import canonical, digest
 from pdp.engine.data import merged_data
-from pdp.harness.engines import bundle_of
+from pdp.harness.engines import NO_DECISION, bundle_of
 from pdp.harness.suite import policy_modules
 from pdp.rego.evaluation import Evaluator, Lines
 from pdp.rego.rules import rule_sites, statements
@@ -102,7 +102,14 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
         data = whole_data(suite)
         name = digest(canonical([data, {path: module.text for path, module in modules.items()}, sorted(counted)]))
         policy = found.setdefault(name, _Policy(modules, counted, data, {}))
-        policy.bodies.update((answer.body, None) for one in results for step in one.steps for answer in step.answers)
+        policy.bodies.update(
+            (answer.body, None)
+            for one in results
+            for step in one.steps
+            for answer in step.answers
+            # What the policy came to no decision on would fail again, or not end again.
+            if not NO_DECISION.issuperset(answer.decision.codes)
+        )
     return list(found.values())
 
 

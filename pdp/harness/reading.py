@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
-from pdp.harness.scenario import ACTIONS, EXPECTED, Scenario, ScenarioFile, Step
+from pdp.harness.scenario import ACTIONS, EXPECTED, Expect, Scenario, ScenarioFile, Step
 from pdp.harness.sessions import session_faults
 from pdp.manifest.file_faults import FaultyFile, Salvaged
 from pdp.manifest.findings import Finding
@@ -191,6 +191,17 @@ class ScenarioSource(FaultyFile):
             for name in sorted(each.model_fields_set - EXPECTED[action]):
                 message = f"`{name}` is nothing that can be expected of `{action}`"
                 self.find((*at, name), message, f"known here: {', '.join(sorted(EXPECTED[action]))}", key=True)
+            self._check_codes(each, at)
+
+    def _check_codes(self, expect: Expect, path: Path) -> None:
+        """Find reasons that are told more of than `codes` lets there be."""
+        if expect.codes is None:
+            return
+        for name in ("details", "messages"):
+            for code in getattr(expect, name) or ():
+                if code not in expect.codes:
+                    message = f"{shown_name(code)} is not among `codes`"
+                    self.find((*path, name, code), message, "name it there as well, or take it out", key=True)
 
     def _known(
         self, record: dict[str, Any], known: frozenset[str], path: Path

@@ -66,6 +66,11 @@ def _failure(result: ScenarioResult, diagnosis: Diagnosis | None) -> Iterator[st
             yield f"  step {at + 1}, {step.action}: {step.place.file}:{step.place.line}"
         yield ""
         yield from _table([(mismatch.key, mismatch.expected, mismatch.actual) for mismatch in step.mismatches])
+        for evaluation in step.evaluations:
+            failure = evaluation.outcome.failure
+            if failure is not None:
+                yield ""
+                yield f"  the tool failed: {failure.code}: {one_line(failure.message)}"
     if diagnosis is not None:
         yield from _diagnosis(diagnosis)
     for line in result.log:

@@ -22,6 +22,7 @@ from pdp.request import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from pdp.approvals.approval import Approval
     from pdp.harness.scenario import Scenario, Step
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
     from pdp.session import Session
 
+_LOG: Final = logging.getLogger("pdp.harness")
 _NO_APPROVAL: Final = "no STEP_UP of this scenario has opened an approval"
 
 
@@ -93,7 +95,9 @@ class Runner:
     def _functions(self) -> Mapping[str, Callable[..., Any]]:
         if self._tools is None:
             return self._stand_ins
-        return {**self._stand_ins, **self._tools.functions(self._manifest.tools)}
+        found = self._tools.functions(self._manifest.tools)
+        absent = {name: _absent(name, self._suite.tools) for name in self._manifest.tools if name not in found}
+        return {**absent, **found}
 
     def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
         """Do the steps, adding each to `done`, and return what kept them from being done."""
@@ -262,6 +266,15 @@ class _Lines(logging.Handler):
 def _returning(value: Any) -> Callable[..., Any]:
     def stand_in(**_: Any) -> Any:
         return deepcopy(value)
+
+    return stand_in
+
+
+def _absent(name: str, file: Path | None) -> Callable[..., Any]:
+    """A stand-in that says so, for whoever misspelt the name of a function."""
+
+    def stand_in(**_: Any) -> Any:
+        _LOG.warning("%s has no function %s: it returned null", file, name)
 
     return stand_in
 

@@ -61,7 +61,7 @@ Time = Annotated[StrictStr, AfterValidator(_time)]
 ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
 """What a step can do; each step does exactly one of them."""
 
-_DECIDED: Final = frozenset(("verdict", "codes", "obligations"))
+_DECIDED: Final = frozenset(("verdict", "codes", "details", "messages", "obligations"))
 _OF_PEOPLE: Final = frozenset(("approval", "refused"))
 
 
@@ -86,6 +86,8 @@ class Expect(Form):
         rejection: the fixed code; null: not rejected.
         verdict: ALLOW, DENY or STEP_UP; null: the policy was not asked.
         codes: the reasons' codes, as a set, exactly.
+        details: by reason code, some fields of its details: a reason of that code has all of them, with these values.
+        messages: by reason code, what a reason of that code says, exactly.
         obligations: exactly these: an id, or `{id, parameters}`, each.
         trace: some of the trace's fields.
         arguments: the arguments after correction, exactly.
@@ -102,6 +104,8 @@ class Expect(Form):
     rejection: RejectionCode | None = None
     verdict: Verdict | None = None
     codes: tuple[Text, ...] | None = None
+    details: dict[Text, dict[str, Any]] | None = None
+    messages: dict[Text, Text] | None = None
     obligations: (
         tuple[
             Annotated[
@@ -126,6 +130,16 @@ class Expect(Form):
         if not self.model_fields_set:
             raise FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
         return self
+
+    @field_validator("details", "messages")
+    @classmethod
+    def _says_something(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and not value:
+            raise FieldError("must not be empty", "name a reason code, such as `limits.exceeded`")
+        for code, fields in (value or {}).items():
+            if not fields:
+                raise FieldError(f"says nothing about {shown_name(code)}", "name a field, or state the code in `codes`")
+        return value
 
     @field_validator("trace")
     @classmethod

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """What the files of a chain state, the nearest first; and its faults, in the file that states it."""
+    """What the files of a chain state, the nearest first; and its faults, in the file that states it.
 
-    def __init__(self, chain: Sequence[ScenarioSource]) -> None:
+    Args:
+        chain: the files.
+        whole: whether the last one extends no other; else what is not stated may stand where nobody could look.
+    """
+
+    def __init__(self, chain: Sequence[ScenarioSource], *, whole: bool) -> None:
         self._chain = chain
+        self._whole = whole
         for source in chain:
             settings = source.settings
             if settings.bundle is not None and settings.policies:
@@ -43,7 +49,7 @@ class Settings:
         """Return the effective manifest; None when its files are missing or faulty."""
         source = self._source("manifest")
         if source is None:
-            if not any("manifest" in each.unusable for each in self._chain):
+            if self._whole and not any({"manifest", "extends"} & each.unusable for each in self._chain):
                 self._chain[0].find(
                     (), "names no manifest", "state `manifest: FILE`, beside `scenarios:` or where it extends"
                 )

@@ -77,7 +77,7 @@ def load_suite(path: Path) -> Suite:
     chain = _chain(path)
     own = chain[0]
     located = own.scenarios()
-    settings = Settings(chain)
+    settings = Settings(chain, whole=chain[-1].settings.extends is None)
     base = _session(chain)
     manifest = settings.manifest()
     if manifest is not None:

@@ -38,9 +38,14 @@ def export(manifest: Manifest | EffectiveManifest, form: ExportFormat | str) -> 
     Raises:
         ValueError: not one of the formats.
     """
-    form = ExportFormat(form)
     tools: Iterable[DeclaredTool] = manifest.tools if isinstance(manifest.tools, tuple) else manifest.tools.values()
-    return {"tools": [_exported(tool, form) for tool in tools]}
+    return {"tools": export_tools(tools, form)}
+
+
+def export_tools(tools: Iterable[DeclaredTool], form: ExportFormat | str) -> list[dict[str, Any]]:
+    """Return what a model is told of these tools, in their order; forms and errors as of `export`."""
+    form = ExportFormat(form)
+    return [_exported(tool, form) for tool in tools]
 
 
 def _exported(tool: DeclaredTool, form: ExportFormat) -> dict[str, Any]:

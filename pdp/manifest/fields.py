@@ -77,6 +77,8 @@ _DURATION = re.compile(
 )
 _LATENCY = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>ms|s)", re.ASCII)
 _MICROSECONDS: Final = {"weeks": 604_800_000_000, "days": 86_400_000_000, "hours": 3_600_000_000, "minutes": 60_000_000}
+# A longer one is a mistake; clocks and locks end at some hundreds of years, and a call would fail there.
+_LONGEST_DAYS: Final = 36_500
 
 
 def _name(text: str) -> str:
@@ -117,6 +119,8 @@ def _duration(text: str) -> str:
     total = _microseconds(text)
     if total == 0:
         raise FieldError("must be longer than zero")
+    if total > _LONGEST_DAYS * _MICROSECONDS["days"]:
+        raise FieldError(f"must be at most a hundred years (P{_LONGEST_DAYS}D)", "such as PT10S, PT1H or P1D")
     minutes, micro = divmod(total, 60_000_000)
     hours, minutes = divmod(minutes, 60)
     second, fraction = divmod(micro, 1_000_000)
@@ -173,7 +177,10 @@ Semver = Annotated[_Text, AfterValidator(_semver)]
 """A semantic version 2.0.0."""
 
 Duration = Annotated[_Text, AfterValidator(_duration)]
-"""An ISO 8601 duration of weeks, days, hours, minutes, seconds. Kept as hours, minutes and seconds: P1D is PT24H."""
+"""An ISO 8601 duration of weeks, days, hours, minutes, seconds, at most a hundred years.
+
+Kept as hours, minutes and seconds: P1D is PT24H. What is kept is such a duration itself.
+"""
 
 Latency = Annotated[_Text, AfterValidator(_latency)]
 """A latency objective as the registry record writes it: `200ms`, `1.5s`."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pdp.manifest.fields import EffectClass, RiskTier
-from pdp.manifest.schema_references import resolve
-from pdp.manifest.schemas import argument_schemas
+from pdp.manifest.untyped import untyped_arguments, untyped_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,7 +40,6 @@ class ToolContract:
         return tuple(clause for clause, missing in self.missing.items() if not missing)
 
 
-_TYPES = ("$ref", "allOf", "anyOf", "const", "enum", "oneOf", "type")
 _HARMLESS = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
 
 
@@ -69,31 +67,11 @@ def lint(manifest: EffectiveManifest) -> tuple[ToolContract, ...]:
 
 
 def _typed(tool: Tool) -> Iterator[str]:
-    yield from (f"a type of argument `{path}`" for path in _untyped(tool.schema_))
+    yield from (f"a type of argument `{path}`" for path in untyped_arguments(tool))
     if tool.result_schema is None:
         yield "`result_schema`"
-    elif not any(key in tool.result_schema for key in _TYPES):
-        yield "a type of the result"
-    else:
-        yield from (f"a type of result `{path}`" for path in _untyped(tool.result_schema))
-
-
-def _untyped(schema: dict[str, Any]) -> Iterator[str]:
-    """Yield the paths of properties and items that may be anything."""
-    pending = [(name, one, 0) for name, one in argument_schemas(schema).items()]
-    while pending:
-        path, one, depth = pending.pop(0)
-        if not isinstance(one, dict) or not any(key in one for key in _TYPES):
-            yield path
-            continue
-        reference = one.get("$ref")
-        target = resolve(schema, reference) if isinstance(reference, str) and depth < 8 else None  # noqa: PLR2004
-        for inner in (one, target):
-            if not isinstance(inner, dict):
-                continue
-            pending += [(f"{path}.{name}", part, depth + 1) for name, part in inner.get("properties", {}).items()]
-            if "items" in inner:
-                pending.append((f"{path}[]", inner["items"], depth + 1))
+    for path in untyped_result(tool):
+        yield f"a type of result `{path}`" if path else "a type of the result"
 
 
 def _versioned(tool: Tool, pinned: set[str] | None) -> Iterator[str]:

@@ -83,7 +83,8 @@ class DeclaredTool(Governable):
     """One tool entry as the manifest states it.
 
     `schema_` (`schema` in files) is the arguments' JSON Schema; `$ref` leads into the schema itself alone, since
-    loading has copied in what it needs of the file or of types.json. `result_schema` likewise.
+    loading has copied in what it needs of the file or of types.json. `result_schema` likewise. `commits` names, on a
+    tool that stages actions, the tools that may commit them: an action's kind is one of these names.
     """
 
     name: Name
@@ -98,6 +99,7 @@ class DeclaredTool(Governable):
     ontology_pin: Text | None = None
     pattern: Pattern | None = None
     compensation: Name | None = None
+    commits: tuple[Name, ...] | None = None
     invariants: tuple[Invariant, ...] = ()
     config: tuple[ConfigParameter, ...] = ()
     state: State | None = None

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from pdp.documents import FieldError
+from pdp.manifest.argv import ArgvText, check_program
 from pdp.manifest.fields import Duration, Latency, Name, Term, Text
 
 _PERCENTILE = re.compile(r"p[0-9]{1,2}(\.[0-9]{1,2})?")
@@ -138,12 +139,30 @@ class Safety(Record):
     requires: tuple[Term, ...] = ()
 
 
-class Cli(Record):
-    """How a tool of type `cli` is run: the program with its arguments, the variables it may see, its folder."""
+ExitCode = Annotated[StrictInt, Field(ge=0, le=255)]
+"""What a program says when it ends."""
 
-    argv: tuple[Text, ...] = Field(min_length=1)
+
+class ExitCodes(Record):
+    """What a program's exit codes mean. A code that is in neither list is a failure."""
+
+    result: tuple[ExitCode, ...] = (0,)
+    unavailable: tuple[ExitCode, ...] = ()
+
+
+class Cli(Record):
+    """How a tool of type `cli` is run: the program with its arguments, the variables it may see, its folder.
+
+    `argv` is a template (pdp/manifest/argv.py). `env` names variables of the application's environment; the program
+    sees no other. `output` says what standard output is, `max_output` how many bytes of it at most.
+    """
+
+    argv: Annotated[tuple[ArgvText, ...], AfterValidator(check_program)] = Field(min_length=1)
     env: tuple[Name, ...] = ()
     cwd: Text | None = None
+    exit_codes: ExitCodes = ExitCodes()
+    output: Literal["text", "json"] = "text"
+    max_output: Annotated[StrictInt, Field(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
 
 
 class Release(Record):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions import ExpressionError, compile_check, compile_expression
-from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, RiskTier
+from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.records import Correction
 
@@ -64,6 +64,20 @@ def tool_findings(
             ("safety", "side_effects"),
             f"side effects `{side_effects}` on a tool declared {tool.effect_class}",
             "declare the effect class that the tool has: stage, commit-low or commit-high",
+        )
+    if tool.release is not None and tool.release.deprecation is not None:
+        yield Finding(
+            ("release", "deprecation"),
+            f"{shown_name(tool.name)} is deprecated: {tool.release.deprecation:.200}",
+            "let agents pin what takes its place",
+            warning=True,
+        )
+    if tool.commits is not None and tool.pattern is not Pattern.ACTION_STAGING and "pattern" not in unusable:
+        yield Finding(
+            ("commits",),
+            "`commits` on a tool that stages nothing",
+            "write `pattern: action-staging`, or remove it",
+            key=True,
         )
     yield from _invariant_findings(tool, arguments)
     yield from _repeated(
@@ -177,6 +191,7 @@ def manifest_findings(
                 nearest(tool.compensation, by_name),
                 warning=True,
             )
+        yield from _commit_findings(tool, positions[at], by_name)
     yield from _repeated(("agents",), "agent", ((agent.id, (at, "id")) for at, agent in enumerate(agents)))
     for at, agent in enumerate(agents):
         for name, version in agent.tools.items():
@@ -193,6 +208,20 @@ def manifest_findings(
                     + (f"version {has}" if has else "no version"),
                     f"pin {has}" if has else "state the tool's `version`",
                 )
+
+
+def _commit_findings(tool: DeclaredTool, position: int, by_name: Mapping[str, DeclaredTool]) -> Iterator[Finding]:
+    for at, name in enumerate(tool.commits or ()):
+        committing = by_name.get(name)
+        if committing is None:
+            message, hint = "is not in this manifest: nothing commits it", nearest(name, by_name)
+        elif committing.pattern is not None:
+            message, hint = f"has pattern {committing.pattern}, and does not commit", "a commit tool has no pattern"
+        else:
+            continue
+        yield Finding(
+            ("tools", position, "commits", at), f"{shown_name(name)} {message}", hint, warning=committing is None
+        )
 
 
 def _expression_findings(value: Any, path: Path, protected: str | None) -> Iterator[Finding]:

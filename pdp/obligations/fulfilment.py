@@ -1,4 +1,4 @@
-"""How the obligations of the baseline are fulfilled; pdp/obligations.py says when.
+"""How the obligations of the baseline are fulfilled; pdp/obligations/obligations.py says when.
 
 Sources: tool pattern library, 9.3: a composition's output is always a draft (pattern 5), a search's snapshot id is
 recorded (pattern 10), aggregation and search hand on the markings of what they read (patterns 8 and 10).

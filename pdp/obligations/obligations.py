@@ -6,14 +6,14 @@ takes its parameters; one that nobody can fulfil is a DENY. With DENY and STEP_U
 
 The order of the steps is fixed. Before the audit: parameters checked, `transform`, `before` of each, by id. On the
 result: `pin_retrieval_snapshot`, `draft_only`, the application's own by id, `redact`, `mark_result`: so nothing that a
-handler puts into a result escapes being redacted. The baseline's handlers are in pdp/fulfilment.py.
+handler puts into a result escapes being redacted. The baseline's handlers are in pdp/obligations/fulfilment.py.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pdp.decision import Decision, Obligation
 
 _log = logging.getLogger("pdp.pep")
+
+_SHOWING: Final = frozenset((*BEFORE_OWN, *AFTER_OWN)) - {"redact"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Duties:
         """Return what the caller gets of an execution: the result as the obligations leave it, or a failure."""
         delivery = Delivery(execution.result)
         if execution.failure is not None:
-            return execution, delivery
+            return self._failed(execution), delivery
         for obligation, handler in self.duties:
             try:
                 delivery = handler.on_result(obligation.parameters, delivery)
@@ -65,6 +67,16 @@ class Duties:
                 _log.error("the obligation %s failed on a result: %s", obligation.id, type(error).__name__)
                 return _withheld(obligation.id), Delivery(None)
         return execution._replace(result=delivery.result), delivery
+
+    def _failed(self, execution: Execution) -> Execution:
+        """Return a failure without its text, where an obligation hides parts of results: the text could quote them."""
+        hiding = next((each.id for each, _ in self.duties if each.id not in _SHOWING), None)
+        failure = execution.failure
+        if hiding is None or failure is None:
+            return execution
+        kept: dict[str, Any] = {name: failure.details[name] for name in ("effect", "exception") if name in failure.details}
+        message = f"the tool failed; what it said is withheld by the obligation {hiding}"
+        return execution._replace(failure=replace(failure, message=message, details=kept), error=None)
 
 
 NO_DUTIES: Final = Duties()

@@ -76,6 +76,16 @@ _cases := {
 		"custom": {"mine": {"allow": {_reason("mine.fine")}}},
 		"verdict": "ALLOW", "codes": {"effects.gate_satisfied", "mine.fine"}, "obligations": set(),
 	},
+	"a user's whose name begins as the granting concern's does, too": {
+		"ours": {"effects": _commits},
+		"custom": {"effectiveness": {"allow": {_reason("effectiveness.proven")}}},
+		"verdict": "ALLOW", "codes": {"effects.gate_satisfied", "effectiveness.proven"}, "obligations": set(),
+	},
+	"and the grant itself is none": {
+		"ours": {"effects": {"allow": {_grant(["scope", "policy"]), _reason("effects.other")}}},
+		"custom": {},
+		"verdict": "DENY", "codes": {"decision.nothing_allows"}, "obligations": set(),
+	},
 	"but not with another concern's code": {
 		"ours": {"effects": _commits},
 		"custom": {"mine": {"allow": {_reason("yours.fine"), 1, "mine.fine"}}},

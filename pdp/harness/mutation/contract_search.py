@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from pdp.harness.mutation.perturbing import GONE
 from pdp.harness.mutation.proposal import Proposal, proposal_scenario
+from pdp.harness.mutation.telling import plain_reasons, told_of_reasons
 from pdp.harness.sessions import DEFAULT_TIME, laid_over
 from pdp.pep import Pep
 from pdp.session import Session
@@ -65,10 +66,9 @@ def search_proposals(recorded: Sequence[Recorded], mutant: ManifestMutant, engin
             except ValidationError:
                 continue
             one, two = (_outcome(pep.decide(proposal, session)) for pep in (original, other))
-            if one != two:
-                traced = {name: value for name, value in one.pop("trace").items() if two["trace"][name] != value}
-                one |= {"trace": traced} if traced else {}
-                return Proposal(proposal_scenario(mutant, proposal, layers, one), base.file)
+            expect = _told(one, two)
+            if expect is not None:
+                return Proposal(proposal_scenario(mutant, proposal, layers, expect), base.file)
     return None
 
 
@@ -141,10 +141,23 @@ def _outcome(evaluation: Evaluation) -> dict[str, Any]:
     }
     if evaluation.decision is not None:
         found["codes"] = list(evaluation.decision.codes)
+        found["reasons"] = plain_reasons(evaluation.decision.reasons)
         found["obligations"] = [{"id": each.id, "parameters": each.parameters} for each in evaluation.obligations]
     found["trace"] = {name: getattr(evaluation.trace, name) for name in _TRACED}
     plain: dict[str, Any] = orjson.loads(orjson.dumps(found))
     return plain
+
+
+def _told(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any] | None:
+    """What to expect of the original that its mutant does not come to; None when there is nothing."""
+    traced = {name: value for name, value in one["trace"].items() if two["trace"][name] != value}
+    plain, other = ({name: each[name] for name in each if name not in {"trace", "reasons"}} for each in (one, two))
+    if traced:
+        return {**plain, "trace": traced}
+    if plain != other:
+        return plain
+    more = told_of_reasons(one.get("reasons", ()), two.get("reasons", ()))
+    return {"verdict": one["verdict"], **more} if more else None
 
 
 def _named(proposal: dict[str, Any]) -> Any:

@@ -64,35 +64,41 @@ def read_equivalents(files: Sequence[Path]) -> list[Marked]:
     seen: set[str] = set()
     for each in marked:
         if each.mutant in seen:
-            faults.append(each.fault(f"{shown_name(each.mutant)} stands twice", "take one of them out"))
+            faults.append(each.fault(f"`{each.mutant}` stands twice", "take one of them out"))
         seen.add(each.mutant)
     if faults:
         raise FileFaultsError(faults)
     return marked
 
 
-def check_known(marked: Iterable[Marked], ids: Iterable[str]) -> None:
-    """Check that every entry names a mutant.
+def check_known(marked: Iterable[Marked], ids: Iterable[str]) -> list[Marked]:
+    """Check that every entry names a mutant, and return those of files that are not broken here.
 
     Raises:
-        FileFaultsError: the entries that name none.
+        FileFaultsError: the entries that name none, of files that are.
     """
     known = set(ids)
+    files = {_file(each) for each in known}
     faults = [
         each.fault(
-            f"no mutant {shown_name(each.mutant)}",
+            f"no mutant `{each.mutant}`",
             nearest(each.mutant, _same_rule(each.mutant, known)) or "its text has changed: look again, or take it out",
         )
         for each in marked
-        if each.mutant not in known
+        if each.mutant not in known and _file(each.mutant) in files
     ]
     if faults:
         raise FileFaultsError(faults)
+    return [each for each in marked if _file(each.mutant) not in files]
 
 
 def by_id(marked: Iterable[Marked]) -> Mapping[str, Marked]:
     """Return the entries by their mutants."""
     return {each.mutant: each for each in marked}
+
+
+def _file(identity: str) -> str:
+    return identity.split(":", 1)[0]
 
 
 def _same_rule(identity: str, known: set[str]) -> list[str]:

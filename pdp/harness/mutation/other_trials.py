@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.errors import PdpError
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pdp.harness.mutation.mutant import DataMutant, ManifestMutant
     from pdp.harness.mutation.recorded import Recorded
 
-_AT_ONCE: Final = 64
-
 
 class ManifestTrial:
     """The suites of one effective manifest, run again with each mutant of it. Use it from one thread.
@@ -36,19 +34,15 @@ class ManifestTrial:
         self._tools = [[each.tools(index) for index in range(len(each.results))] for each in recorded]
 
     def judge_all(self, mutants: Sequence[ManifestMutant]) -> Iterator[Judgement]:
-        """Say what comes of each mutant, in their order."""
-        for start in range(0, len(mutants), _AT_ONCE):
-            some = mutants[start : start + _AT_ONCE]
-            manifests = {mutant.manifest.digest: mutant.manifest.document for mutant in some}
-            with ExitStack() as stack:
-                engines = [
-                    stack.enter_context(
-                        EmbeddedEngine(bundle_of(each.suite), manifests=manifests, data=each.suite.data)
-                    )
-                    for each in self._recorded
-                ]
-                for mutant in some:
-                    yield self._judge(mutant, engines)
+        """Say what comes of each mutant, in their order; their manifests are all given to one engine."""
+        manifests = {mutant.manifest.digest: mutant.manifest.document for mutant in mutants}
+        with ExitStack() as stack:
+            engines = [
+                stack.enter_context(EmbeddedEngine(bundle_of(each.suite), manifests=manifests, data=each.suite.data))
+                for each in self._recorded
+            ]
+            for mutant in mutants:
+                yield self._judge(mutant, engines)
 
     def _judge(self, mutant: ManifestMutant, engines: Sequence[EmbeddedEngine]) -> Judgement:
         for number, each in enumerate(self._recorded):

@@ -36,10 +36,8 @@ def together(body: Any) -> Iterator[tuple[Change, ...]]:
 
 
 def changes(body: Any, words: Vocabulary) -> Iterator[Change]:
-    """Yield single changes of a request: those of what it has, then those of what it could have."""
-    ways = list(_ways(body, ()))
-    known = set(ways)
-    ways += [way for way in words.attributes if way not in known]
+    """Yield single changes of a request: those of what policies read, then those of what else it has."""
+    ways = dict.fromkeys((*words.attributes, *_ways(body, ())))
     for way in ways:
         if way[-1] in _KEPT and way[0] == "action":
             continue

@@ -57,10 +57,8 @@ def _written(mutant: Mutant, step: dict[str, Any], expect: dict[str, Any]) -> st
         **step,
         "expect": expect,
     }
-    # Aliases would hide what stands where.
-    dumper = type("Plain", (yaml.SafeDumper,), {"ignore_aliases": lambda _self, _data: True})
     text = yaml.dump(
-        [scenario], Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
+        [scenario], Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
     )
     return str(text).rstrip("\n")
 

@@ -1,15 +1,17 @@
 """The ways in which a Rego module is broken in one place: text edits, found in its syntax tree.
 
-Not touched: METADATA, so that codes and messages stay; the details of a reason, which explain a verdict and are no part
-of it; and entrypoints beside `authz/decision`, for which scenarios do not ask.
+Not touched: METADATA, so that codes and messages stay; the details that a reason is given, which explain a verdict and
+are no part of it; and entrypoints beside `authz/decision`, for which scenarios do not ask.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.harness.mutation.rego_values import moved, shortened
 from pdp.harness.mutation.syntax import (
     COMPREHENSIONS,
     Node,
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 _COMPARISONS: Final = {"lt": ("<="), "lte": ("<"), "gt": (">="), "gte": (">"), "equal": ("!="), "neq": ("==")}
 _SETS: Final = {"minus": ("&", "|"), "and": ("|", "-"), "or": ("&", "-"), "plus": ("-",), "mul": ("/",), "div": ("*",)}
-_VERDICTS: Final = ("ALLOW", "DENY", "STEP_UP")
 # A finding that weighs otherwise: less, and where there is more, more.
 _FINDINGS: Final = {"deny": ("step_up",), "step_up": ("allow", "deny"), "allow": ("step_up",)}
 _REASON: Final = "reason.new"
@@ -250,7 +251,7 @@ class _Walk:
     def term(self, term: Node) -> Iterator[Edit]:
         kind, value = term["type"], term.get("value")
         if kind in ("number", "string", "boolean"):
-            yield from self._constant(term)
+            yield from self._moved(term)
         elif kind in ("array", "set", "object"):
             yield from self._elements(term)
         elif kind == "call":
@@ -265,54 +266,20 @@ class _Walk:
                     yield from self.term(value[part])
             yield from self.body(value["body"], term)
 
-    def _constant(self, term: Node) -> Iterator[Edit]:
-        span, written = self._source.span(term), self._source.written(term)
-        kind, value = term["type"], term["value"]
-        if kind == "number" and re.fullmatch(r"-?[0-9.eE+-]+", written):
-            for moved in (value + 1, value - 1):
-                yield from self._edit("constant moved", span, str(moved))
-        elif kind == "boolean" and written in ("true", "false"):
-            yield from self._edit("constant moved", span, "false" if value else "true")
-        elif kind == "string" and written in (f'"{value}"', f"`{value}`"):
-            if value in _VERDICTS:
-                for other in _VERDICTS:
-                    if other != value:
-                        yield from self._edit("verdict swapped", span, f'"{other}"')
-            else:
-                yield from self._edit("constant moved", span, f"{written[:-1]}~{written[-1]}")
+    def _moved(self, term: Node) -> Iterator[Edit]:
+        for kind, text in moved(term, self._source.written(term)):
+            yield from self._edit(kind, self._source.span(term), text)
 
     def _elements(self, term: Node) -> Iterator[Edit]:
-        whole = self._source.span(term)
-        elements = term["value"]
-        spans: list[Span | None] = [self._element(element) for element in elements]
-        if whole is not None and None not in spans and self._source.text[whole[0]] in "[{":
-            # OPA lists the elements of sets and objects by their values, not as they stand.
-            known = sorted(span for span in spans if span is not None)
-            for index in range(len(known)):
-                yield from self._edit("element lost", whole, self._without(whole, known, index, term["type"]))
-        for element in elements:
+        for text in shortened(term, self._source):
+            yield from self._edit("element lost", self._source.span(term), text)
+        for element in term["value"]:
             # Of an object, the values: a key that is another is an element that is lost.
             yield from self.term(element[1] if isinstance(element, list) else element)
-
-    def _element(self, element: Any) -> Span | None:
-        if not isinstance(element, list):
-            return self._source.span(element)
-        key, value = self._source.span(element[0]), self._source.span(element[1])
-        return None if key is None or value is None else (key[0], value[1])
-
-    def _without(self, whole: Span, spans: list[Span], index: int, kind: str) -> str:
-        text = self._source.text
-        if len(spans) == 1:
-            return "set()" if kind == "set" else text[whole[0]] + text[whole[1] - 1]
-        if index + 1 < len(spans):
-            return text[whole[0] : spans[index][0]] + text[spans[index + 1][0] : whole[1]]
-        return text[whole[0] : spans[index - 1][1]] + text[spans[index][1] : whole[1]]
 
 
 def _whole(rule: Node) -> dict[str, Any]:
     """The location of a default rule: OPA gives its word `default` alone, its head the rest."""
-    import base64  # noqa: PLC0415
-
     head = rule["head"]["location"]
     text = b"default " + base64.b64decode(head["text"])
     whole: dict[str, Any] = rule["location"] | {"text": base64.b64encode(text).decode()}

@@ -9,41 +9,43 @@ from typing import TYPE_CHECKING
 from pdp.harness.mutation.mutant import Identities, RegoMutant, difference
 from pdp.harness.mutation.rego_edits import edits
 from pdp.harness.mutation.syntax import Source
+from pdp.harness.shown_file import shown_file
 from pdp.rego.opa_tool import OpaTool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
+    from pdp.harness.mutation.syntax import Node
     from pdp.rego.modules import Module
 
 
-def rego_mutants(opa: Path, modules: Mapping[str, Module], wanted: Callable[[Module], bool]) -> list[RegoMutant]:
-    """Return the mutants of the modules that are `wanted`, in the order of their places.
+def parsed(opa: Path, path: str, module: Module) -> Node:
+    """Return a module's syntax tree, with places; `path` is its own in the bundle.
+
+    Raises:
+        FileFaultsError: it is not Rego.
+        UsageError: OPA cannot be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as temporary:
+        staged = Path(temporary, path)
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_text(module.text, encoding="utf-8", newline="\n")
+        tree: Node = OpaTool(opa, Path(temporary), sources={path: module.file}).parse(path)
+    return tree
+
+
+def rego_mutants(path: str, module: Module, tree: Node) -> list[RegoMutant]:
+    """Return the mutants of a module, in the order of their places.
 
     A mutant whose text is that of another one is left out. Whether one compiles is not known yet.
 
-    Raises:
-        FileFaultsError: a module that is not Rego.
-        UsageError: OPA cannot be run.
+    Args:
+        path: its own in the bundle.
+        module: the text.
+        tree: what `parsed` returned for it.
     """
-    found: list[RegoMutant] = []
-    with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as temporary:
-        folder = Path(temporary)
-        tool = OpaTool(opa, folder, sources={path: module.file for path, module in modules.items()})
-        for path, module in modules.items():
-            if not wanted(module):
-                continue
-            staged = folder / path
-            staged.parent.mkdir(parents=True, exist_ok=True)
-            staged.write_text(module.text, encoding="utf-8", newline="\n")
-            found += _of_module(path, module, Source(module.file, module.text), tool)
-    return found
-
-
-def _of_module(path: str, module: Module, source: Source, tool: OpaTool) -> list[RegoMutant]:
+    source = Source(Path(shown_file(module.file)), module.text)
     identities = Identities(path)
     found: dict[str, RegoMutant] = {}
-    for edit in edits(tool.parse(path), source):
+    for edit in edits(tree, source):
         original = source.text[edit.span[0] : edit.span[1]]
         text = source.changed(edit.span, edit.text)
         # An insertion has no text of its own: the line tells which one it is.
@@ -58,7 +60,7 @@ def _of_module(path: str, module: Module, source: Source, tool: OpaTool) -> list
             place=source.place(edit.span[0]),
             original=original,
             changed=edit.text,
-            diff=difference(str(module.file), source.text, text),
+            diff=difference(str(source.file), source.text, text),
             module=path,
             text=text,
             lines=None

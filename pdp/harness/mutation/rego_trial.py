@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pdp.harness.mutation.mutant import RegoMutant
     from pdp.harness.mutation.recorded import Recorded
-    from pdp.harness.mutation.witness import Outcome
+    from pdp.harness.mutation.telling import Outcome
     from pdp.harness.results import ScenarioResult
     from pdp.rego.evaluation import Batch
 

@@ -24,7 +24,7 @@ def as_json(run: MutationRun) -> dict[str, Any]:
         "total": run.total,
         "score": None if run.score is None else round(run.score, 2),
         "complete": run.complete,
-        "notes": [run.without_rego] if run.without_rego else [],
+        "notes": run.notes,
         "survivors": [_survivor(each) for each in run.of(Fate.SURVIVED)],
     }
 

@@ -14,8 +14,9 @@ from pdp.harness.mutation.contract_search import search_proposals
 from pdp.harness.mutation.perturbing import at, changed
 from pdp.harness.mutation.proposal import Proposal, request_scenario
 from pdp.harness.mutation.recorded import by_sort, tool_of
+from pdp.harness.mutation.telling import outcome_of
 from pdp.harness.mutation.vocabulary import vocabulary
-from pdp.harness.mutation.witness import DIGEST, Witness, outcome_of, search, search_entries
+from pdp.harness.mutation.witness import DIGEST, Witness, search, search_entries
 from pdp.rego.evaluation import Evaluator
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pdp.harness.mutation.mutant import DataMutant, ManifestMutant, Mutant, RegoMutant
     from pdp.harness.mutation.recorded import Recorded
     from pdp.harness.mutation.rego_trial import RegoTrial
-    from pdp.harness.mutation.witness import Outcome
+    from pdp.harness.mutation.telling import Outcome
     from pdp.manifest.effective import EffectiveManifest
 
 # The same for all mutants of a module, so that the original has to decide the candidates only once.
@@ -97,7 +98,7 @@ def _proposal(mutant: Mutant, found: Witness, recorded: Sequence[Recorded]) -> P
     named = at(found.body, DIGEST)
     suite = next((each.suite for each in recorded if each.suite.manifest.digest == named), recorded[0].suite)
     manifest = suite.manifest
-    text = request_scenario(mutant, found.body, manifest.digest, manifest.version, found.outcome)
+    text = request_scenario(mutant, found.body, manifest.digest, manifest.version, found.expect)
     if found.entry is not None:
         return Proposal(text, suite.file, f"it needs a manifest with a changed entry: {found.entry}")
     return Proposal(text, suite.file)

@@ -22,7 +22,7 @@ Way = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Attributes of a request that a policy reads, and the values that it may compare them with."""
+    """Attributes of a request that a policy reads, and the values that it may compare them with; the nearest first."""
 
     attributes: tuple[Way, ...]
     strings: tuple[str, ...]

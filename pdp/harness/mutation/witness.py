@@ -14,11 +14,12 @@ from pdp.errors import AnswerInvalidError
 from pdp.harness.mutation.entry_variants import variants
 from pdp.harness.mutation.perturbing import at, changed, changes, pairs, together
 from pdp.harness.mutation.recorded import tool_of
+from pdp.harness.mutation.telling import outcome_of, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pdp.decision import Decision
+    from pdp.harness.mutation.telling import Outcome
     from pdp.harness.mutation.vocabulary import Vocabulary
 
 DIGEST: Final = ("action", "properties", "manifest_digest")
@@ -31,16 +32,13 @@ _PAIRS: Final = 480
 _BATCH: Final = 700
 _VARIANT_BASES: Final = 6
 
-Outcome = dict[str, Any]
-"""What an expectation of a raw request can name: verdict, codes, obligations."""
-
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A request that shows the difference: the original's outcome, and what must be changed to ask it, if anything."""
+    """A request that shows the difference: what to expect of it, and what must be changed to ask it, if anything."""
 
     body: Any
-    outcome: Outcome
+    expect: dict[str, Any]
     entry: str | None = None
 
 
@@ -61,20 +59,15 @@ class Searched:
 def outcome(answer: bytes | None) -> Outcome:
     """Return what an expectation can name of an answer; None stands for an evaluation that failed."""
     if answer is None:
-        return {"verdict": "DENY", "codes": [AnswerInvalidError.code], "obligations": []}
+        return _refused(AnswerInvalidError.code)
     try:
         return outcome_of(parse_decision(answer))
     except AnswerInvalidError as error:
-        return {"verdict": "DENY", "codes": [error.code], "obligations": []}
+        return _refused(error.code)
 
 
-def outcome_of(decision: Decision) -> Outcome:
-    """Return what an expectation can name of a decision."""
-    return {
-        "verdict": decision.verdict.value,
-        "codes": list(decision.codes),
-        "obligations": [{"id": each.id, "parameters": each.parameters} for each in decision.obligations],
-    }
+def _refused(code: str) -> Outcome:
+    return {"verdict": "DENY", "codes": [code], "obligations": [], "reasons": [[code, "", {}]]}
 
 
 def search(
@@ -133,15 +126,20 @@ def search_entries(
     found = _smallest(list(asked), ask(list(asked), documents))
     if found is None:
         return len(asked)
-    return Witness(found.body, found.outcome, asked[canonical(found.body)])
+    return Witness(found.body, found.expect, asked[canonical(found.body)])
 
 
 def _smallest(batch: Sequence[bytes], outcomes: Sequence[tuple[Outcome, Outcome]]) -> Witness | None:
-    differing = [(len(body), body, one) for body, (one, other) in zip(batch, outcomes, strict=True) if one != other]
+    differing = [
+        (len(body), body, expect)
+        for body, (one, other) in zip(batch, outcomes, strict=True)
+        if one != other and (expect := told(one, other)) is not None
+    ]
     if not differing:
         return None
-    _, body, shown = min(differing, key=lambda each: each[:2])
-    return Witness(orjson.loads(body), shown)
+    # A code that differs says more than what is said beside it.
+    _, body, expect = min(differing, key=lambda each: ("obligations" not in each[2], *each[:2]))
+    return Witness(orjson.loads(body), expect)
 
 
 def _near(bodies: Sequence[bytes], words: Vocabulary, seed: int) -> Iterator[bytes]:

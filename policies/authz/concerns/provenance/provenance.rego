@@ -10,7 +10,7 @@ import data.authz.lib.reason
 
 # METADATA
 # title: Provenance missing
-# description: An argument that names the call's sources is absent or empty.
+# description: An argument that names the call's sources is absent, empty or blank, or has a part that is.
 # custom:
 #   code: provenance.missing
 deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
@@ -21,6 +21,17 @@ deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
 	count(missing) > 0
 }
 
-_filled(value) if {
-	not value in {null, "", [], {}, false}
+# Of what is made of parts, every part has to name something. The checks before the policy say the same.
+_filled(value) if not _hollow(value)
+
+_hollow(value) if {
+	walk(value, [_, part])
+	_names_nothing(part)
+}
+
+_names_nothing(part) if part in {null, [], {}, false}
+
+_names_nothing(part) if {
+	is_string(part)
+	trim_space(part) == ""
 }

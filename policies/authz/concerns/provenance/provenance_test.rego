@@ -23,6 +23,34 @@ _cases := {
 	"false": {"patch": _sources(false), "entry": _needed, "deny": _missing},
 }
 
+# Each names nothing, or has a part that names nothing: of every source that is listed, the id is asked.
+_hollow := [
+	" ", "\t\r\n", "\u00a0\u2003\u3000\u0085\u1680\u2028\u2029\u202f\u205f\u000b\u000c",
+	[""], ["  "], [null], [[]], [{}], [false], ["doc-7", ""], ["doc-7", null], [["doc-7"], [[]]], [[[" "]]],
+	{"id": null}, {"id": ""}, {"id": "doc-7", "page": " "}, {"id": [""]}, [{"id": "doc-7"}, {"id": null}],
+]
+
+_naming := [
+	" doc-7 ", "\u200b7", 7, 0, true, ["doc-7", 0, true], [["doc-7"]], {"id": "doc-7"}, {"": "doc-7"}, [{"id": ["doc-7"]}],
+]
+
+test_hollow_sources_are_none[name] if {
+	some value in _hollow
+	name := json.marshal(value)
+	_found(value) == _missing
+}
+
+test_whatever_names_something_is_a_source[name] if {
+	some value in _naming
+	name := json.marshal(value)
+	_found(value) == set()
+}
+
+_found(value) := fixture.brief(found) if {
+	found := provenance.deny with input as fixture.changed(_sources(value))
+		with data.manifests as fixture.manifests(_needed, [])
+}
+
 test_provenance[name] if {
 	some name, case in _cases
 	found := provenance.deny with input as fixture.changed(case.patch)

@@ -29,3 +29,16 @@ test_covers_nothing[name] if {
 test_covers if {
 	entitlement.covers({"corpora": ["hr"]}) with input as fixture.changed([fixture.of("corpus", "hr")])
 }
+
+# What is no record has no corpus: being entitled to a corpus does not help.
+test_covers_no_document_whose_record_is_none[name] if {
+	some value in ["hr", ["hr"], [{"corpus": "hr"}], null, true, 1]
+	name := json.marshal(value)
+	not entitlement.covers({"corpora": ["hr"]}) with input as fixture.changed([fixture.of("document", "handbook")])
+		with data.directory as {"documents": {"handbook": value}}
+}
+
+test_covers_a_document_by_its_corpus if {
+	entitlement.covers({"corpora": ["hr"]}) with input as fixture.changed([fixture.of("document", "handbook")])
+		with data.directory as {"documents": {"handbook": {"corpus": "hr"}}}
+}

@@ -34,7 +34,9 @@ document := data.directory.documents[input.resource.id] if input.resource.type =
 
 # METADATA
 # title: Unreadable
-# description: The resource is a corpus or a document, and what the directory has of it is not of the right types.
+# description: |
+#   The resource is a corpus or a document, and what the directory has of it is not of the right types, or names a corpus
+#   that the directory does not have: nobody knows that corpus's markings.
 unreadable if {
 	_kept_in_directory
 	not _readable
@@ -63,10 +65,18 @@ _readable if {
 	is_object(object.get(_directory, "documents", {}))
 	every record in _records {
 		shape.strings(record, "markings")
-		is_string(object.get(record, "corpus", ""))
 		is_boolean(object.get(record, "restricted", false))
+		not _dangling(record)
 	}
 }
+
+# Whatever is no text, is the name of no corpus.
+_dangling(record) if {
+	corpus := record.corpus
+	not _in_directory(corpus)
+}
+
+_in_directory(corpus) if is_object(data.directory.corpora[corpus])
 
 default _directory := {}
 

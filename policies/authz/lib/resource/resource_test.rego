@@ -51,9 +51,8 @@ _cases := {
 		"directory": _of({"markings": ["b"]}, {"corpus": "hr", "markings": ["c"]}),
 		"markings": {"a", "b", "c"},
 	},
-	"a document of a corpus that the directory does not have": {
-		"patch": [fixture.of("document", "handbook")], "directory": _of({}, {"corpus": "legal"}),
-		"markings": {"pii", "secret"},
+	"a document that names no corpus": {
+		"patch": [fixture.of("document", "leaflet")], "directory": _of({}, {}), "markings": {"public"},
 	},
 	"a corpus and a document of one name": {
 		"patch": [fixture.of("corpus", "leaflet")], "directory": _of({}, {}), "markings": {"pii", "secret"},
@@ -92,6 +91,19 @@ _unreadable contains _of({}, value) if some value in _not_a_record
 _unreadable contains _of({}, {"corpus": value, "markings": []}) if some value in [["hr"], {}, null, true, 0]
 
 _unreadable contains _of({}, {"restricted": value, "markings": []}) if some value in ["no", null, 0, [], {}]
+
+# A corpus that is not there, so that nobody knows its markings; a record that states markings of its own is no better.
+_unreadable contains _of({"markings": ["pii"]}, {"corpus": "legal", "markings": value}) if some value in [[], ["pii"]]
+
+_unreadable contains _of({"markings": ["pii"]}, {"corpus": value}) if some value in ["legal", "", "HR", "hr "]
+
+_unreadable contains {"documents": {"handbook": {"corpus": "hr", "markings": []}}}
+
+_unreadable contains {"corpora": {"hr": false}, "documents": {"handbook": {"corpus": "hr"}}}
+
+_unreadable contains {"corpora": {}, "documents": {"handbook": {"corpus": value}}} if some value in _not_a_name
+
+_not_a_name := [["hr"], {}, [], null, true, false, 0, {"hr": "hr"}]
 
 _unreadable contains {"corpora": value} if some value in ["hr", ["hr"], [], null, true, 1]
 

@@ -1,0 +1,163 @@
+"""The underwriting tools, one per pattern, with stand-ins for the register, the rates and the policy system.
+
+`deployment()` is what the application tells every run: where rates come from, which version the register has, and how
+policies are marked. Staging needs no function: the store of actions stages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from pdp.patterns.current import pinned
+from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
+from pdp.patterns.runs import Deployment, Pin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DOCUMENTS = {"sub-7": "Warehouse in Izmir, brick, sum insured 400000 EUR."}
+REGISTER = {"ph-1": {"number": "ph-1", "name": "Deniz A.", "claims": 1}}
+POLICIES = {"p-1": 400000.0, "p-2": 250000.0}
+GUIDELINES = {
+    "guide/construction": "Timber is substandard above 250000 EUR.",
+    "guide/claims": "More than three claims are referred.",
+}
+RATES = {"TRY": 47.5, "USD": 1.17}
+REFERRED = 3
+
+
+def extract_insured_sum(source: dict[str, Any]) -> dict[str, Any]:
+    """Read the sum behind the words "sum insured"."""
+    text = DOCUMENTS.get(source["id"], "")
+    _, found, rest = text.partition("sum insured ")
+    if not found:
+        raise NotFoundError("the document states no sum insured")
+    amount, currency = rest.rstrip(".").split(" ")
+    start = len(text) - len(rest)
+    return {
+        "value": {"amount": float(amount), "currency": currency},
+        "evidence": {"source": source, "start": start, "end": len(text) - 1, "text": rest.rstrip(".")},
+        "confidence": 0.98,
+    }
+
+
+def lookup_policyholder(identifier: str, source: dict[str, Any], asOf: str | None = None) -> dict[str, Any]:  # noqa: ARG001, N803 - the pattern's names
+    """Ask the register."""
+    if identifier not in REGISTER:
+        raise NotFoundError("the register has no such policyholder")
+    return dict(REGISTER[identifier])
+
+
+def validate_submission(
+    candidate: dict[str, Any],
+    rulePack: dict[str, Any],  # noqa: ARG001, N803 - the pattern's names
+    ontologyPin: str | None = None,  # noqa: ARG001, N803 - likewise
+) -> dict[str, Any]:
+    """Check what the rule pack asks of a submission."""
+    claims = candidate.get("claims", 0)
+    trace = [
+        {"rule": "sum-stated", "verdict": "pass" if "sum_insured" in candidate else "block"},
+        {"rule": "claims-history", "verdict": "warn" if claims > REFERRED else "pass", "message": f"{claims} claims"},
+    ]
+    verdicts = {rule["verdict"] for rule in trace}
+    return {"verdict": next(one for one in ("block", "warn", "pass") if one in verdicts), "trace": trace}
+
+
+def classify_risk(subject: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - of the pattern
+    """Sort by construction and claims; concrete was never written, so no band knows it."""
+    bands = {"brick": "standard", "timber": "substandard"}
+    if subject["construction"] not in bands:
+        raise OutOfDistributionError("no risk of this construction was ever written")
+    band = "preferred" if bands[subject["construction"]] == "standard" and not subject.get("claims") else None
+    rationale = f"{subject['construction']}, {subject.get('claims', 0)} claims"
+    return {
+        "band": band or bands[subject["construction"]], "confidence": 0.9, "rationale": rationale, "evidence": [],
+    }  # fmt: skip
+
+
+def compose_quote(parts: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
+    """Fill the template in."""
+    premium = parts["premium"]
+    return {
+        "text": f"{template['id']}: {parts['submission']['policyholder']}, {premium['amount']} {premium['currency']}"
+    }
+
+
+def request_approval(
+    subject: dict[str, Any], queue: str, rationale: str, evidence: list[Any], sla: str = "PT4H"
+) -> dict[str, Any]:
+    """Put a task into a queue."""
+    return {
+        "id": f"task-{subject['id']}", "subject": subject, "queue": queue, "rationale": rationale, "evidence": evidence,
+        "sla": sla,
+    }  # fmt: skip
+
+
+def aggregate_exposure(objects: list[dict[str, Any]], window: dict[str, Any], op: str) -> dict[str, Any]:
+    """Sum, or find the largest of, what is insured."""
+    sums = [POLICIES[one["id"]] for one in objects if one["id"] in POLICIES]
+    value = sum(sums) if op == "sum" else max(sums, default=0.0)
+    return {"name": "exposure", "value": value, "unit": "EUR", "window": window}
+
+
+def convert_premium(value: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+    """Convert at the rate that was pinned when the run started."""
+    rate = pinned("ecb").value[target["currency"]]
+    return {"amount": round(value["amount"] * rate, 2), "currency": target["currency"]}
+
+
+def search_guidelines(query: str, corpus: dict[str, Any], k: int) -> dict[str, Any]:  # noqa: ARG001 - there is one
+    """Find the guidelines that share words with the query, those with most of them first."""
+    words = set(query.lower().split())
+    scored = [(len(words & set(text.lower().split())), name, text) for name, text in GUIDELINES.items()]
+    ranked = sorted((one for one in scored if one[0]), key=lambda one: (-one[0], one[1]))
+    snapshot = "sha256:" + hashlib.sha256(repr(sorted(GUIDELINES.items())).encode()).hexdigest()[:16]
+    spans = [
+        {"source": {"id": name, "kind": "document"}, "start": 0, "end": len(text), "text": text}
+        for _, name, text in ranked
+    ]
+    return {"spans": spans[:k], "retrievalSnapshotId": snapshot}
+
+
+class PolicySystem:
+    """Stands in for the policy system: it insures nobody, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, Any] = {}
+
+    def issue_policy(self, policyholder: str, premium: dict[str, Any]) -> dict[str, Any]:
+        """Issue a policy."""
+        number = f"pol-{len(self.policies) + 1:03}"
+        self.policies[number] = (policyholder, premium)
+        return {"policy_number": number}
+
+    def cancel_policy(self, policy_number: str) -> dict[str, Any]:
+        """Take it back."""
+        self.policies.pop(policy_number, None)
+        return {"policy_number": policy_number}
+
+
+def withdraw_task(task: str) -> dict[str, Any]:
+    """Take a task back."""
+    return {"task": task}
+
+
+def tools() -> dict[str, Callable[..., Any]]:
+    """Return the tools by name, with a policy system of their own."""
+    system = PolicySystem()
+    functions: list[Callable[..., Any]] = [
+        extract_insured_sum, lookup_policyholder, validate_submission, classify_risk, compose_quote, request_approval,
+        aggregate_exposure, convert_premium, search_guidelines, withdraw_task, system.issue_policy,
+        system.cancel_policy,
+    ]  # fmt: skip
+    return {function.__name__: function for function in functions}
+
+
+def deployment() -> Deployment:
+    """Return what holds for every run; the application adds its store of actions."""
+    return Deployment(
+        sources={"ecb": lambda: Pin("2026-07-01", RATES)},
+        source_versions={"register": lambda: "r-2026.07.1"},
+        markings_of=lambda kind, name: ["pii.medium"] if (kind, name) == ("policy", "p-1") else [],
+    )

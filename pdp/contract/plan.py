@@ -1,0 +1,154 @@
+"""A whole plan checked at once: which of its calls go on, as they were made or corrected, and what became of the rest.
+
+Source: tool contract document, "A real example". What is checked here are the rules of each tool; rules across tools
+are a planning policy (pdp/contract/planning.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.contract.checks import Checked, ProposalPrunedError, check
+from pdp.errors import UsageError
+from pdp.proposal import Proposal, ProposalRejectedError, Rejection, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdp.contract.compiled import CompiledManifest
+    from pdp.contract.invariants import Trip
+    from pdp.session import Session
+
+MOST_STEPS: Final = 100
+"""Most steps of a plan: an invariant may look at each of those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """What became of one step of a plan.
+
+    Attributes:
+        position: which step of the plan as proposed, from 0.
+        name: its `step_name`, or None.
+        status: accepted as it stands; transformed: corrected, or pruned when there is no proposal; rejected.
+        proposal: what goes on, after correction; None when it was pruned or rejected.
+        rejection: why it was rejected, or None.
+        trips: the invariants that tripped.
+    """
+
+    position: int
+    name: str | None
+    status: Status
+    proposal: Proposal | None
+    rejection: Rejection | None
+    trips: tuple[Trip, ...]
+
+    @property
+    def pruned(self) -> bool:
+        """Whether it was dropped from the plan."""
+        return self.status is Status.TRANSFORMED and self.proposal is None
+
+    def __str__(self) -> str:
+        shown = f"step {self.position + 1}" + (f" ({self.name})" if self.name else "")
+        if self.rejection is not None:
+            return f"{shown}: rejected: {self.rejection.code}: {self.rejection.reason}"
+        if self.pruned:
+            return f"{shown}: pruned: {self.trips[-1].invariant}: {self.trips[-1].rule}"
+        why = "; ".join(str(trip) for trip in self.trips)
+        return f"{shown}: {self.status}" + (f": {why}" if why else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return `{position, name, status, pruned, proposal?, rejection?, trips}`."""
+        whole: dict[str, Any] = {
+            "position": self.position,
+            "name": self.name,
+            "status": self.status,
+            "pruned": self.pruned,
+            "trips": [trip.as_json() for trip in self.trips],
+        }
+        if self.proposal is not None:
+            whole["proposal"] = self.proposal.as_json()
+        if self.rejection is not None:
+            whole["rejection"] = {"code": self.rejection.code, "reason": self.rejection.reason}
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPlan:
+    """What became of a plan: one `PlanStep` for each step as it was proposed."""
+
+    steps: tuple[PlanStep, ...]
+
+    @property
+    def valid(self) -> bool:
+        """Whether no step was rejected; pruned and corrected ones do not make a plan invalid."""
+        return all(step.rejection is None for step in self.steps)
+
+    @property
+    def plan(self) -> list[dict[str, Any]]:
+        """What goes on, `[{tool, arguments}]`: the plan of the session in which its calls are made."""
+        return [step.proposal.as_json() for step in self.steps if step.proposal is not None]
+
+    def for_policy(self, purpose: str | None) -> dict[str, Any]:
+        """Return what the policy's `authz/plan` is asked: `{"steps": [{tool, arguments}], "context": {"purpose"}}`."""
+        return {"steps": self.plan, "context": {"purpose": purpose}}
+
+    def explained(self) -> tuple[str, ...]:
+        """Return a line for each step that did not go on as it was proposed."""
+        return tuple(str(step) for step in self.steps if step.status is not Status.ACCEPTED)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return `{valid, steps, plan}`; the same for the same plan."""
+        return {"valid": self.valid, "steps": [step.as_json() for step in self.steps], "plan": self.plan}
+
+
+def validate_plan(steps: Sequence[Any], session: Session, manifest: CompiledManifest) -> CheckedPlan:
+    """Check every call of a plan, in order, each against those before it that go on.
+
+    A step is a proposal, `{tool, arguments}` or `{tool_name, payload}`, and may have a `step_name`. The session's own
+    plan is not looked at. Checking what came out once more changes nothing. No policy is asked.
+
+    Raises:
+        UsageError: no list, or more than `MOST_STEPS` of them.
+        ConfigError: the config of a tool cannot be resolved.
+    """
+    if not isinstance(steps, list | tuple):
+        raise UsageError(f"a plan is a list of proposals, not {type(steps).__name__}")
+    if len(steps) > MOST_STEPS:
+        raise UsageError(f"the plan has {len(steps)} steps, at most {MOST_STEPS} are admitted", hint="split it")
+    found: list[PlanStep] = []
+    going_on: list[dict[str, Any]] = []
+    for position, step in enumerate(steps):
+        found.append(_checked_step(position, step, session, manifest, list(going_on)))
+        proposal = found[-1].proposal
+        if proposal is not None:
+            going_on.append(proposal.as_json())
+    return CheckedPlan(tuple(found))
+
+
+def _checked_step(
+    position: int, step: Any, session: Session, manifest: CompiledManifest, before: list[dict[str, Any]]
+) -> PlanStep:
+    name, value = _named(step)
+    checked = Checked()
+    status, rejection, proposal = Status.ACCEPTED, None, None
+    try:
+        made = Proposal.read(value)
+        check(made, session, manifest, checked, before=before)
+        proposal = checked.proposal
+        if proposal is not made:
+            status = Status.TRANSFORMED
+    except ProposalRejectedError as error:
+        status, rejection = Status.REJECTED, Rejection(error.rejection, error.message)
+    except ProposalPrunedError:
+        status = Status.TRANSFORMED
+    return PlanStep(position, name, status, proposal, rejection, checked.trips)
+
+
+def _named(step: Any) -> tuple[str | None, Any]:
+    """Return a step's name and its proposal."""
+    if not isinstance(step, dict) or "step_name" not in step:
+        return None, step
+    name = step["step_name"]
+    return (name if isinstance(name, str) else None), {key: one for key, one in step.items() if key != "step_name"}

@@ -1,0 +1,186 @@
+"""How a tool says that it gave no result, and what the model is told of it.
+
+* ToolError               TOOL_EXECUTION_FAILED   the tool's own words for what went wrong
+  - ToolArgumentError     TOOL_EXECUTION_FAILED   one argument cannot be used; nothing was done
+  - ToolExitError         TOOL_EXECUTION_FAILED   a program ended with an exit code that is no result
+  - ToolResultError       TOOL_EXECUTION_FAILED   there is a result, and it cannot be used
+  - ToolUnavailableError  TOOL_UNAVAILABLE        the tool cannot run now; nothing was done
+
+Source of the codes: tool layer document, safety contract.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import quote
+
+from pdp.canonical import JsonValueError, canonical
+from pdp.errors import PdpError
+from pdp.proposal import Failure, FailureCode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+LONGEST: Final = 300
+"""Characters of a failure's message at most."""
+
+MASK: Final = "***"
+"""What stands for the value of a sensitive argument."""
+
+# A message may be as long as a tool likes; more of it than this is not looked at.
+_CONSIDERED: Final = 20_000
+_TELLING: Final = 4
+_PATH: Final = re.compile(
+    r"""(?P<quote>["'])(?:~|\.{1,2}|[A-Za-z]:)?[/\\].*?(?P=quote)"""  # quoted, perhaps with blanks in it
+    r"""|(?<![\w:/.~])(?:~|\.{1,2})?/[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
+    r"""|(?<!\w)[A-Za-z]:\\[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
+)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class ToolError(PdpError):
+    """What a tool raises to say in its own words why there is no result.
+
+    The model reads the message: without paths, with the values of sensitive arguments masked, its first line alone.
+
+    Args:
+        message: what went wrong, one line.
+        details: what a caller may branch on, plain JSON. It is not masked.
+    """
+
+    code: ClassVar[str] = "pdp.tool_error"
+    failure_code: ClassVar[FailureCode] = FailureCode.TOOL_EXECUTION_FAILED
+
+    def __init__(self, message: str, *, details: Mapping[str, Any] | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.details = dict(details or {})
+
+
+class ToolArgumentError(ToolError):
+    """One argument cannot be used, whatever the schema says of it. Raise it before anything was done.
+
+    Args:
+        argument: its name.
+        message: what is wrong with it, such as `must be 1 to 10`.
+    """
+
+    code = "pdp.tool_argument"
+
+    def __init__(self, argument: str, message: str) -> None:
+        super().__init__(f"argument {argument}: {message}", details={"argument": argument, "effect": "none"})
+        self.argument = argument
+
+
+class ToolUnavailableError(ToolError):
+    """The tool cannot run now: what it needs is not there. Raise it before anything was done."""
+
+    code = "pdp.tool_unavailable"
+    failure_code = FailureCode.TOOL_UNAVAILABLE
+
+
+class ToolExitError(ToolError):
+    """A program ended with an exit code that is no result, or by a signal (then the code is negative)."""
+
+    code = "pdp.tool_exit"
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message, details={"exit_code": exit_code})
+        self.exit_code = exit_code
+
+
+class ToolResultError(ToolError):
+    """There is a result, and it cannot be used: the tool ran, so another try would be a second run.
+
+    Args:
+        message: what is wrong with it.
+        fault: `invalid` or `too_large`.
+    """
+
+    code = "pdp.tool_result"
+
+    def __init__(self, message: str, fault: str = "invalid") -> None:
+        super().__init__(message, details={"result": fault})
+
+
+def failure_of(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
+    """Return what the model is told of `error`: the words of a `ToolError`, else its class and first line.
+
+    Args:
+        error: what the tool raised; it is not changed.
+        secrets: texts that must not be shown; see `secret_texts`.
+    """
+    name = type(error).__name__
+    words = safe_text(_words(error), secrets)
+    if isinstance(error, ToolError):
+        return Failure(error.failure_code, words or name, {"exception": name, **error.details})
+    message = f"{name}: {words}" if words else name
+    return Failure(FailureCode.TOOL_EXECUTION_FAILED, message[:LONGEST], {"exception": name})
+
+
+def safe_text(text: str, secrets: Sequence[str] = ()) -> str:
+    """Return the first line of `text` that can be shown to the model: at most 300 characters.
+
+    Secrets are masked, absolute paths and those from `~`, `.` or `..` on become `<path>`, control characters blanks.
+    """
+    shown = text.strip()[:_CONSIDERED]
+    # Before a line or a length is cut, which would leave parts of them.
+    for secret in secrets:
+        shown = shown.replace(secret, MASK)
+    first = next(iter(shown.splitlines()), "")
+    plain = " ".join(_CONTROL.sub(" ", _PATH.sub("<path>", first)).split())
+    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
+
+
+def secret_texts(arguments: Mapping[str, Any], sensitive: Collection[str]) -> tuple[str, ...]:
+    """Return every text that shows the value of a sensitive argument, longest first.
+
+    Args:
+        arguments: plain JSON.
+        sensitive: names of arguments; what is nested in their values counts as well, key and value.
+    """
+    found: set[str] = set()
+    for name in sensitive:
+        for value in _scalars(arguments.get(name)):
+            found |= _spellings(value)
+    return tuple(sorted(found - {""}, key=lambda text: (-len(text), text)))
+
+
+def masked(arguments: Mapping[str, Any], sensitive: Collection[str]) -> dict[str, Any]:
+    """Return the arguments with `***` for the value of each sensitive one."""
+    return {name: MASK if name in sensitive else value for name, value in arguments.items()}
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception may not even be able to say what it is
+        return ""
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _scalars(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _scalars(item)
+    # Neither says anything by itself, and every text has them.
+    elif value is not None and not isinstance(value, bool):
+        yield value
+
+
+def _spellings(value: Any) -> set[str]:
+    """Return `value` as messages spell it: as it is, in Python, in JSON, in a URL."""
+    texts = {str(value), repr(value)}
+    if isinstance(value, str):
+        texts |= {repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+        # A message may quote one line of it. Shorter ones are in every text, and say nothing.
+        lines = {line.strip() for line in value.splitlines()}
+        return texts | {quote(value, errors="replace"), *(line for line in lines if len(line) >= _TELLING)}
+    try:
+        return texts | {canonical(value).decode()}
+    except JsonValueError:
+        return texts

@@ -1,0 +1,76 @@
+"""One tool ready to be run: its function with everything that its entry says about how it runs."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from pdp.errors import UsageError
+from pdp.execution.cli_tool import cli_function
+from pdp.execution.failures import secret_texts
+from pdp.execution.results import MAX_RESULT, ResultContract
+from pdp.execution.retrying import aretried, attempts, retried
+from pdp.execution.running import arun, run, timed_out
+from pdp.manifest.fields import duration_seconds
+from pdp.proposal import FailureCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pdp.execution.running import Execution
+    from pdp.manifest.models import Tool
+
+
+class ToolRunner:
+    """Runs one tool: within its time-out, again where that does no harm, its result held against its schema.
+
+    Shared between threads and tasks. What a tool raises is in `Execution.error`; the model gets the failure's message.
+
+    Args:
+        entry: the effective entry; its `timeout` is for all attempts together.
+        function: the tool; None for one of type `cli`, which states its program itself.
+        max_result: bytes of a result's canonical JSON at most.
+
+    Raises:
+        UsageError: no function and no program, or a result schema or program that cannot be used.
+    """
+
+    def __init__(
+        self, entry: Tool, function: Callable[..., Any] | None = None, *, max_result: int = MAX_RESULT
+    ) -> None:
+        if function is None and entry.type != "cli":
+            raise UsageError(f"tool {entry.name} has no function", hint="give it one, or write `type: cli`")
+        self.entry = entry
+        self.function: Callable[..., Any] = cli_function(entry) if function is None else function
+        self.attempts = attempts(entry)
+        self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
+        self._results = ResultContract(entry, max_bytes=max_result)
+
+    def run(self, arguments: Mapping[str, Any]) -> Execution:
+        """Run the tool with the decided arguments and wait for what it comes to; it never raises what a tool raised."""
+        secrets = secret_texts(arguments, self.entry.sensitive)
+        execution = retried(
+            lambda left: self._results.held(run(self.function, self._own(arguments), left, secrets), secrets),
+            self.attempts,
+            self.timeout,
+        )
+        return self._said(execution)
+
+    async def arun(self, arguments: Mapping[str, Any]) -> Execution:
+        """Do as `run`, without blocking the event loop."""
+        secrets = secret_texts(arguments, self.entry.sensitive)
+
+        async def attempt(left: float | None) -> Execution:
+            return self._results.held(await arun(self.function, self._own(arguments), left, secrets), secrets)
+
+        return self._said(await aretried(attempt, self.attempts, self.timeout))
+
+    # Another attempt gets what was decided, whatever the one before did with it.
+    def _own(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return deepcopy(dict(arguments)) if self.attempts > 1 else arguments
+
+    # The last attempt knows only what the others had left of the time.
+    def _said(self, execution: Execution) -> Execution:
+        if execution.failure is None or execution.failure.code is not FailureCode.TOOL_TIMEOUT:
+            return execution
+        return execution._replace(failure=timed_out(self.timeout).failure)

@@ -1,0 +1,284 @@
+"""Spans and metrics of tool calls, through OpenTelemetry; off unless an application makes a `Telemetry`.
+
+Source: tool pattern library, 9.6: spans `tool.<name>.dispatch` (caller, scopes, arguments' hash, idempotency key, the
+policy's verdict), `.run` (duration, retry count, downstream span links), `.result` (outcome, result hash, exceptions);
+metrics throughput, success_ratio, p50, p99, error_class_distribution, cost_per_call.
+
+This module imports OpenTelemetry when a `Telemetry` is made, and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextvars import Token
+
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.trace import Span, TracerProvider
+
+    from pdp.execution.running import Execution
+
+_log = logging.getLogger("pdp.execution")
+
+SCOPE: Final = "pdp"
+"""The name under which spans and metrics are made."""
+
+_LATENCY_BUCKETS: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """What is known of a call when it has been decided; the attributes of its dispatch span.
+
+    Attributes:
+        tool: its name, as far as the manifest knows it; `unknown` otherwise, so that a model invents no names.
+        verdict: the policy's; None when it was not asked.
+        began: when the call came in, in seconds since 1970.
+        caller: the subject; agent: who acts for it.
+        scopes: the scopes that the tool needs.
+        arguments_digest: as the audit has it.
+        idempotency_key, request_id, tool_call_id, step_name: as the trace has them.
+    """
+
+    tool: str
+    verdict: str | None
+    began: float
+    caller: str | None = None
+    agent: str | None = None
+    scopes: tuple[str, ...] = ()
+    arguments_digest: str | None = None
+    idempotency_key: str | None = None
+    request_id: str | None = None
+    tool_call_id: str | None = None
+    step_name: str | None = None
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the span's attributes; what is not known has none."""
+        stated = {
+            "pdp.tool": self.tool,
+            "pdp.verdict": self.verdict,
+            "pdp.caller": self.caller,
+            "pdp.agent": self.agent,
+            "pdp.scopes": self.scopes,
+            "pdp.arguments_digest": self.arguments_digest,
+            "pdp.idempotency_key": self.idempotency_key,
+            "pdp.request_id": self.request_id,
+            "pdp.tool_call_id": self.tool_call_id,
+            "pdp.step_name": self.step_name,
+        }
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+class Telemetry:
+    """Makes the spans and metrics of one application. Whatever goes wrong in it is logged and harms no call.
+
+    Args:
+        tracer_provider, meter_provider: OpenTelemetry's; the global ones when absent.
+        costs: by tool, what a result has cost, in the application's own unit: called with the result of each run that
+            succeeded, it returns a number, or None where it does not know.
+
+    Raises:
+        UsageError: OpenTelemetry is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        costs: Mapping[str, Callable[[Any], float | None]] | None = None,
+    ) -> None:
+        try:
+            from opentelemetry import metrics, trace  # noqa: PLC0415 - an optional extra
+        except ImportError as error:
+            raise UsageError("OpenTelemetry is not installed", hint="pip install 'tool-pdp[otel]'") from error
+        self.tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self.costs = dict(costs or {})
+        self._lock = threading.Lock()
+        self._ended: Counter[str] = Counter()
+        self._succeeded: Counter[str] = Counter()
+        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
+        self.throughput = meter.create_counter("tool.throughput", unit="{call}", description="Runs that have ended")
+        self.latency = meter.create_histogram(
+            "tool.latency",
+            unit="s",
+            description="How long runs took, all attempts together",
+            explicit_bucket_boundaries_advisory=_LATENCY_BUCKETS,
+        )
+        self.errors = meter.create_counter(
+            "tool.error_class_distribution", unit="{call}", description="Runs that failed, by code and exception"
+        )
+        self.cost = meter.create_histogram("tool.cost_per_call", description="What runs have cost")
+        meter.create_observable_gauge(
+            "tool.success_ratio", [self._ratios], unit="1", description="Runs that succeeded, since the process began"
+        )
+
+    def dispatched(self, dispatch: Dispatch) -> CallTelemetry:
+        """Return the telemetry of one call that has just been decided; its dispatch span is open until `ended`."""
+        return CallTelemetry(self, dispatch)
+
+    def count(self, tool: str, *, succeeded: bool) -> None:
+        """Count a run for the success ratio of its tool."""
+        with self._lock:
+            self._ended[tool] += 1
+            self._succeeded[tool] += succeeded
+
+    def _ratios(self, _: CallbackOptions) -> Iterable[Observation]:
+        from opentelemetry.metrics import Observation  # noqa: PLC0415 - an optional extra
+
+        with self._lock:
+            ratios = {tool: self._succeeded[tool] / ended for tool, ended in self._ended.items()}
+        return [Observation(ratio, {"pdp.tool": tool}) for tool, ratio in ratios.items()]
+
+
+class CallTelemetry:
+    """The spans of one call: dispatch around the whole of it, run and result within. Made by `Telemetry.dispatched`.
+
+    `run_started` and `run_ended` around the run, which is the current span in between, so that spans which the tool
+    makes belong to it; then, in any case, `ended`.
+    """
+
+    __slots__ = ("_began", "_run", "_span", "_telemetry", "_token", "_tool")
+
+    def __init__(self, telemetry: Telemetry, dispatch: Dispatch) -> None:
+        self._telemetry = telemetry
+        self._tool = dispatch.tool
+        self._span: Span | None = None
+        self._run: Span | None = None
+        self._token: Token[Context] | None = None
+        self._began: float | None = None
+        with _harmless("dispatch"):
+            self._span = telemetry.tracer.start_span(
+                f"tool.{self._tool}.dispatch",
+                attributes=dispatch.attributes(),
+                start_time=round(dispatch.began * 1_000_000) * 1000,  # in nanoseconds, which a float does not hold
+            )
+
+    def run_started(self) -> None:
+        """Open the run's span, and make it the current one."""
+        self._began = time.perf_counter()
+        with _harmless("run"):
+            from opentelemetry import context  # noqa: PLC0415 - an optional extra
+
+            self._run = self._start("run")
+            self._token = context.attach(_holding(self._run))
+
+    def run_ended(self, execution: Execution, result_digest: str | None = None) -> None:
+        """Close the run's span, make the result's, and count. Without a start before it, nothing happens.
+
+        Args:
+            execution: what the run came to.
+            result_digest: as the audit has it, or None.
+        """
+        if self._began is None:
+            return
+        seconds = time.perf_counter() - self._began
+        self._began = None
+        failure = execution.failure
+        outcome = _outcome(execution)
+        with _harmless("run"):
+            self._detach()
+            span, self._run = self._run, None
+            if span is not None:
+                span.set_attributes({"pdp.duration_s": seconds, "pdp.retry_count": execution.attempts - 1})
+                _close(span, execution)
+        with _harmless("result"):
+            attributes: dict[str, Any] = {"pdp.tool": self._tool, "pdp.outcome": outcome}
+            if result_digest is not None:
+                attributes["pdp.result_digest"] = result_digest
+            if failure is not None:
+                attributes |= {"pdp.error_code": failure.code.value, "pdp.exceptions": (_error_class(execution),)}
+            _close(self._start("result", attributes), execution)
+        with _harmless("metrics"):
+            self._count(execution, outcome, seconds)
+        with _harmless("cost"):
+            self._charge(execution)
+
+    def ended(self) -> None:
+        """Close the dispatch span, whatever has become of the call; a run that is still open is left as it is known."""
+        with _harmless("dispatch"):
+            self._detach()
+            if self._run is not None:
+                self._run.end()
+                self._run = None
+            if self._span is not None:
+                self._span.end()
+                self._span = None
+
+    def _start(self, what: str, attributes: Mapping[str, Any] | None = None) -> Span:
+        return self._telemetry.tracer.start_span(
+            f"tool.{self._tool}.{what}",
+            context=None if self._span is None else _holding(self._span),
+            attributes=attributes or {"pdp.tool": self._tool},
+        )
+
+    def _detach(self) -> None:
+        from opentelemetry import context  # noqa: PLC0415 - an optional extra
+
+        token, self._token = self._token, None
+        if token is not None:
+            context.detach(token)
+
+    def _count(self, execution: Execution, outcome: str, seconds: float) -> None:
+        telemetry, of_tool = self._telemetry, {"pdp.tool": self._tool}
+        telemetry.count(self._tool, succeeded=execution.failure is None)
+        telemetry.throughput.add(1, {**of_tool, "pdp.outcome": outcome})
+        telemetry.latency.record(seconds, of_tool)
+        if execution.failure is not None:
+            code = execution.failure.code.value
+            telemetry.errors.add(1, {**of_tool, "pdp.error_code": code, "error.type": _error_class(execution)})
+
+    def _charge(self, execution: Execution) -> None:
+        cost_of = self._telemetry.costs.get(self._tool)
+        cost = cost_of(execution.result) if cost_of is not None and execution.failure is None else None
+        if cost is not None:
+            self._telemetry.cost.record(cost, {"pdp.tool": self._tool})
+
+
+@contextmanager
+def _harmless(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - whatever it is, the call must not notice
+        _log.exception("telemetry failed at %s", what)
+
+
+def _holding(span: Span) -> Context:
+    from opentelemetry import trace  # noqa: PLC0415 - an optional extra
+
+    return trace.set_span_in_context(span)
+
+
+def _close(span: Span, execution: Execution) -> None:
+    # Not the exception itself, whose traceback may hold what is sensitive.
+    if execution.failure is not None:
+        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - an optional extra
+
+        span.set_status(Status(StatusCode.ERROR, f"{execution.failure.code}: {execution.failure.message}"))
+    span.end()
+
+
+def _outcome(execution: Execution) -> str:
+    """Return the outcome as the audit has it."""
+    if execution.failure is None:
+        return "succeeded"
+    return "unknown" if execution.failure.details.get("effect") == "unknown" else "failed"
+
+
+def _error_class(execution: Execution) -> str:
+    if execution.error is not None:
+        return type(execution.error).__name__
+    return "none" if execution.failure is None else execution.failure.code.value

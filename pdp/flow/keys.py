@@ -1,0 +1,45 @@
+"""Which idempotency key a call has, and whose it is.
+
+Source: tool pattern library, 9.1; design, Execution: tenant, subject, tool, major version, key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdp.canonical import canonical, digest
+from pdp.execution.idempotency import IdempotencyKey
+from pdp.manifest.fields import Pattern
+
+if TYPE_CHECKING:
+    from pdp.flow.call import Call
+    from pdp.session import Session
+
+
+def key_of(call: Call) -> IdempotencyKey | None:
+    """Return the key under which the call runs once; None where its entry demands none.
+
+    Staging has its own: the action's, which gives the same action for the same key, in its present state.
+    """
+    tool, session = call.checked.tool, call.session
+    if tool is None or session is None or call.checked.idempotency_key is None:
+        return None
+    if not tool.entry.idempotency.required or tool.entry.pattern is Pattern.ACTION_STAGING:
+        return None
+    tenant, subject = _issuer(session), str(session.claims.get("sub"))
+    return IdempotencyKey.of(tool.entry, tenant=tenant, subject=subject, key=call.checked.idempotency_key)
+
+
+def arguments_digest(call: Call) -> str:
+    """Return the digest of the arguments that were decided on."""
+    return digest(call.proposal.text if call.proposal else b"")
+
+
+def caller_of(session: Session) -> str:
+    """Return who calls, as one text: what one caller has staged or looked up is not another's."""
+    return canonical([_issuer(session), str(session.claims.get("sub"))]).decode()
+
+
+def _issuer(session: Session) -> str:
+    issuer = session.claims.get("iss")
+    return issuer if isinstance(issuer, str) else ""

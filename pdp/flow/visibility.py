@@ -1,0 +1,113 @@
+"""Which tools a subject's model may see: asked of the same policy, before any arguments are known.
+
+Source: tool registry document (the model is told only of tools it could use) and tool layer document, definitions.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.canonical import JsonValueError, canonical
+from pdp.clock import to_seconds
+from pdp.contract.mapping import call_digest
+from pdp.decision import Decision, Verdict
+from pdp.manifest.expressions import MISSING, ExpressionError
+from pdp.request import Entity, Request, bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from pdp.contract.compiled import CompiledManifest, CompiledTool
+    from pdp.flow.drive import Step
+    from pdp.manifest.expressions import Expression
+    from pdp.session import Session
+
+
+class Visibility(StrEnum):
+    """What a subject can do with a tool. ALLOW: call it; NEVER: not with any arguments; DEPENDS: on the arguments."""
+
+    ALLOW = "ALLOW"
+    NEVER = "NEVER"
+    DEPENDS = "DEPENDS"
+
+
+_WHATEVER_THE_ARGUMENTS: Final = frozenset((
+    "delegation.exceeds_agent", "effects.pattern_mismatch", "effects.unknown", "manifest.mismatch",
+    "manifest.not_pinned", "manifest.not_released", "manifest.unknown_action", "purposes.missing",
+    "purposes.not_allowed", "scopes.missing",
+))  # fmt: skip
+"""Codes of the baseline that look at subject, purpose and entry alone."""
+
+
+def visible(session: Session, manifest: CompiledManifest, now: float) -> Generator[Step, Any, dict[str, Visibility]]:
+    """Return every tool of the manifest with what this session's subject can do with it, in the manifest's order.
+
+    ALLOW is what the baseline says where nothing in the tool's entry looks at arguments; a concern of one's own may
+    still look at them. A decision that cannot be made is NEVER.
+    """
+    found: dict[str, Visibility] = {}
+    for name in manifest.manifest.tools:
+        tool = manifest.tool(name)
+        if tool is None:
+            continue
+        try:
+            body = bounded(canonical(_probe(tool, session, now).as_json()))
+        except JsonValueError:
+            found[name] = Visibility.NEVER
+            continue
+        decision: Decision = yield body
+        found[name] = _seen(tool, decision)
+    return found
+
+
+def _seen(tool: CompiledTool, decision: Decision) -> Visibility:
+    if decision.verdict is Verdict.ALLOW and not _reads_arguments(tool):
+        return Visibility.ALLOW
+    if decision.verdict is Verdict.DENY and not _depends(decision):
+        return Visibility.NEVER
+    return Visibility.DEPENDS
+
+
+def _depends(decision: Decision) -> bool:
+    """Whether other arguments could make it another decision; a failure of the engine is none of theirs."""
+    if decision.bundle_revision is None:
+        return False
+    return _WHATEVER_THE_ARGUMENTS.isdisjoint(decision.codes)
+
+
+def _reads_arguments(tool: CompiledTool) -> bool:
+    entry = tool.entry
+    mappings = [*(entry.resource or {}).values(), *(entry.context or {}).values()]
+    return bool(entry.limits or entry.provenance.required or any("arguments" in str(text) for text in mappings))
+
+
+def _probe(tool: CompiledTool, session: Session, now: float) -> Request:
+    """A request as a call would make it, whose arguments nobody knows yet."""
+    resource = _known(tool.resource, session)
+    kind, name = resource.pop("type", "tool"), resource.pop("id", tool.entry.name)
+    context = _known(tool.context, session) | {
+        "arguments": {},
+        "purpose": session.purpose,
+        "idempotency_key": session.idempotency_key or "unknown",
+        "run_id": session.run_id,
+    }
+    if session.agent is not None:
+        context["agent"] = session.agent
+    request = Request(session.subject, tool.action, Entity(str(kind), str(name), resource), context)
+    context |= {"call_digest": call_digest(request), "time": session.time or to_seconds(now), "approval": None}
+    context["request_id"] = session.request_id or "visibility"
+    return request
+
+
+def _known(mapping: Mapping[str, Expression], session: Session) -> dict[str, Any]:
+    """What can be said of a mapping without arguments."""
+    known: dict[str, Any] = {}
+    for field, expression in mapping.items():
+        try:
+            value = expression.evaluate({}, session.variables)
+        except ExpressionError:
+            continue
+        if value is not MISSING:
+            known[field] = value
+    return known

@@ -1,0 +1,115 @@
+"""The command line of a tool of type `cli`: a template, item by item. There is never a shell.
+
+    argv: [grep, --recursive, "{ignore_case:--ignore-case}", "--max-count={limit}", "--regexp={pattern}", --, "{paths}"]
+
+| an item                | becomes                                                                                     |
+|------------------------|---------------------------------------------------------------------------------------------|
+| text                   | itself; `{{` and `}}` are braces                                                            |
+| `{name}`, also in text | the item with the argument's value in it; once for each element of a list                   |
+| `{name:--flag}`        | `--flag` when the argument is true; for any other value `--flag` and the value, two items   |
+
+An argument that is absent, null or an empty list leaves its item out; so does false with a flag.
+
+Source: tool layer document, CLI tools ("never pass raw model output as shell arguments").
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+from pydantic import AfterValidator
+
+from pdp.documents import FieldError
+from pdp.manifest.fields import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TOKEN: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?::(?P<flag>-[^{}\s]*))?\}|(?P<brace>[{}])")
+_SHELLS: Final = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh"))
+_SCRIPT: Final = re.compile(r"-[a-z]*c[a-z]*")
+_HINT: Final = "write `{argument}`, or `{argument:--flag}` as a whole item; a brace itself is `{{` or `}}`"
+
+
+class ArgvItem(NamedTuple):
+    """One item of a template.
+
+    Attributes:
+        parts: literal text and names of arguments in turn; text is at even positions, and there is one more of it.
+        flag: what stands before the value of the one argument, or None.
+    """
+
+    parts: tuple[str, ...]
+    flag: str | None = None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments in it, in their order."""
+        return self.parts[1::2]
+
+
+def argv_item(text: str) -> ArgvItem:
+    """Read one item.
+
+    Raises:
+        FieldError: a lone brace, or a flag that is not the whole item.
+    """
+    parts, flag, literal, end = [], None, "", 0
+    for token in _TOKEN.finditer(text):
+        literal += text[end : token.start()]
+        end = token.end()
+        if token["brace"]:
+            raise FieldError(f"has a `{token['brace']}` that is no placeholder", _HINT)
+        if token["name"] is None:
+            literal += token[0][0]
+            continue
+        if token["flag"] and token[0] != text:
+            raise FieldError(f"has `{token[0]}` within an item", _HINT)
+        flag = token["flag"]
+        parts += [literal, token["name"]]
+        literal = ""
+    return ArgvItem((*parts, literal + text[end:]), flag)
+
+
+def argv_arguments(argv: Iterable[str]) -> frozenset[str]:
+    """Return the names of the arguments that a template uses.
+
+    Raises:
+        FieldError: as by `argv_item`.
+    """
+    return frozenset(name for text in argv for name in argv_item(text).arguments)
+
+
+def _checked_item(text: str) -> str:
+    if "\0" in text:
+        raise FieldError("must not have a NUL character")
+    item = argv_item(text)
+    if item.flag is None and item.arguments and item.parts[0] and not item.parts[0].strip("-"):
+        raise FieldError(
+            "lets the model choose the option", "state the whole option, as in `--mode={mode}` or `{deep:--deep}`"
+        )
+    return text
+
+
+def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that the program is stated, and that nothing which a model chooses is a program or a shell's script.
+
+    Raises:
+        FieldError: the first item has an argument in it, or is empty; or a shell's `-c` is followed by an argument.
+    """
+    if not argv:
+        return argv
+    if argv_item(argv[0]).arguments or not argv[0].strip():
+        raise FieldError("must begin with a program, not an argument", "the model chooses arguments, never a program")
+    shell = argv[0].rsplit("/", 1)[-1] in _SHELLS
+    if shell and any(_SCRIPT.fullmatch(text) and argv_item(after).arguments for text, after in pairwise(argv)):
+        raise FieldError(
+            "must not put an argument into a shell's script", 'write `[sh, -c, \'... "$1"\', name, "{argument}"]`'
+        )
+    return argv
+
+
+ArgvText = Annotated[Text, AfterValidator(_checked_item)]
+"""One item of a command line's template."""

@@ -1,0 +1,126 @@
+"""Patterns that lead to an effect: action-staging and approval-request (tool pattern library, patterns 6 and 7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pdp.canonical import canonical, digest
+from pdp.errors import PdpError
+from pdp.execution.failures import ToolUnavailableError
+from pdp.execution.running import Execution
+from pdp.patterns.evidence import refer_back
+from pdp.patterns.exceptions import PatternFault
+from pdp.patterns.rule import PatternCall, PatternRule
+
+if TYPE_CHECKING:
+    from pdp.patterns.circumstances import Checked
+
+_DERIVED: Final = "derived:"
+_OPEN: Final = ("staged", "approved")
+_SUBJECTS: Final = ("action", "decision")
+_ADDRESSEES: Final = ("queue", "principal")
+_CARRIED: Final = ("rationale", "evidence", "sla")
+
+
+class ActionStaging(PatternRule):
+    """An effect that is intended becomes an action in state staged. The store stages it: the tool needs no function."""
+
+    def before(self, call: PatternCall) -> Execution | None:
+        """Stage the action, or find the one that has its key already."""
+        store = call.run.deployment.actions
+        if store is None:
+            raise ToolUnavailableError("no store of actions is set up, so nothing can be staged")
+        intent = call.arguments["action"]
+        if call.entry.commits is not None and intent["kind"] not in call.entry.commits:
+            raise PatternFault(
+                "action_staging.unknown_kind", f"the tool stages {', '.join(call.entry.commits)}, and nothing else"
+            )
+        if call.about.decision_id is None:
+            raise PatternFault("action_staging.no_decision", "an action needs the decision that allows it")
+        target = intent["targetSor"]
+        if intent.get("targetRef"):
+            target = f"{target}/{intent['targetRef']}"
+        payload, key = digest(canonical(intent["payload"])), _key(call)
+        try:
+            action = store.stage(
+                owner=call.about.caller,
+                kind=intent["kind"],
+                target=target,
+                payload_digest=payload,
+                decision_id=call.about.decision_id,
+                idempotency_key=key,
+                now=call.about.now,
+            )
+        except PdpError as error:
+            raise PatternFault("action_staging.refused", error.message) from error
+        if (action.kind, action.target, action.payload_digest) != (intent["kind"], target, payload):
+            raise PatternFault("action_staging.key_taken", "the idempotency key stands for another action")
+        if action.state in _OPEN:
+            call.run.keep_staged(action.kind, action.payload_digest, action.id)
+        return Execution(
+            result={
+                "id": action.id,
+                "kind": action.kind,
+                "target": action.target,
+                "state": str(action.state),
+                "idempotencyKey": action.idempotency_key,
+            }
+        )
+
+
+def _key(call: PatternCall) -> str:
+    """Return the key: the application's; the model's only where the application left it to be derived."""
+    proposed = call.arguments.get("idempotencyKey")
+    key = call.about.idempotency_key
+    if key is None or (proposed and key.startswith(_DERIVED)):
+        key = proposed
+    if not key:
+        raise PatternFault("action_staging.key_missing", "an action needs an idempotency key")
+    if proposed and proposed != key:
+        raise PatternFault("action_staging.other_key", "the call's idempotency key is another than the proposed one")
+    return str(key)
+
+
+def check_staged(call: PatternCall) -> None:
+    """Check that a commit which is excused from approval commits what was staged (pdp/manifest/forbidden.py).
+
+    Raises:
+        PatternFault: `commit.unstaged`: in this run no action of this kind and payload was staged.
+    """
+    payload = digest(canonical(call.arguments))
+    if not call.about.approved and call.run.staged_action(call.entry.name, payload) is None:
+        raise PatternFault(
+            "commit.unstaged", f"no action of kind {call.entry.name} with these arguments was staged in this run"
+        )
+
+
+class ApprovalRequest(PatternRule):
+    """A task for a queue or a person, about an action or a decision. It asks; the approval is a decision of its own."""
+
+    def before(self, call: PatternCall) -> Execution | None:
+        """Demand a subject that can be approved, and one addressee."""
+        if call.arguments["subject"]["type"].lower() not in _SUBJECTS:
+            raise PatternFault("approval_request.other_subject", "approval is asked for an action or a decision")
+        if sum(bool(call.arguments.get(name)) for name in _ADDRESSEES) != 1:
+            raise PatternFault(
+                "approval_request.addressee", "a task is addressed to a queue or to a principal, one of them"
+            )
+        return None
+
+    def after(self, call: PatternCall, checked: Checked) -> Checked:
+        """Let the task carry what it was asked for with; demand that it is complete."""
+        task = checked.execution.result
+        for name in (*_ADDRESSEES, *_CARRIED):
+            if call.arguments.get(name):
+                task.setdefault(name, call.arguments[name])
+        if task["subject"] != call.arguments["subject"]:
+            raise PatternFault(
+                "approval_request.other_subject", "the task is about something else than it was asked for"
+            )
+        if any(task.get(name) != call.arguments.get(name) for name in _ADDRESSEES):
+            raise PatternFault("approval_request.addressee", "the task is addressed to somebody else")
+        missing = [name for name in _CARRIED if not task.get(name)]
+        if missing:
+            raise PatternFault("approval_request.incomplete", f"the task does not carry its {', '.join(missing)}")
+        refer_back(task["evidence"], call.run)
+        return checked

@@ -1,0 +1,144 @@
+"""Holding a call to its pattern: `before` it runs, and `after`, on what it came to.
+
+    held = HeldCall(entry, arguments, run, circumstances)
+    execution = held.before() or ...run the tool: within(run, function)...
+    checked = held.after(execution)
+
+Both are quick and plain; only staging an action asks a store. `before` comes after the decision was recorded, since it
+may stage. `after` comes after the result's schema was checked. A tool without pattern passes both, but for a commit
+that is excused from approval, which has to have been staged. Neither ever raises: what is wrong is a failure.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pdp.canonical import JsonValueError, canonical, check_json
+from pdp.execution.failures import ToolError, failure_of, secret_texts
+from pdp.execution.running import Execution
+from pdp.manifest.fields import EffectClass, Pattern
+from pdp.manifest.shapes import shape_validator
+from pdp.patterns.acting import ActionStaging, ApprovalRequest, check_staged
+from pdp.patterns.circumstances import UNKNOWN, Checked
+from pdp.patterns.evidence import check_snapshots
+from pdp.patterns.exceptions import PatternFault
+from pdp.patterns.judging import Classification, Validation
+from pdp.patterns.making import Composition, Conversion
+from pdp.patterns.reading import Aggregation, Extraction, Lookup, Search
+from pdp.patterns.rule import PatternCall, PatternRule
+
+if TYPE_CHECKING:
+    from pdp.manifest.models import Tool
+    from pdp.patterns.circumstances import Circumstances
+    from pdp.patterns.runs import Run
+
+_log = logging.getLogger("pdp.patterns")
+
+RULES: Final[dict[Pattern, PatternRule]] = {
+    Pattern.EXTRACTION: Extraction(),
+    Pattern.LOOKUP: Lookup(),
+    Pattern.VALIDATION: Validation(),
+    Pattern.CLASSIFICATION: Classification(),
+    Pattern.COMPOSITION: Composition(),
+    Pattern.ACTION_STAGING: ActionStaging(),
+    Pattern.APPROVAL_REQUEST: ApprovalRequest(),
+    Pattern.AGGREGATION: Aggregation(),
+    Pattern.CONVERSION: Conversion(),
+    Pattern.SEARCH: Search(),
+}
+"""The rules of each pattern."""
+
+_EFFECTS: Final = frozenset((EffectClass.STAGE, EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
+
+
+class HeldCall:
+    """One call that may run, held to its pattern.
+
+    Args:
+        entry: the effective entry.
+        arguments: as decided; they are not changed.
+        run: the run that the call belongs to.
+        about: what else is known of it.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, entry: Tool, arguments: dict[str, Any], run: Run, about: Circumstances = UNKNOWN) -> None:
+        self._call = PatternCall(entry, arguments, run, about)
+
+    def before(self) -> Execution | None:
+        """Return what the call came to without its tool: a cached record, a staged action, or a failure. None: run it.
+
+        A failure's details say `{"rule": "<pattern>.<finding>", "effect": "none"}`, and the tool was not started.
+        """
+        call, entry = self._call, self._call.entry
+        try:
+            if entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits:
+                check_staged(call)
+            if entry.pattern is None:
+                return None
+            _check_shape(call, call.arguments, "request")
+            check_snapshots(call.arguments, call.run)
+            return RULES[entry.pattern].before(call)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the tool must not run
+            return _failed(call, error, Execution(started=False))
+
+    def after(self, execution: Execution) -> Checked:
+        """Return an execution as its pattern leaves it: the result with what the pattern adds to it, or a failure.
+
+        What the tool returned is not changed; what `before` gave passes as well. A failure by the rules says
+        `{"rule": ...}`; of a tool with effects also `{"effect": "unknown"}`, since it ran.
+        """
+        call, entry = self._call, self._call.entry
+        checked = Checked(execution, markings=call.about.markings)
+        if execution.failure is not None:
+            return checked
+        if call.about.resource is not None:
+            call.run.mark(*call.about.resource, call.about.markings)
+        if entry.pattern is None:
+            return checked
+        try:
+            rule = RULES[entry.pattern]
+            result = _copied(call, execution.result)
+            _check_shape(call, result, "response")
+            if not rule.names_snapshots:
+                check_snapshots(result, call.run)
+            return rule.after(call, replace(checked, execution=execution._replace(result=result)))
+        except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
+            return Checked(_failed(call, error, execution))
+
+
+def _check_shape(call: PatternCall, value: Any, part: str) -> None:
+    pattern = call.entry.pattern
+    if pattern is not None and not shape_validator(pattern, part).is_valid(value):
+        what = "the arguments have" if part == "request" else "the result has"
+        raise PatternFault(_named(call, part), f"{what} not the pattern's shape")
+
+
+def _named(call: PatternCall, part: str) -> str:
+    return f"{str(call.entry.pattern).replace('-', '_')}.{part}_shape"
+
+
+def _copied(call: PatternCall, result: Any) -> Any:
+    try:
+        check_json(result)
+    except JsonValueError as error:
+        raise PatternFault(_named(call, "response"), f"the result is no JSON: {error}") from error
+    return orjson.loads(canonical(result))
+
+
+def _failed(call: PatternCall, error: Exception, execution: Execution) -> Execution:
+    entry = call.entry
+    if not isinstance(error, ToolError):
+        _log.error("the rules of pattern %s failed on %s", entry.pattern, entry.name, exc_info=error)
+        error = PatternFault("patterns.internal_error", "the rules of its pattern failed; the log says how")
+    if not execution.started:
+        error.details["effect"] = "none"
+    elif entry.effect_class in _EFFECTS:
+        error.details["effect"] = "unknown"
+    failure = failure_of(error, secret_texts(call.arguments, entry.sensitive))
+    return execution._replace(result=None, failure=failure, error=error)

@@ -1,0 +1,38 @@
+"""Patterns that make something of what is there: composition and conversion (tool pattern library, 5 and 9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pdp.canonical import canonical
+from pdp.patterns.exceptions import PatternFault
+from pdp.patterns.rule import PatternCall, PatternRule
+
+if TYPE_CHECKING:
+    from pdp.patterns.circumstances import Checked
+
+
+class Composition(PatternRule):
+    """A draft, and never anything else: only the staging of an action makes something of it."""
+
+    def after(self, call: PatternCall, checked: Checked) -> Checked:  # noqa: ARG002 - of the form of all
+        """Call it a draft."""
+        result = checked.execution.result
+        if result.setdefault("state", "draft") != "draft":
+            raise PatternFault("composition.not_a_draft", f"the result is in state {result['state']!r:.60}")
+        return checked
+
+
+class Conversion(PatternRule):
+    """The same out of the same; what rates it takes are those that were pinned when the run started."""
+
+    def after(self, call: PatternCall, checked: Checked) -> Checked:
+        """Demand the answer of before, and name the pins."""
+        key = (call.entry.id, call.entry.version, canonical(call.arguments))
+        if not call.run.same_answer(key, checked.execution.result):
+            raise PatternFault(
+                "conversion.not_reproducible", "the same arguments were converted otherwise before, in this run"
+            )
+        return replace(checked, pins=MappingProxyType({source: pin.version for source, pin in call.run.pins.items()}))

@@ -1,0 +1,131 @@
+"""Patterns that read: extraction, lookup, aggregation, search (tool pattern library, patterns 1, 2, 8 and 10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pdp.execution.running import Execution
+from pdp.patterns.evidence import SNAPSHOT, refer_back
+from pdp.patterns.exceptions import PatternFault
+from pdp.patterns.rule import PatternCall, PatternRule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdp.patterns.circumstances import Checked
+
+
+class Extraction(PatternRule):
+    """A value, the span of its source that justifies it, and a confidence."""
+
+    def after(self, call: PatternCall, checked: Checked) -> Checked:
+        """Demand evidence out of the source that was asked call.about."""
+        result = checked.execution.result
+        if result["evidence"]["source"]["id"] != call.arguments["source"]["id"]:
+            raise PatternFault(
+                "extraction.foreign_evidence", "the evidence is of another source than the one asked about"
+            )
+        refer_back(result["evidence"], call.run)
+        return checked
+
+
+class Lookup(PatternRule):
+    """A record of a system of record: once per identifier and version of the source within a call.run."""
+
+    def before(self, call: PatternCall) -> Execution | None:
+        """Answer with what this run has looked up already."""
+        key = call.record_key = _record_key(call)
+        text = None if key is None else call.run.record(key)
+        return None if text is None else Execution(result=orjson.loads(text), started=False)
+
+    def after(self, call: PatternCall, checked: Checked) -> Checked:
+        """Keep a record that came without exceptions."""
+        result = checked.execution.result
+        if checked.execution.started and call.record_key is not None and not result.get("exceptions"):
+            call.run.keep_record(call.record_key, orjson.dumps(result))
+        return checked
+
+
+def _record_key(call: PatternCall) -> Any:
+    """Return what a record is cached under; None: the source's version is not known, and nothing is cached."""
+    source = call.arguments["source"]
+    version = source.get("version") or call.run.source_version(source["id"])
+    if version is None:
+        return None
+    # Everything else that was asked for as well: it may be part of what tells records apart.
+    asked = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
+    return (call.entry.id, call.entry.version, call.about.caller, source["id"], version, asked)
+
+
+class Aggregation(PatternRule):
+    """A metric over objects; it carries the markings of all of them."""
+
+    def after(self, call: PatternCall, checked: Checked) -> Checked:
+        """Mark the metric with the union; where an object's markings are not known, all that the entry declares."""
+        result = checked.execution.result
+        union = checked.markings | set(result.get("markings", ()))
+        for one in call.arguments["objects"]:
+            known = call.run.markings_of(one["type"], one["id"])
+            union |= frozenset(call.entry.markings or ()) if known is None else known
+        not_declared = sorted(union - set(call.entry.markings or ()))
+        if not_declared:
+            raise PatternFault(
+                "aggregation.marking_not_allowed",
+                f"its objects carry what the tool does not declare: {_said(not_declared)}",
+            )
+        not_cleared = [] if call.about.clearances is None else sorted(union - call.about.clearances)
+        if not_cleared:
+            raise PatternFault(
+                "aggregation.marking_not_cleared",
+                f"its objects carry what the subject is not cleared for: {_said(not_cleared)}",
+            )
+        marked = {**result, "markings": sorted(union)}
+        return replace(checked, execution=checked.execution._replace(result=marked), markings=union)
+
+
+def _said(names: list[str]) -> str:
+    return ", ".join(names[:5])
+
+
+class Search(PatternRule):
+    """Ranked spans of a corpus, and the snapshot that they were retrieved from."""
+
+    names_snapshots = True
+
+    def after(self, call: PatternCall, checked: Checked) -> Checked:
+        """Let every span name the snapshot, and the run remember it."""
+        result = checked.execution.result
+        snapshot, spans = result[SNAPSHOT], result["spans"]
+        if len(spans) > call.arguments["k"]:
+            raise PatternFault(
+                "search.too_many", f"{len(spans)} spans, and at most {call.arguments['k']} were asked for"
+            )
+        if any(span.setdefault(SNAPSHOT, snapshot) != snapshot for span in spans):
+            raise PatternFault(
+                "search.mixed_snapshots", "a span refers to another snapshot than the one retrieved from"
+            )
+        if not _is_ranked(spans):
+            raise PatternFault("search.not_ranked", "the spans are not in the order of their scores, the best first")
+        refer_back(spans, call.run)
+        call.run.keep_snapshot(snapshot, (span["source"]["id"] for span in spans))
+        for kind, name in _found(call.arguments, spans):
+            call.run.mark(kind, name, checked.markings)
+        return replace(checked, retrieval_snapshot=snapshot)
+
+
+def _is_ranked(spans: list[dict[str, Any]]) -> bool:
+    scores = [span.get("score") for span in spans]
+    numbers = [score for score in scores if isinstance(score, int | float) and not isinstance(score, bool)]
+    # A tool need not tell scores. If it does, then for every span.
+    if not numbers:
+        return all(score is None for score in scores)
+    return len(numbers) == len(scores) and numbers == sorted(numbers, reverse=True)
+
+
+def _found(arguments: dict[str, Any], spans: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    yield "corpus", arguments["corpus"]["id"]
+    for span in spans:
+        yield span["source"].get("kind", "document"), span["source"]["id"]

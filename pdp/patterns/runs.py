@@ -1,0 +1,254 @@
+"""What one run remembers: cached lookups, pinned sources, snapshots, markings, what was staged. It ends with the run.
+
+Source: tool pattern library, 9.3 (patterns 2, 3, 8, 9 and 10) and 9.4: no state across runs in tool memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import orjson
+
+from pdp.canonical import canonical, check_json, digest
+from pdp.errors import UsageError
+from pdp.patterns.exceptions import SourceUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pdp.patterns.actions import ActionStore
+
+_log = logging.getLogger("pdp.patterns")
+
+MOST_RUNS: Final = 1_000
+"""So many runs are remembered at once. Beyond them the one that was used least recently is forgotten."""
+
+MOST_ENTRIES: Final = 10_000
+"""So many things of one sort a run remembers, the newest."""
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One version of a source, such as a table of exchange rates, that holds for a whole run.
+
+    Args:
+        version: names it; two versions of a source have two names.
+        value: what is in it, JSON. Do not change it.
+    """
+
+    version: str
+    value: Any
+
+
+class Run:
+    """One run of an agent. Made by `Runs`; safe to share between threads.
+
+    Attributes:
+        run_id: the session's, or None for a call that belongs to no run: then nothing outlives the call.
+        deployment: what the application told all runs.
+        pins: by source; taken when the run starts.
+    """
+
+    def __init__(self, run_id: str | None, deployment: Deployment, pins: Mapping[str, Pin] | None = None) -> None:
+        self.run_id = run_id
+        self.deployment = deployment
+        self.pins: Mapping[str, Pin] = MappingProxyType(_pinned(deployment) if pins is None else dict(pins))
+        self._lock = threading.Lock()
+        self._records: OrderedDict[Any, bytes] = OrderedDict()
+        self._answers: OrderedDict[Any, str] = OrderedDict()
+        self._snapshots: OrderedDict[str, frozenset[str]] = OrderedDict()
+        self._markings: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
+        self._staged: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def pin(self, source: str) -> Pin:
+        """Return the pin of a source.
+
+        Raises:
+            SourceUnavailableError: no such source is declared, or it could not be read when the run started.
+        """
+        pin = self.pins.get(source)
+        if pin is None:
+            raise SourceUnavailableError(f"{source} is not pinned in this run")
+        return pin
+
+    def recorded_pins(self) -> dict[str, Any]:
+        """Return `{source: {version, value}}`, from which `Runs.open(..., pins=...)` replays the run."""
+        return {source: {"version": pin.version, "value": pin.value} for source, pin in self.pins.items()}
+
+    def source_version(self, source: str) -> str | None:
+        """Return the version that a system of record has now, as the application tells; None when it is not known."""
+        ask = self.deployment.source_versions.get(source)
+        try:
+            version = ask() if ask is not None else None
+        except Exception:  # noqa: BLE001 - then it is not known, and nothing is answered from what was kept
+            _log.warning("the version of source %s cannot be told", source, exc_info=True)
+            return None
+        return version if isinstance(version, str) and version else None
+
+    def record(self, key: Any) -> bytes | None:
+        """Return the cached result of a lookup, as JSON text."""
+        with self._lock:
+            return self._records.get(key)
+
+    def keep_record(self, key: Any, text: bytes) -> None:
+        """Cache a lookup's result."""
+        with self._lock:
+            _keep(self._records, key, text)
+
+    def same_answer(self, key: Any, answer: Any) -> bool:
+        """Return whether `key` has been answered so before in this run, or not at all."""
+        told = digest(canonical(answer))
+        with self._lock:
+            first = self._answers.get(key)
+            if first is None:
+                _keep(self._answers, key, told)
+        return first is None or first == told
+
+    def keep_snapshot(self, snapshot: str, sources: Iterable[str]) -> None:
+        """Remember a retrieval snapshot and the ids of the sources found in it."""
+        with self._lock:
+            _keep(self._snapshots, snapshot, self._snapshots.get(snapshot, frozenset()) | frozenset(sources))
+
+    def knows_snapshot(self, snapshot: str) -> bool:
+        """Return whether this run has retrieved from that snapshot."""
+        with self._lock:
+            return snapshot in self._snapshots
+
+    def snapshot_of(self, source: str) -> str | None:
+        """Return the newest snapshot in which this run found the source."""
+        with self._lock:
+            return next((name for name, found in reversed(self._snapshots.items()) if source in found), None)
+
+    def mark(self, kind: str, name: str, markings: Iterable[str]) -> None:
+        """Remember the markings of an object, by its type and id; they are added to those that it has."""
+        with self._lock:
+            known = self._markings.get((kind, name), frozenset())
+            _keep(self._markings, (kind, name), known | frozenset(markings))
+
+    def markings_of(self, kind: str, name: str) -> frozenset[str] | None:
+        """Return the markings of an object: those of this run and the application's; None when nobody knows any."""
+        with self._lock:
+            known = self._markings.get((kind, name))
+        ask = self.deployment.markings_of
+        try:
+            told = None if ask is None else ask(kind, name)
+        except Exception:  # noqa: BLE001 - then they are not known
+            _log.warning("the markings of %s %s cannot be told", kind, name, exc_info=True)
+            return None
+        if told is None or isinstance(told, str):
+            return known
+        return (known or frozenset()) | frozenset(told)
+
+    def keep_staged(self, kind: str, payload_digest: str, action_id: str) -> None:
+        """Remember that an action was staged."""
+        with self._lock:
+            _keep(self._staged, (kind, payload_digest), action_id)
+
+    def staged_action(self, kind: str, payload_digest: str) -> str | None:
+        """Return the id of the action of this kind and payload that was staged in this run; None when none was."""
+        with self._lock:
+            return self._staged.get((kind, payload_digest))
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What the application tells all runs. Its functions are cheap, or keep what they found themselves.
+
+    Args:
+        sources: by name, what reads a source that is pinned when a run starts (pattern 9): `() -> Pin`.
+        source_versions: by id, what tells a system of record's version now (pattern 2): `() -> str`.
+        markings_of: `(type, id) -> markings`, or None when they are not known (pattern 8).
+        actions: the store of actions (pattern 6); without one nothing can be staged.
+    """
+
+    sources: Mapping[str, Callable[[], Pin]] = field(default_factory=dict)
+    source_versions: Mapping[str, Callable[[], str]] = field(default_factory=dict)
+    markings_of: Callable[[str, str], Iterable[str] | None] | None = None
+    actions: ActionStore | None = None
+
+
+class Runs:
+    """The runs that are open. Safe to share between threads.
+
+    Args:
+        deployment: what holds for all of them.
+        most: how many are remembered at once.
+    """
+
+    def __init__(self, deployment: Deployment | None = None, *, most: int = MOST_RUNS) -> None:
+        self.deployment = deployment or Deployment()
+        self._most = most
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def open(self, run_id: str | None, *, pins: Mapping[str, Any] | None = None) -> Run:
+        """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
+
+        Args:
+            run_id: the session's.
+            pins: for a replay: what `Run.recorded_pins` gave; the sources are not read then.
+
+        Raises:
+            UsageError: `pins` of another form, or for a run that has begun with others.
+        """
+        given = None if pins is None else _replayed(pins)
+        if run_id is None:
+            return Run(None, self.deployment, given)
+        with self._lock:
+            found = self._runs.get(run_id)
+            if found is not None:
+                self._runs.move_to_end(run_id)
+        if found is None:
+            # Reading sources may take a while: not under the lock. Of two that start at once, the first to be done is
+            # the run for both.
+            made = Run(run_id, self.deployment, given)
+            with self._lock:
+                found = self._runs.setdefault(run_id, made)
+                self._runs.move_to_end(run_id)
+                while len(self._runs) > self._most:
+                    self._runs.popitem(last=False)
+        if given is not None and dict(found.pins) != given:
+            raise UsageError(f"run {run_id:.60} has begun with other pins", hint="replay under a run_id of its own")
+        return found
+
+    def end(self, run_id: str) -> None:
+        """Forget a run and all that it remembers. Nothing happens when it is not open."""
+        with self._lock:
+            self._runs.pop(run_id, None)
+
+
+def _pinned(deployment: Deployment) -> dict[str, Pin]:
+    pins = {}
+    for source, read in deployment.sources.items():
+        try:
+            pin = read()
+            check_json(pin.value)
+            if not isinstance(pin.version, str) or not pin.version:
+                raise TypeError("a pin names its version")  # noqa: TRY301 - as if reading raised it
+            # A copy: what the application changes later does not change a run.
+            pins[source] = Pin(pin.version, orjson.loads(canonical(pin.value)))
+        except Exception:  # noqa: BLE001 - a source that is not there fails what needs it, and nothing else
+            _log.warning("source %s could not be pinned: what needs it fails in this run", source, exc_info=True)
+    return pins
+
+
+def _replayed(pins: Mapping[str, Any]) -> dict[str, Pin]:
+    try:
+        return {source: Pin(str(pin["version"]), orjson.loads(canonical(pin["value"]))) for source, pin in pins.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"pins have to be {{source: {{version, value}}}}: {error}") from None
+
+
+def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > MOST_ENTRIES:
+        kept.popitem(last=False)

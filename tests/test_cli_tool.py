@@ -1,0 +1,501 @@
+"""Programs as tools: the command line that a template gives, and real processes up to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pdp.errors import UsageError
+from pdp.execution import processes
+from pdp.execution.cli_tool import CliTool, cli_function
+from pdp.execution.failures import ToolArgumentError
+from pdp.execution.runner import ToolRunner
+from pdp.execution.running import Execution
+from pdp.manifest.argv import argv_arguments, argv_item
+from pdp.manifest.effective import effective_tool
+from pdp.manifest.models import DeclaredTool, Tool
+from pdp.proposal import Failure, FailureCode
+
+FAILED = FailureCode.TOOL_EXECUTION_FAILED
+
+
+def entry(*argv: str, schema: dict[str, Any] | None = None, timeout: str | None = None, **cli: Any) -> Tool:
+    """An entry whose schema names what its template uses."""
+    properties = schema or {name: {} for name in sorted(argv_arguments(argv))}
+    declared = {
+        "name": "run_it", "type": "cli", "schema": {"type": "object", "properties": properties},
+        "cli": {"argv": list(argv), **cli}, "timeout": timeout,
+    }  # fmt: skip
+    return effective_tool(DeclaredTool.model_validate(declared), None)
+
+
+def came(tool: Tool, asynchronous: bool = False, **arguments: Any) -> Execution:
+    runner = ToolRunner(tool)
+    return asyncio.run(runner.arun(arguments)) if asynchronous else runner.run(arguments)
+
+
+def script(text: str, **options: Any) -> Tool:
+    return entry("sh", "-c", text.replace("{", "{{").replace("}", "}}"), **options)
+
+
+# The template
+
+
+GREP = ("grep", "{ignore_case:--ignore-case}", "{limit:-m}", "--regexp={pattern}", "--", "{paths}")
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "argv"),
+    [
+        (GREP, {"pattern": "a b", "paths": ["x", "y"]}, ["grep", "--regexp=a b", "--", "x", "y"]),
+        (
+            GREP,
+            {"pattern": "-e $(rm) `x` ; *", "paths": "-x", "ignore_case": True, "limit": 3},
+            ["grep", "--ignore-case", "-m", "3", "--regexp=-e $(rm) `x` ; *", "--", "-x"],
+        ),
+        (GREP, {"pattern": "", "paths": [], "ignore_case": False, "limit": None}, ["grep", "--regexp=", "--"]),
+        (GREP, {}, ["grep", "--"]),
+        (("p", "{a}"), {"a": ""}, ["p", ""]),
+        (("p", "{a}"), {"a": True}, ["p", "true"]),
+        (("p", "--a={a}"), {"a": False}, ["p", "--a=false"]),
+        (("p", "{a}"), {"a": 2.0}, ["p", "2"]),
+        (("p", "--a={a}"), {"a": 1e300}, ["p", "--a=1e+300"]),
+        (("p", "--a={a}"), {"a": [1, "b"]}, ["p", "--a=1", "--a=b"]),
+        (("p", "{a:-a}"), {"a": [1, "b"]}, ["p", "-a", "1", "-a", "b"]),
+        (("p", "{a:-a}"), {"a": [True, False]}, ["p", "-a"]),
+        (("p", "{a}:{b}"), {"a": "x", "b": [1, 2]}, ["p", "x:1", "x:2"]),
+        (("p", "{a}:{b}"), {"a": "x"}, ["p"]),
+        (("p", "{b}{a}"), {"a": "-y", "b": "x"}, ["p", "x-y"]),
+        (("p", "{a}:{b}"), {"a": "x", "b": []}, ["p"]),
+        (("p", "{{{a}}}", "{{b}}"), {"a": "x"}, ["p", "{x}", "{b}"]),
+        (("p", "{a}"), {"a": "{b}"}, ["p", "{b}"]),
+        (("p", "{a}"), {"a": "ü 漢\n"}, ["p", "ü 漢\n"]),
+    ],
+)
+def test_a_template_and_its_command_line(template: tuple[str, ...], arguments: dict[str, Any], argv: list[str]) -> None:
+    assert cli_function(entry(*template)).argv(arguments) == argv
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "message"),
+    [
+        (("p", "{a}"), {"a": "-x"}, "begins with `-`, which the program would read as an option"),
+        (("p", "{a}"), {"a": ["x", "--y"]}, "begins with `-`, which the program would read as an option"),
+        (("p", "{a}"), {"a": -1}, "begins with `-`, which the program would read as an option"),
+        (("p", "{a:-a}"), {"a": "-x"}, "begins with `-`, which the program would read as an option"),
+        (("p", "{b}{a}"), {"a": "-x", "b": ""}, "begins with `-`, which the program would read as an option"),
+        (("p", "{a}", "--"), {"a": "-x"}, "begins with `-`, which the program would read as an option"),
+        (("p", "--", "{a}"), {"a": "x\0y"}, "has a NUL character"),
+        (("p", "--a={a}"), {"a": {}}, "has a part that cannot stand on a command line: an object, a list or null"),
+        (("p", "{a:-a}"), {"a": [[1]]}, "has a part that cannot stand on a command line: an object, a list or null"),
+        (("p", "{a}"), {"a": [None]}, "has a part that cannot stand on a command line: an object, a list or null"),
+        (("p", "{b}{a}"), {"a": [1], "b": [2]}, "is a list, and so is another argument of the same item"),
+    ],
+)
+def test_an_argument_that_cannot_stand_there(
+    template: tuple[str, ...], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ToolArgumentError) as caught:
+        cli_function(entry(*template)).argv(arguments)
+
+    assert (caught.value.argument, str(caught.value)) == ("a", f"argument a: {message}")
+
+
+VALUES = st.text(st.characters(codec="utf-8"), max_size=20) | st.integers(-9, 9) | st.booleans()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(["ignore_case", "limit", "pattern", "paths"]), VALUES | st.lists(VALUES)))
+def test_no_argument_ever_becomes_an_option(arguments: dict[str, Any]) -> None:
+    """What stands before `--` are the template's own options, their values, and nothing else."""
+    try:
+        argv = cli_function(entry(*GREP)).argv(arguments)
+    except ToolArgumentError:
+        return
+
+    options = argv[1 : argv.index("--")]
+    own = [item for item in options if item.startswith("-")]
+    assert all(item in {"--ignore-case", "-m"} or item.startswith("--regexp=") for item in own)
+    if "paths" in arguments:
+        paths = arguments["paths"] if isinstance(arguments["paths"], list) else [arguments["paths"]]
+        assert len(argv[argv.index("--") + 1 :]) == len(paths)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("{}ab:-", max_size=12))
+def test_a_template_is_read_or_refused(text: str) -> None:
+    try:
+        item = argv_item(text)
+    except ValueError:
+        return
+    names = item.arguments
+    assert len(item.parts) == 2 * len(names) + 1
+    assert item.flag is None or len(names) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["{a}"], "must begin with a program, not an argument"),
+        (["{a:-x}"], "must begin with a program, not an argument"),
+        ([" "], "must begin with a program, not an argument"),
+        (["p", "{a"], "has a `{` that is no placeholder"),
+        (["p", "a}"], "has a `}` that is no placeholder"),
+        (["p", "{}"], "has a `{` that is no placeholder"),
+        (["p", "{a!r}"], "has a `{` that is no placeholder"),
+        (["p", "{a.__class__:x}"], "has a `{` that is no placeholder"),
+        (["p", "x{a:--flag}"], "has `{a:--flag}` within an item"),
+        (["p", "--{a}"], "lets the model choose the option"),
+        (["p", "-{a}b"], "lets the model choose the option"),
+        (["p", "a\0"], "must not have a NUL character"),
+        (["sh", "-c", "echo {a}"], "must not put an argument into a shell's script"),
+        (["/bin/bash", "-xc", "{a}"], "must not put an argument into a shell's script"),
+    ],
+)
+def test_a_template_that_is_none(argv: list[str], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DeclaredTool.model_validate({"name": "t", "type": "cli", "schema": {}, "cli": {"argv": argv}})
+
+    assert [fault["msg"] for fault in caught.value.errors()] == [f"Value error, {message}"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        (
+            entry("p", "{a}", schema={"b": {}}),
+            "tool run_it: cli.argv uses a, which is no argument (name it in the schema)",
+        ),
+        (
+            entry("p", "{a}", schema={"a": {}, "b": {}}),
+            "tool run_it: cli.argv does not use argument b (add `{b}`, or drop the argument)",
+        ),
+        (
+            entry("p").model_copy(update={"cli": None}),
+            "tool run_it states no program (write `type: cli` and `cli: {argv: [...]}`)",
+        ),
+    ],
+)
+def test_template_and_schema_name_the_same_arguments(tool: Tool, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ToolRunner(tool)
+
+    assert str(caught.value) == message
+
+
+def test_a_shells_own_script_may_take_arguments_as_parameters() -> None:
+    assert came(entry("sh", "-c", 'printf %s "$1"', "name", "{a}"), a="$(id); `id`") == Execution("$(id); `id`")
+
+
+# Real programs
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> None:
+    (tmp_path / "a.txt").write_text("One\n-two\n", encoding="utf-8")
+    tool = entry(
+        "grep", "--no-messages", "{ignore_case:-i}", "--regexp={pattern}", "--", "{paths}",
+        cwd=str(tmp_path), exit_codes={"result": [0, 1]},
+    )  # fmt: skip
+
+    found = came(tool, asynchronous, pattern="one", ignore_case=True, paths=["a.txt"])
+    dashed = came(tool, asynchronous, pattern="-two", paths=["a.txt"])
+    none = came(tool, asynchronous, pattern="three", paths=["a.txt"])
+    absent = came(tool, asynchronous, pattern="one", paths=["b.txt"])
+
+    assert [found, dashed, none] == [Execution("One\n"), Execution("-two\n"), Execution("")]
+    assert absent.failure == Failure(
+        FAILED, "grep ended with exit code 2", {"exception": "ToolExitError", "exit_code": 2}
+    )
+
+
+@pytest.mark.parametrize(
+    ("tool", "result"),
+    [
+        pytest.param(script("echo out; echo err >&2"), "out\n", id="standard output alone"),
+        pytest.param(script(":"), "", id="nothing"),
+        pytest.param(script(r"printf 'a\000b\377c'"), "a\ufffdb\ufffdc", id="no UTF-8, and NUL"),
+        pytest.param(script("""echo '{"a": [1, 2.5, null]}'""", output="json"), {"a": [1, 2.5, None]}, id="JSON"),
+        pytest.param(script("exit 7", exit_codes={"result": [7]}), "", id="a code that is a result"),
+        pytest.param(script("cat; echo read"), "read\n", id="no standard input"),
+    ],
+)
+def test_what_a_program_gives(tool: Tool, result: Any) -> None:
+    assert came(tool) == Execution(result)
+
+
+@pytest.mark.parametrize(
+    ("tool", "message", "details"),
+    [
+        pytest.param(
+            script("echo out; echo /srv/x is bad >&2; echo more >&2; exit 3"),
+            "sh ended with exit code 3: <path> is bad", {"exception": "ToolExitError", "exit_code": 3},
+            id="the first line of standard error",
+        ),
+        pytest.param(
+            script("echo out; exit 3"),
+            "sh ended with exit code 3: out", {"exception": "ToolExitError", "exit_code": 3},
+            id="of standard output when there is none",
+        ),
+        pytest.param(
+            script("exit 0", exit_codes={"result": [1]}),
+            "sh ended with exit code 0", {"exception": "ToolExitError", "exit_code": 0}, id="zero need not be a result",
+        ),
+        pytest.param(
+            script("kill -KILL $$"),
+            "sh was ended by SIGKILL", {"exception": "ToolExitError", "exit_code": -9}, id="a signal",
+        ),
+        pytest.param(
+            script("kill -40 $$"),
+            "sh was ended by signal 40", {"exception": "ToolExitError", "exit_code": -40}, id="a signal without a name",
+        ),
+        pytest.param(
+            script("echo '{'", output="json"),
+            "the program's output is not JSON: value: not JSON: Expecting property name enclosed in double quotes: "
+            "line 2 column 1 (char 2)",
+            {"exception": "ToolResultError", "result": "invalid"}, id="no JSON",
+        ),
+        pytest.param(
+            script(r"printf '\377'", output="json"),
+            "the program's output is not JSON: value: not UTF-8 text",
+            {"exception": "ToolResultError", "result": "invalid"}, id="JSON that is no UTF-8",
+        ),
+        pytest.param(
+            script("yes", max_output=1000),
+            "the program wrote more than 1000 bytes",
+            {"exception": "ToolResultError", "result": "too_large"}, id="output without end",
+        ),
+        pytest.param(
+            script("printf 12345", max_output=4),
+            "the program wrote more than 4 bytes",
+            {"exception": "ToolResultError", "result": "too_large"}, id="one byte too much",
+        ),
+        pytest.param(
+            entry("printf", "%s", "{a}"),
+            "the arguments are longer than a command line can be", {"exception": "ToolError"}, id="too long",
+        ),
+    ],
+)  # fmt: skip
+def test_a_program_that_fails(tool: Tool, message: str, details: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"a": "x" * 10_000_000} if argv_arguments(tool.cli.argv if tool.cli else ()) else {}
+
+    assert came(tool, **arguments).failure == Failure(FAILED, message, details)
+
+
+def test_output_may_have_as_many_bytes_as_are_admitted() -> None:
+    assert came(script("printf 1234", max_output=4)) == Execution("1234")
+
+
+def test_standard_error_without_end_is_dropped() -> None:
+    """The program does not wait for a reader, and nobody keeps more of it than the first 16 KiB."""
+    noisy = script("head -c 3000000 /dev/zero >&2; echo done")
+
+    assert came(noisy) == Execution("done\n")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_is_not_there_is_unavailable_and_not_started(tmp_path: Path, asynchronous: bool) -> None:
+    no_program = tmp_path / "tool"
+    no_program.write_text("#!/none\n")
+    no_program.chmod(0o755)
+    messages = {
+        "program no-such-program is not found": entry("no-such-program"),
+        "program gone is not found": entry(str(tmp_path / "gone")),
+        "the working folder is not there": entry("ls", cwd=str(tmp_path / "gone")),
+        "tool cannot be started: No such file or directory": entry(str(no_program)),
+        "sh ended with exit code 69: closed": script(
+            "echo closed; exit 69", exit_codes={"result": [0], "unavailable": [69]}
+        ),
+    }
+
+    for message, tool in messages.items():
+        execution = came(tool, asynchronous)
+        assert (execution.failure, execution.started) == (
+            Failure(FailureCode.TOOL_UNAVAILABLE, message, {"exception": "ToolUnavailableError"}), False,
+        )  # fmt: skip
+
+
+def test_whether_it_can_run_is_told_beforehand(tmp_path: Path) -> None:
+    def reason(tool: Tool) -> str | None:
+        return CliTool(tool).unavailable()
+
+    assert reason(entry("sh", cwd=str(tmp_path))) is None
+    assert reason(entry("no-such-program")) == "program no-such-program is not found"
+    assert reason(entry("sh", cwd=str(tmp_path / "gone"))) == "the working folder is not there"
+
+
+def test_only_the_listed_variables_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDP_SEEN", "seen")
+    monkeypatch.setenv("PDP_HIDDEN", "hidden")
+    monkeypatch.delenv("PDP_ABSENT", raising=False)
+
+    assert came(entry("env", env=["PDP_SEEN", "PDP_ABSENT"])) == Execution("PDP_SEEN=seen\n")
+    assert came(entry("env")) == Execution("")
+
+
+def test_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "own").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "own").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+
+    assert came(entry("pwd")) == Execution(f"{tmp_path}\n")
+    assert came(entry("./own", cwd="in")) == Execution(f"{tmp_path}/in\n")
+
+
+def test_a_sensitive_argument_that_a_program_repeats_is_masked() -> None:
+    tool = entry("sh", "-c", 'echo "no $1" >&2; exit 1', "name", "{pin}").model_copy(update={"sensitive": ("pin",)})
+
+    failure = came(tool, pin="12-34").failure
+    assert failure is not None
+    assert failure.message == "sh ended with exit code 1: no ***"
+
+
+# Its end, with everything that it started
+
+
+def states(*selection: str) -> list[str]:
+    """The states of processes, without those that have ended and only wait to be collected."""
+    listed = subprocess.run(["ps", "-o", "stat=,comm=", *selection], capture_output=True, text=True, check=False)
+    return [line for line in listed.stdout.splitlines() if not line.startswith("Z")]
+
+
+def all_end(numbers: Path, count: int) -> bool:
+    """Whether that many processes were listed, and all of them end; after SIGKILL that takes the system a moment."""
+    listed = numbers.read_text().split()
+    assert len(listed) == count
+    until = time.monotonic() + 30
+    while (left := states("-p", ",".join(listed))) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not left
+
+
+FAMILY = """
+{ sh -c 'echo $$ >> "$1"; TRAP; sleep 300 & echo $! >> "$1"; wait; wait' name "$1" & }
+echo $$ >> "$1"
+until [ "$(wc -l < "$1")" -ge 3 ]; do sleep 0.01; done
+echo ready > "$1.ready"
+END
+"""
+
+
+def family(end: str, trap: str = ":", **options: Any) -> Tool:
+    """A program with a child and a grandchild, which list their process ids in the file that is the argument."""
+    text = FAMILY.replace("END", end).replace("TRAP", trap).replace("{", "{{").replace("}", "}}")
+    return entry("sh", "-c", text, "name", "{file}", env=["PATH"], **options)
+
+
+@pytest.mark.parametrize(("trap", "asynchronous"), [(":", True), ("trap '' TERM", False)])
+def test_a_time_out_ends_the_whole_family(
+    tmp_path: Path, trap: str, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "TERM_SECONDS", 0.2)
+    numbers = tmp_path / "numbers"
+
+    execution = came(family("wait", trap, timeout="PT2S"), asynchronous, file=str(numbers))
+
+    assert execution.failure == Failure(
+        FailureCode.TOOL_TIMEOUT, "the tool gave no result within 2 seconds", {"effect": "unknown"}
+    )
+    assert all_end(numbers, 3)
+
+
+async def test_cancellation_ends_the_whole_family(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers"
+    calling = asyncio.create_task(ToolRunner(family("wait")).arun({"file": str(numbers)}))
+    while not (tmp_path / "numbers.ready").exists():  # noqa: ASYNC110 - the event is another process's
+        await asyncio.sleep(0.01)
+    calling.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert all_end(numbers, 3)
+
+
+async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "TERM_SECONDS", 60.0)
+    begun, cleaned = tmp_path / "begun", tmp_path / "cleaned"
+    text = 'trap \'echo cleaned > "$1/cleaned"; exit\' TERM; sleep 300 & echo > "$1/begun"; wait'
+    calling = asyncio.create_task(cli_function(entry("sh", "-c", text, "name", "{folder}"))(folder=str(tmp_path)))
+    while not begun.exists():  # noqa: ASYNC110 - the event is another process's
+        await asyncio.sleep(0.01)
+    calling.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert cleaned.read_text() == "cleaned\n"
+
+
+async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one comes while the program, which ignores SIGTERM, is waited for."""
+    monkeypatch.setattr(processes, "TERM_SECONDS", 60.0)
+    numbers = tmp_path / "numbers"
+    tool = cli_function(family("trap '' TERM; while :; do wait; done", "trap '' TERM"))
+    calling = asyncio.create_task(tool(file=str(numbers)))
+    while not (tmp_path / "numbers.ready").exists():  # noqa: ASYNC110 - the event is another process's
+        await asyncio.sleep(0.01)
+    calling.cancel()
+    for _ in range(3):  # until it has noticed
+        await asyncio.sleep(0)
+    calling.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert all_end(numbers, 3)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_a_program_leaves_behind_ends_with_it(
+    tmp_path: Path, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its children hold its output open, and are not waited for without end."""
+    monkeypatch.setattr(processes, "TERM_SECONDS", 0.2)
+    numbers = tmp_path / "numbers"
+
+    assert came(family("echo done"), asynchronous, file=str(numbers)) == Execution("done\n")
+    assert all_end(numbers, 3)
+
+
+def test_too_much_output_ends_the_whole_family(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers"
+
+    failure = came(family("yes", max_output=1000), file=str(numbers)).failure
+
+    assert failure is not None
+    assert failure.message == "the program wrote more than 1000 bytes"
+    assert all_end(numbers, 3)
+
+
+def test_a_child_may_write_a_little_longer_than_the_program() -> None:
+    assert came(script("(sleep 0.1; echo late) & echo early")) == Execution("early\nlate\n")
+
+
+def test_a_program_that_left_its_group_does_not_keep_the_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is out of reach, and holds the output open."""
+    monkeypatch.setattr(processes, "TERM_SECONDS", 0.1)
+
+    execution = came(script("setsid sleep 30 & echo $!", env=["PATH"]))
+
+    assert execution.failure is None
+    left = int(execution.result)
+    assert states("-p", str(left))
+    os.kill(left, signal.SIGKILL)
+
+
+async def test_many_programs_at_once() -> None:
+    tool = ToolRunner(entry("sh", "-c", 'echo "$1"', "name", "{a}"))
+
+    executions = await asyncio.gather(*(tool.arun({"a": number}) for number in range(40)))
+
+    assert [execution.result for execution in executions] == [f"{number}\n" for number in range(40)]
+    assert [line for line in states("--ppid", str(os.getpid())) if line.endswith("sh")] == []

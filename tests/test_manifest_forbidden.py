@@ -1,0 +1,154 @@
+"""What is not a tool (tool pattern library, 9.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pdp.manifest.effective import effective_tool
+from pdp.manifest.forbidden import LONGEST_NAME, forbidden_entry_findings, forbidden_findings, staged_commits
+from pdp.manifest.models import DeclaredTool
+
+FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}
+
+
+def declared(**fields: Any) -> DeclaredTool:
+    return DeclaredTool.model_validate({"name": "do_it", "schema": {"type": "object"}, **fields})
+
+
+def said(*staged: str, **fields: Any) -> list[tuple[str, str]]:
+    """The rule of each finding on an effective entry, and its path."""
+    findings = forbidden_entry_findings(effective_tool(declared(**fields), None), staged)
+    return [(".".join(map(str, one.path)), one.message.rpartition("(")[2].rstrip(")")) for one in findings]
+
+
+def untyped(**fields: Any) -> list[str]:
+    return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in forbidden_findings(declared(**fields))]
+
+
+def test_what_may_be_anything_is_refused() -> None:
+    anything = {
+        "type": "object",
+        "properties": {"a": {}, "b": True, "c": {"type": "object", "properties": {"d": {"description": "any"}}}},
+    }
+    assert untyped(schema=anything, result_schema={}) == [
+        "schema.properties.a: argument `a` may be anything (not_a_tool.untyped)",
+        "schema.properties.b: argument `b` may be anything (not_a_tool.untyped)",
+        "schema.properties.c: argument `c.d` may be anything (not_a_tool.untyped)",
+        "result_schema: the result may be anything (not_a_tool.untyped)",
+    ]
+
+
+def test_a_validations_candidate_is_typed_by_its_rule_pack() -> None:
+    schema = {"type": "object", "properties": {"candidate": {}, "other": {}}}
+    other = "schema.properties.other: argument `other` may be anything (not_a_tool.untyped)"
+
+    assert untyped(schema=schema, pattern="validation") == [other]
+    assert untyped(schema=schema, pattern="conversion") == [
+        "schema.properties.candidate: argument `candidate` may be anything (not_a_tool.untyped)",
+        other,
+    ]
+
+
+@pytest.mark.parametrize(
+    "effects",
+    [
+        {"effect_class": "stage"}, {"effect_class": "commit-low"}, {"effect_class": "commit-high"},
+        {"safety": {"side_effects": "write"}}, {"safety": {"side_effects": "external"}},
+    ],
+)  # fmt: skip
+def test_do_whatever_is_no_tool(effects: dict[str, Any]) -> None:
+    assert said(schema=FREE, **effects) == [("schema.properties.prompt", "not_a_tool.free_text")]
+
+
+@pytest.mark.parametrize("effects", [{}, {"effect_class": "read-internal"}, {"safety": {"side_effects": "read"}}])
+def test_a_question_to_a_tool_without_effects_may_be_any_text(effects: dict[str, Any]) -> None:
+    assert said(schema=FREE, **effects) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "free"),
+    [
+        ({"type": "string"}, True),
+        ({"type": ["string", "null"]}, True),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, True),
+        ({"type": "string", "maxLength": LONGEST_NAME + 1}, True),
+        ({"type": "string", "minLength": 1}, True),
+        ({"type": "object", "properties": {"text": {"type": "string"}}}, True),
+        ({"type": "string", "maxLength": LONGEST_NAME}, False),
+        ({"type": "string", "pattern": "^c-[0-9]+$"}, False),
+        ({"type": "string", "format": "uuid"}, False),
+        ({"enum": ["open", "close"]}, False),
+        ({"const": "go"}, False),
+        ({"type": "integer"}, False),
+        ({"type": "object", "properties": {"text": {"type": "string"}, "to": {"type": "string"}}}, False),
+    ],
+)
+def test_what_makes_a_text_a_name(argument: dict[str, Any], free: bool) -> None:
+    found = said(schema={"type": "object", "properties": {"one": argument}}, effect_class="stage")
+    assert found == ([("schema.properties.one", "not_a_tool.free_text")] if free else [])
+
+
+def test_a_text_beside_another_argument_is_not_alone() -> None:
+    schema = {"type": "object", "properties": {"to": {"type": "string"}, "text": {"type": "string"}}}
+    assert said(schema=schema, effect_class="stage") == []
+
+
+@pytest.mark.parametrize("capability", ["network", "Network", "database", "sql", "network.http", "database:claims"])
+@pytest.mark.parametrize(
+    ("effect_class", "refused"),
+    [({}, True), ({"effect_class": "pure"}, True), ({"effect_class": "read-external"}, False)],
+)
+def test_direct_access_has_an_effect_class(capability: str, effect_class: dict[str, str], refused: bool) -> None:
+    found = said(safety={"requires": ["clock", capability]}, **effect_class)
+    assert found == ([("safety.requires.1", "not_a_tool.direct_access")] if refused else [])
+
+
+def test_a_capability_that_only_begins_so_is_another() -> None:
+    assert said(safety={"requires": ["networking_group", "sqlite_file"]}) == []
+
+
+@pytest.mark.parametrize(("program", "refused"), [("/usr/bin/psql", True), ("curl", True), ("grep", False)])
+def test_a_program_that_connects_has_an_effect_class(program: str, refused: bool) -> None:
+    found = said(type="cli", cli={"argv": [program, "-c", "{query}"]})
+    assert found == ([("cli.argv.0", "not_a_tool.direct_access")] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "staged", "refused"),
+    [
+        pytest.param({"effect_class": "commit-high"}, (), False, id="a step-up stages it"),
+        pytest.param(
+            {"effect_class": "commit-high", "approval": {"unless_within_limits": False}}, (), False, id="said so"
+        ),
+        pytest.param(
+            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, (), True, id="excused"
+        ),
+        pytest.param(
+            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, ("do_it",), False, id="staged"
+        ),
+        pytest.param(
+            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, ("other",), True, id="other"
+        ),
+        pytest.param({"effect_class": "commit-low"}, (), False, id="internal"),
+        pytest.param({"effect_class": "stage", "approval": {"unless_within_limits": True}}, (), False, id="no commit"),
+        pytest.param({"risk_tier": "high"}, (), False, id="no effect class, as in the registry document"),
+    ],
+)
+def test_a_commit_is_staged(fields: dict[str, Any], staged: tuple[str, ...], refused: bool) -> None:
+    assert said(*staged, **fields) == ([("name", "not_a_tool.unstaged_commit")] if refused else [])
+
+
+def test_an_internal_commit_has_no_external_side_effects() -> None:
+    fields = {"effect_class": "commit-low", "safety": {"side_effects": "external"}}
+    assert said(**fields) == [("safety.side_effects", "not_a_tool.unstaged_commit")]
+
+
+def test_only_staging_tools_stage() -> None:
+    tools = [
+        declared(name="stage_it", pattern="action-staging", commits=["do_it"]),
+        declared(name="draft_it", pattern="composition", commits=["do_that"]),
+        declared(name="stage_any", pattern="action-staging"),
+    ]
+    assert staged_commits(tools) == {"do_it"}

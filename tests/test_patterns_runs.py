@@ -1,0 +1,151 @@
+"""Runs: what they remember, pin and forget; and the run that a tool runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from pdp.errors import UsageError
+from pdp.patterns import runs as runs_module
+from pdp.patterns.current import pinned, within
+from pdp.patterns.exceptions import SourceUnavailableError
+from pdp.patterns.runs import Deployment, Pin, Runs
+
+
+def test_a_run_is_the_same_until_it_ends() -> None:
+    runs = Runs()
+    first = runs.open("run-1")
+
+    assert runs.open("run-1") is first
+    assert runs.open("run-2") is not first
+    assert runs.open(None) is not runs.open(None)
+    runs.end("run-1")
+    runs.end("never opened")
+    assert runs.open("run-1") is not first
+
+
+def test_the_run_that_was_used_least_recently_is_forgotten_first() -> None:
+    runs = Runs(most=2)
+    first, second = runs.open("run-1"), runs.open("run-2")
+    runs.open("run-1")
+    runs.open("run-3")
+
+    assert runs.open("run-1") is first
+    assert runs.open("run-2") is not second
+
+
+def test_a_run_remembers_the_newest_of_each_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "MOST_ENTRIES", 2)
+    run = Runs().open("run-1")
+    for number in range(3):
+        run.keep_record(number, b"{}")
+        run.keep_snapshot(f"snap-{number}", [f"doc-{number}"])
+
+    assert [run.record(number) for number in range(3)] == [None, b"{}", b"{}"]
+    assert [run.knows_snapshot(f"snap-{number}") for number in range(3)] == [False, True, True]
+
+
+def test_the_newest_snapshot_with_a_source_counts() -> None:
+    run = Runs().open("run-1")
+    run.keep_snapshot("snap-1", ["a", "b"])
+    run.keep_snapshot("snap-2", ["b"])
+    run.keep_snapshot("snap-1", ["c"])
+
+    assert [run.snapshot_of(source) for source in "abcd"] == ["snap-1", "snap-1", "snap-1", None]
+
+
+def test_two_that_open_a_run_at_once_get_the_same() -> None:
+    barrier = threading.Barrier(8)
+    read: list[int] = []
+
+    def source() -> Pin:
+        read.append(1)
+        return Pin(f"v-{len(read)}", {})
+
+    runs = Runs(Deployment(sources={"ecb": source}))
+    opened: list[Any] = []
+
+    def start() -> None:
+        barrier.wait()
+        opened.append(runs.open("run-1"))
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({id(run) for run in opened}) == 1
+
+
+def test_pins_are_copies() -> None:
+    rates = {"TRY": 47.5}
+    run = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", rates)})).open("run-1")
+    rates["TRY"] = 50.0
+
+    assert run.pin("ecb") == Pin("v-1", {"TRY": 47.5})
+    assert run.recorded_pins() == {"ecb": {"version": "v-1", "value": {"TRY": 47.5}}}
+
+
+@pytest.mark.parametrize("pin", [Pin("", {}), Pin("v-1", object()), Pin("v-1", float("nan")), Pin(7, {}), None])  # type: ignore[arg-type]
+def test_what_is_no_pin_pins_nothing(pin: Any) -> None:
+    run = Runs(Deployment(sources={"ecb": lambda: pin, "fed": lambda: Pin("v-1", {})})).open("run-1")
+
+    assert dict(run.pins) == {"fed": Pin("v-1", {})}
+    with pytest.raises(SourceUnavailableError) as caught:
+        run.pin("ecb")
+    assert caught.value.message == "source_unavailable: ecb is not pinned in this run"
+
+
+def test_a_replay_does_not_change_the_pins_of_a_run_that_has_begun() -> None:
+    runs = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", {})}))
+    recorded = runs.open("run-1").recorded_pins()
+
+    assert runs.open("run-1", pins=recorded) is runs.open("run-1")
+    with pytest.raises(UsageError) as caught:
+        runs.open("run-1", pins={"ecb": {"version": "v-2", "value": {}}})
+    assert str(caught.value) == "run run-1 has begun with other pins (replay under a run_id of its own)"
+
+
+@pytest.mark.parametrize(
+    "pins", [{"ecb": "v-1"}, {"ecb": {"version": "v-1"}}, {"ecb": {"version": "1", "value": object()}}]
+)
+def test_pins_of_another_form_are_refused(pins: Any) -> None:
+    with pytest.raises(UsageError, match=r"^pins have to be "):
+        Runs().open("run-1", pins=pins)
+
+
+def test_a_tool_runs_within_its_run() -> None:
+    def tool() -> Any:
+        return pinned("ecb").value
+
+    async def slow_tool() -> Any:
+        await asyncio.sleep(0)
+        return pinned("ecb").value
+
+    class Tool:
+        async def __call__(self) -> Any:
+            return pinned("ecb").value
+
+    runs = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", {"TRY": 47.5})}))
+    run = runs.open("run-1")
+
+    assert within(run, tool)() == {"TRY": 47.5}
+    assert asyncio.run(within(run, slow_tool)()) == {"TRY": 47.5}
+    assert asyncio.run(within(run, Tool())()) == {"TRY": 47.5}
+    with pytest.raises(SourceUnavailableError) as caught:
+        tool()
+    assert caught.value.message == "source_unavailable: ecb is not pinned: no run is going on"
+
+
+async def test_runs_that_go_on_at_once_are_kept_apart() -> None:
+    async def tool() -> str:
+        await asyncio.sleep(0)
+        return pinned("ecb").version
+
+    runs = [Runs(Deployment(sources={"ecb": lambda n=number: Pin(f"v-{n}", n)})).open("run-1") for number in range(5)]  # type: ignore[misc]
+
+    assert await asyncio.gather(*(within(run, tool)() for run in runs)) == [f"v-{number}" for number in range(5)]
