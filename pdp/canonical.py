@@ -98,7 +98,8 @@ def _explain(value: Any, at: str, depth: int) -> None:
 
 
 def _check_number(value: float, at: str) -> None:
-    if not math.isfinite(value):
+    # Of an integer, which is finite whatever its size, this would be an overflow.
+    if isinstance(value, float) and not math.isfinite(value):
         raise JsonValueError(f"{at or 'value'}: {value} is not a number of JSON")
     if not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise JsonValueError(f"{at or 'value'}: number beyond 2^53-1")

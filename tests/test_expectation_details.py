@@ -122,8 +122,10 @@ def test_a_raw_request_has_details_too(tmp_path: Path) -> None:
         (
             "details: {limits.exceeded: {}}",
             [
-                "4:33: `expect.details` says nothing about `limits.exceeded` "
-                "(name a field, or state the code in `codes`)"
+                (
+                    "4:33: `expect.details` says nothing about `limits.exceeded` "
+                    "(name a field, or state the code in `codes`)"
+                )
             ],
         ),
         (

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from pdp.session import Session
 
 _LONGEST_FAULT: Final = 300
-# As Unicode has it, and Rego's `trim_space`; Python's own `strip` takes four control characters more.
-_WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+# Nested lists and objects in an argument that names sources, as in the concern `provenance`.
+_DEEPEST: Final = 4
+# As Unicode and Rego's `trim_space` have it; Python's own `strip` takes four control characters more.
+_WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
 
 
 class ProposalPrunedError(PdpError):
@@ -168,10 +172,10 @@ def _check_provenance(tool: CompiledTool, proposal: Proposal) -> None:
 
 
 # Every part has to name something, and zero does; the concern `provenance` of the policy says the same.
-def _filled(value: Any) -> bool:
+def _filled(value: Any, deeper: int = _DEEPEST) -> bool:
     if isinstance(value, str):
         return bool(value.strip(_WHITE_SPACE))
     if isinstance(value, (list, dict)):
         parts = value.values() if isinstance(value, dict) else value
-        return bool(value) and all(_filled(part) for part in parts)
+        return bool(value) and deeper > 0 and all(_filled(part, deeper - 1) for part in parts)
     return value is not None and value is not False

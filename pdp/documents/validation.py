@@ -57,8 +57,12 @@ class FieldError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint that names the known word nearest to `name`, or None when none is near."""
-    found = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    """Return a hint that names the known word nearest to `name`, whatever its case, or None when none is near."""
+    words = sorted(known)
+    found = get_close_matches(name, words, n=1, cutoff=0.6)
+    if not found:
+        lower = {word.lower(): word for word in words}
+        found = [lower[word] for word in get_close_matches(name.lower(), lower, n=1, cutoff=0.6)]
     return f"did you mean `{found[0]}`?" if found else None
 
 

@@ -13,9 +13,11 @@ from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.decision import Decision, Findings, Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID, Engine
 from pdp.errors import UsageError
+from pdp.execution.action_memory import MemoryActions
+from pdp.execution.idempotency_memory import MemoryIdempotency
 from pdp.harness.expectation import Happened, actual, expected, mismatches
 from pdp.harness.raw_request import filled_in
-from pdp.harness.results import Answer, ScenarioResult, StepResult
+from pdp.harness.results import Answer, Mismatch, ScenarioResult, StepResult
 from pdp.harness.tools_file import ToolsFile
 from pdp.pep import Pep
 from pdp.request import bounded
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pdp.session import Session
 
 _LOG: Final = logging.getLogger("pdp.harness")
+_FAILING: Final = ("engine.", "bundle.")
+_FAILURES: Final = frozenset(("pep.internal_error", "store.unavailable", "audit.write_failed"))
 _NO_APPROVAL: Final = "no STEP_UP of this scenario has opened an approval"
 
 
@@ -125,7 +129,13 @@ class _Run:
         functions: Mapping[str, Callable[..., Any]],
     ) -> None:
         self._approvals = Approvals()
-        self._pep = pep.with_changes(tools=functions, audit=MemoryAudit(), approvals=self._approvals)
+        self._pep = pep.with_changes(
+            tools=functions,
+            audit=MemoryAudit(),
+            approvals=self._approvals,
+            keys=MemoryIdempotency(),
+            actions=MemoryActions(),
+        )
         self._engine = engine
         self._manifest = manifest
         self._open: Approval | None = None
@@ -140,7 +150,10 @@ class _Run:
         differing = tuple(
             mismatch
             for at in range(len(pairs))
-            for mismatch in mismatches(wanted[at], found[at], f"plan[{at}]." if several else "")
+            for mismatch in (
+                *mismatches(wanted[at], found[at], f"plan[{at}]." if several else ""),
+                *_undecided(pairs[at][1], wanted[at]),
+            )
         )
         return StepResult(
             action=step.action,
@@ -261,6 +274,18 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         self.lines.append(record.getMessage() + (f": {type(error).__name__}: {error}" if error else ""))
+
+
+def _undecided(happened: Happened, wanted: dict[str, Any]) -> tuple[Mismatch, ...]:
+    """What is wrong where nobody decided: a DENY that stands for a failure proves nothing of the policy.
+
+    Whoever means the failure itself expects its code.
+    """
+    codes = happened.decision.codes if happened.decision is not None else ()
+    failed = [code for code in codes if code in _FAILURES or code.startswith(_FAILING)]
+    if not failed or "codes" in wanted:
+        return ()
+    return (Mismatch("decided by", "the policy", f"nobody: {', '.join(failed)}"),)
 
 
 def _returning(value: Any) -> Callable[..., Any]:

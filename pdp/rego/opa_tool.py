@@ -151,7 +151,10 @@ class OpaTool:
             return f"unknown function {name}", "check its spelling, and that its package is imported"
         for staged, source in self._sources.items():
             message = message.replace(staged, str(source))
-        return message, None
+        if message.startswith("yaml: "):
+            return f"METADATA is not YAML: {message.removeprefix('yaml: ')}", "check its indentation, quotes and brackets"
+        hint = "no rule may need itself: take one of these references out" if " recursive: " in message else None
+        return message, hint
 
     def _builtins(self) -> set[str]:
         current = json.loads(self._run("capabilities", "--current"))

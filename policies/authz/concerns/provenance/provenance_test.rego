@@ -28,10 +28,12 @@ _hollow := [
 	" ", "\t\r\n", "\u00a0\u2003\u3000\u0085\u1680\u2028\u2029\u202f\u205f\u000b\u000c",
 	[""], ["  "], [null], [[]], [{}], [false], ["doc-7", ""], ["doc-7", null], [["doc-7"], [[]]], [[[" "]]],
 	{"id": null}, {"id": ""}, {"id": "doc-7", "page": " "}, {"id": [""]}, [{"id": "doc-7"}, {"id": null}],
+	[[[[[""]]]]], [[[[["doc-7"]]]]],
 ]
 
 _naming := [
 	" doc-7 ", "\u200b7", 7, 0, true, ["doc-7", 0, true], [["doc-7"]], {"id": "doc-7"}, {"": "doc-7"}, [{"id": ["doc-7"]}],
+	[[[["doc-7"]]]], [{"at": {"page": [7]}}],
 ]
 
 test_hollow_sources_are_none[name] if {
