@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -332,13 +334,20 @@ NAME_IT = "the decision finds concerns by their path: one package each, and no n
                 f"codes that begin with `{name}.` are given by {whose}: reason codes would not say whose they are",
             )
             for name, whose in {
+                "action_staging": "the tool patterns",
                 "audit": "the enforcement point",
+                "authz": "the baseline",
                 "bundle": "the enforcement point",
+                "custom": "users' concerns together",
                 "decision": "the decision itself",
                 "engine": "the enforcement point",
+                "idempotency": "the enforcement point",
+                "loop": "the program",
                 "obligations": "the enforcement point",
                 "pep": "the enforcement point",
                 "planning": "the decision on plans",
+                "reason": "rules without a code of their own",
+                "store": "the enforcement point",
             }.items()
         ),
     ],
@@ -349,6 +358,129 @@ def test_packages_that_are_not_a_users_are_refused(
     own = written(tmp_path / "own", {"x.rego": f"# Mine.\npackage {package}\n\ndeny contains 1 if false\n"})
 
     assert faults(opa, tiny, own) == [("own/x.rego:2:1", message, NAME_IT)]
+
+
+def _codes_in(file: Path) -> Iterator[str]:
+    """The codes that a module of ours gives to its errors, and the rules that a pattern names."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and file.parent.name == "patterns":
+            yield node.value
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "code" for target in targets):
+                yield str(node.value.value)
+
+
+def test_no_concern_may_be_named_so_that_its_codes_look_like_the_programs(opa: Path, tmp_path: Path) -> None:
+    """Whatever comes before the dot of a code anywhere in this package: a name is taken, or the baseline's."""
+    found = {code for file in sorted((REPOSITORY / "pdp").rglob("*.py")) for code in _codes_in(file)}
+    names = {code.partition(".")[0] for code in found if re.fullmatch(r"[a-z_]+\.[a-z_]+", code)}
+    assert {"audit", "engine", "pdp", "search", "store"} <= names
+    files = {f"{name}.rego": f"package custom.concerns.{name}\n\ndeny contains 1 if false\n" for name in names}
+
+    refused = faults(opa, copied_baseline(tmp_path), written(tmp_path / "own", files))
+
+    assert {place for place, _, hint in refused if hint == NAME_IT} == {f"own/{name}.rego:1:1" for name in names}
+
+
+def copied_baseline(folder: Path) -> Path:
+    shutil.copytree(REPOSITORY / "policies/authz", folder / "policies/authz")
+    shutil.copy(REPOSITORY / "policies/capabilities.json", folder / "policies")
+    return folder / "policies"
+
+
+# What is left out would be lost
+
+
+LOAD = """\
+package custom.concerns.load_test
+
+deny contains 1 if false
+
+_some := 1
+
+default allow := false
+"""
+LOST_HINT = (
+    "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
+    "test's own"
+)
+
+
+def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """Beside another, whose tests are as they should be; what is not Rego is shown as anywhere."""
+    files = {
+        "night/night.rego": NIGHT,
+        "night/night_test.rego": "package custom.concerns.night_test\n\ntest_x if data.custom.concerns.night.deny\n",
+        "load_test/load_test.rego": LOAD,
+    }
+    own = written(tmp_path / "own", files)
+
+    assert faults(opa, tiny, own) == [
+        ("own/load_test/load_test.rego:3:1", "`deny` in a unit test, which would be lost", LOST_HINT),
+        ("own/load_test/load_test.rego:7:1", "`allow` in a unit test, which would be lost", LOST_HINT),
+    ]
+    written(own, {"load_test/load_test.rego": "package custom.concerns.load_test\n\ndeny contains\n"})
+    assert [place for place, _, _ in faults(opa, tiny, own)] == ["own/load_test/load_test.rego:4:1"]
+    (own / "load_test/load_test.rego").rename(own / "load_test/load.rego")
+    written(own, {"load_test/load.rego": LOAD.replace("default allow := false", "")})
+    assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "load_test", "night"]
+
+
+@pytest.mark.parametrize("package", ["authz.concerns.known", "custom.concerns.a.b", "anything"])
+def test_whichever_package_it_has(opa: Path, tiny: Path, tmp_path: Path, package: str) -> None:
+    own = written(tmp_path / "own", {"night.rego": NIGHT, "x_test.rego": f"package {package}\n\ndeny contains 1\n"})
+
+    assert faults(opa, tiny, own) == [
+        ("own/x_test.rego:3:1", "`deny` in a unit test, which would be lost", LOST_HINT),
+    ]
+
+
+def test_a_folder_with_unit_tests_alone_is_none_of_policies(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    own = written(tmp_path / "own", {"load_test.rego": LOAD})
+
+    assert usage(opa, tiny, own) == "own: only unit tests (`…_test.rego`) in it (name folders with Rego files)"
+
+
+def test_a_concern_behind_a_link_is_not_passed_over(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """A link to a file is read like the file; one to a folder is not followed by OPA either."""
+    there = written(tmp_path / "there", {"noon/noon.rego": NIGHT.replace("night", "noon")})
+    own = written(tmp_path / "own", {"custom/concerns/night/night.rego": NIGHT})
+    link = own / "custom/concerns/noon.rego"
+    link.symlink_to(there / "noon/noon.rego")
+    assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "night", "noon"]
+
+    (there / "noon/noon.rego").unlink()
+    dangling = usage(opa, tiny, own)
+    link.unlink()
+    (own / "custom/concerns/linked").symlink_to(there, target_is_directory=True)
+
+    assert dangling == "own/custom/concerns/noon.rego: not a file (if it is a link, it leads to none)"
+    assert usage(opa, tiny, own) == (
+        "own/custom/concerns/linked: a link to a folder, which nobody follows "
+        "(put the folder itself here, or name the one that the link leads to beside this one)"
+    )
+
+
+@pytest.mark.parametrize("name", ["NOON.REGO", "noon.Rego", "noon_test.REGO"])
+def test_a_concern_in_a_file_whose_ending_opa_does_not_know_is_refused(
+    opa: Path, tiny: Path, tmp_path: Path, name: str
+) -> None:
+    own = written(tmp_path / "own", {"night.rego": NIGHT, name: NIGHT.replace("night", "noon")})
+
+    assert usage(opa, tiny, own) == f"own/{name}: not a name that OPA knows Rego by (let it end in `.rego`)"
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    own = written(tmp_path / "own", {"night.rego": NIGHT, "shut/noon.rego": NIGHT.replace("night", "noon")})
+    (own / "shut").chmod(0)
+    try:
+        if os.access(own / "shut", os.R_OK):
+            pytest.skip("this user may read everything")
+        assert usage(opa, tiny, own) == "own/shut: cannot be read: Permission denied (let its rights admit you)"
+    finally:
+        (own / "shut").chmod(0o700)
 
 
 def test_a_concern_that_defines_nothing_is_refused_where_it_begins(opa: Path, tiny: Path, tmp_path: Path) -> None:
@@ -396,6 +528,33 @@ allow contains 1 if {
         )
         for place in ("3:8", "6:25", "12:2", "13:8")
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("import data.authz\n\ndeny contains 1 if authz.decision.verdict", "5:20"),
+        ("import data.authz as a\n\ndeny contains 1 if not a[`decision`].verdict", "5:24"),
+        ("import data.authz as a\n\ndeny contains 1 if a[_].verdict", "5:20"),
+        ("deny contains 1 if data[input.x].decision", "3:20"),
+        ("deny contains 1 if count(data) > 1", "3:26"),
+        ("deny contains 1 if input.x\n\nelse := data.authz.decision", "5:9"),
+        ("deny contains 1 if true with input as data.authz.plan", "3:39"),
+    ],
+)
+def test_whatever_name_it_gives_the_decision(opa: Path, tiny: Path, tmp_path: Path, text: str, place: str) -> None:
+    own = written(tmp_path / "own", {"x.rego": f"package custom.concerns.x\n\n{text}\n"})
+
+    assert ("own/x.rego:" + place, "a concern cannot ask the decision, which asks the concern") in {
+        found[:2] for found in faults(opa, tiny, own)
+    }
+
+
+def test_a_concern_may_ask_the_library_by_a_short_name(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    text = "\nimport data.authz as a\n\n_denied if count(a.concerns.known.deny) > 1\n"
+    own = written(tmp_path / "own", {"x.rego": NIGHT.replace("concerns.night\n", f"concerns.night\n{text}", 1)})
+
+    assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "night"]
 
 
 @pytest.mark.parametrize("part", ["deny", "step_up", "allow", "obligations"])

@@ -502,14 +502,24 @@ def test_a_metric_carries_the_markings_of_all_its_objects() -> None:
     )
 
 
-def test_where_markings_are_not_known_all_that_are_declared_count() -> None:
-    only_second = {**AGGREGATE, "objects": [{"type": "policy", "id": "p-2"}]}
+@pytest.mark.parametrize("markings_of", [None, lambda *_: None])
+def test_what_nobody_knows_the_markings_of_has_those_of_the_resource(markings_of: Any) -> None:
+    run_ = opened(markings_of=markings_of)
+    marked = replace(ABOUT, markings=frozenset({"pii.medium"}))
 
-    assert succeeded(called("aggregate_exposure", only_second, opened()))["markings"] == []
-    assert succeeded(called("aggregate_exposure", only_second, opened(markings_of=None)))["markings"] == ["pii.medium"]
-    assert succeeded(called("aggregate_exposure", only_second, opened(markings_of=lambda *_: None)))["markings"] == [
-        "pii.medium"
-    ]
+    assert succeeded(called("aggregate_exposure", AGGREGATE, run_, about=marked))["markings"] == ["pii.medium"]
+    assert succeeded(called("aggregate_exposure", AGGREGATE, run_))["markings"] == []
+    # No policy was asked: all that the tool declares.
+    undecided = replace(ABOUT, decision_id=None)
+    assert succeeded(called("aggregate_exposure", AGGREGATE, run_, about=undecided))["markings"] == ["pii.medium"]
+
+
+def test_a_resource_without_markings_is_not_known_to_have_none() -> None:
+    run_ = opened(markings_of=None)
+    about = replace(ABOUT, resource=("claim", "c-1"))
+    called("cancel_policy", {"policy_number": "p-9"}, run_, about=about, returns={})
+
+    assert run_.markings_of("claim", "c-1") is None
 
 
 def test_markings_come_from_everywhere() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.bundle.conventions import check_conventions
-from pdp.bundle.packages import check_packages, parse_modules
+from pdp.bundle.packages import check_packages, check_unit_tests, parse_modules
 from pdp.canonical import MAX_NUMBER, JsonValueError, parse_json
 from pdp.engine.bundle_file import pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pdp.bundle.packages import Concerns
     from pdp.engine.bundle_file import Bundle
+    from pdp.rego.modules import Module
 
 _MAX_CONFIG: Final = 1024 * 1024
 
@@ -39,7 +40,8 @@ def build_bundle(
 
     Args:
         policies: the baseline's folder (`authz/decision.rego`, `capabilities.json`, `schemas/`, `config/data.json`)
-            and those of the user's modules, each `package custom.concerns.NAME`. Tests are left out.
+            and those of the user's modules, each `package custom.concerns.NAME`. Unit tests (`..._test.rego`) are
+            left out; a user's with a concern in it is refused.
         release: counts upwards from 1.
         opa: the OPA program; another version compiles other bytes.
         out: the file.
@@ -69,18 +71,14 @@ def compile_bundle(
         raise UsageError(f"release {release} is out of range", hint="releases count upwards from 1")
     baseline = baseline_folder(policies)
     modules = collect(baseline, policies)
+    # They are left out of the bundle, once it is sure that they are no more than tests.
+    tests = {path: module for path, module in collect(baseline, policies, tests=True).items() if module.custom}
     documents = merged_data({}, manifests=manifests, data=read_data(data))
     with tempfile.TemporaryDirectory(prefix="pdp-build-") as temporary:
-        staged = Path(temporary, "policies")
-        write_modules(modules, staged)
-        tool = OpaTool(
-            opa,
-            staged,
-            sources={path: module.file for path, module in modules.items()},
-            capabilities=_existing(baseline / "capabilities.json"),
-        )
+        tool = _staged(modules, Path(temporary, "policies"), opa, _existing(baseline / "capabilities.json"))
         trees = parse_modules(modules, tool)
         concerns = check_packages(modules, trees)
+        check_unit_tests(tests, parse_modules(tests, _staged(tests, Path(temporary, "tests"), opa)))
         schemas = baseline / "schemas"
         tool.check(schemas=schemas.resolve() if schemas.is_dir() else None)
         # The baseline is held to them where it is made.
@@ -100,6 +98,13 @@ def compile_bundle(
     # It must load as well: builtins outside the module and data that it cannot read would show only at run time.
     EmbeddedEngine(read_bundle(packed)).close()
     return packed
+
+
+def _staged(modules: Mapping[str, Module], folder: Path, opa: Path, capabilities: Path | None = None) -> OpaTool:
+    folder.mkdir()
+    write_modules(modules, folder)
+    sources = {path: module.file for path, module in modules.items()}
+    return OpaTool(opa, folder, sources=sources, capabilities=capabilities)
 
 
 def _write(out: Path, packed: bytes) -> None:

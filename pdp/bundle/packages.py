@@ -20,12 +20,27 @@ if TYPE_CHECKING:
     from pdp.rego.opa_tool import OpaTool
 
 _PARTS: Final = ("deny", "step_up", "allow", "obligations")
-# Who else gives reason codes, by their first part (pdp/errors.py, and docs/architecture.md).
+# Who else gives codes, or names like them, by their first part. A baseline with a concern of that name says so itself.
 _TAKEN: Final = {
+    "authz": "the baseline",
+    "custom": "users' concerns together",
     "decision": "the decision itself",
     "planning": "the decision on plans",
-    **dict.fromkeys(("audit", "bundle", "engine", "obligations", "pep"), "the enforcement point"),
-}
+    "reason": "rules without a code of their own",
+    **dict.fromkeys(
+        ("actions", "approval", "approvals", "audit", "bundle", "contract", "engine", "idempotency", "manifest"),
+        "the enforcement point",
+    ),
+    **dict.fromkeys(("obligations", "pdp", "pep", "session", "store", "tool"), "the enforcement point"),
+    **dict.fromkeys(("loop", "opa"), "the program"),
+    **dict.fromkeys(
+        (
+            "action_staging", "aggregation", "approval_request", "classify", "commit", "composition", "conversion",
+            "evidence", "extraction", "lookup", "patterns", "search", "validation",
+        ),
+        "the tool patterns",
+    ),
+}  # fmt: skip
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"
 _NAME_IT: Final = "the decision finds concerns by their path: one package each, and no name of the baseline"
@@ -33,8 +48,12 @@ _BE_A_SET: Final = "the decision collects reasons from sets, and would misread a
 _ASK_LESS: Final = (
     "the request is in `input`, what may be shared in `data.authz.lib`, data of your own in `data.settings`"
 )
-_ROOT: Final = len(("data", "authz"))
+_AUTHZ: Final = ["data", "authz"]
 _OPEN: Final = (["lib"], ["concerns"])
+_NO_TEST: Final = (
+    "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
+    "test's own"
+)
 _STAND_APART: Final = "a module of your own stands in a folder of your own"
 
 
@@ -105,6 +124,27 @@ def check_packages(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> C
     return Concerns(tuple(sorted(baseline)), tuple(sorted(custom)))
 
 
+def check_unit_tests(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> None:
+    """Refuse a user's unit test that says what a concern says: it would be left out, and its denials with it.
+
+    Args:
+        modules: the unit tests (`..._test.rego`) by their path; the baseline's are not looked at.
+        trees: their syntax trees, as `parse_modules` returns them; those of other modules may be among them.
+
+    Raises:
+        FileFaultsError: each rule with the name of a concern's part, by place.
+    """
+    faults = [
+        _fault(module, rule, f"`{_name(rule)}` in a unit test, which would be lost", _NO_TEST)
+        for path, module in modules.items()
+        if module.custom
+        for rule in trees[path].get("rules", ())
+        if _name(rule) in _PARTS
+    ]
+    if faults:
+        raise FileFaultsError(faults)
+
+
 def _custom_faults(
     path: str, module: Module, tree: Mapping[str, Any], baseline: set[str], custom: dict[str, dict[str, set[str]]]
 ) -> list[Fault]:
@@ -116,7 +156,7 @@ def _custom_faults(
     faults = []
     defined = custom.setdefault(package[2], {}).setdefault(path, set())
     for rule in tree.get("rules", ()):
-        name = rule["head"]["ref"][0]["value"]
+        name = _name(rule)
         if name in _PARTS:
             defined.add(name)
             if not _is_partial_set(rule):
@@ -128,25 +168,39 @@ def _custom_faults(
 
 
 def _of_the_decision(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The references to what stands in `data.authz` beside the library and the concerns.
+    """The references to what stands in `data.authz` beside the library and the concerns, or to all of `data`.
 
     OPA refuses them as well, as a recursion of a dozen rules that its author has never seen.
     """
-    imported = [one["path"] for one in tree.get("imports", ()) if len(one["path"]["value"]) > _ROOT]
-    left: list[Any] = [tree.get("rules", []), imported]
+    imported = [(one["path"], _names(one["path"]["value"]), one.get("alias")) for one in tree.get("imports", ())]
+    # `import data.authz` gives its parts shorter names, and asks nothing yet.
+    short = {alias or "authz" for _, names, alias in imported if names == _AUTHZ}
+    left: list[Any] = [tree.get("rules", []), [path for path, names, _ in imported if names != _AUTHZ]]
     while left:
         node = left.pop()
         if isinstance(node, list):
             left.extend(reversed(node))
         elif isinstance(node, dict):
-            if node.get("type") == "ref" and _is_of_the_decision(node["value"]):
+            if node.get("type") == "ref" and _is_of_the_decision(_names(node["value"]), short):
                 yield node
             left.extend(reversed(node.values()))
 
 
-def _is_of_the_decision(parts: Sequence[Mapping[str, Any]]) -> bool:
-    names = [part["value"] for part in parts[: _ROOT + 1]]
-    return names[:_ROOT] == ["data", "authz"] and names[_ROOT:] not in _OPEN
+def _is_of_the_decision(names: Sequence[str | None], short: set[str]) -> bool:
+    if names[0] in short:
+        names = [*_AUTHZ, *names[1:]]
+    if names[0] != "data":
+        return False
+    # What stands for any name stands for `authz` as well.
+    return names[1:2] in ([], [None]) or (names[:2] == _AUTHZ and names[2:3] not in _OPEN)
+
+
+def _names(parts: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """The parts of a reference; None for one that is no name."""
+    head, *rest = parts
+    return [head["value"] if head["type"] == "var" else None] + [
+        part["value"] if part["type"] == "string" else None for part in rest
+    ]
 
 
 def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
@@ -166,6 +220,10 @@ def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
 def _is_partial_set(rule: Mapping[str, Any]) -> bool:
     head = rule["head"]
     return len(head["ref"]) == 1 and "key" in head and not head.keys() & {"value", "args"}
+
+
+def _name(rule: Mapping[str, Any]) -> str:
+    return str(rule["head"]["ref"][0]["value"])
 
 
 def _package(tree: Mapping[str, Any]) -> list[str]:

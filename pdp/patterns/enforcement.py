@@ -97,7 +97,8 @@ class HeldCall:
         checked = Checked(execution, markings=call.about.markings)
         if execution.failure is not None:
             return checked
-        if call.about.resource is not None:
+        # No markings may mean that the policy told none: an object without any is another thing than an unknown one.
+        if call.about.resource is not None and call.about.markings:
             call.run.mark(*call.about.resource, call.about.markings)
         if entry.pattern is None:
             return checked

@@ -64,12 +64,19 @@ class Aggregation(PatternRule):
     """A metric over objects; it carries the markings of all of them."""
 
     def after(self, call: PatternCall, checked: Checked) -> Checked:
-        """Mark the metric with the union; where an object's markings are not known, all that the entry declares."""
+        """Mark the metric with the union.
+
+        Of objects that nobody knows, the policy has told the markings, as those of the call's resource; where it was
+        not asked, all that the entry declares.
+        """
         result = checked.execution.result
         union = checked.markings | set(result.get("markings", ()))
         for one in call.arguments["objects"]:
             known = call.run.markings_of(one["type"], one["id"])
-            union |= frozenset(call.entry.markings or ()) if known is None else known
+            if known is not None:
+                union |= known
+            elif call.about.decision_id is None:
+                union |= frozenset(call.entry.markings or ())
         not_declared = sorted(union - set(call.entry.markings or ()))
         if not_declared:
             raise PatternFault(

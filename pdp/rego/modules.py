@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pdp.errors import UsageError
 from pdp.packaged import packaged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
 DECISION: Final = "authz/decision.rego"
 """The module by which a folder is known to be the baseline."""
@@ -19,6 +20,7 @@ DECISION: Final = "authz/decision.rego"
 MAX_MODULE: Final = 1024 * 1024
 """Largest Rego file, in bytes."""
 
+_TEST: Final = "_test.rego"
 _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -71,18 +73,18 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
         the modules by their path in the bundle, sorted; a user's is the one in its folder, with `custom/` before it.
 
     Raises:
-        UsageError: a file cannot be read, is too large, or has a name that a bundle cannot have; a folder has none.
+        UsageError: a file cannot be read, is too large, or has a name that a bundle cannot have; a folder has none,
+            or a link to another folder.
     """
     found: dict[str, Module] = {}
     for folder in folders:
         custom = folder != baseline
         top = folder if custom else folder / "authz"
-        files = sorted(
-            (file for file in top.rglob("*.rego") if file.is_file() and file.name.endswith("_test.rego") == tests),
-            key=lambda file: file.relative_to(folder).as_posix(),
-        )
+        every = sorted(_rego_files(top), key=lambda file: file.relative_to(folder).as_posix())
+        files = [file for file in every if file.name.endswith(_TEST) == tests]
         if not files and not tests:
-            raise UsageError(f"{folder}: no Rego file in it", hint="name folders with Rego files")
+            only = f"only unit tests (`…{_TEST}`)" if every else "no Rego file"
+            raise UsageError(f"{folder}: {only} in it", hint="name folders with Rego files")
         for file in files:
             parts = file.relative_to(folder).parts
             if not all(_FILE.fullmatch(part) for part in parts):
@@ -97,6 +99,30 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
                 )
             found[path] = Module(file, _text(file), custom)
     return dict(sorted(found.items()))
+
+
+def _rego_files(top: Path) -> Iterator[Path]:
+    """Every Rego file below a folder. What could be one and is passed over would be a concern lost: it is an error."""
+    for at, folders, names in os.walk(top, onerror=_refuse):
+        for name in folders:
+            if Path(at, name).is_symlink():
+                raise UsageError(
+                    f"{Path(at, name)}: a link to a folder, which nobody follows",
+                    hint="put the folder itself here, or name the one that the link leads to beside this one",
+                )
+        for name in names:
+            if not name.lower().endswith(".rego"):
+                continue
+            file = Path(at, name)
+            if not name.endswith(".rego"):
+                raise UsageError(f"{file}: not a name that OPA knows Rego by", hint="let it end in `.rego`")
+            if not file.is_file():
+                raise UsageError(f"{file}: not a file", hint="if it is a link, it leads to none")
+            yield file
+
+
+def _refuse(error: OSError) -> None:
+    raise UsageError(f"{error.filename}: cannot be read: {error.strerror}", hint="let its rights admit you") from error
 
 
 def write_modules(modules: Mapping[str, Module], folder: Path) -> None:
