@@ -22,11 +22,15 @@ _PATTERNS: dict[str | None, str] = {
 }
 _RESOURCE = {"type": "t", "id": "r", "properties": {}}
 _DIRECTORY: dict[str, Any] = {
-    "corpora": {"c": {"markings": ["pii"]}, "open": {"markings": []}, "odd": {"markings": "pii"}},
+    "corpora": {"c": {"markings": ["pii"]}, "open": {"markings": []}, "odd": {"markings": "pii"}, "no": False},
     "documents": {
         "d": {"corpus": "c", "markings": ["secret"]},
         "shut": {"corpus": "c", "restricted": True},
         "odd": {"corpus": 1, "restricted": "no"},
+        "text": "c",
+        "listed": {"corpus": ["c"], "markings": []},
+        "stray": {"corpus": "C", "markings": []},
+        "false": {"corpus": "no", "markings": []},
     },
     "entitlements": {"u": {"corpora": ["open"]}},
 }
@@ -86,6 +90,14 @@ _PINNED = {**_ANYBODYS, "agents": {"agent:0": dict.fromkeys(list(_TOOLS)[::2], "
 DIGEST, PINNED = digest(canonical(_ANYBODYS)), digest(canonical(_PINNED))
 
 
+SOURCES: tuple[Any, ...] = (
+    "", [], ["s"], 0, False, None, {}, True, "s", " s ", " \t\r\n", "\u2003\u3000\u0085\u00a0", "\u200b", "\x1c",
+    [""], ["s", " "], [None], [[]], [{}], [False], [0, True], [["s"], []], {"a": None}, {"a": "s"}, {"": ["s", {"b": ""}]},
+    [[[["s"]]]], [[[[["s"]]]]], [[[[[]]]]], [[[[None]]]],
+)  # fmt: skip
+"""What arguments that name sources may hold: some of it names something, some has a part that does not."""
+
+
 def directory() -> dict[str, Any]:
     """Corpora, documents and who is entitled; some of it mistyped."""
     return _DIRECTORY
@@ -118,11 +130,11 @@ def _valid(rng: random.Random, tools: list[str]) -> dict[str, Any]:
         "sanctions_status": rng.choice(["clear", "hit", None, 1]),
     }
     if rng.random() < 0.3:
-        context["arguments"]["sources"] = rng.choice(["", [], ["s"], 0, False, None, {}])
+        context["arguments"]["sources"] = rng.choice(copy.deepcopy(SOURCES))
     properties["entitlements"] = rng.choice([{}, {"corpora": ["c"]}, {"documents": ["d", "shut"]}])
     resource: dict[str, Any] = {
         "type": rng.choice(["t", "t", "corpus", "document"]),
-        "id": rng.choice(["r", "c", "d", "open", "shut", "odd"]),
+        "id": rng.choice(["r", "c", "d", "open", "shut", "odd", "text", "listed", "stray", "false"]),
         "properties": {},
     }
     if rng.random() < 0.5:

@@ -422,9 +422,9 @@ def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path
         ("own/load_test/load_test.rego:7:1", "`allow` in a unit test, which would be lost", LOST_HINT),
     ]
     written(own, {"load_test/load_test.rego": "package custom.concerns.load_test\n\ndeny contains\n"})
-    assert [place for place, _, _ in faults(opa, tiny, own)] == ["own/load_test/load_test.rego:4:1"]
-    (own / "load_test/load_test.rego").rename(own / "load_test/load.rego")
-    written(own, {"load_test/load.rego": LOAD.replace("default allow := false", "")})
+    assert {place for place, _, _ in faults(opa, tiny, own)} == {"own/load_test/load_test.rego:4:1"}
+    (own / "load_test/load_test.rego").unlink()
+    written(own, {"load_test/load.rego": NIGHT.replace("night", "load_test")})
     assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "load_test", "night"]
 
 
@@ -538,7 +538,7 @@ allow contains 1 if {
         ("import data.authz as a\n\ndeny contains 1 if a[_].verdict", "5:20"),
         ("deny contains 1 if data[input.x].decision", "3:20"),
         ("deny contains 1 if count(data) > 1", "3:26"),
-        ("deny contains 1 if input.x\n\nelse := data.authz.decision", "5:9"),
+        ("_x := 1 if input.x\n\nelse := data.authz.decision", "5:9"),
         ("deny contains 1 if true with input as data.authz.plan", "3:39"),
     ],
 )
@@ -551,7 +551,7 @@ def test_whatever_name_it_gives_the_decision(opa: Path, tiny: Path, tmp_path: Pa
 
 
 def test_a_concern_may_ask_the_library_by_a_short_name(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    text = "\nimport data.authz as a\n\n_denied if count(a.concerns.known.deny) > 1\n"
+    text = "\nimport data.authz as a\n\n_denied if some _ in a.concerns.known.deny\n"
     own = written(tmp_path / "own", {"x.rego": NIGHT.replace("concerns.night\n", f"concerns.night\n{text}", 1)})
 
     assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "night"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -374,6 +375,8 @@ def all_end(numbers: Path, count: int) -> bool:
     """Whether that many processes were listed, and all of them end; after SIGKILL that takes the system a moment."""
     listed = numbers.read_text().split()
     assert len(listed) == count
+    if not listed:
+        return True
     until = time.monotonic() + 30
     while (left := states("-p", ",".join(listed))) and time.monotonic() < until:
         time.sleep(0.01)
@@ -425,7 +428,7 @@ async def test_cancellation_ends_the_whole_family(tmp_path: Path) -> None:
 async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "TERM_SECONDS", 60.0)
     begun, cleaned = tmp_path / "begun", tmp_path / "cleaned"
-    text = 'trap \'echo cleaned > "$1/cleaned"; exit\' TERM; sleep 300 & echo > "$1/begun"; wait'
+    text = 'trap \'echo cleaned > "$1/cleaned"; exit\' TERM; sleep 300 > /dev/null 2>&1 & echo > "$1/begun"; wait'
     calling = asyncio.create_task(cli_function(entry("sh", "-c", text, "name", "{folder}"))(folder=str(tmp_path)))
     while not begun.exists():  # noqa: ASYNC110 - the event is another process's
         await asyncio.sleep(0.01)
@@ -434,6 +437,23 @@ async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch
     with pytest.raises(asyncio.CancelledError):
         await calling
     assert cleaned.read_text() == "cleaned\n"
+
+
+async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it_has_started(tmp_path: Path) -> None:
+    """However far the start has come. Transports that are left open warn when they are collected, and that is an error."""
+    numbers = tmp_path / "numbers"
+    numbers.touch()
+    tool = cli_function(entry("sh", "-c", 'sleep 300 & echo "$!" >> "$1"; wait', "name", "{file}"))
+    for steps in range(30):
+        calling = asyncio.create_task(tool(file=str(numbers)))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+    gc.collect()
+
+    assert all_end(numbers, len(numbers.read_text().split()))
 
 
 async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,17 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from pdp.canonical import canonical
+from pdp.contract.checks import Checked, check
+from pdp.contract.compiled import CompiledManifest
 from pdp.decision import Decision
 from pdp.engine.bundle_file import Bundle, pack_bundle, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.engine.local import LocalOpa
 from pdp.engine.sidecar import SidecarEngine
+from pdp.manifest.effective import effective_manifest
+from pdp.manifest.loading import load_manifest
+from pdp.proposal import Proposal, ProposalRejectedError
 from tests import payments
-from tests.generated_requests import directory, manifests, requests
+from tests.generated_requests import DIGEST, SOURCES, directory, manifests, requests
 
 pytestmark = pytest.mark.opa
 
@@ -81,6 +87,57 @@ def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bu
         "obligation mark_result", "obligation pin_retrieval_snapshot", "provenance.missing", "purposes.missing",
         "purposes.not_allowed", "risk.acceptable", "scopes.missing",
     }  # fmt: skip
+
+
+ASKED_FOR = "high_None_3"
+"""A tool of the generated manifests whose argument `sources` is needed."""
+
+
+def _names_sources(sources: Any) -> bool:
+    """Whether the check before the policy takes these sources, of a tool that needs them."""
+    tool = {
+        "name": "save",
+        "description": "Save",
+        "version": "1.0.0",
+        "schema": {"type": "object", "properties": {"sources": {}}},
+        "provenance": {"required": ["sources"]},
+    }
+    text = orjson.dumps({"manifest_version": "1", "tools": [tool]})
+    manifest = CompiledManifest(effective_manifest(load_manifest("manifest.json", text=text)))
+    proposal = Proposal.read({"tool": "save", "arguments": {"sources": sources}})
+    try:
+        check(proposal, payments.session(), manifest, Checked())
+    except ProposalRejectedError as error:
+        assert error.rejection == "MISSING_PROVENANCE"
+        return False
+    return True
+
+
+# White space of Unicode, and what is none but looks like it or passes for it elsewhere.
+SPACES = [*range(33), 0x7F, *range(0x80, 0xA2), 0xAD, 0x1680, 0x180E, *range(0x2000, 0x2010), *range(0x2028, 0x2030)]
+SPACES += [0x205F, 0x2060, 0x3000, 0xFEFF]
+
+
+def test_what_names_a_source_is_the_same_before_the_policy(embedded: EmbeddedEngine, sidecar: SidecarEngine) -> None:
+    taken: Counter[bool] = Counter()
+    for sources in (*SOURCES, *map(chr, SPACES), *([" ", chr(space)] for space in SPACES)):
+        body = canonical(
+            {
+                "subject": {"type": "user", "id": "u", "properties": {"scopes": ["c"]}},
+                "action": {
+                    "name": "shared",
+                    "properties": {"tool": ASKED_FOR, "manifest_version": "1", "manifest_digest": DIGEST},
+                },
+                "resource": {"type": "t", "id": "r", "properties": {"markings": []}},
+                "context": {"arguments": {"sources": sources}},
+            }
+        )
+        expected = _names_sources(sources)
+
+        assert ("provenance.missing" not in embedded.decide_body(body).codes) is expected, sources
+        assert ("provenance.missing" not in sidecar.decide_body(body).codes) is expected, sources
+        taken[expected] += 1
+    assert min(taken[True], taken[False]) >= 10
 
 
 def test_batches(embedded: EmbeddedEngine, sidecar: SidecarEngine) -> None:

@@ -62,8 +62,8 @@ _MESSAGES: Final = {
     Refusal.EXPIRED: "its time was over at {expires_at}",
     Refusal.CONSUMED: "it was used at {closed_at}",
     Refusal.NO_SUBJECT: (
-        "the claims name nobody: sub has to be a non-empty string in plain letters (NFC, no blanks at its ends, nothing "
-        "invisible), and iss one or absent"
+        "the claims name nobody: sub has to be a non-empty string in plain letters (NFC, no blanks at its ends, "
+        "nothing invisible), and iss one or absent"
     ),
     Refusal.AGENT: "the claims are those of an acting agent, and a person approves",
     Refusal.REQUESTER: "nobody decides on a call that is their own, or made for them",
@@ -81,8 +81,9 @@ class ApprovalRefusedError(PdpError):
     def __init__(self, approval_id: str, reason: Refusal, approval: Approval | None = None) -> None:
         self.reason = reason
         facts = {} if approval is None else {
-            "state": approval.state, "expires_at": approval.expires_at, "opened_at": approval.opened_at, "closed_at": approval.closed_at,
-            "approvers": ", ".join(approval.approvers) or "nobody", "quorum": approval.quorum,
+            "state": approval.state, "opened_at": approval.opened_at, "expires_at": approval.expires_at,
+            "closed_at": approval.closed_at, "approvers": ", ".join(approval.approvers) or "nobody",
+            "quorum": approval.quorum,
         }  # fmt: skip
         super().__init__(f"approval {recordable(approval_id)}: {_MESSAGES[reason].format(**facts)}")
 

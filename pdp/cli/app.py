@@ -303,6 +303,37 @@ def manifest_export(
     raise typer.Exit(export(file, form))
 
 
+@manifest_app.command("diff")
+def manifest_diff(
+    old: Annotated[Path, typer.Argument(metavar="OLD", readable=False, help="The manifest as it was; - for stdin.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", readable=False, help="The manifest as it is; - for stdin.")],
+    governance: Governance = None,
+    old_governance: Annotated[
+        Path | None,
+        typer.Option(
+            "--old-governance",
+            metavar="FILE",
+            readable=False,
+            help="The governance file of OLD. --governance is NEW's.",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        Literal["loosening", "unclear"] | None,
+        typer.Option(help="Also fail on a change of governance that loosens; unclear: or of which it cannot be told."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what breaks callers, which versions miss a bump, and what is governed otherwise.
+
+    Exit code: 0 nothing amiss, 1 a version misses its bump or --fail-on applies, 2 a faulty file.
+    """
+    from pdp.cli.manifest import diff  # noqa: PLC0415
+
+    raise typer.Exit(
+        diff(old, new, old_governance=old_governance, governance=governance, fail_on=fail_on, as_json=as_json)
+    )
+
+
 @bundle_app.command("build")
 def bundle_build(
     output: Annotated[

@@ -50,15 +50,40 @@ async def run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str |
         ToolResultError: more output than `max_output`; the program has been ended.
     """
     loop = asyncio.get_running_loop()
+    orders = _Orders(loop.create_future(), loop.create_future())
+    # A task of its own, which is told to end it instead of being cancelled: a program that is only half started could
+    # not be ended with what it has started itself.
+    running = loop.create_task(_run(argv, dict(env), cwd, max_output, orders))
+    try:
+        await asyncio.wait((running,))
+    except asyncio.CancelledError:
+        running.add_done_callback(lambda done: done.cancelled() or done.exception())
+        _set(orders.end)
+        try:
+            await asyncio.wait((running,))
+        finally:
+            _set(orders.kill)
+        raise
+    return running.result()
+
+
+class _Orders(NamedTuple):
+    """What the caller wants: that the program ends, or that it is killed."""
+
+    end: asyncio.Future[None]
+    kill: asyncio.Future[None]
+
+
+async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, max_output: int, orders: _Orders) -> Ended:
     limits = {_STDOUT: max_output, _STDERR: _KEPT_OF_STDERR}
     try:
-        transport, watched = await loop.subprocess_exec(
-            lambda: _Watched(limits),
+        transport, watched = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Watched(limits, orders.end),
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=dict(env),
+            env=env,
             cwd=cwd,
             start_new_session=True,
         )
@@ -74,7 +99,9 @@ async def run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str |
         try:
             if not watched.exited.done():
                 _signal(group, signal.SIGTERM)
-                await asyncio.wait((watched.ended,), timeout=TERM_SECONDS)
+                await asyncio.wait(
+                    (watched.ended, orders.kill), timeout=TERM_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             # Also after an ordinary end: nothing that a call started outlives it.
             _signal(group, signal.SIGKILL)
@@ -88,19 +115,20 @@ class _Watched(asyncio.SubprocessProtocol):
     A protocol, since `Process.wait` waits in some versions of Python until every heir of the pipes has ended.
     """
 
-    def __init__(self, limits: Mapping[int, int]) -> None:
+    def __init__(self, limits: Mapping[int, int], end: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
         self.output = {stream: bytearray() for stream in limits}
         self.exited: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
         self._overflowed: asyncio.Future[None] = loop.create_future()
+        self._end = end
         self._limits = limits
         self._open = set(limits)
 
     async def reaches(self, state: asyncio.Future[None], timeout: float | None = None) -> None:  # noqa: ASYNC109 - how long it matters
-        """Wait for a state, for `timeout` seconds at most; ToolResultError when it writes too much before."""
-        await asyncio.wait((state, self._overflowed), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        """Wait for a state or the order to end, `timeout` seconds at most; ToolResultError when it writes too much."""
+        await asyncio.wait((state, self._overflowed, self._end), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if self._overflowed.done():
             raise ToolResultError(f"the program wrote more than {self._limits[_STDOUT]} bytes", "too_large")
 

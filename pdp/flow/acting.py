@@ -1,19 +1,19 @@
 """The action of a call with effects: staged before a person is asked or a commit runs, and moved by what comes of it.
 
 Source: tool pattern library, pattern 6: staging is the only way to a commit. A commit that the policy allows by itself
-is staged and approved in one go, so that there is no effect of a commit without its action.
+is staged and approved in one go, so that there is no effect of a commit without its action, and no action of two.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import partial
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from pdp.errors import PdpError
-from pdp.execution.actions import ActionState
+from pdp.execution.actions import ActionState, ActionStateError
 from pdp.execution.idempotency import has_effects
 from pdp.flow.keys import arguments_digest, caller_of
 from pdp.manifest.fields import EffectClass, Pattern
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pdp.pep")
 
 _COMMITS: Final = (EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH)
-_OPEN: Final = (ActionState.STAGED, ActionState.APPROVED)
 
 
 def asks_for_action(call: Call) -> bool:
@@ -49,43 +48,48 @@ def needs_action(call: Call) -> bool:
     return tool.entry.effect_class in _COMMITS or call.approval is not None
 
 
-def staged(call: Call, actions: ActionStore, run: Run | None = None) -> Action:
-    """Return the open action of a call: the one that was staged for it, in its run or by a STEP_UP, or a new one.
+def staged(call: Call, actions: ActionStore, run: Run | None) -> Action:
+    """Return the action that a person is asked about: the one staged in the call's run, or one of the call's own.
+
+    As long as nobody has decided on it, the same call finds the same action again.
 
     Raises:
         StoreError: it cannot be staged.
     """
-    found = _known(call, actions, run)
+    found = _staged_in_run(call, actions, run)
     if found is not None:
         return found
     request = orjson.loads(call.body or b"{}")
-    stage = partial(
-        actions.stage,
-        owner=caller_of(call.session) if call.session is not None else "",
-        kind=call.tool_name,
-        target=f"{request['resource']['type']}/{request['resource']['id']}",
-        payload_digest=arguments_digest(call),
-        decision_id=call.decision.decision_id if call.decision else "",
-        now=call.now,
-    )
-    action = stage(idempotency_key=request["context"]["call_digest"])
-    # The same call once more, where it may run more than once, is another effect.
-    return action if action.state in _OPEN else stage()
+    action = _stage(call, actions, request["context"]["call_digest"])
+    return action if action.state is ActionState.STAGED else _stage(call, actions)
 
 
 def approved(call: Call, actions: ActionStore, run: Run) -> Action:
     """Return the call's action, approved: by the approval that lets it through, or by the policy alone.
 
+    No two calls get the same one: an approval is used once, and of all that move a staged action one gets through.
+
     Raises:
         StoreError: that cannot be kept.
-        ActionStateError: another call moved it meanwhile.
+        ActionStateError: it was denied, or another call has it.
     """
-    action = staged(call, actions, run)
-    if action.state is ActionState.APPROVED:
-        return action
-    return actions.move(
-        action, ActionState.APPROVED, approval_id=call.approval.id if call.approval is not None else None
-    )
+    approval = call.approval
+    if approval is not None and approval.action_id is not None:
+        action = actions.get(approval.action_id)
+        if action is not None:
+            approved_already = action.state is ActionState.APPROVED
+            return action if approved_already else actions.move(action, ActionState.APPROVED, approval_id=approval.id)
+    approval_id = approval.id if approval is not None else None
+    found = _staged_in_run(call, actions, run)
+    if approval is None and _only_what_is_staged(call):
+        if found is None:
+            raise ActionStateError(f"the action staged for {call.tool_name} was committed or denied, or is being run")
+        return actions.move(found, ActionState.APPROVED)
+    if found is not None:
+        # Another call of this run may have been quicker: then this one is an effect of its own.
+        with suppress(ActionStateError):
+            return actions.move(found, ActionState.APPROVED, approval_id=approval_id)
+    return actions.move(_stage(call, actions), ActionState.APPROVED, approval_id=approval_id)
 
 
 def settle(action: Action, actions: ActionStore, execution: Execution) -> Action:
@@ -96,21 +100,47 @@ def settle(action: Action, actions: ActionStore, execution: Execution) -> Action
     failure = execution.failure
     if failure is not None and failure.details.get("effect") == "unknown":
         return action
-    state = ActionState.COMMITTED if failure is None else ActionState.FAILED
+    return _moved(action, actions, ActionState.COMMITTED if failure is None else ActionState.FAILED)
+
+
+def compensate(action: Action, actions: ActionStore) -> Action:
+    """Return an action whose compensation has run as compensated; what cannot be kept now is logged."""
+    return _moved(action, actions, ActionState.COMPENSATED)
+
+
+def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
     try:
         return actions.move(action, state)
     except PdpError:
-        _log.exception("action %s has run, and could not be moved to %s", action.id, state)
+        _log.critical("what action %s stands for has run, and it could not be moved to %s", action.id, state, exc_info=True)
         return action
 
 
-def _known(call: Call, actions: ActionStore, run: Run | None) -> Action | None:
-    ids = [
-        call.approval.action_id if call.approval is not None else None,
-        run.staged_action(call.tool_name, arguments_digest(call)) if run is not None else None,
-    ]
-    for action_id in ids:
-        action = None if action_id is None else actions.get(action_id)
-        if action is not None and action.state in _OPEN:
-            return action
-    return None
+def _stage(call: Call, actions: ActionStore, key: str | None = None) -> Action:
+    request = orjson.loads(call.body or b"{}")
+    return actions.stage(
+        owner=caller_of(call.session) if call.session is not None else "",
+        kind=call.tool_name,
+        target=f"{request['resource']['type']}/{request['resource']['id']}",
+        payload_digest=arguments_digest(call),
+        decision_id=call.decision.decision_id if call.decision else "",
+        idempotency_key=key,
+        now=call.now,
+    )
+
+
+def _staged_in_run(call: Call, actions: ActionStore, run: Run | None) -> Action | None:
+    """The action that a tool of pattern action-staging has staged for this call, if nothing has become of it yet."""
+    action_id = run.staged_action(call.tool_name, arguments_digest(call)) if run is not None else None
+    action = None if action_id is None else actions.get(action_id)
+    return action if action is not None and action.state is ActionState.STAGED else None
+
+
+def _only_what_is_staged(call: Call) -> bool:
+    """Whether the entry excuses the call from approval, and so admits only what was staged (pdp/patterns/acting.py)."""
+    entry = call.checked.tool.entry if call.checked.tool is not None else None
+    return (
+        entry is not None
+        and entry.effect_class is EffectClass.COMMIT_HIGH
+        and bool(entry.approval.unless_within_limits)
+    )

@@ -6,6 +6,9 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from pdp.approvals.approval import ApprovalState
 from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.decision import denied
@@ -18,9 +21,8 @@ if TYPE_CHECKING:
 
     from pdp.approvals.approval import Approval
     from pdp.approvals.approvals import Approvals
-    from pdp.execution.actions import ActionStore
-    from pdp.execution.idempotency import IdempotencyStore
     from pdp.flow.call import Call
+    from pdp.flow.keeping import Keeping
 
 _log = logging.getLogger("pdp.pep")
 
@@ -28,26 +30,31 @@ APPROVAL_INVALID: Final = "approvals.invalid"
 """The code of an approval that does not let its call through; the policy gives the same."""
 
 
-def find_approval(call: Call, approvals: Approvals, keys: IdempotencyStore, context: dict[str, Any]) -> None:
+def find_approval(call: Call, approvals: Approvals, keeping: Keeping, context: dict[str, Any]) -> None:
     """Show the policy, as `context.approval`, the approval that lets exactly this call through, if there is one.
 
-    One that was used up by the very run whose result is kept still counts: nothing will run for it.
+    One that was used up by the very run whose result is kept still counts, however long ago that was: nothing will run
+    for it.
     """
-    call.approval = approvals.usable(context["call_digest"], context["time"])
+    now = context["time"]
+    call.approval = approvals.usable(context["call_digest"], now)
     if call.approval is None:
-        call.approval = _used(call, approvals, keys, context["call_digest"])
-    context["approval"] = call.approval and call.approval.as_context(context["time"])
+        call.approval = _used(call, approvals, keeping, context["call_digest"])
+        now = call.approval.closed_at if call.approval is not None and call.approval.closed_at else now
+    context["approval"] = call.approval and call.approval.as_context(now)
 
 
-def _used(call: Call, approvals: Approvals, keys: IdempotencyStore, call_digest: str) -> Approval | None:
+def _used(call: Call, approvals: Approvals, keeping: Keeping, call_digest: str) -> Approval | None:
     key = key_of(call)
-    found = None if key is None else keys.look(key, arguments_digest(call), time.time())
+    found = None if key is None else keeping.keys.look(key, arguments_digest(call), time.time())
     approval_id = getattr(found, "approval_id", None)
     approval = None if approval_id is None else approvals.store.get(approval_id)
-    return approval if approval is not None and approval.call_digest == call_digest else None
+    if approval is None or approval.call_digest != call_digest or approval.state is not ApprovalState.CONSUMED:
+        return None
+    return approval
 
 
-def open_approval(call: Call, approvals: Approvals, actions: ActionStore) -> None:
+def open_approval(call: Call, approvals: Approvals, keeping: Keeping) -> None:
     """Open the approval that the policy asks for, or find the one that is pending; stage the action that it is for.
 
     Raises:
@@ -55,11 +62,19 @@ def open_approval(call: Call, approvals: Approvals, actions: ActionStore) -> Non
         StoreError: the action cannot be staged.
     """
     tool, decision = call.checked.tool, call.decision
-    if tool is not None and decision is not None and call.body is not None:
+    if tool is None or decision is None or call.body is None:
+        return
+    context = orjson.loads(call.body)["context"]
+    approval = approvals.pending(context["call_digest"], context["time"])
+    action = None
+    if approval is None:
         if asks_for_action(call):
-            call.action = staged(call, actions)
-        action_id = call.action.id if call.action is not None else None
-        call.approval = approvals.open(call.body, tool.entry, decision.codes, action_id=action_id)
+            action = staged(call, keeping.actions, keeping.run_of(call))
+        action_id = action.id if action is not None else None
+        approval = approvals.open(call.body, tool.entry, decision.codes, action_id=action_id)
+    if approval.action_id is not None and (action is None or action.id != approval.action_id):
+        action = keeping.actions.get(approval.action_id)
+    call.approval, call.action = approval, action
 
 
 def use_approval(call: Call, approvals: Approvals, *, within: Connection | None = None) -> None:

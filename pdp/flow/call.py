@@ -39,6 +39,7 @@ class Call:
         "approval",
         "body",
         "checked",
+        "compensates",
         "decision",
         "delivery",
         "duties",
@@ -74,6 +75,7 @@ class Call:
         self.execution: Execution | None = None
         self.delivery: Delivery | None = None
         self.action: Action | None = None
+        self.compensates: Action | None = None
         self.state: JsonObject | None = None
         self.pins: Mapping[str, str] = {}
         self.restart()

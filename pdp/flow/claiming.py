@@ -22,14 +22,14 @@ from pdp.execution.idempotency import (
     begin_waiting,
 )
 from pdp.execution.running import Execution
-from pdp.flow.approving import use_approval
+from pdp.flow.approving import APPROVAL_INVALID, use_approval
 from pdp.flow.drive import Pause, Work
 from pdp.flow.keys import arguments_digest, key_of
 from pdp.manifest.fields import duration_seconds
 from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from sqlalchemy import Connection
 
@@ -42,6 +42,11 @@ CONFLICT: Final = "idempotency.conflict"
 """The code of a call whose idempotency key stands for a call with other arguments."""
 
 _SPARE: Final = 5.0
+_UNKNOWN: Final = {"effect": "unknown"}
+_RUNNING: Final = "a call with the same idempotency key is still running"
+_LOST: Final = (
+    "a call with the same idempotency key was started before, and nobody knows what came of it; it is not run again"
+)
 
 
 class Claim(NamedTuple):
@@ -54,21 +59,22 @@ class Claim(NamedTuple):
 def claimed(call: Call, keys: IdempotencyStore, approvals: Approvals | None) -> Generator[Step, Any, Claim]:
     """Take key and approval. Where that is not possible, `call` is denied, or what it comes to is in the claim."""
     key = key_of(call)
-    needs_approval = approvals is not None and call.approval is not None
+    use = _Use(call, approvals) if approvals is not None and call.approval is not None else None
     if key is None:
-        if needs_approval and approvals is not None:
-            yield Work(lambda: use_approval(call, approvals), blocking=approvals.blocking)
+        if use is not None:
+            yield Work(lambda: use.consume(None), blocking=use.approvals.blocking or keys.blocking)
         return Claim()
-    use = _use(call, approvals) if needs_approval and approvals is not None else None
     tool = call.checked.tool
     ttl = duration_seconds(tool.entry.idempotency.ttl) if tool and tool.entry.idempotency.ttl else None
     lasting = call.timeout + _SPARE if call.timeout is not None else LASTING
 
     def begin() -> Begun:
-        with approvals.held() if use is not None and approvals is not None else nullcontext():
-            return keys.begin(key, arguments_digest(call), ttl=ttl, now=time.time(), lasting=lasting, approval=use)
+        asked = {"ttl": ttl, "now": time.time(), "lasting": lasting}
+        if use is None:
+            return keys.begin(key, arguments_digest(call), **asked)
+        return use.within(lambda: keys.begin(key, arguments_digest(call), **asked, approval=use.as_part))
 
-    begun = yield from _begun(begin, keys)
+    begun = yield from _begun(begin, blocking=keys.blocking or (use is not None and use.approvals.blocking))
     match begun:
         case Fresh(token):
             return Claim(token=token)
@@ -79,36 +85,52 @@ def claimed(call: Call, keys: IdempotencyStore, approvals: Approvals | None) -> 
         case NotApproved():
             # `use` has said why.
             if call.allowed:
-                call.deny(denied("approvals.invalid", "the approval could not be used"))
+                call.deny(denied(APPROVAL_INVALID, "the approval could not be used"))
         case Running():
-            return Claim(instead=_unfinished("a call with the same idempotency key is still running", {}))
+            return Claim(instead=_unfinished(_RUNNING))
         case _:
-            return Claim(instead=begun.execution or _unfinished(_LOST, {"effect": "unknown"}))
+            return Claim(instead=begun.execution or _unfinished(_LOST))
     return Claim()
 
 
-_LOST: Final = (
-    "a call with the same idempotency key was started before, and nobody knows what came of it; it is not run again"
-)
+class _Use:
+    """Using up the approval of a call, by itself or as a part of beginning its key."""
+
+    def __init__(self, call: Call, approvals: Approvals) -> None:
+        self.approvals = approvals
+        self._call = call
+        self._before = call.approval
+        self._used = False
+
+    @property
+    def as_part(self) -> ApprovalUse:
+        return ApprovalUse(self._before.id if self._before is not None else "", self.consume)
+
+    def consume(self, connection: Connection | None) -> bool:
+        use_approval(self._call, self.approvals, within=connection)
+        self._used = self._call.allowed
+        return self._used
+
+    def within(self, begin: Callable[[], Begun]) -> Begun:
+        """Begin, holding the approvals first: whoever takes a step on them has them before the database, too."""
+        with self.approvals.held():
+            try:
+                return begin()
+            except Exception:
+                if self._used and self._call.approval is not None:
+                    self.approvals.record_doubt("consumed", self._call.approval)
+                    self._call.approval = self._before
+                raise
 
 
-def _begun(begin: Any, keys: IdempotencyStore) -> Generator[Step, Any, Begun]:
+def _begun(begin: Callable[[], Begun], *, blocking: bool) -> Generator[Step, Any, Begun]:
     waiting = begin_waiting(begin)
-    if not keys.blocking:
-        try:
-            seconds = next(waiting)
-            while True:
-                yield Pause(seconds)
-                seconds = next(waiting)
-        except StopIteration as end:
-            begun: Begun = end.value
-            return begun
     while True:
-        seconds_or_end = yield Work(lambda: _next(waiting), blocking=True)
-        if isinstance(seconds_or_end, float):
-            yield Pause(seconds_or_end)
-        else:
-            return seconds_or_end  # type: ignore[no-any-return]
+        seconds_or_end = (yield Work(lambda: _next(waiting), blocking=True)) if blocking else _next(waiting)
+        if not isinstance(seconds_or_end, float):
+            begun: Begun = seconds_or_end
+            return begun
+        yield Pause(seconds_or_end)
 
 
 # StopIteration does not pass through a thread's future.
@@ -120,13 +142,5 @@ def _next(waiting: Generator[float, None, Begun]) -> float | Begun:
         return begun
 
 
-def _use(call: Call, approvals: Approvals) -> ApprovalUse:
-    def consume(connection: Connection | None) -> bool:
-        use_approval(call, approvals, within=connection)
-        return call.allowed
-
-    return ApprovalUse(call.approval.id if call.approval else "", consume)
-
-
-def _unfinished(message: str, details: dict[str, Any]) -> Execution:
-    return Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, message, details), started=False)
+def _unfinished(message: str) -> Execution:
+    return Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, message, dict(_UNKNOWN)), started=False)

@@ -6,9 +6,11 @@ So that the flow itself stands once for both.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from pdp.engine.protocol import Engine
@@ -24,6 +26,9 @@ class ToolRun(NamedTuple):
 
 class Work(NamedTuple):
     """Something that a flow wants to have done; what comes back is its result.
+
+    It is done as a whole: a caller that is cancelled meanwhile is told at the first later step that is no work, so that
+    the flow always knows what it has taken from a store.
 
     `blocking`: it waits for a disk or a network, so that an event loop hands it to a thread.
     """
@@ -44,7 +49,13 @@ class PlanQuestion(NamedTuple):
     body: bytes
 
 
-Step = bytes | ToolRun | Work | Pause | PlanQuestion
+class Checkpoint(NamedTuple):
+    """Nothing to do: the last moment at which a caller that was cancelled can be told so."""
+
+
+CHECKPOINT: Final = Checkpoint()
+
+Step = bytes | ToolRun | Work | Pause | PlanQuestion | Checkpoint
 """What a flow hands out. Bytes are a canonical request, for which it is sent a `Decision`."""
 
 Flow = Generator[Step, Any, Any]
@@ -67,20 +78,58 @@ def drive(flow: Flow, engine: Engine) -> Any:
 
 async def adrive(flow: Flow, engine: Engine) -> Any:
     """Do as `drive`, without blocking the event loop."""
+    late: asyncio.CancelledError | None = None
     try:
         step = next(flow)
         while True:
             try:
-                came = await (engine.adecide_body(step) if isinstance(step, bytes) else _adone(step, engine))
+                if isinstance(step, bytes) and late is None:
+                    came = await engine.adecide_body(step)
+                elif isinstance(step, Work) and step.blocking:
+                    done = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
+                    late = await _finished(done) or late
+                    came = done.result()
+                elif isinstance(step, Work):
+                    came = step.do()
+                elif late is not None:
+                    raise late  # noqa: TRY301 - as if it came now
+                else:
+                    came = await _adone(step, engine)
+            except GeneratorExit as error:
+                _close(flow, error)
+                raise
             except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
+                late = None if error is late else late
                 step = flow.throw(error)
             else:
                 step = flow.send(came)
     except StopIteration as end:
+        if late is not None:
+            raise late from None
         return end.value
 
 
-def _done(step: ToolRun | Work | Pause | PlanQuestion, engine: Engine) -> Any:
+async def _finished(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait for work in a thread, whatever happens; return the cancellation that came meanwhile."""
+    cancelled = None
+    while not work.done():
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
+
+
+def _close(flow: Flow, error: GeneratorExit) -> None:
+    """End a flow that nobody awaits any more; what it still has to keep is kept, waiting."""
+    with suppress(StopIteration, GeneratorExit):
+        step = flow.throw(error)
+        while isinstance(step, Work):
+            step = flow.send(step.do())
+        flow.close()
+
+
+def _done(step: Step, engine: Engine) -> Any:
     match step:
         case ToolRun(runner, arguments):
             return runner.run(arguments)
@@ -90,15 +139,15 @@ def _done(step: ToolRun | Work | Pause | PlanQuestion, engine: Engine) -> Any:
             return time.sleep(seconds)
         case PlanQuestion(body):
             return engine.decide_plan(body)
+    return None
 
 
-async def _adone(step: ToolRun | Work | Pause | PlanQuestion, engine: Engine) -> Any:
+async def _adone(step: Step, engine: Engine) -> Any:
     match step:
         case ToolRun(runner, arguments):
             return await runner.arun(arguments)
-        case Work(do, blocking):
-            return await asyncio.to_thread(do) if blocking else do()
         case Pause(seconds):
             return await asyncio.sleep(seconds)
         case PlanQuestion(body):
             return await engine.adecide_plan(body)
+    return None

@@ -3,7 +3,8 @@
     key and approval taken -> pattern -> action approved -> the tool -> action settled -> key finished -> pattern
         -> obligations -> state
 
-Whatever has been taken stays taken: a run that is cut short leaves its key, and nothing runs for it a second time.
+Whatever has been taken stays taken: a run that is cut short leaves its key, and nothing runs for it a second time. A
+call that ends before its tool began frees its key.
 """
 
 from __future__ import annotations
@@ -11,29 +12,26 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from pdp.decision import denied, new_id
 from pdp.errors import PdpError, UsageError
-from pdp.execution.action_memory import MemoryActions
 from pdp.execution.events import RunIdentity
 from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.idempotency import has_effects
-from pdp.execution.idempotency_memory import MemoryIdempotency
 from pdp.execution.running import Execution, cut_short, unavailable
-from pdp.flow.acting import approved, needs_action, settle
-from pdp.flow.claiming import claimed
-from pdp.flow.drive import ToolRun, Work
+from pdp.flow.acting import approved, compensate, needs_action, settle
+from pdp.flow.claiming import Claim, claimed
+from pdp.flow.drive import CHECKPOINT, ToolRun, Work
 from pdp.flow.keys import caller_of
-from pdp.flow.recording import dispatch_of
+from pdp.flow.recording import dispatch_of, result_digest
 from pdp.manifest.fields import Pattern
 from pdp.obligations.obligation import Delivery
 from pdp.patterns.circumstances import Circumstances
 from pdp.patterns.current import within_run
 from pdp.patterns.enforcement import HeldCall
-from pdp.patterns.runs import Deployment, Runs
 from pdp.proposal import Failure, FailureCode
 from pdp.store.errors import StoreError
 
@@ -48,45 +46,12 @@ if TYPE_CHECKING:
     from pdp.execution.runner import ToolRunner
     from pdp.execution.telemetry import CallTelemetry, Telemetry
     from pdp.flow.call import Call
-    from pdp.flow.claiming import Claim
     from pdp.flow.drive import Step
+    from pdp.flow.keeping import Keeping
     from pdp.flow.tools import Tools
     from pdp.patterns.runs import Run
 
 _log = logging.getLogger("pdp.pep")
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """Where an enforcement point keeps what outlives a call.
-
-    Attributes:
-        keys: idempotency keys; see `pdp.execution.idempotency`.
-        actions: staged effects; see `pdp.execution.actions`.
-        runs: what each run of an agent remembers; see `pdp.patterns.runs`.
-    """
-
-    keys: IdempotencyStore
-    actions: ActionStore
-    runs: Runs
-
-    @classmethod
-    def of(cls, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None) -> Keeping:
-        """Return it with what is not stated in memory; staging goes into the same store of actions."""
-        kept = MemoryActions() if actions is None else actions
-        told = replace(deployment or Deployment(), actions=kept)
-        return cls(MemoryIdempotency() if keys is None else keys, kept, Runs(told))
-
-    @property
-    def blocking(self) -> bool:
-        """Whether opening a run reads sources."""
-        return bool(self.runs.deployment.sources)
-
-    def replaced_by(self, keys: IdempotencyStore | None, actions: ActionStore | None) -> Keeping:
-        """Return the same with other stores, and with runs of its own where actions go elsewhere."""
-        if actions is None:
-            return replace(self, keys=self.keys if keys is None else keys)
-        return Keeping.of(self.keys if keys is None else keys, actions, self.runs.deployment)
 
 
 class Executor:
@@ -120,71 +85,109 @@ class Executor:
         return None if self.telemetry is None else self.telemetry.dispatched(dispatch_of(call, log))
 
     def executed(
-        self, call: Call, approvals: Approvals | None, telemetry: CallTelemetry | None
+        self, call: Call, approvals: Approvals | None, log: AuditLog, telemetry: CallTelemetry | None
     ) -> Generator[Step, Any, None]:
         """Run the tool of an allowed call, once, writing what comes of it into `call`, or deny it after all."""
-        tool, session, keys = call.checked.tool, call.session, self.keeping.keys
-        if tool is None or session is None:
+        tool = call.checked.tool
+        if tool is None or call.session is None:
             raise UsageError("a call without tool or session was allowed")
-        entry = tool.entry
+        entry, keys = tool.entry, self.keeping.keys
         runner = self.tools.runner(tool)
         if runner is None and entry.pattern is not Pattern.ACTION_STAGING:
             # Before anything is used up for it.
             call.execution = unavailable(entry.name)
             return
+        watch = _Watch(
+            self.observers.watch(_identity(call), entry.name, call.arguments(), entry.sensitive), telemetry, log
+        )
+        claim = Claim()
         try:
-            claim = yield from claimed(call, keys, approvals)
-        except StoreError as error:
-            _log.exception("an idempotency key could not be taken, which is a DENY")
-            call.deny(denied(error.code, error.message))
+            claim = yield from self._claimed(call, approvals)
+            if not call.allowed:
+                return
+            run: Run = yield Work(lambda: self._run_of(call), blocking=self.keeping.reads_sources)
+            held = HeldCall(entry, call.arguments(), run, _circumstances(call))
+            execution = claim.instead
+            if execution is None:
+                execution = yield from self._run(call, runner, held, run, watch)
+        except BaseException as error:
+            ended = call.execution
+            if ended is None:
+                ended = _not_begun("the call was given up before its tool was started")
+                # Of an exception the caller gets a DENY; who was cancelled gets nothing, and the record says so.
+                call.execution = None if isinstance(error, Exception) else ended
+            watch.events.cancelled(ended.failure)
+            yield from _finished(call, claim, keys, ended)
+            raise
+        yield from _finished(call, claim, keys, execution)
         if not call.allowed:
             return
-        run: Run = yield Work(lambda: self.keeping.runs.open(session.run_id), blocking=self.keeping.blocking)
-        held = HeldCall(entry, call.arguments(), run, _circumstances(call))
-        execution = claim.instead
-        if execution is None:
-            call.execution = cut_short()
-            events = self.observers.watch(_identity(call), entry.name, call.arguments(), entry.sensitive)
-            try:
-                execution = held.before()
-                if execution is None:
-                    execution = yield from self._run(call, runner, run, _Watch(events, telemetry))
-            except BaseException:
-                events.cancelled(call.execution.failure)
-                _finish(call, claim, keys, call.execution)
-                raise
-            ended = execution
-            yield Work(lambda: _finish(call, claim, keys, ended), blocking=keys.blocking)
-        if call.allowed:
-            _deliver(call, execution, held)
+        action = call.compensates
+        if action is not None and execution.failure is None:
+            actions = self.keeping.actions
+            yield Work(lambda: compensate(action, actions), blocking=actions.blocking)
+        _deliver(call, execution, held)
 
-    def _run(self, call: Call, runner: ToolRunner | None, run: Run, watch: _Watch) -> Generator[Step, Any, Execution]:
-        """Run the tool, with its action approved before and settled after."""
-        if runner is None or call.session is None or call.checked.tool is None:
-            return unavailable(call.tool_name)
+    def _claimed(self, call: Call, approvals: Approvals | None) -> Generator[Step, Any, Claim]:
+        try:
+            return (yield from claimed(call, self.keeping.keys, approvals))
+        except StoreError as error:
+            _log.exception("an idempotency key or approval could not be taken, which is a DENY")
+            call.deny(denied(error.code, error.message))
+            return Claim()
+
+    def _run_of(self, call: Call) -> Run:
+        return self.keeping.runs.open(call.session.run_id if call.session is not None else None)
+
+    def _run(
+        self, call: Call, runner: ToolRunner | None, held: HeldCall, run: Run, watch: _Watch
+    ) -> Generator[Step, Any, Execution]:
+        """Run the tool, with its action approved before and settled after.
+
+        From the moment on that something may have an effect, `call.execution` says that it was cut short.
+        """
+        yield CHECKPOINT
         actions = self.keeping.actions
+        if runner is None:
+            # Only staging needs no function: the store is what it acts on.
+            call.execution = cut_short()
+            staged: Execution | None = yield Work(held.before, blocking=actions.blocking)
+            return unavailable(call.tool_name) if staged is None else staged
+        instead = held.before()
+        if instead is not None:
+            return instead
         if needs_action(call):
             try:
                 call.action = yield Work(lambda: approved(call, actions, run), blocking=actions.blocking)
             except PdpError as error:
                 _log.exception("an action could not be approved, which is a DENY")
                 call.deny(denied(error.code, error.message))
-                return Execution(failure=_not_run(error.message), started=False)
-        given = call.arguments() | self.tools.inputs(call.checked.tool, call.session, call.checked.config)
+                return _not_begun(error.message)
+        given = self._given(call)
+        yield CHECKPOINT
+        call.execution = cut_short()
         watch.started()
         with within_run(run):
             execution: Execution = yield ToolRun(runner, given)
         watch.ended(execution)
         self.tools.note(call.tool_name, execution)
         action = call.action
-        if action is not None and needs_action(call):
+        if action is not None:
             call.action = yield Work(lambda: settle(action, actions, execution), blocking=actions.blocking)
         return execution
 
+    def _given(self, call: Call) -> dict[str, Any]:
+        tool, session = call.checked.tool, call.session
+        if tool is None or session is None:
+            return call.arguments()
+        return call.arguments() | self.tools.inputs(tool, session, call.checked.config)
 
-class _Watch(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
     events: RunEvents
     telemetry: CallTelemetry | None
+    log: AuditLog
 
     def started(self) -> None:
         self.events.started()
@@ -193,12 +196,19 @@ class _Watch(NamedTuple):
 
     def ended(self, execution: Execution) -> None:
         if self.telemetry is not None:
-            self.telemetry.run_ended(execution)
+            digest = result_digest(execution.result, self.log) if execution.failure is None else None
+            self.telemetry.run_ended(execution, digest)
         self.events.ended(execution)
 
 
+def _finished(call: Call, claim: Claim, keys: IdempotencyStore, execution: Execution) -> Generator[Step, Any, None]:
+    """Keep for the key what the run came to."""
+    if claim.token is not None:
+        yield Work(lambda: _finish(call, claim, keys, execution), blocking=keys.blocking)
+
+
 def _finish(call: Call, claim: Claim, keys: IdempotencyStore, execution: Execution) -> None:
-    """Keep for the key what the run came to, which is over: what cannot be kept is logged, and the key stays taken."""
+    """Do so; the run is over: what cannot be kept is logged, and the key stays taken."""
     tool = call.checked.tool
     if claim.token is None or tool is None:
         return
@@ -255,5 +265,6 @@ def _identity(call: Call) -> RunIdentity:
     return RunIdentity(new_id(), call.request_id, call.tool_call_id, call.step_name)
 
 
-def _not_run(message: str) -> Failure:
-    return Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": "none"})
+def _not_begun(message: str) -> Execution:
+    failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": "none"})
+    return Execution(failure=failure, started=False)

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 def key_of(call: Call) -> IdempotencyKey | None:
     """Return the key under which the call runs once; None where its entry demands none.
 
-    Staging has its own: the action's, which gives the same action for the same key, in its present state.
+    Staging has its own: the action's, which gives the same action for the same key, in its present state. The
+    compensation of an action always has one, the action's id: it is done once.
     """
     tool, session = call.checked.tool, call.session
     if tool is None or session is None or call.checked.idempotency_key is None:
         return None
-    if not tool.entry.idempotency.required or tool.entry.pattern is Pattern.ACTION_STAGING:
+    if tool.entry.pattern is Pattern.ACTION_STAGING:
+        return None
+    if not tool.entry.idempotency.required and call.compensates is None:
         return None
     tenant, subject = _issuer(session), str(session.claims.get("sub"))
     return IdempotencyKey.of(tool.entry, tenant=tenant, subject=subject, key=call.checked.idempotency_key)

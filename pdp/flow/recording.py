@@ -102,7 +102,7 @@ def _result_event(call: Call, log: AuditLog) -> AuditEvent:
         event["error_code"] = failure.code
     else:
         event["outcome"] = "succeeded"
-        event["result_digest"] = _result_digest(execution.result if execution else None, log)
+        event["result_digest"] = result_digest(execution.result if execution else None, log)
     return event
 
 
@@ -138,7 +138,8 @@ def _acting(claims: dict[str, Any]) -> object:
     return act.get("sub") if isinstance(act, dict) else None
 
 
-def _result_digest(result: Any, log: AuditLog) -> str | None:
+def result_digest(result: Any, log: AuditLog) -> str | None:
+    """Return the keyed digest of a result; None for one that is no JSON."""
     try:
         check_json(result)
         return log.digest(canonical(result))

@@ -10,12 +10,13 @@ import orjson
 
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.harness.results import Mismatch
-from pdp.proposal import Status
+from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pdp.approvals.approval import Approval
+    from pdp.contract.plan import PlanStep
     from pdp.decision import Decision
     from pdp.flow.call import Evaluation
     from pdp.harness.scenario import Expect
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What came of one proposal, approval or request; what does not apply is None."""
+    """What came of one proposal, approval or request; what does not apply is None.
+
+    `planned`: what became of a plan's step before it was called, if it was.
+    """
 
     evaluation: Evaluation | None = None
     decision: Decision | None = None
     approval: Approval | None = None
     refused: str | None = None
+    planned: PlanStep | None = None
 
 
 def expected(expect: Expect) -> dict[str, Any]:
@@ -137,10 +142,18 @@ def _obligations(happened: Happened) -> list[dict[str, Any]]:
 
 
 def _status(happened: Happened) -> str | None:
-    return happened.evaluation.outcome.status if happened.evaluation else None
+    # What the plan's check corrected or dropped is transformed, whatever came of it afterwards but a rejection.
+    called = happened.evaluation.outcome.status if happened.evaluation else None
+    if called is Status.REJECTED or happened.planned is None:
+        return called
+    if happened.evaluation is None and not happened.planned.pruned:
+        return Status.REJECTED
+    return happened.planned.status if happened.planned.status is Status.TRANSFORMED else called
 
 
 def _rejection(happened: Happened) -> str | None:
+    if happened.evaluation is None and happened.planned is not None and not happened.planned.pruned:
+        return RejectionCode.POLICY_VIOLATION
     rejection = happened.evaluation.outcome.rejection if happened.evaluation else None
     return rejection.code if rejection else None
 
@@ -151,6 +164,8 @@ def _arguments(happened: Happened) -> Any:
 
 
 def _pruned(happened: Happened) -> bool:
+    if happened.planned is not None and happened.planned.pruned:
+        return True
     outcome = happened.evaluation.outcome if happened.evaluation else None
     return outcome is not None and outcome.status is Status.TRANSFORMED and outcome.proposal is None
 

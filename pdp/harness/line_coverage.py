@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # What fired is asked by reports, and not for a decision; its lines are no less the policy's.
 _DOCUMENT: Final = "[data.authz.decision, data.authz.findings]"
+_PLAN: Final = "data.authz.plan"
 _NO_LINES: Final = Lines(frozenset(), frozenset())
 
 
@@ -44,6 +45,7 @@ class _Policy:
     counted: frozenset[str]
     data: Mapping[str, Any]
     bodies: dict[bytes, None]
+    plans: dict[bytes, None]
 
 
 def whole_data(suite: Suite) -> dict[str, Any]:
@@ -78,13 +80,17 @@ def measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: 
     for policy in _policies(runs):
         texts = {path: module.text for path, module in policy.modules.items()}
         with Evaluator(opa, texts, policy.data) as evaluator:
-            lines = evaluator.evaluate(list(policy.bodies), document=_DOCUMENT, coverage=True).lines or {}
+            asked = [(policy.bodies, _DOCUMENT), *([(policy.plans, _PLAN)] if policy.plans else [])]
+            found_lines = [
+                evaluator.evaluate(list(bodies), document=document, coverage=True).lines or {}
+                for bodies, document in asked
+            ]
         left_out = _exempt_lines(policy.modules)
         for path, module in policy.modules.items():
             file = str(module.file)
-            found = lines.get(path, _NO_LINES)
-            covered.setdefault(file, set()).update(found.covered)
-            missed.setdefault(file, set()).update(found.missed)
+            for lines in found_lines:
+                covered.setdefault(file, set()).update(lines.get(path, _NO_LINES).covered)
+                missed.setdefault(file, set()).update(lines.get(path, _NO_LINES).missed)
             exempt.setdefault(file, set()).update(left_out.get(path, ()))
         counted.update(str(policy.modules[path].file) for path in policy.counted)
     return tuple(
@@ -101,7 +107,7 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
         counted = frozenset(counted_modules(modules))
         data = whole_data(suite)
         name = digest(canonical([data, {path: module.text for path, module in modules.items()}, sorted(counted)]))
-        policy = found.setdefault(name, _Policy(modules, counted, data, {}))
+        policy = found.setdefault(name, _Policy(modules, counted, data, {}, {}))
         policy.bodies.update(
             (answer.body, None)
             for one in results
@@ -110,6 +116,8 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
             # What the policy came to no decision on would fail again, or not end again.
             if not NO_DECISION.issuperset(answer.decision.codes)
         )
+        plans = (each for one in results for step in one.steps for each in step.plans)
+        policy.plans.update((each.body, None) for each in plans if not NO_DECISION.issuperset(each.decision.codes))
     return list(found.values())
 
 

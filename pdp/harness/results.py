@@ -42,6 +42,7 @@ class StepResult:
         mismatches: what differs; empty when the step passed.
         evaluations: of a proposal or a plan; empty for the other steps.
         answers: every request that the engine was asked on the way, in order.
+        plans: every plan that it was asked about.
         tool: the tool proposed, or named by the raw request; None for approvals.
     """
 
@@ -53,6 +54,7 @@ class StepResult:
     evaluations: tuple[Evaluation, ...]
     answers: tuple[Answer, ...]
     tool: str | None
+    plans: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
@@ -164,6 +165,7 @@ class _Run:
             evaluations=tuple(each.evaluation for each in happened if each.evaluation is not None),
             answers=self._engine.take(),
             tool=_tool(step),
+            plans=self._engine.take_plans(),
         )
 
     def _happened(self, step: Step, session: Any) -> tuple[Happened, ...]:
@@ -171,18 +173,28 @@ class _Run:
         if step.action == "propose":
             return (self._proposed(step.propose, session, step, step.returns),)
         if step.action == "plan":
-            return tuple(
-                self._proposed(
-                    proposal,
-                    session.with_changes(request_id=f"{session.request_id}.{number}"),
-                    step,
-                    step.returns[number - 1] if step.returns is not None else None,
-                )
-                for number, proposal in enumerate(step.plan or (), start=1)
-            )
+            return self._planned(step, session)
         if step.action == "request":
             return (self._requested(step.request),)
         return (self._decided(self._approvals.grant if step.action == "approve" else self._approvals.deny, session),)
+
+    def _planned(self, step: Step, session: Session) -> tuple[Happened, ...]:
+        """Check the plan as a whole, and call what goes on if the policy accepts it."""
+        proposals = step.plan or ()
+        planned = self._pep.plan(list(proposals), session)
+        happened = []
+        for number, checked in enumerate(planned.checked.steps, start=1):
+            returns = step.returns[number - 1] if step.returns is not None else None
+            each = session.with_changes(request_id=f"{session.request_id}.{number}", plan=planned.plan)
+            if checked.rejection is not None:
+                # Rejected whatever the rest of the plan is: the enforcement point says how.
+                happened.append(self._proposed(proposals[number - 1], each, step, returns))
+            elif checked.proposal is None or planned.decision.verdict is not Verdict.ALLOW:
+                happened.append(Happened(decision=None if checked.pruned else planned.decision, planned=checked))
+            else:
+                one = self._proposed(checked.proposal.as_json(), each, step, returns)
+                happened.append(replace(one, planned=checked))
+        return tuple(happened)
 
     def _proposed(self, proposal: Any, session: Session, step: Step, returns: Any) -> Happened:
         pep = self._pep
@@ -221,11 +233,25 @@ class _Recording(Engine):
         self.name = engine.name
         self._engine = engine
         self._answers: list[Answer] = []
+        self._plans: list[Answer] = []
         self._approvals: Approvals | None = None
 
     def begin(self, approvals: Approvals) -> None:
         self._approvals = approvals
         self._answers = []
+        self._plans = []
+
+    def decide_plan(self, body: bytes) -> Decision:
+        decision = self._engine.decide_plan(body)
+        self._plans.append(Answer(body, decision))
+        return decision
+
+    def evaluate_plan(self, body: bytes) -> bytes:
+        return self._engine.evaluate_plan(body)
+
+    def take_plans(self) -> tuple[Answer, ...]:
+        taken, self._plans = tuple(self._plans), []
+        return taken
 
     def take(self) -> tuple[Answer, ...]:
         taken, self._answers = tuple(self._answers), []

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.manifest.fields import PATTERN_EFFECTS
 from pdp.manifest.file_faults import Salvaged
+from pdp.manifest.forbidden import forbidden_findings
 from pdp.manifest.models import ActionRules, DeclaredTool
 from pdp.manifest.rules import governable_findings, tool_findings
 from pdp.manifest.schema_faults import schema_findings
 from pdp.manifest.schema_references import ReferenceFault, self_contained
 from pdp.manifest.schemas import argument_schemas
+from pdp.manifest.shapes import shape_findings
 from pdp.manifest.spellings import reshaped_tool
 
 if TYPE_CHECKING:
@@ -70,6 +72,11 @@ def read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: Fa
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:
         tool = tool.model_copy(update={"effect_class": PATTERN_EFFECTS[tool.pattern]})
     arguments = argument_schemas(tool.schema_) if sound else None
+    if sound:
+        file.add_findings(forbidden_findings(tool), where)
+        # An answer whose schema was faulty is left out, and may well have had the shape.
+        if "result_schema" not in unusable:
+            file.add_findings(shape_findings(tool), where)
     file.add_findings(tool_findings(tool, unusable, arguments), where)
     return Entry(tool, unusable, where, arguments)
 

@@ -22,7 +22,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import shown_name
-from pdp.manifest.fields import EffectClass, Pattern
+from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern
 from pdp.manifest.findings import Finding
 from pdp.manifest.schema_view import View, views
 from pdp.manifest.schemas import argument_schemas
@@ -71,6 +71,7 @@ def forbidden_entry_findings(entry: Tool, staged: Iterable[str]) -> Iterator[Fin
         entry: manifest and governance merged.
         staged: the tools that some tool of pattern action-staging names in `commits`.
     """
+    yield from _other_class(entry)
     yield from _free_text(entry)
     yield from _direct_access(entry)
     yield from _unstaged(entry, staged)
@@ -81,6 +82,16 @@ def staged_commits(tools: Iterable[DeclaredTool]) -> frozenset[str]:
     return frozenset(
         name for tool in tools if tool.pattern is Pattern.ACTION_STAGING for name in tool.commits or ()
     )  # fmt: skip
+
+
+def _other_class(entry: Tool) -> Iterator[Finding]:
+    if entry.pattern is not None and entry.effect_class != PATTERN_EFFECTS[entry.pattern]:
+        yield Finding(
+            ("effect_class",),
+            f"effect class {entry.effect_class} disagrees with pattern {entry.pattern} of the manifest, which is "
+            f"{PATTERN_EFFECTS[entry.pattern]}",
+            "leave it out of the governance file, or the pattern out of the manifest",
+        )
 
 
 def _free_text(entry: Tool) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from pdp.manifest.effective import EffectiveManifest, effective_manifest, effect
 from pdp.manifest.entries import Entry, read_entry, read_rules
 from pdp.manifest.file_faults import FaultyFile
 from pdp.manifest.findings import Finding
+from pdp.manifest.forbidden import forbidden_entry_findings, staged_commits
 from pdp.manifest.models import ActionRules, DeclaredTool, Governance, Manifest
 from pdp.manifest.rules import entry_findings, governable_findings, manifest_findings
 from pdp.manifest.spellings import reshaped_governance, reshaped_manifest
@@ -206,6 +207,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
     """Find what is wrong with effective entries, and what the two files get wrong together."""
     actions = governance.actions if governance else {}
     mapped: set[str] = set()
+    staged = staged_commits(entry.tool for entry in file.entries if entry.tool is not None)
     for entry in file.entries:
         tool = entry.tool
         if tool is None:
@@ -219,13 +221,14 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
                 (one for one in about_arguments if one not in alone), governance.within(tool.action)
             )
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
-        for finding in entry_findings(effective_tool(tool, rules), tier_stated=stated):
+        effective = effective_tool(tool, rules)
+        findings = [*entry_findings(effective, tier_stated=stated), *forbidden_entry_findings(effective, staged)]
+        for finding in findings:
             if _unsure(finding, entry):
                 continue
-            field = str(finding.path[0])
-            if governance is not None and field != "name" and getattr(tool, field, None) is None and rules is not None:
+            if governance is not None and rules is not None and _is_governed(str(finding.path[0]), tool, rules):
                 governance.add_findings([finding], governance.within(tool.action))
-            else:
+            elif finding.path[0] != "effect_class":  # the manifest's own is found with its tool
                 file.add_findings([finding], entry.where)
     if governance is not None and all(entry.tool for entry in file.entries):
         governance.add_findings(
@@ -241,12 +244,24 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
         )
 
 
+# Fields of findings on effective entries that either file may state; the others stand in the manifest alone. The class
+# that a pattern fixes stands in no file: one that disagrees is the governance file's.
+def _is_governed(field: str, tool: DeclaredTool, rules: ActionRules) -> bool:
+    if field == "effect_class" and tool.pattern is not None:
+        return rules.effect_class is not None
+    return field in ("resource", "risk_tier") and getattr(tool, field) is None
+
+
 # What was left out as faulty might have been what the rule asks for.
 def _unsure(finding: Finding, entry: Entry) -> bool:
     asked: dict[str, set[str]] = {
         "risk_tier": {"risk_tier", "idempotency", "effect_class", "safety", "pattern"},
         "resource": {"resource"},
-        "name": {"name", "scopes", "effect_class", "pattern", "compensation", "pdp_action"},
+        "effect_class": {"effect_class", "pattern"},
+        "name": {"name", "approval", "scopes", "effect_class", "pattern", "compensation", "pdp_action"},
+        "schema": {"schema", "safety", "effect_class", "pattern"},
+        "safety": {"safety", "effect_class", "pattern"},
+        "cli": {"cli", "effect_class", "pattern"},
     }
     path: Path = finding.path
     return bool(asked[str(path[0])] & entry.unusable)

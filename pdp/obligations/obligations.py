@@ -74,7 +74,7 @@ class Duties:
         failure = execution.failure
         if hiding is None or failure is None:
             return execution
-        kept: dict[str, Any] = {name: failure.details[name] for name in ("effect", "exception") if name in failure.details}
+        kept: dict[str, Any] = {name: one for name, one in failure.details.items() if name in ("effect", "exception")}
         message = f"the tool failed; what it said is withheld by the obligation {hiding}"
         return execution._replace(failure=replace(failure, message=message, details=kept), error=None)
 

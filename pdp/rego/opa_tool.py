@@ -152,7 +152,8 @@ class OpaTool:
         for staged, source in self._sources.items():
             message = message.replace(staged, str(source))
         if message.startswith("yaml: "):
-            return f"METADATA is not YAML: {message.removeprefix('yaml: ')}", "check its indentation, quotes and brackets"
+            message = message.removeprefix("yaml: ")
+            return f"METADATA is not YAML: {message}", "check its indentation, quotes and brackets"
         hint = "no rule may need itself: take one of these references out" if " recursive: " in message else None
         return message, hint
 

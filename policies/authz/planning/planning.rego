@@ -19,6 +19,7 @@ import data.authz.lib.shape
 # description: The plan is not a list of steps with a tool each, or its purpose is no text.
 # custom:
 #   code: planning.request_invalid
+#   unreached: The enforcement point makes plans of this shape itself.
 deny contains reason.new(rego.metadata.rule(), {}) if not _shape_valid
 
 # METADATA

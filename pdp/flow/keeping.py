@@ -1,0 +1,59 @@
+"""Where an enforcement point keeps what outlives a call: keys, actions, and what runs of agents remember."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pdp.execution.action_memory import MemoryActions
+from pdp.execution.idempotency_memory import MemoryIdempotency
+from pdp.patterns.runs import Deployment, Runs
+
+if TYPE_CHECKING:
+    from pdp.approvals.approvals import Approvals
+    from pdp.execution.actions import ActionStore
+    from pdp.execution.idempotency import IdempotencyStore
+    from pdp.flow.call import Call
+    from pdp.patterns.runs import Run
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where an enforcement point keeps what outlives a call.
+
+    Attributes:
+        keys: idempotency keys; see `pdp.execution.idempotency`.
+        actions: staged effects; see `pdp.execution.actions`.
+        runs: what each run of an agent remembers; see `pdp.patterns.runs`.
+    """
+
+    keys: IdempotencyStore
+    actions: ActionStore
+    runs: Runs
+
+    @classmethod
+    def of(cls, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None) -> Keeping:
+        """Return it with what is not stated in memory; staging goes into the same store of actions."""
+        kept = MemoryActions() if actions is None else actions
+        told = replace(deployment or Deployment(), actions=kept)
+        return cls(MemoryIdempotency() if keys is None else keys, kept, Runs(told))
+
+    def replaced_by(self, keys: IdempotencyStore | None, actions: ActionStore | None) -> Keeping:
+        """Return the same with other stores, and with runs of its own where actions go elsewhere."""
+        if actions is None:
+            return replace(self, keys=self.keys if keys is None else keys)
+        return Keeping.of(self.keys if keys is None else keys, actions, self.runs.deployment)
+
+    @property
+    def reads_sources(self) -> bool:
+        """Whether opening a run reads sources, which may take a while."""
+        return bool(self.runs.deployment.sources)
+
+    def blocks(self, approvals: Approvals) -> bool:
+        """Whether a step on approvals waits: for a store, or for a thread that holds them while it waits for one."""
+        return approvals.blocking or self.keys.blocking or self.actions.blocking
+
+    def run_of(self, call: Call) -> Run | None:
+        """Return the run that a call belongs to; None when it belongs to none."""
+        run_id = call.session.run_id if call.session is not None else None
+        return None if run_id is None else self.runs.open(run_id)
