@@ -1,43 +1,29 @@
-"""The policy enforcement point: the flow on one page.
-
-    proposal -> contract -> request -> engine -> decision -> obligations -> audit -> execution -> audit
-
-Whatever fails on the way is a DENY with a stable code, and whatever happens is in the audit stream: no way through
-this module leaves one of them out.
-
-The flow stands once, as a generator: what takes time, it hands out to whoever drives it, waiting or asynchronously.
-"""
+"""The policy enforcement point: what an application calls. The flow itself stands in pdp/flow/calling.py."""
 
 from __future__ import annotations
 
-import logging
 import time
 from copy import copy
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from pdp.audit import MemoryAudit
 from pdp.contract.compiled import CompiledManifest
-from pdp.decision import Verdict, denied
-from pdp.errors import AuditError, UsageError
+from pdp.errors import UsageError
 from pdp.execution.events import Observers
-from pdp.flow.approving import find_approval, open_approval
-from pdp.flow.binding import check_signature
 from pdp.flow.call import Call, Evaluation
+from pdp.flow.calling import CallFlow
 from pdp.flow.drive import adrive, drive
-from pdp.flow.executing import Executor, Keeping
-from pdp.flow.guard import guard, session_in_use
+from pdp.flow.executing import Executor
+from pdp.flow.embedding import embedded_engine
+from pdp.flow.guard import guarded, session_in_use
+from pdp.flow.keeping import Keeping
 from pdp.flow.planning import planned
-from pdp.flow.preparing import prepare
-from pdp.flow.recording import log_decision, record_dispatch, record_result
 from pdp.flow.release import NewestRelease
 from pdp.flow.tools import Tools
 from pdp.flow.visibility import visible
-from pdp.obligations.fulfilment import transformed
-from pdp.obligations.obligation import ObligationError
 from pdp.obligations.obligations import Obligations
 from pdp.session import Session
-from pdp.store.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,23 +31,18 @@ if TYPE_CHECKING:
 
     from pdp.approvals.approvals import Approvals
     from pdp.audit import AuditLog
+    from pdp.contract.json_object import JsonObject
     from pdp.contract.registry import Registry
     from pdp.engine.protocol import Engine
     from pdp.execution.actions import ActionStore
     from pdp.execution.events import Observer
     from pdp.execution.idempotency import IdempotencyStore
-    from pdp.execution.telemetry import CallTelemetry, Telemetry
-    from pdp.flow.drive import Flow
+    from pdp.execution.telemetry import Telemetry
     from pdp.flow.planning import PlanEvaluation
     from pdp.flow.visibility import Visibility
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligation import ObligationHandler
     from pdp.patterns.runs import Deployment
-
-_log = logging.getLogger("pdp.pep")
-
-INTERNAL_ERROR = "pep.internal_error"
-STALE = "bundle.stale"
 
 
 class Pep:
@@ -111,16 +92,31 @@ class Pep:
             )
         self.manifest = manifest
         self.engine = engine
-        self.audit = MemoryAudit() if audit is None else audit
-        self.approvals = approvals
         self.registry = registry
-        self._compiled = CompiledManifest(manifest) if registry is None else registry.compiled
-        self._newest = NewestRelease()
-        self._obligations = Obligations(obligations)
-        self._executor = Executor(
-            Tools(tools or {}, registry), Keeping.of(keys, actions, deployment), Observers(observers), telemetry
+        keeping = Keeping.of(keys, actions, deployment)
+        self._flow = CallFlow(
+            manifest=CompiledManifest(manifest) if registry is None else registry.compiled,
+            audit=MemoryAudit() if audit is None else audit,
+            approvals=approvals,
+            executor=Executor(Tools(tools or {}, registry), keeping, Observers(observers), telemetry),
+            obligations=Obligations(obligations),
+            newest=NewestRelease(),
         )
-        self._join(approvals)
+
+    @property
+    def audit(self) -> AuditLog:
+        """Where events go."""
+        return self._flow.audit
+
+    @property
+    def approvals(self) -> Approvals | None:
+        """Who may approve; None: nobody."""
+        return self._flow.approvals
+
+    @property
+    def actions(self) -> ActionStore:
+        """Where the actions of calls with effects are kept."""
+        return self._flow.executor.keeping.actions
 
     def with_changes(
         self,
@@ -136,14 +132,14 @@ class Pep:
 
         Cheap: nothing is compiled again. Arguments and errors as of the constructor.
         """
-        other = copy(self)
-        other.audit = self.audit if audit is None else audit
-        other._executor = self._executor.replaced_by(tools, keys, actions)  # noqa: SLF001 - one of its own kind
-        if obligations is not None:
-            other._obligations = Obligations(obligations)  # noqa: SLF001 - likewise
-        if approvals is not None:
-            other.approvals = approvals
-        other._join(other.approvals)  # noqa: SLF001 - likewise
+        flow, other = self._flow, copy(self)
+        other._flow = replace(  # noqa: SLF001 - one of its own kind
+            flow,
+            audit=flow.audit if audit is None else audit,
+            approvals=flow.approvals if approvals is None else approvals,
+            executor=flow.executor.replaced_by(tools, keys, actions),
+            obligations=flow.obligations if obligations is None else Obligations(obligations),
+        )
         return other
 
     @classmethod
@@ -172,7 +168,7 @@ class Pep:
         from pdp.manifest.loading import load_effective  # noqa: PLC0415
 
         effective = load_effective(manifest, governance)
-        return cls(effective, _embedded(effective, bundle, data), **options)
+        return cls(effective, embedded_engine(effective, bundle, data), **options)
 
     @classmethod
     def from_registry(
@@ -183,7 +179,7 @@ class Pep:
         Raises:
             BundleError: the bundle cannot be used.
         """
-        return cls(registry.manifest, _embedded(registry.manifest, bundle, data), registry=registry, **options)
+        return cls(registry.manifest, embedded_engine(registry.manifest, bundle, data), registry=registry, **options)
 
     def decide(
         self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
@@ -197,7 +193,7 @@ class Pep:
             step_name: the plan step that the call belongs to, for the record.
         """
         call = Call(self.manifest, tool_call_id, step_name, runs=False)
-        drive(self._decided(call, proposal, session), self.engine)
+        drive(self._flow.decided(call, proposal, session), self.engine)
         return Evaluation(call)
 
     async def adecide(
@@ -205,7 +201,7 @@ class Pep:
     ) -> Evaluation:
         """Decide one proposal without running it, asynchronously; arguments as in `decide`."""
         call = Call(self.manifest, tool_call_id, step_name, runs=False)
-        await adrive(self._decided(call, proposal, session), self.engine)
+        await adrive(self._flow.decided(call, proposal, session), self.engine)
         return Evaluation(call)
 
     def call(
@@ -216,7 +212,7 @@ class Pep:
         Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
         """
         call = Call(self.manifest, tool_call_id, step_name, runs=True)
-        drive(self._called(call, proposal, session), self.engine)
+        drive(self._flow.called(call, proposal, session), self.engine)
         return Evaluation(call)
 
     async def acall(
@@ -224,7 +220,48 @@ class Pep:
     ) -> Evaluation:
         """Do as `call`, asynchronously. A plain function runs in a thread."""
         call = Call(self.manifest, tool_call_id, step_name, runs=True)
-        await adrive(self._called(call, proposal, session), self.engine)
+        await adrive(self._flow.called(call, proposal, session), self.engine)
+        return Evaluation(call)
+
+    def compensate(
+        self,
+        action_id: str,
+        arguments: Any,
+        session: Any,
+        *,
+        tool_call_id: str | None = None,
+        step_name: str | None = None,
+    ) -> Evaluation:
+        """Take back what an action did: call the tool that its own declares as `compensation`, decided as any other.
+
+        When that has succeeded, the action is compensated. It succeeds once, whatever the session's idempotency key.
+
+        Args:
+            action_id: of an action that was committed or has failed, as in `Evaluation.action`.
+            arguments: those of the compensating tool.
+            session: who takes it back.
+            tool_call_id: as in `decide`.
+            step_name: likewise.
+
+        Raises:
+            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.compensating`.
+        """
+        call = Call(self.manifest, tool_call_id, step_name, runs=True)
+        drive(self._flow.compensated(call, action_id, arguments, session), self.engine)
+        return Evaluation(call)
+
+    async def acompensate(
+        self,
+        action_id: str,
+        arguments: Any,
+        session: Any,
+        *,
+        tool_call_id: str | None = None,
+        step_name: str | None = None,
+    ) -> Evaluation:
+        """Do as `compensate`, asynchronously."""
+        call = Call(self.manifest, tool_call_id, step_name, runs=True)
+        await adrive(self._flow.compensated(call, action_id, arguments, session), self.engine)
         return Evaluation(call)
 
     def plan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
@@ -239,12 +276,14 @@ class Pep:
         Raises:
             UsageError: no list of at most 100 steps, or no session.
         """
-        evaluated: PlanEvaluation = drive(planned(steps, Session.read(session), self._compiled), self.engine)
+        evaluated: PlanEvaluation = drive(planned(steps, Session.read(session), self._flow.manifest), self.engine)
         return evaluated
 
     async def aplan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
         """Do as `plan`, asynchronously."""
-        evaluated: PlanEvaluation = await adrive(planned(steps, Session.read(session), self._compiled), self.engine)
+        evaluated: PlanEvaluation = await adrive(
+            planned(steps, Session.read(session), self._flow.manifest), self.engine
+        )
         return evaluated
 
     def visible_tools(self, session: Any) -> dict[str, Visibility]:
@@ -253,8 +292,27 @@ class Pep:
         Raises:
             UsageError: no session, or one that names nobody.
         """
-        seen: dict[str, Visibility] = drive(visible(Session.read(session), self._compiled, time.time()), self.engine)
+        flow = visible(Session.read(session), self._flow.manifest, time.time())
+        seen: dict[str, Visibility] = drive(flow, self.engine)
         return seen
+
+    async def avisible_tools(self, session: Any) -> dict[str, Visibility]:
+        """Do as `visible_tools`, asynchronously."""
+        flow = visible(Session.read(session), self._flow.manifest, time.time())
+        seen: dict[str, Visibility] = await adrive(flow, self.engine)
+        return seen
+
+    def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> JsonObject:
+        """Return the state after a tool gave `result`, its state effects merged.
+
+        Raises:
+            UsageError: no such tool.
+            StateEffectError: the result is not what the effects declare.
+        """
+        compiled = self._flow.manifest.tool(tool)
+        if compiled is None:
+            raise UsageError(f"{tool:.128} is not a tool of manifest {self.manifest.version}", hint="check the name")
+        return compiled.state_after(state, result)
 
     def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Guard a function whose name is a tool of the manifest: whoever calls it is decided upon first.
@@ -265,16 +323,7 @@ class Pep:
         Raises:
             UsageError: no such tool, or parameters that the tool's schema does not name.
         """
-        name = getattr(function, "__name__", type(function).__name__)
-        if name in self._executor.tools:
-            raise UsageError(f"{name} has a function already", hint="one function for a tool; rename or remove one")
-        entry = self.manifest.tools.get(name)
-        if entry is None:
-            raise UsageError(f"{name} is not a tool of manifest {self.manifest.version}", hint="name the function so")
-        signature = check_signature(function, name, entry.schema_)
-        self._executor.tools.add(name, function)
-
-        return guard(self, name, function, signature)
+        return guarded(self, function, self.manifest, self._flow.executor.tools)
 
     def using(self, session: Any) -> AbstractContextManager[Session]:
         """Let guarded functions called inside the block take this session, and those of tasks started there.
@@ -282,106 +331,3 @@ class Pep:
         A new thread has no session of its own: start it with `contextvars.copy_context().run`.
         """
         return session_in_use(session)
-
-    def _called(self, call: Call, proposal: Any, session: Any) -> Flow:
-        """Decide, and run the tool if that is allowed."""
-        yield from self._decided(call, proposal, session)
-        telemetry = self._executor.dispatched(call, self.audit)
-        try:
-            if call.allowed:
-                yield from self._executed(call, telemetry)
-        finally:
-            if telemetry is not None:
-                telemetry.ended()
-
-    def _executed(self, call: Call, telemetry: CallTelemetry | None) -> Flow:
-        """Run the tool. If what it needs cannot be had, it does not run, and a DENY follows the ALLOW in the audit."""
-        try:
-            yield from self._executor.executed(call, self.approvals, telemetry)
-        except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY, or the outcome is unknown
-            if call.execution is None:
-                self._fail(call, error)
-            else:
-                _log.exception("a run failed")
-        finally:
-            if call.execution is not None and call.allowed:
-                record_result(call, self.audit)
-        if not call.allowed:
-            record_dispatch(call, self.audit)
-
-    def _decided(self, call: Call, proposal: Any, session: Any) -> Flow:
-        """Decide, and record that."""
-        try:
-            body = prepare(call, proposal, session, self._compiled, self._find)
-            if body is not None:
-                call.decision = yield body
-                instead = self._conclude(call)
-                if instead is not None:
-                    yield from self._decided_again(call, instead)
-        except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
-            self._fail(call, error)
-        except BaseException:
-            # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
-            call.deny(denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"))
-            record_dispatch(call, self.audit)
-            raise
-        record_dispatch(call, self.audit)
-        if call.duties.log_level is not None:
-            log_decision(call)
-
-    def _decided_again(self, call: Call, instead: Any) -> Flow:
-        """Decide on the proposal that the policy puts in the place of the one made: by all checks, and once only."""
-        record_dispatch(call, self.audit, superseded=True)
-        if not call.allowed:
-            raise AuditError("the decision on the proposal that was made could not be recorded")
-        call.restart()
-        call.transformed = True
-        body = prepare(call, instead, call.session, self._compiled, self._find)
-        if body is not None:
-            call.decision = yield body
-            self._conclude(call)
-
-    def _conclude(self, call: Call) -> dict[str, Any] | None:
-        """Hold the decision against what only the enforcement point knows; return a proposal to decide on instead."""
-        decision = call.decision
-        if decision is None:
-            return None
-        if self._newest.is_stale(decision):
-            call.deny(denied(STALE, f"release {decision.release} decided, and a later one has decided before"))
-            return None
-        if decision.obligations:
-            try:
-                call.duties = self._obligations.duties(decision, transformed=call.transformed)
-                if call.duties.transform is not None and call.proposal is not None:
-                    return transformed(call.proposal, call.duties.transform)
-                if call.allowed and call.runs and call.body is not None:
-                    call.duties.before(call.body)
-            except ObligationError as error:
-                call.deny(denied(error.code, error.message))
-        if decision.verdict is Verdict.STEP_UP and call.runs and self.approvals is not None:
-            open_approval(call, self.approvals, self._executor.keeping.actions)
-        return None
-
-    def _find(self, call: Call, context: dict[str, Any]) -> None:
-        if self.approvals is not None:
-            find_approval(call, self.approvals, self._executor.keeping.keys, context)
-
-    def _fail(self, call: Call, error: Exception) -> None:
-        _log.exception("a decision failed, which is a DENY")
-        if isinstance(error, AuditError | StoreError):
-            call.deny(denied(error.code, str(error)))
-        else:
-            call.deny(denied(INTERNAL_ERROR, "the enforcement point failed; its log says how"))
-
-    def _join(self, approvals: Approvals | None) -> None:
-        if approvals is not None:
-            approvals.record_in(self.audit)
-            approvals.act_on(self._executor.keeping.actions)
-
-
-def _embedded(manifest: EffectiveManifest, bundle: str | None, data: Mapping[str, Any] | None) -> Engine:
-    from pdp.engine.bundle_file import baseline_bundle_path, read_bundle  # noqa: PLC0415
-    from pdp.engine.embedded import EmbeddedEngine  # noqa: PLC0415
-
-    policies = read_bundle(Path(bundle) if bundle else baseline_bundle_path())
-    return EmbeddedEngine(policies, manifests={manifest.digest: manifest.document}, data=data)

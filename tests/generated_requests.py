@@ -92,8 +92,8 @@ DIGEST, PINNED = digest(canonical(_ANYBODYS)), digest(canonical(_PINNED))
 
 SOURCES: tuple[Any, ...] = (
     "", [], ["s"], 0, False, None, {}, True, "s", " s ", " \t\r\n", "\u2003\u3000\u0085\u00a0", "\u200b", "\x1c",
-    [""], ["s", " "], [None], [[]], [{}], [False], [0, True], [["s"], []], {"a": None}, {"a": "s"}, {"": ["s", {"b": ""}]},
-    [[[["s"]]]], [[[[["s"]]]]], [[[[[]]]]], [[[[None]]]],
+    [""], ["s", " "], [None], [[]], [{}], [False], [0, True], [["s"], []], {"a": None}, {"a": "s"},
+    {"": ["s", {"b": ""}]}, [[[["s"]]]], [[[[["s"]]]]], [[[[[]]]]], [[[[None]]]],
 )  # fmt: skip
 """What arguments that name sources may hold: some of it names something, some has a part that does not."""
 

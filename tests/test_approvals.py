@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sqlalchemy import Connection
 
 from pdp import (
     Approval,
@@ -23,11 +24,11 @@ from pdp import (
     Pep,
     Refusal,
 )
-from pdp.person import Person
 from pdp.audit import AuditEvent, verify_chain
 from pdp.canonical import canonical
 from pdp.errors import AuditError, UsageError
 from pdp.manifest.models import EffectiveApproval, Tool
+from pdp.person import Person
 from tests import payments
 from tests.payments import session, wire
 from tests.scripted import Scripted, until_approved
@@ -104,6 +105,7 @@ def test_an_opened_approval_holds_what_an_approver_is_shown() -> None:
         "closed_at": None,
         "closed_by": None,
         "why": None,
+        "action_id": None,
     }
     assert approval.request["context"]["arguments"] == payments.ARGUMENTS
     assert "47500" not in repr(approval)
@@ -418,11 +420,11 @@ class Contended(MemoryApprovals):
         super().__init__()
         self.quicker: Callable[[], object] | None = None
 
-    def replace(self, old: Approval, new: Approval) -> bool:
+    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
         if self.quicker is not None:
             step, self.quicker = self.quicker, None
             step()
-        return super().replace(old, new)
+        return super().replace(old, new, within=within)
 
 
 def test_a_step_that_another_process_overtakes_is_decided_anew_and_recorded_so() -> None:
@@ -461,7 +463,7 @@ def test_two_processes_that_open_the_same_have_one() -> None:
 
 def test_a_store_that_fails_leaves_the_outcome_unknown_in_the_record() -> None:
     class Gone(MemoryApprovals):
-        def replace(self, old: Approval, new: Approval) -> bool:
+        def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
             raise ConnectionError("database is gone")
 
     approvals = Approvals(Gone())

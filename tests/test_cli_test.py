@@ -71,7 +71,7 @@ def test_a_scenario_that_failed_is_explained(opa: Path) -> None:
     rules = Path(__file__).parents[1] / "policies/authz/concerns"
     lines = [line for line in done.out.splitlines() if "Every clause" not in line]
     places = {
-        code: f"{rules}/{code.split('.')[0]}/{code.split('.')[0]}.rego:{line}"
+        code: f"policies/authz/concerns/{code.split('.')[0]}/{code.split('.')[0]}.rego:{line}"
         for code, line in (("effects.gate_satisfied", 0), ("risk.acceptable", 0), ("scopes.missing", 0))
         for line in [_line(rules, code)]
     }

@@ -440,7 +440,7 @@ async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch
 
 
 async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it_has_started(tmp_path: Path) -> None:
-    """However far the start has come. Transports that are left open warn when they are collected, and that is an error."""
+    """However far the start has come. A transport that is left open warns when it is collected: an error here."""
     numbers = tmp_path / "numbers"
     numbers.touch()
     tool = cli_function(entry("sh", "-c", 'sleep 300 & echo "$!" >> "$1"; wait', "name", "{file}"))
@@ -471,7 +471,7 @@ async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: p
 
     with pytest.raises(asyncio.CancelledError):
         await calling
-    assert all_end(numbers, 3)
+    assert await asyncio.to_thread(all_end, numbers, 3)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

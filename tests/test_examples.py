@@ -99,7 +99,9 @@ def test_the_baselines_suites_reach_every_code(baseline: list[ScenarioResult]) -
     exempt = {site.code for site in reasons if site.unreached is not None}
 
     assert codes(baseline) - exempt == {site.code for site in reasons} - exempt
-    assert obligations(baseline) == {"draft_only", "log_level", "mark_result", "pin_retrieval_snapshot"}
+    assert obligations(baseline) == {
+        "draft_only", "log_level", "mark_result", "pin_retrieval_snapshot", "redact", "transform",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("example", ["payments", "rag", "baseline"])
@@ -272,7 +274,11 @@ def environment_reads(file: Path) -> Iterator[str]:
         else:
             assert isinstance(asked, ast.Subscript | ast.Compare), ast.unparse(asked)
             named = asked.slice if isinstance(asked, ast.Subscript) else asked.left
-        yield getattr(import_module(module), named.id) if isinstance(named, ast.Name) else ast.literal_eval(named)
+        if isinstance(named, ast.Name):
+            # A constant of the module, or a name that is computed: then it is one that the manifest states.
+            yield getattr(import_module(module), named.id, "stated by the manifest")
+        else:
+            yield ast.literal_eval(named)
 
 
 def test_the_variables_that_the_package_reads() -> None:
@@ -282,7 +288,8 @@ def test_the_variables_that_the_package_reads() -> None:
         for variable in environment_reads(file)
     }
 
-    # None in what decides: manifest, contract, proposal, session, request, pep. The whole environment, `*`, goes to the
+    # None in what decides: manifest, proposal, session, request, pep, and of the contract only what says whether a tool
+    # can run; a program gets those that its entry lists. The whole environment, `*`, goes to the
     # OPA program and to the compiler of its source alone, without OPA's own options.
     assert found == {
         ("COLUMNS", "cli"),
@@ -292,6 +299,8 @@ def test_the_variables_that_the_package_reads() -> None:
         ("PDP_TRACEBACK", "cli"),
         ("*", "engine"),
         ("*", "rego"),
+        ("stated by the manifest", "contract"),
+        ("stated by the manifest", "execution"),
     }
 
 

@@ -404,7 +404,7 @@ def test_a_tool_that_raises_is_a_failure_and_recorded(engine: EmbeddedEngine) ->
     failure = called.outcome.failure
     assert failure is not None
     assert (failure.code, failure.message, failure.details) == (
-        "TOOL_EXECUTION_FAILED", "hub is down", {"exception": "ConnectionError"},
+        "TOOL_EXECUTION_FAILED", "ConnectionError: hub is down", {"exception": "ConnectionError"},
     )  # fmt: skip
     after = events(pep)[1]
     assert (after["outcome"], after["error_code"], after["result_digest"]) == ("failed", "TOOL_EXECUTION_FAILED", None)
@@ -458,7 +458,9 @@ def test_many_threads_share_one_enforcement_point(pep: Pep, hub: Hub) -> None:
     found: list[Evaluation] = []
 
     def work(amount: int) -> None:
-        found.extend(pep.call(wire(amount=amount), session()) for _ in range(50))
+        found.extend(
+            pep.call(wire(amount=amount), session(idempotency_key=f"{amount}/{number}")) for number in range(50)
+        )
 
     threads = [threading.Thread(target=work, args=(amount,)) for amount in (20000, 47500, 25000, 25001)]
     for thread in threads:

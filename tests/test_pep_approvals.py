@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from pdp import Approval, Approvals, ApprovalState, Evaluation, MemoryApprovals, MemoryAudit, Pep, Verdict
 from pdp.audit import AuditEvent, verify_chain
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.errors import AuditError
+from pdp.manifest.records import Idempotency
 from tests import payments
 from tests.payments import session, wire
 from tests.scripted import Scripted, answer, until_approved
@@ -95,19 +97,15 @@ def test_a_granted_call_runs_once_and_is_recorded_in_order(pep: Pep, hub: Hub) -
     assert (ran.verdict, ran.executed, ran.result) == (Verdict.ALLOW, True, {"wire_id": "wire-1"})
     assert ran.approval is not None
     assert (ran.approval.id, ran.approval.state) == (approval.id, ApprovalState.CONSUMED)
-    assert again.approval is not None
-    assert (again.verdict, again.approval.state, again.approval.id != approval.id) == (
-        Verdict.STEP_UP, ApprovalState.PENDING, True,
+    assert (again.verdict, again.executed, again.result, again.approval) == (
+        Verdict.ALLOW, False, {"wire_id": "wire-1"}, ran.approval,
     )  # fmt: skip
     assert hub.wires == [payments.ARGUMENTS]
-    assert shown(pep) == [
-        None,
-        {
-            "id": approval.id, "call_digest": approval.call_digest, "age_seconds": 300, "expires_at": END,
-            "grants": [{"iss": None, "sub": "boss", "roles": ["payments.approver"], "at": SOON}],
-        },
-        None,
-    ]  # fmt: skip
+    told = {
+        "id": approval.id, "call_digest": approval.call_digest, "age_seconds": 300, "expires_at": END,
+        "grants": [{"iss": None, "sub": "boss", "roles": ["payments.approver"], "at": SOON}],
+    }  # fmt: skip
+    assert shown(pep) == [None, told, told]
     assert [(event["type"], event["verdict"], event["approval_id"]) for event in events(pep)] == [
         ("approval.opened", None, approval.id),
         ("tool.initiate_wire.dispatch", "STEP_UP", approval.id),
@@ -115,9 +113,21 @@ def test_a_granted_call_runs_once_and_is_recorded_in_order(pep: Pep, hub: Hub) -
         ("tool.initiate_wire.dispatch", "ALLOW", approval.id),
         ("approval.consumed", None, approval.id),
         ("tool.initiate_wire.result", None, approval.id),
-        ("approval.opened", None, again.approval.id),
-        ("tool.initiate_wire.dispatch", "STEP_UP", again.approval.id),
+        ("tool.initiate_wire.dispatch", "ALLOW", approval.id),
+        ("tool.initiate_wire.result", None, approval.id),
     ]
+
+
+def test_a_replay_long_after_its_approval_was_used_still_has_it(pep: Pep, hub: Hub) -> None:
+    approval = granted(pep)
+    pep.call(wire(), session(time=SOON))
+    again = pep.call(wire(), session(time="2026-07-09T10:00:00Z"))
+
+    assert (again.verdict, again.executed, again.result) == (Verdict.ALLOW, False, {"wire_id": "wire-1"})
+    assert [told and (told["id"], told["age_seconds"]) for told in shown(pep)] == [
+        None, (approval.id, 300), (approval.id, 300),
+    ]  # fmt: skip
+    assert len(hub.wires) == 1
 
 
 async def test_asynchronous_calls_do_the_same(pep: Pep, hub: Hub) -> None:
@@ -151,6 +161,7 @@ def test_deciding_alone_opens_nothing_and_uses_nothing_up(pep: Pep) -> None:
         pytest.param(wire(), {"purpose": "payments.supplier"}, id="another purpose"),
         pytest.param(wire(), {"idempotency_key": "idm-other"}, id="another key"),
         pytest.param(wire(), {"agent": "agent:other"}, id="another agent"),
+        pytest.param(wire(), {"run_id": "run-2"}, id="another run"),
         pytest.param(wire(), {"claims": {**session().claims, "sub": "other"}}, id="another subject"),
         pytest.param(wire(), {"facts": {**session().facts, "sanctions_status": "hit"}}, id="other facts"),
         pytest.param(wire(), {"time": END}, id="too late"),
@@ -168,10 +179,10 @@ def test_what_was_not_approved_needs_an_approval_of_its_own(
     assert shown(pep) == [None, None]
 
 
-def test_another_run_of_the_same_call_is_the_same_call(pep: Pep) -> None:
+def test_another_request_for_the_same_call_is_the_same_call(pep: Pep) -> None:
     granted(pep)
 
-    assert pep.decide(wire(), session(run_id="run-2", request_id="req-2", time=SOON)).allowed
+    assert pep.decide(wire(), session(request_id="req-2", time=SOON)).allowed
 
 
 @pytest.mark.parametrize("approvals", [None, Approvals()])
@@ -220,20 +231,47 @@ def test_threads_that_call_at_once_run_the_tool_once(pep: Pep, hub: Hub) -> None
     for thread in threads:
         thread.join()
 
-    assert sorted((each.verdict or "", each.codes, each.executed) for each in found) == [
-        (Verdict.ALLOW, ("scripted.said",), True), *[(Verdict.DENY, ("approvals.invalid",), False)] * 3,
+    assert sorted((each.verdict or "", each.result["wire_id"], each.executed) for each in found) == [
+        *[(Verdict.ALLOW, "wire-1", False)] * 3, (Verdict.ALLOW, "wire-1", True),
     ]  # fmt: skip
     assert len(hub.wires) == 1
     kinds = [(event["type"], event["verdict"], tuple(event["codes"])) for event in events(pep)[3:]]
     assert sorted(kinds, key=str) == sorted(
         [
             *[("tool.initiate_wire.dispatch", "ALLOW", ("scripted.said",))] * 4,
-            *[("tool.initiate_wire.dispatch", "DENY", ("approvals.invalid",))] * 3,
             ("approval.consumed", None, ("approvals.required",)),
-            ("tool.initiate_wire.result", None, ()),
+            *[("tool.initiate_wire.result", None, ())] * 4,
         ],
         key=str,
     )
+
+
+def test_threads_that_call_at_once_without_a_key_run_the_tool_once(hub: Hub) -> None:
+    """Where the entry demands no key, it is the approval that only one of them gets."""
+    keyless = EFFECTIVE.tools["initiate_wire"].model_copy(update={"idempotency": Idempotency(required=False)})
+    together = threading.Barrier(4)
+    found: list[Evaluation] = []
+
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        if request["context"]["approval"] is not None:
+            together.wait()
+        return until_approved(request)
+
+    pep = Pep(
+        replace(EFFECTIVE, tools={keyless.name: keyless}), Scripted(respond), approvals=Approvals(),
+        tools={"initiate_wire": hub.initiate_wire},
+    )  # fmt: skip
+    granted(pep)
+    threads = [threading.Thread(target=lambda: found.append(pep.call(wire(), session()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted((each.verdict or "", each.codes, each.executed) for each in found) == [
+        (Verdict.ALLOW, ("scripted.said",), True), *[(Verdict.DENY, ("approvals.invalid",), False)] * 3,
+    ]  # fmt: skip
+    assert len(hub.wires) == 1
 
 
 def test_an_approval_withdrawn_while_the_call_is_decided_is_a_deny(pep: Pep, hub: Hub) -> None:
@@ -319,9 +357,9 @@ class Failing(MemoryApprovals):
         self._fail("add")
         return super().add(approval)
 
-    def replace(self, old: Approval, new: Approval) -> bool:
+    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
         self._fail("replace")
-        return super().replace(old, new)
+        return super().replace(old, new, within=within)
 
     def _fail(self, step: str) -> None:
         if self.step == step:
@@ -367,14 +405,18 @@ def test_an_enforcement_point_with_changes_shares_engine_and_manifest_and_nothin
     other = pep.with_changes(audit=log, approvals=store, tools={})
     called = other.call(wire(), session())
 
-    assert (other.engine, other.manifest, other._compiled) == (pep.engine, pep.manifest, pep._compiled)
+    assert (other.engine, other.manifest) == (pep.engine, pep.manifest)
+    assert other._flow.manifest is pep._flow.manifest
     assert [event["type"] for event in log.events] == ["approval.opened", "tool.initiate_wire.dispatch"]
     assert (events(pep), list(rules(pep).list())) == ([], [])
     assert store.audit is log
     assert called.approval is not None
     same = pep.with_changes()
-    assert (same.audit, same.approvals, same._tools) == (pep.audit, pep.approvals, pep._tools)
-    assert same._tools is not pep._tools
+    assert (same.audit, same.approvals, same.actions) == (pep.audit, pep.approvals, pep.actions)
+    for one in (pep, same):
+        # What one of them is given later, the other has not.
+        @one.tool
+        def lookup_beneficiary(payee_name: str, invoice_ref: str) -> None: ...
 
 
 def test_a_release_seen_by_one_is_seen_by_those_made_of_it() -> None:
@@ -401,9 +443,12 @@ def test_the_worked_example_approved_by_a_second_person_runs_once(policy: Embedd
     approvals.grant(first.approval.id, BOSS, SOON)
     other = pep.call(wire(amount=60000), session(time=SOON))
     ran, again = (pep.call(wire(), session(time=SOON)) for _ in range(2))
+    changed = pep.call(wire(amount=20000), session(time=SOON))
 
-    assert [(each.verdict, each.executed) for each in (first, other, ran, again)] == [
-        (Verdict.STEP_UP, False), (Verdict.STEP_UP, False), (Verdict.ALLOW, True), (Verdict.STEP_UP, False),
+    assert [(each.verdict, each.executed) for each in (first, other, ran, again, changed)] == [
+        (Verdict.STEP_UP, False), (Verdict.STEP_UP, False), (Verdict.ALLOW, True), (Verdict.ALLOW, False),
+        (Verdict.DENY, False),
     ]  # fmt: skip
+    assert (again.result, changed.codes) == (ran.result, ("idempotency.conflict",))
     assert (first.codes, ran.codes) == (("limits.exceeded",), ("effects.gate_satisfied", "risk.acceptable"))
     assert hub.wires == [payments.ARGUMENTS]

@@ -69,7 +69,7 @@ def test_what_differs_is_told_key_by_key(tmp_path: Path) -> None:
 
 
 def test_a_step_up_is_approved_by_another_person_and_used_once(tmp_path: Path) -> None:
-    """The same call is let through once, a second one needs an approval of its own; time stands still between steps."""
+    """The same call runs once, another one needs an approval of its own; time stands still between steps."""
     result = ran_one(
         tmp_path,
         one(
@@ -82,18 +82,27 @@ def test_a_step_up_is_approved_by_another_person_and_used_once(tmp_path: Path) -
                 },
                 {"approve": BOB, "at": "2026-07-01T10:05:00Z", "expect": {"approval": "granted", "refused": None}},
                 {"propose": BIG, "expect": {"verdict": "ALLOW", "executed": True, "approval": "consumed"}},
-                {"propose": BIG, "expect": {"verdict": "STEP_UP", "approval": "pending"}},
+                {"propose": BIG, "expect": {"verdict": "ALLOW", "executed": False, "approval": "consumed"}},
+                {
+                    "propose": BIG,
+                    "session": {"idempotency_key": "key-2"},
+                    "expect": {"verdict": "STEP_UP", "approval": "pending"},
+                },
                 {"deny": BOB, "expect": {"approval": "denied"}},
-                {"propose": BIG, "expect": {"verdict": "STEP_UP", "approval": "pending"}},
+                {
+                    "propose": BIG,
+                    "session": {"idempotency_key": "key-2"},
+                    "expect": {"verdict": "STEP_UP", "approval": "pending"},
+                },
             ],
         ),
     )
 
     assert (result.error, differing(result)) == (None, [])
     contexts = [orjson.loads(answer.body)["context"] for step in result.steps for answer in step.answers]
-    assert [context["time"] for context in contexts] == ["2026-07-01T10:00:00Z", *["2026-07-01T10:05:00Z"] * 3]
+    assert [context["time"] for context in contexts] == ["2026-07-01T10:00:00Z", *["2026-07-01T10:05:00Z"] * 4]
     assert [context["approval"] and context["approval"]["id"] for context in contexts] == [
-        None, "approval-1", None, None,
+        None, "approval-1", "approval-1", None, None,
     ]  # fmt: skip
 
 

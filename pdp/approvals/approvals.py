@@ -7,6 +7,7 @@ store. Its event is written first: a step that cannot be recorded does not happe
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pdp.approvals.store import MemoryApprovals
 from pdp.audit import MemoryAudit, recordable
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.clock import to_milliseconds, to_seconds
-from pdp.errors import PdpError
+from pdp.errors import AuditError, PdpError
 from pdp.person import Person, is_plain_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pdp.audit import AuditEvent, AuditLog
     from pdp.execution.actions import ActionStore
     from pdp.manifest.models import Tool
+
+_log = logging.getLogger("pdp.approvals")
 
 _LONGEST: Final = 1024
 _BY_PEOPLE: Final = ("granted", "denied")
@@ -192,7 +195,12 @@ class Approvals:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_A_REQUESTER, old)
             return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub
 
-        return self._step("withdrawn", approval_id, now, withdrawn)
+        return self._acted(self._step("withdrawn", approval_id, now, withdrawn))
+
+    def pending(self, call_digest: str, now: str) -> Approval | None:
+        """Return the approval of exactly this call that people have still to decide on at `now`."""
+        pending = self.store.list(call_digest=call_digest, state=ApprovalState.PENDING)
+        return next((each for each in pending if not each.expired(now)), None)
 
     def usable(self, call_digest: str, now: str) -> Approval | None:
         """Return the approval that lets exactly this call through at `now`; of several, the newest."""
@@ -216,6 +224,17 @@ class Approvals:
             return replace(old, state=ApprovalState.CONSUMED, closed_at=now), old.subject
 
         return self._step("consumed", approval.id, now, consumed, within)
+
+    def record_doubt(self, what: str, approval: Approval) -> None:
+        """Record that nobody knows whether a step was kept: the transaction that it was a part of has failed.
+
+        What cannot be recorded is logged: whoever made the step fails already.
+        """
+        log = self._log()
+        try:
+            log.append({**_event(what, approval, approval.subject, log), "outcome": "unknown"})
+        except AuditError:
+            _log.exception("that approval %s may not have been %s could not be recorded", approval.id, what)
 
     def get(self, approval_id: str) -> Approval:
         """Return the approval of that id.
@@ -257,13 +276,16 @@ class Approvals:
                 if self._swapped(what, new, who, partial(self.store.replace, old, new, within=within)):
                     return new
 
+    def _log(self) -> AuditLog:
+        self.record_in(MemoryAudit())
+        return cast("AuditLog", self.audit)
+
     def _added(self, new: Approval) -> bool:
         return self.store.add(new).id == new.id
 
     def _swapped(self, what: str, new: Approval, who: str, swap: Callable[[], bool]) -> bool:
         """Record that `who` makes a step, and make it; where it is not made after all, record that as well."""
-        self.record_in(MemoryAudit())
-        log = cast("AuditLog", self.audit)
+        log = self._log()
         event = _event(what, new, who, log)
         log.append(event)
         try:

@@ -21,11 +21,13 @@ _log = logging.getLogger("pdp.approvals")
 _FOLLOWING: Final = {
     ApprovalState.GRANTED: ActionState.APPROVED,
     ApprovalState.DENIED: ActionState.DENIED,
+    # Nobody may commit it any more; asking again stages another one.
+    ApprovalState.WITHDRAWN: ActionState.DENIED,
 }
 
 
 def move_action(actions: ActionStore, approval: Approval) -> None:
-    """Approve or deny the action of an approval that was granted or denied.
+    """Approve or deny the action of an approval that was granted, or denied or withdrawn.
 
     What cannot be moved is logged: it lets nothing through, and whoever commits asks the approval and not the action.
     """

@@ -10,6 +10,7 @@ from rich.text import Text
 from pdp.cli.display import console
 from pdp.cli.output import printable
 from pdp.harness.coverage import COLUMNS
+from pdp.harness.shown_file import shown_file
 from pdp.harness.skeletons import skeletons
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _lines(coverage: Coverage) -> Iterator[str]:
         yield f"lines of Rego: {int(percent * 10) / 10:g} % covered"
         for file in coverage.lines:
             if file.missed:
-                yield f"  {file.file}: not reached {', '.join(_ranges(file.missed))}"
+                yield f"  {shown_file(file.file)}: not reached {', '.join(_ranges(file.missed))}"
     counted = [one for one in coverage.codes if one.counts]
     reached = sum(one.scenario is not None for one in counted)
     exempt = [one for one in counted if one.exempt is not None]

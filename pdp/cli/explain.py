@@ -18,6 +18,7 @@ from pdp.engine.data import merged_data, read_data
 from pdp.engine.opa import find_opa
 from pdp.errors import BundleError, EngineError
 from pdp.harness.explain import FAILED, PASSED, Explanation, explain
+from pdp.harness.shown_file import shown_file
 from pdp.harness.wording import readable
 from pdp.manifest.loading import load_effective
 from pdp.pep import Pep
@@ -149,7 +150,7 @@ def _append_rule(text: Text, run_: RuleRun) -> None:
     text.append(f"  {printable(site.concern):<12} ")
     text.append(f"{'fired' if run_.fired else 'did not fire':<12}", style="bold yellow" if run_.fired else "dim")
     text.append(f" {printable(site.code or site.part)}", style="bold" if run_.fired else "")
-    text.append(f"  {printable(f'{_near(site.file)}:{site.line}')}\n", style="dim")
+    text.append(f"  {printable(f'{shown_file(site.file)}:{site.line}')}\n", style="dim")
     if run_.stopped is not None:
         _append_condition(text, run_.stopped, 0)
     elif not run_.fired and not run_.asked:
@@ -163,10 +164,3 @@ def _append_condition(text: Text, condition: Condition, depth: int) -> None:
     text.append(f"  {printable(seen)}\n" if seen else "\n", style="dim")
     for one in condition.because:
         _append_condition(text, one, depth + 1)
-
-
-def _near(file: str) -> str:
-    """A file as a person here would name it."""
-    here = Path.cwd()
-    path = Path(file)
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file

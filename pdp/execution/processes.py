@@ -105,8 +105,10 @@ async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, max_ou
         finally:
             # Also after an ordinary end: nothing that a call started outlives it.
             _signal(group, signal.SIGKILL)
-            await asyncio.wait((watched.exited,), timeout=TERM_SECONDS)
-            transport.close()
+            try:
+                await asyncio.wait((watched.exited,), timeout=TERM_SECONDS)
+            finally:
+                transport.close()
 
 
 class _Watched(asyncio.SubprocessProtocol):

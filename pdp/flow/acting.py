@@ -112,7 +112,9 @@ def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
     try:
         return actions.move(action, state)
     except PdpError:
-        _log.critical("what action %s stands for has run, and it could not be moved to %s", action.id, state, exc_info=True)
+        _log.critical(
+            "what action %s stands for has run, and it could not be moved to %s", action.id, state, exc_info=True
+        )
         return action
 
 

@@ -7,7 +7,7 @@ for the very call that was approved).
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.decision import denied
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from pdp.approvals.approvals import Approvals
-    from pdp.execution.idempotency import Begun, IdempotencyStore
+    from pdp.execution.idempotency import Begun, IdempotencyKey, IdempotencyStore
     from pdp.flow.call import Call
     from pdp.flow.drive import Step
 
@@ -64,16 +64,7 @@ def claimed(call: Call, keys: IdempotencyStore, approvals: Approvals | None) -> 
         if use is not None:
             yield Work(lambda: use.consume(None), blocking=use.approvals.blocking or keys.blocking)
         return Claim()
-    tool = call.checked.tool
-    ttl = duration_seconds(tool.entry.idempotency.ttl) if tool and tool.entry.idempotency.ttl else None
-    lasting = call.timeout + _SPARE if call.timeout is not None else LASTING
-
-    def begin() -> Begun:
-        asked = {"ttl": ttl, "now": time.time(), "lasting": lasting}
-        if use is None:
-            return keys.begin(key, arguments_digest(call), **asked)
-        return use.within(lambda: keys.begin(key, arguments_digest(call), **asked, approval=use.as_part))
-
+    begin = _begin(call, key, keys, use)
     begun = yield from _begun(begin, blocking=keys.blocking or (use is not None and use.approvals.blocking))
     match begun:
         case Fresh(token):
@@ -91,6 +82,19 @@ def claimed(call: Call, keys: IdempotencyStore, approvals: Approvals | None) -> 
         case _:
             return Claim(instead=begun.execution or _unfinished(_LOST))
     return Claim()
+
+
+def _begin(call: Call, key: IdempotencyKey, keys: IdempotencyStore, use: _Use | None) -> Callable[[], Begun]:
+    """Return what begins the key, and uses up the approval with it."""
+    tool = call.checked.tool
+    ttl = duration_seconds(tool.entry.idempotency.ttl) if tool and tool.entry.idempotency.ttl else None
+    lasting = call.timeout + _SPARE if call.timeout is not None else LASTING
+    approval = use.as_part if use is not None else None
+
+    def begin() -> Begun:
+        return keys.begin(key, arguments_digest(call), ttl=ttl, now=time.time(), lasting=lasting, approval=approval)
+
+    return begin if use is None else partial(use.within, begin)
 
 
 class _Use:

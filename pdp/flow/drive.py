@@ -78,35 +78,50 @@ def drive(flow: Flow, engine: Engine) -> Any:
 
 async def adrive(flow: Flow, engine: Engine) -> Any:
     """Do as `drive`, without blocking the event loop."""
-    late: asyncio.CancelledError | None = None
+    late = _Late()
     try:
         step = next(flow)
         while True:
             try:
-                if isinstance(step, bytes) and late is None:
-                    came = await engine.adecide_body(step)
-                elif isinstance(step, Work) and step.blocking:
-                    done = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
-                    late = await _finished(done) or late
-                    came = done.result()
-                elif isinstance(step, Work):
-                    came = step.do()
-                elif late is not None:
-                    raise late  # noqa: TRY301 - as if it came now
-                else:
-                    came = await _adone(step, engine)
+                came = await _acame(step, engine, late)
             except GeneratorExit as error:
                 _close(flow, error)
                 raise
             except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
-                late = None if error is late else late
                 step = flow.throw(error)
             else:
                 step = flow.send(came)
     except StopIteration as end:
-        if late is not None:
-            raise late from None
+        late.tell()
         return end.value
+
+
+class _Late:
+    """A cancellation that came while work was done."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: asyncio.CancelledError | None = None
+
+    def tell(self) -> None:
+        """Raise it, as if it came now; once."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error from None
+
+
+async def _acame(step: Step, engine: Engine, late: _Late) -> Any:
+    if isinstance(step, Work):
+        if not step.blocking:
+            return step.do()
+        done = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
+        late.error = await _finished(done) or late.error
+        return done.result()
+    late.tell()
+    if isinstance(step, bytes):
+        return await engine.adecide_body(step)
+    return await _adone(step, engine)
 
 
 async def _finished(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:

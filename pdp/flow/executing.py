@@ -148,14 +148,14 @@ class Executor:
         """
         yield CHECKPOINT
         actions = self.keeping.actions
-        if runner is None:
-            # Only staging needs no function: the store is what it acts on.
+        if call.checked.tool is not None and call.checked.tool.entry.pattern is Pattern.ACTION_STAGING:
+            # The store of actions is what it acts on; a function that it may have is not asked.
             call.execution = cut_short()
-            staged: Execution | None = yield Work(held.before, blocking=actions.blocking)
-            return unavailable(call.tool_name) if staged is None else staged
-        instead = held.before()
-        if instead is not None:
-            return instead
+            instead: Execution | None = yield Work(held.before, blocking=actions.blocking)
+        else:
+            instead = held.before()
+        if instead is not None or runner is None:
+            return instead or unavailable(call.tool_name)
         if needs_action(call):
             try:
                 call.action = yield Work(lambda: approved(call, actions, run), blocking=actions.blocking)

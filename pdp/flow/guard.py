@@ -7,8 +7,9 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pdp.errors import UsageError
 from pdp.execution.running import is_asynchronous
-from pdp.flow.binding import bound_arguments
+from pdp.flow.binding import bound_arguments, check_signature
 from pdp.flow.call import ToolDeniedError, ToolFailedError
 from pdp.session import Session
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdp.flow.call import Evaluation
+    from pdp.flow.tools import Tools
+    from pdp.manifest.effective import EffectiveManifest
 
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
 
@@ -42,6 +45,23 @@ def session_in_use(session: Any) -> Iterator[Session]:
         _session.reset(token)
 
 
+def guarded(pep: Caller, function: Callable[..., Any], manifest: EffectiveManifest, tools: Tools) -> Callable[..., Any]:
+    """Let a function run the tool that it has the name of, and return what guards it; see `Pep.tool`.
+
+    Raises:
+        UsageError: no such tool, one that has a function, or parameters that the tool's schema does not name.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    if name in tools:
+        raise UsageError(f"{name} has a function already", hint="one function for a tool; rename or remove one")
+    entry = manifest.tools.get(name)
+    if entry is None:
+        raise UsageError(f"{name} is not a tool of manifest {manifest.version}", hint="name the function so")
+    signature = check_signature(function, name, entry.schema_)
+    tools.add(name, function)
+    return guard(pep, name, function, signature)
+
+
 def guard(pep: Caller, name: str, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
     """Return a function that asks `pep` to call the tool `name` with the arguments of each call.
 
@@ -57,18 +77,18 @@ def guard(pep: Caller, name: str, function: Callable[..., Any], signature: inspe
             arguments = bound_arguments(signature, args, kwargs)
             return _returned(await pep.acall({"tool": name, "arguments": arguments}, _session.get()))
 
-        guarded: Callable[..., Any] = aguarded
+        made: Callable[..., Any] = aguarded
     else:
 
         @wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
+        def made(*args: Any, **kwargs: Any) -> Any:
             arguments = bound_arguments(signature, args, kwargs)
             return _returned(pep.call({"tool": name, "arguments": arguments}, _session.get()))
 
     # `wraps` leaves the unguarded function within reach; its signature is all that frameworks need.
-    del guarded.__wrapped__  # type: ignore[attr-defined]
-    guarded.__signature__ = signature  # type: ignore[attr-defined]
-    return guarded
+    del made.__wrapped__  # type: ignore[attr-defined]
+    made.__signature__ = signature  # type: ignore[attr-defined]
+    return made
 
 
 def _returned(evaluation: Evaluation) -> Any:

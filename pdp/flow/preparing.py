@@ -16,23 +16,15 @@ from pdp.request import bounded
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pdp.contract.compiled import CompiledManifest
     from pdp.flow.call import Call
+    from pdp.request import Request
 
 
-def prepare(
-    call: Call,
-    proposal: Any,
-    session: Any,
-    manifest: CompiledManifest,
-    find: Callable[[Call, dict[str, Any]], None],
-) -> bytes | None:
-    """Check a proposal, writing what is found into `call`, and return the request to ask the engine with.
+def prepare(call: Call, proposal: Any, session: Any, manifest: CompiledManifest) -> Request | None:
+    """Check a proposal, writing what is found into `call`, and return the request that it makes.
 
-    `find` looks for the call's approval and puts it into the request's context. None when there is nothing to ask: then
-    `call` is rejected, pruned, or denied.
+    None when there is nothing to ask: then `call` is rejected, pruned, or denied.
     """
     try:
         call.session = Session.read(session)
@@ -41,7 +33,7 @@ def prepare(
         tool = check(call.proposal, call.session, manifest, call.checked)
         # What invariants corrected is what is decided on, and what runs.
         call.proposal = call.checked.proposal or call.proposal
-        request = build_request(
+        return build_request(
             tool,
             call.proposal,
             call.session,
@@ -49,11 +41,6 @@ def prepare(
             request_id=call.request_id,
             now=call.now,
         )
-        find(call, request.context)
-        # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
-        # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
-        # an approval's people when they granted it.
-        call.body = bounded(canonical(request.as_json()))
     except ProposalPrunedError:
         call.pruned = True
     except ProposalRejectedError as error:
@@ -61,5 +48,17 @@ def prepare(
     except (MappingError, ExpressionError) as error:
         call.reject(RejectionCode.INVALID_PAYLOAD, error.message)
     except (UsageError, JsonValueError) as error:
+        call.decision = denied(REQUEST_INVALID, str(error))
+    return None
+
+
+def build(call: Call, request: Request) -> bytes | None:
+    """Return the bytes of a request, approval and all, and keep them in `call`; None when it cannot be asked."""
+    try:
+        # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
+        # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
+        # an approval's people when they granted it.
+        call.body = bounded(canonical(request.as_json()))
+    except JsonValueError as error:
         call.decision = denied(REQUEST_INVALID, str(error))
     return call.body

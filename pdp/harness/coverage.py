@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.decision import Verdict
+from pdp.harness.engines import NO_DECISION
 from pdp.harness.line_coverage import FileLines, counted_modules, measured_lines
+from pdp.harness.shown_file import shown_file
 from pdp.harness.suite import policy_modules
 from pdp.rego.rules import RuleSite, rule_sites
 
@@ -56,13 +58,14 @@ class CodeReached:
 
 @dataclass(frozen=True, slots=True)
 class ToolVerdicts:
-    """One tool of one version of a manifest, and how often each of `COLUMNS` came of a call of it.
+    """One tool of one manifest file, and how often each of `COLUMNS` came of a call of it.
 
     Suites may lay different governance over one manifest: its tools are the same.
     """
 
     tool: str
     manifest_version: str
+    manifest_text: str
     counts: Mapping[str, int]
 
 
@@ -120,10 +123,13 @@ class Coverage:
             "percent": None if percent is None else int(percent * 10) / 10,
             "lines": None
             if self.lines is None
-            else [{"file": one.file, "covered": len(one.covered), "missed": list(one.missed)} for one in self.lines],
+            else [
+                {"file": shown_file(one.file), "covered": len(one.covered), "missed": list(one.missed)}
+                for one in self.lines
+            ],
             "codes": [
                 {
-                    "code": one.code, "part": one.site.part, "file": one.site.file, "line": one.site.line,
+                    "code": one.code, "part": one.site.part, "file": shown_file(one.site.file), "line": one.site.line,
                     "scenario": one.scenario, "exempt": one.exempt, "counts": one.counts,
                 }
                 for one in self.codes
@@ -202,29 +208,37 @@ def _codes(
 
 
 def _matrix(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[ToolVerdicts, ...]:
+    # By the file's text: two manifests may have the same version, and one manifest several governance files.
     rows: dict[tuple[str, str], Counter[str]] = {}
+    versions: dict[str, str] = {}
     for suite, results in runs:
-        version = suite.manifest.version
+        manifest = suite.manifest_text
+        versions[manifest] = suite.manifest.version
         for tool in suite.manifest.tools:
-            rows.setdefault((version, tool), Counter())
+            rows.setdefault((manifest, tool), Counter())
         for result in passed(results):
             for tool, column in (pair for step in result.steps for pair in _came_of(step)):
                 # A name that no manifest has is the model's, and no tool.
                 if tool in suite.manifest.tools:
-                    rows[version, tool][column] += 1
+                    rows[manifest, tool][column] += 1
     return tuple(
-        ToolVerdicts(tool, version, {column: counts[column] for column in COLUMNS})
-        for (version, tool), counts in rows.items()
+        ToolVerdicts(tool, versions[manifest], manifest, {column: counts[column] for column in COLUMNS})
+        for (manifest, tool), counts in rows.items()
     )
 
 
 def _came_of(step: StepResult) -> Iterator[tuple[str, str]]:
     """The tools that a step called, each with what came of it."""
     for evaluation in step.evaluations:
-        if evaluation.trace.tool_name is not None:
-            yield evaluation.trace.tool_name, evaluation.verdict or REJECTED
+        name, verdict = evaluation.trace.tool_name, evaluation.verdict or REJECTED
+        # Where nobody decided, nothing is known of the tool.
+        if name is not None and NO_DECISION.isdisjoint(evaluation.codes):
+            yield name, verdict
     if not step.evaluations and step.tool is not None:
-        yield from ((step.tool, answer.decision.verdict) for answer in step.answers)
+        for answer in step.answers:
+            # What a raw request is allowed, no call may reach.
+            if answer.decision.verdict is not Verdict.ALLOW and NO_DECISION.isdisjoint(answer.decision.codes):
+                yield step.tool, answer.decision.verdict
 
 
 def _missing_tools(
@@ -234,7 +248,7 @@ def _missing_tools(
         file = next(
             str(suite.file)
             for suite, _ in runs
-            if suite.manifest.version == row.manifest_version and row.tool in suite.manifest.tools
+            if suite.manifest_text == row.manifest_text and row.tool in suite.manifest.tools
         )
         whose = f"{row.tool} of manifest {row.manifest_version}"
         if not row.counts[Verdict.ALLOW]:
@@ -259,4 +273,6 @@ def _missing_codes(
             ),
             "",
         )
-        yield Missing("code", one.code, f"no scenario reaches {one.code} ({one.site.file}:{one.site.line})", file)
+        yield Missing(
+            "code", one.code, f"no scenario reaches {one.code} ({shown_file(one.site.file)}:{one.site.line})", file
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdp.canonical import digest
 from pdp.documents import read_document
 from pdp.engine.data import read_data
 from pdp.errors import UsageError
@@ -52,4 +53,5 @@ def policy_suite(
         scenarios=(),
         sessions=(),
         places=(),
+        manifest_text=digest(manifest.read_bytes()),
     )

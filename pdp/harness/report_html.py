@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.harness.shown_file import shown_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -163,14 +165,14 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
         "percent": None if percent is None else f"{int(percent * 10) / 10:g}",
         "lines": [
             {
-                "file": one.file, "covered": len(one.covered), "whole": len(one.covered) + len(one.missed),
+                "file": shown_file(one.file), "covered": len(one.covered), "whole": len(one.covered) + len(one.missed),
                 "missed": _ranges(one.missed),
             }
             for one in coverage.lines or ()
         ],
         "codes": [
             {
-                "code": one.code, "where": f"{one.site.file}:{one.site.line}", "scenario": one.scenario,
+                "code": one.code, "where": f"{shown_file(one.site.file)}:{one.site.line}", "scenario": one.scenario,
                 "exempt": one.exempt, "missing": one.counts and one.scenario is None and one.exempt is None,
             }
             for one in coverage.codes

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pdp.harness.scenario import Scenario, Step
     from pdp.harness.suite import Suite
     from pdp.manifest.effective import EffectiveManifest
+    from pdp.proposal import Trace
     from pdp.session import Session
 
 _LOG: Final = logging.getLogger("pdp.harness")
@@ -110,6 +111,8 @@ class Runner:
             one = _Run(self._pep, self._engine, self._manifest, self._functions())
             for at, step in enumerate(scenario.steps):
                 done.append(one.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
+                if scenario.golden:
+                    done[-1] = _held_to_contract(done[-1])
                 if done[-1].mismatches:
                     break
         except UsageError as raised:
@@ -300,6 +303,22 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         self.lines.append(record.getMessage() + (f": {type(error).__name__}: {error}" if error else ""))
+
+
+def _held_to_contract(step: StepResult) -> StepResult:
+    """Fail a golden step that the contract refuses, whatever was expected of it."""
+    wrong = [
+        Mismatch("golden", "the tool is in the manifest, and its schema admits the arguments", shown)
+        for evaluation in step.evaluations
+        if (shown := _refused(evaluation.trace)) is not None
+    ]
+    return replace(step, mismatches=(*step.mismatches, *wrong))
+
+
+def _refused(trace: Trace) -> str | None:
+    if trace.in_manifest is not True:
+        return f"{trace.tool_name} is not in the manifest"
+    return None if trace.schema_valid is True else f"the schema of {trace.tool_name} refuses the arguments"
 
 
 def _undecided(happened: Happened, wanted: dict[str, Any]) -> tuple[Mismatch, ...]:

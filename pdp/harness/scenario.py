@@ -144,6 +144,8 @@ class Expect(Form):
     @field_validator("trace")
     @classmethod
     def _known(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and not value:
+            raise FieldError("must not be empty", "name a field, such as `in_manifest: true`")
         for name in value or ():
             if name not in Trace.__slots__:
                 raise FieldError(
@@ -211,7 +213,8 @@ class Scenario(Form):
     Args:
         name: unique in its file.
         why: the rule or the document that it comes from; shown when it fails.
-        golden: a call as a well-behaved agent makes it; the release gate looks at these.
+        golden: a call as a well-behaved agent makes it: it fails where the manifest does not have the tool, or where
+            the tool's schema refuses the arguments.
         session: laid over the file's, deep.
         steps: several steps instead of one.
     """
@@ -221,6 +224,12 @@ class Scenario(Form):
     golden: StrictBool = False
     session: dict[str, Any] = Field(default_factory=dict)
     steps: tuple[Step, ...]
+
+    @model_validator(mode="after")
+    def _calls(self) -> "Scenario":
+        if self.golden and not any(step.action in ("propose", "plan") for step in self.steps):
+            raise FieldError("is golden and proposes nothing", "let a step `propose` a call, or leave `golden` out")
+        return self
 
 
 class ScenarioFile(Form):

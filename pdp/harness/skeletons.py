@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from pdp.harness.example_arguments import example_arguments
+from pdp.harness.shown_file import shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ def _scenario(missing: Missing, suite: Suite, site: RuleSite | None) -> dict[str
         }
     if site is None:
         raise AssertionError(missing)
-    where = f"{site.file}:{site.line}"
+    where = f"{shown_file(site.file)}:{site.line}"
     scenario: dict[str, Any] = {
         "name": f"{missing.name}: {site.title or 'a rule without a title'}",
         "why": f"{site.description} ({where})" if site.description else where,

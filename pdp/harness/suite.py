@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from pdp.canonical import digest
 from pdp.documents import nearest, shown_name
 from pdp.engine.bundle_file import read_bundle
 from pdp.errors import FileFaultsError, UsageError
@@ -48,6 +49,7 @@ class Suite:
         scenarios: in the order of the file.
         sessions: for each scenario and step, who does it and when; see `sessions_of`.
         places: for each scenario, where it stands, and then each of its steps.
+        manifest_text: the digest of the manifest file, by which suites know that they speak of the same tools.
     """
 
     file: Path
@@ -61,6 +63,7 @@ class Suite:
     scenarios: tuple[Scenario, ...]
     sessions: tuple[tuple[Session | None, ...], ...]
     places: tuple[tuple[Steps, ...], ...]
+    manifest_text: str
 
     def place(self, index: int, step: int | None = None) -> Place:
         """Return where a scenario, or a step of it, stands in the file; both count from 0."""
@@ -103,6 +106,7 @@ def load_suite(path: Path) -> Suite:
         scenarios=tuple(each.scenario for each in located),
         sessions=tuple(sessions),
         places=tuple((each.path, *each.steps) for each in located),
+        manifest_text=digest((settings.file("manifest") or path).read_bytes()),
     )
 
 

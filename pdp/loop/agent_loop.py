@@ -17,10 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from pdp.contract.json_object import JsonObject
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn, proposal_of, tool_message
 from pdp.loop.output import Output, OutputInvalidError, OutputSchema
+from pdp.loop.tools import Listing, Tools, state_after
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -50,11 +52,20 @@ class ToolIterationsExceededError(PdpError):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A loop's end: the model's last text, all messages, and every call's evaluation in the order of the proposals."""
+    """A loop's end.
+
+    Attributes:
+        text: the model's last.
+        messages: all that was said.
+        evaluations: every call's, in the order of the proposals.
+        state: the session's state, with what the results of all turns have made of it. In the session of the next
+            prompt, `Registry.at_turn_start` clears of it what does not outlive this one.
+    """
 
     text: str
     messages: tuple[Message, ...]
     evaluations: tuple[Evaluation, ...]
+    state: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,7 @@ class _Calls:
     sessions: tuple[Session, ...]
 
 
-_Step = ModelRequest | _Calls
+_Step = ModelRequest | _Calls | Listing
 _Done = TypeVar("_Done")
 
 
@@ -74,9 +85,11 @@ class AgentLoop:
         pep: who decides and runs the calls.
         model: a function from `ModelRequest` to `Turn`; a coroutine function for `arun`.
         session: whose calls these are. Without a run id it gets one. A call for which it states no idempotency key gets
-            one of its place in the run, so that the run repeated does nothing twice.
-        tools: what the model may propose, asked before each turn, as `{name, description, parameters}`; without it,
-            nothing.
+            one of its place in the run, so that the run repeated does nothing twice. The state effects of one turn's
+            results, merged in the order of the proposals, are in the state of the next turn's calls.
+        tools: what the model may propose, asked before each turn, as `{name, description, parameters}`. When absent,
+            the tools of the enforcement point's registry that are available and that the policy does not keep from
+            this session's subject whatever the arguments; without a registry, nothing.
         system_prompt: the first message, if any.
         max_tool_iterations: how often the model may come back with calls.
         on_tool_result: told of each call and its evaluation, in the order of the proposals. What it raises is logged.
@@ -102,7 +115,7 @@ class AgentLoop:
         self._session = read if read.run_id is not None else read.model_copy(update={"run_id": new_id()})
         self._pep = pep
         self._model = model
-        self._tools = tools
+        self._tools = Tools(pep, tools)
         self._system_prompt = system_prompt
         self._limit = max_tool_iterations
         self._on_tool_result = on_tool_result
@@ -142,15 +155,17 @@ class AgentLoop:
         messages = [Message(Role.SYSTEM, self._system_prompt)] if self._system_prompt is not None else []
         messages.append(Message(Role.USER, prompt))
         evaluations: list[Evaluation] = []
+        session = self._session
         for turn_number in range(1, self._limit + 2):
-            tools = tuple(self._tools()) if self._tools is not None else ()
+            tools: tuple[dict[str, Any], ...] = yield Listing(session)
             turn: Turn = yield ModelRequest(tuple(messages), tools)
             messages.append(Message(Role.ASSISTANT, turn.text, calls=turn.calls))
             if not turn.calls:
-                return Finished(turn.text, tuple(messages), tuple(evaluations))
+                return Finished(turn.text, tuple(messages), tuple(evaluations), JsonObject.read(session.state))
             if turn_number > self._limit:
                 break
-            came: list[Evaluation] = yield _Calls(turn.calls, self._sessions(turn_number, turn.calls))
+            came: list[Evaluation] = yield _Calls(turn.calls, self._sessions(session, turn_number, turn.calls))
+            session = state_after(self._pep, session, came)
             for call, evaluation in zip(turn.calls, came, strict=True):
                 messages.append(tool_message(call, evaluation))
                 evaluations.append(evaluation)
@@ -172,17 +187,17 @@ class AgentLoop:
             messages.append(Message(Role.USER, f"Answer as JSON of the schema: {faults}"))
         raise OutputInvalidError(faults, tuple(messages))
 
-    def _sessions(self, turn: int, calls: tuple[ToolCall, ...]) -> tuple[Session, ...]:
-        return tuple(self._session_of(call, turn, place) for place, call in enumerate(calls, 1))
+    def _sessions(self, session: Session, turn: int, calls: tuple[ToolCall, ...]) -> tuple[Session, ...]:
+        return tuple(self._session_of(session, call, turn, place) for place, call in enumerate(calls, 1))
 
-    def _session_of(self, call: ToolCall, turn: int, place: int) -> Session:
+    def _session_of(self, session: Session, call: ToolCall, turn: int, place: int) -> Session:
         entry = self._pep.manifest.tools.get(call.tool)
         idempotency = entry.idempotency if entry is not None else None
         # A key that can be derived from the arguments says more than a place in the run.
         needed = idempotency is not None and idempotency.required and idempotency.key is None
-        if not needed or self._session.idempotency_key is not None:
-            return self._session
-        return self._session.with_changes(idempotency_key=f"{self._session.run_id}/{turn}/{place}")
+        if not needed or session.idempotency_key is not None:
+            return session
+        return session.with_changes(idempotency_key=f"{session.run_id}/{turn}/{place}")
 
     def _tell(self, call: ToolCall, evaluation: Evaluation) -> None:
         if self._on_tool_result is None:
@@ -198,6 +213,8 @@ class AgentLoop:
             while True:
                 if isinstance(step, ModelRequest):
                     step = flow.send(_turn(self._model(step)))
+                elif isinstance(step, Listing):
+                    step = flow.send(self._tools.listed(step.session))
                 else:
                     step = flow.send(self._call_all(step))
         except StopIteration as end:
@@ -211,6 +228,8 @@ class AgentLoop:
                 if isinstance(step, ModelRequest):
                     answered = self._model(step)
                     step = flow.send(_turn(await answered if inspect.isawaitable(answered) else answered))
+                elif isinstance(step, Listing):
+                    step = flow.send(await self._tools.alisted(step.session))
                 else:
                     pairs = zip(step.calls, step.sessions, strict=True)
                     calling = (
