@@ -18,23 +18,52 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pdp.approvals.approval import Approval, ApprovalState, Grant
     from pdp.approvals.approvals import ApprovalRefusedError, Approvals, Refusal
+    from pdp.approvals.sql_store import SqlApprovals
     from pdp.approvals.store import ApprovalStore, MemoryApprovals
     from pdp.audit import AuditEvent, AuditLog, FileAudit, MemoryAudit
+    from pdp.contract.planning import PlanningPolicy
+    from pdp.contract.registry import Registry
+    from pdp.contract.tool_contract import (
+        DROP_STEP,
+        ToolConfigParam,
+        ToolContract,
+        ToolInvariant,
+        ToolStateEffect,
+        ToolStateRead,
+    )
     from pdp.decision import Decision, Obligation, Reason, Verdict
     from pdp.engine.embedded import EmbeddedEngine
     from pdp.engine.protocol import Engine
     from pdp.engine.sidecar import SidecarEngine
     from pdp.errors import PdpError
+    from pdp.execution.action_memory import MemoryActions
+    from pdp.execution.action_sql import SqlActions
+    from pdp.execution.actions import Action, ActionState
+    from pdp.execution.events import ToolEvent
+    from pdp.execution.failures import ToolArgumentError, ToolError, ToolUnavailableError
+    from pdp.execution.idempotency_memory import MemoryIdempotency
+    from pdp.execution.idempotency_sql import SqlIdempotency
+    from pdp.execution.telemetry import Telemetry
     from pdp.flow.call import Evaluation, ToolDeniedError, ToolFailedError
+    from pdp.flow.planning import PlanEvaluation
+    from pdp.flow.visibility import Visibility
+    from pdp.loop.agent_loop import AgentLoop
+    from pdp.loop.messages import Message, ModelRequest, ToolCall, Turn
     from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
+    from pdp.patterns.current import pinned
+    from pdp.patterns.runs import Deployment, Pin
     from pdp.pep import Pep
     from pdp.proposal import Outcome, Proposal
     from pdp.request import Request
     from pdp.session import Session
+    from pdp.store.store import Store
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Action": "pdp.execution.actions",
+    "ActionState": "pdp.execution.actions",
+    "AgentLoop": "pdp.loop.agent_loop",
     "Approval": "pdp.approvals.approval",
     "ApprovalRefusedError": "pdp.approvals.approvals",
     "ApprovalState": "pdp.approvals.approval",
@@ -42,33 +71,65 @@ _HOMES = {
     "Approvals": "pdp.approvals.approvals",
     "AuditEvent": "pdp.audit",
     "AuditLog": "pdp.audit",
+    "DROP_STEP": "pdp.contract.tool_contract",
     "Decision": "pdp.decision",
     "Delivery": "pdp.obligations.obligation",
+    "Deployment": "pdp.patterns.runs",
     "EmbeddedEngine": "pdp.engine.embedded",
     "Engine": "pdp.engine.protocol",
     "Evaluation": "pdp.flow.call",
     "FileAudit": "pdp.audit",
     "Grant": "pdp.approvals.approval",
+    "MemoryActions": "pdp.execution.action_memory",
     "MemoryApprovals": "pdp.approvals.store",
     "MemoryAudit": "pdp.audit",
+    "MemoryIdempotency": "pdp.execution.idempotency_memory",
+    "Message": "pdp.loop.messages",
+    "ModelRequest": "pdp.loop.messages",
     "Obligation": "pdp.decision",
     "ObligationError": "pdp.obligations.obligation",
     "ObligationHandler": "pdp.obligations.obligation",
     "Outcome": "pdp.proposal",
     "PdpError": "pdp.errors",
     "Pep": "pdp.pep",
+    "Pin": "pdp.patterns.runs",
+    "PlanEvaluation": "pdp.flow.planning",
+    "PlanningPolicy": "pdp.contract.planning",
     "Proposal": "pdp.proposal",
     "Reason": "pdp.decision",
     "Refusal": "pdp.approvals.approvals",
+    "Registry": "pdp.contract.registry",
     "Request": "pdp.request",
     "Session": "pdp.session",
     "SidecarEngine": "pdp.engine.sidecar",
+    "SqlActions": "pdp.execution.action_sql",
+    "SqlApprovals": "pdp.approvals.sql_store",
+    "SqlIdempotency": "pdp.execution.idempotency_sql",
+    "Store": "pdp.store.store",
+    "Telemetry": "pdp.execution.telemetry",
+    "ToolArgumentError": "pdp.execution.failures",
+    "ToolCall": "pdp.loop.messages",
+    "ToolConfigParam": "pdp.contract.tool_contract",
+    "ToolContract": "pdp.contract.tool_contract",
     "ToolDeniedError": "pdp.flow.call",
+    "ToolError": "pdp.execution.failures",
+    "ToolEvent": "pdp.execution.events",
     "ToolFailedError": "pdp.flow.call",
+    "ToolInvariant": "pdp.contract.tool_contract",
+    "ToolStateEffect": "pdp.contract.tool_contract",
+    "ToolStateRead": "pdp.contract.tool_contract",
+    "ToolUnavailableError": "pdp.execution.failures",
+    "Turn": "pdp.loop.messages",
     "Verdict": "pdp.decision",
+    "Visibility": "pdp.flow.visibility",
+    "pinned": "pdp.patterns.current",
 }
 
 __all__ = [
+    "DROP_STEP",
+    "Action",
+    "ActionState",
+    "AgentLoop",
     "Approval",
     "ApprovalRefusedError",
     "ApprovalState",
@@ -78,28 +139,55 @@ __all__ = [
     "AuditLog",
     "Decision",
     "Delivery",
+    "Deployment",
     "EmbeddedEngine",
     "Engine",
     "Evaluation",
     "FileAudit",
     "Grant",
+    "MemoryActions",
     "MemoryApprovals",
     "MemoryAudit",
+    "MemoryIdempotency",
+    "Message",
+    "ModelRequest",
     "Obligation",
     "ObligationError",
     "ObligationHandler",
     "Outcome",
     "PdpError",
     "Pep",
+    "Pin",
+    "PlanEvaluation",
+    "PlanningPolicy",
     "Proposal",
     "Reason",
     "Refusal",
+    "Registry",
     "Request",
     "Session",
     "SidecarEngine",
+    "SqlActions",
+    "SqlApprovals",
+    "SqlIdempotency",
+    "Store",
+    "Telemetry",
+    "ToolArgumentError",
+    "ToolCall",
+    "ToolConfigParam",
+    "ToolContract",
     "ToolDeniedError",
+    "ToolError",
+    "ToolEvent",
     "ToolFailedError",
+    "ToolInvariant",
+    "ToolStateEffect",
+    "ToolStateRead",
+    "ToolUnavailableError",
+    "Turn",
     "Verdict",
+    "Visibility",
+    "pinned",
 ]
 
 

@@ -293,6 +293,7 @@ def test_the_variables_that_the_package_reads() -> None:
     # OPA program and to the compiler of its source alone, without OPA's own options.
     assert found == {
         ("COLUMNS", "cli"),
+        ("PDP_DATABASE_URL", "cli"),
         ("PDP_OPA", "engine"),
         ("PDP_OPA_TOKEN", "cli"),
         ("PDP_OPA_TOKEN", "harness"),

@@ -31,6 +31,8 @@ app.add_typer(bundle_app, name="bundle")
 app.add_typer(opa_app, name="opa")
 policies_app = typer.Typer(help="The baseline's policies, which come with the package.", no_args_is_help=True)
 app.add_typer(policies_app, name="policies")
+db_app = typer.Typer(help="The database with idempotency keys, actions and approvals.", no_args_is_help=True)
+app.add_typer(db_app, name="db")
 
 EngineName = Literal["embedded", "sidecar"]
 ManifestFile = Annotated[
@@ -387,6 +389,28 @@ def opa_path() -> None:
     from pdp.cli.opa import path  # noqa: PLC0415
 
     raise typer.Exit(path())
+
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help="sqlite:///pdp.db or postgresql://...; else the variable PDP_DATABASE_URL."),
+]
+
+
+@db_app.command("upgrade")
+def db_upgrade(url: DatabaseUrl = None) -> None:
+    """Make the tables, or bring those of an older release up to date."""
+    from pdp.cli.db import upgrade  # noqa: PLC0415
+
+    raise typer.Exit(upgrade(url))
+
+
+@db_app.command("prune")
+def db_prune(url: DatabaseUrl = None) -> None:
+    """Forget the results of calls whose time to live is over."""
+    from pdp.cli.db import prune  # noqa: PLC0415
+
+    raise typer.Exit(prune(url))
 
 
 @policies_app.command("path")

@@ -84,8 +84,8 @@ async def adrive(flow: Flow, engine: Engine) -> Any:
         while True:
             try:
                 came = await _acame(step, engine, late)
-            except GeneratorExit as error:
-                _close(flow, error)
+            except GeneratorExit:
+                _close(flow)
                 raise
             except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
                 step = flow.throw(error)
@@ -135,10 +135,11 @@ async def _finished(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
     return cancelled
 
 
-def _close(flow: Flow, error: GeneratorExit) -> None:
-    """End a flow that nobody awaits any more; what it still has to keep is kept, waiting."""
-    with suppress(StopIteration, GeneratorExit):
-        step = flow.throw(error)
+def _close(flow: Flow) -> None:
+    """End a flow that nobody awaits any more, as if it were cancelled; what it still has to keep is kept, waiting."""
+    with suppress(StopIteration, asyncio.CancelledError):
+        # Not GeneratorExit, upon which the flow's parts could do nothing more.
+        step = flow.throw(asyncio.CancelledError())
         while isinstance(step, Work):
             step = flow.send(step.do())
         flow.close()
