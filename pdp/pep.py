@@ -14,8 +14,8 @@ from pdp.execution.events import Observers
 from pdp.flow.call import Call, Evaluation
 from pdp.flow.calling import CallFlow
 from pdp.flow.drive import adrive, drive
-from pdp.flow.executing import Executor
 from pdp.flow.embedding import embedded_engine
+from pdp.flow.executing import Executor
 from pdp.flow.guard import guarded, session_in_use
 from pdp.flow.keeping import Keeping
 from pdp.flow.planning import planned

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from pdp import EmbeddedEngine, Pep
+from pdp.contract.registry import Registry
+from pdp.contract.tool_contract import ToolContract, ToolStateEffect, ToolStateRead
 from pdp.errors import UsageError
 from pdp.flow.call import Evaluation
-from pdp.loop.agent_loop import AgentLoop, ToolIterationsExceededError
+from pdp.loop.agent_loop import AgentLoop, Finished, ToolIterationsExceededError
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
 from pdp.loop.output import OutputInvalidError
 from pdp.manifest.loading import load_effective
@@ -256,7 +258,7 @@ def test_what_cannot_be_used_is_named(pep: Pep) -> None:
         lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION, max_tool_iterations=0),
         lambda: AgentLoop(pep, Scripted(Turn("x")), None),
         lambda: AgentLoop(pep, Asynchronous(Turn("x")), SESSION).run("x"),
-        lambda: AgentLoop(pep, lambda _request: "x", SESSION).run("x"),  # type: ignore[arg-type,return-value]
+        lambda: AgentLoop(pep, lambda _request: "x", SESSION).run("x"),  # type: ignore[arg-type]
         lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION).run_with_output("x", {"type": "numbr"}),
         lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION).run_with_output("x", SCHEMA, attempts=0),
     ):
@@ -272,3 +274,121 @@ def test_what_cannot_be_used_is_named(pep: Pep) -> None:
     ]
     assert faults[4].startswith("schema: ")
     assert faults[5] == "attempts: 0 is out of range"
+
+
+COLLECT = ToolContract(
+    name="collect_notes",
+    schema={"topic": "str — what about"},
+    invariants=[],
+    description="Collect notes.",
+    state_reads=[ToolStateRead("notes")],
+    state_effects=[ToolStateEffect("notes", list, "append", prompt_template_var="NOTES")],
+)
+COUNT = ToolContract(
+    name="count_notes",
+    schema={"topic": "str — what about"},
+    invariants=[],
+    description="Count the notes.",
+    state_effects=[ToolStateEffect("notes", dict, prompt_template_var="NOTES")],
+)
+
+
+@pytest.fixture(scope="module")
+def registered() -> Iterator[Pep]:
+    registry = Registry()
+
+    def collect_notes(topic: str, notes: list[str] | None = None) -> dict[str, Any]:
+        return {"notes": [f"{topic} after {len(notes or [])}"]}
+
+    registry.register_contract(COLLECT, collect_notes, effect_class="read-internal", risk_tier="low", scopes=["calc"])
+    registry.register_contract(COUNT, lambda topic: {"notes": {}}, effect_class="pure", risk_tier="low")
+    registry.register_contract(
+        ToolContract("tell_secret", {}, [], "Tell it."), lambda: 1, effect_class="read-internal", risk_tier="low",
+        scopes=["secret"],
+    )  # fmt: skip
+    registry.register_contract(
+        ToolContract("fly_away", {}, [], "Fly."), lambda: 1, effect_class="pure", risk_tier="low",
+        available=lambda: (False, "no wings"),
+    )  # fmt: skip
+    pep = Pep.from_registry(registry)
+    yield pep
+    pep.engine.close()
+
+
+def collect(call_id: str, topic: str) -> ToolCall:
+    return ToolCall(call_id, "collect_notes", {"topic": topic})
+
+
+def looped(pep: Pep, asynchronous: bool, *turns: Turn, **options: Any) -> tuple[Finished, list[ModelRequest]]:
+    model = Asynchronous(*turns) if asynchronous else Scripted(*turns)
+    loop = AgentLoop(pep, model, {**SESSION, "state": {"notes": ["old"], "other": 1}}, **options)
+    return (asyncio.run(loop.arun("Go.")) if asynchronous else loop.run("Go.")), model.asked
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep, asynchronous: bool) -> None:
+    finished, _ = looped(
+        registered, asynchronous, Turn(calls=(collect("c1", "a"), collect("c2", "b"))),
+        Turn(calls=(collect("c3", "c"),)), Turn("ok"),
+    )  # fmt: skip
+
+    # Calls of one turn run at the same time, and none of them sees what the others write.
+    assert [each.result["notes"] for each in finished.evaluations] == [["a after 1"], ["b after 1"], ["c after 3"]]
+    assert finished.state.as_json() == {"notes": ["old", "a after 1", "b after 1", "c after 3"], "other": 1}
+
+
+def test_a_call_that_gave_no_result_leaves_the_state_as_it_was(registered: Pep) -> None:
+    calls = (ToolCall("c1", "collect_notes", {"topic": 1}), ToolCall("c2", "tell_secret", {}), collect("c3", "a"))
+    finished, _ = looped(registered, False, Turn(calls=calls), Turn("ok"))
+
+    assert finished.state.as_json() == {"notes": ["old", "a after 1"], "other": 1}
+
+
+def test_effects_that_do_not_go_together_are_logged_and_the_first_stands(
+    registered: Pep, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = (ToolCall("c1", "count_notes", {"topic": "a"}), collect("c2", "a"))
+    finished, _ = looped(registered, False, Turn(calls=calls), Turn("ok"))
+
+    assert finished.state.as_json() == {"notes": {}, "other": 1}
+    assert caplog.messages == ["the state effects of collect_notes do not go with those of the calls before it"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(registered: Pep, asynchronous: bool) -> None:
+    _, asked = looped(registered, asynchronous, Turn("ok"))
+
+    assert asked[0].tools == (
+        {
+            "name": "collect_notes",
+            "description": "Collect notes.",
+            "parameters": {
+                "type": "object",
+                "properties": {"topic": {"type": "string", "description": "what about"}},
+                "required": ["topic"],
+                "additionalProperties": False,
+            },
+        },
+        {
+            "name": "count_notes",
+            "description": "Count the notes.",
+            "parameters": {
+                "type": "object",
+                "properties": {"topic": {"type": "string", "description": "what about"}},
+                "required": ["topic"],
+                "additionalProperties": False,
+            },
+        },
+    )
+
+
+def test_tools_that_are_stated_stand_in_the_place_of_the_registrys(registered: Pep) -> None:
+    _, asked = looped(registered, True, Turn("ok"), tools=lambda: [{"name": "fly_away"}])
+
+    assert asked[0].tools == ({"name": "fly_away"},)
+
+
+def test_without_a_registry_no_tools_are_shown(pep: Pep) -> None:
+    _, asked = looped(pep, True, Turn("ok"))
+
+    assert asked[0].tools == ()

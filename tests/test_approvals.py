@@ -249,6 +249,102 @@ def test_a_quorum_is_of_different_people(again: dict[str, Any]) -> None:
     assert [event["status"] for event in log_of(approvals)] == ["pending", "pending", "granted"]
 
 
+COMPOSED, DECOMPOSED, HIDDEN = "Jos\u00e9", "Jose\u0301", "an\u200bn"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        pytest.param({"sub": COMPOSED}, {"sub": DECOMPOSED}, Refusal.NO_SUBJECT, id="composed and decomposed"),
+        pytest.param({"sub": "ann"}, {"sub": "ann "}, Refusal.NO_SUBJECT, id="a blank behind"),
+        pytest.param({"sub": "ann"}, {"sub": "\u00a0ann"}, Refusal.NO_SUBJECT, id="a blank before"),
+        pytest.param({"sub": "ann"}, {"sub": HIDDEN}, Refusal.NO_SUBJECT, id="an invisible letter"),
+        pytest.param({"sub": "ann"}, {"sub": "Ann"}, Refusal.ALREADY_GRANTED, id="a capital letter"),
+        pytest.param({"sub": "ann"}, {"sub": "\uff41\uff4e\uff4e"}, Refusal.ALREADY_GRANTED, id="wide letters"),
+        pytest.param(
+            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://id/"}, Refusal.ALREADY_GRANTED,
+            id="a slash behind the issuer",
+        ),
+        pytest.param(
+            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://ID"}, Refusal.ALREADY_GRANTED,
+            id="the issuer in capitals",
+        ),
+        pytest.param(
+            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://id "}, Refusal.NO_SUBJECT,
+            id="a blank behind the issuer",
+        ),
+    ],
+)  # fmt: skip
+def test_one_person_under_two_spellings_is_no_quorum_of_two_and_no_approver_of_their_own_call(
+    first: dict[str, str], second: dict[str, str], reason: Refusal
+) -> None:
+    approvals, role = Approvals(), {"roles": ["payments.approver"]}
+    approval = approvals.grant(opened(approvals, quorum=2).id, {**first, **role}, SOON)
+    assert refusal(lambda: approvals.grant(approval.id, {**second, **role}, SOON)) is reason
+    assert approvals.get(approval.id).state is ApprovalState.PENDING
+
+    theirs = opened(approvals, body(claims=claims(**first)))
+    own = Refusal.REQUESTER if reason is Refusal.ALREADY_GRANTED else reason
+    for step in (approvals.grant, approvals.deny):
+        assert refusal(lambda step=step: step(theirs.id, {**second, **role}, SOON)) is own  # type: ignore[misc]
+    assert approvals.get(theirs.id) == theirs
+
+
+@pytest.mark.parametrize("at", ["sub", "iss"])
+@pytest.mark.parametrize("name", [DECOMPOSED, "ann ", HIDDEN, "a\nb"])
+def test_a_requester_whose_name_could_be_read_as_anothers_is_not_decided_for(at: str, name: str) -> None:
+    decided = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(claims=claims(**{at: name})))
+
+    assert decided.codes == ("decision.request_invalid",)
+    assert decided.reasons[0].message == (
+        f"session: claims.{at} is {name!r}: another text looks the same (name people in NFC, without blanks at the "
+        "ends and without invisible letters)"
+    )
+
+
+@pytest.mark.parametrize("step", ["grant", "deny"])
+def test_nobody_decides_before_it_was_asked(step: str) -> None:
+    approvals = Approvals()
+    approval = opened(approvals)
+    with pytest.raises(ApprovalRefusedError) as caught:
+        getattr(approvals, step)(approval.id, APPROVER, "2026-07-01T09:59:59Z")
+
+    assert (caught.value.reason, str(caught.value)) == (
+        Refusal.NOT_YET_OPEN,
+        f"approval {approval.id}: it was opened at {OPENED}, and nobody decides on it before",
+    )
+    assert approvals.get(approval.id) == approval
+
+
+def test_a_pending_approval_is_found_by_its_call() -> None:
+    approvals = Approvals()
+    approval = opened(approvals)
+
+    assert approvals.pending(approval.call_digest, LATE) == approval
+    assert approvals.pending(approval.call_digest, END) is None
+    approvals.grant(approval.id, APPROVER, SOON)
+    assert approvals.pending(approval.call_digest, SOON) is None
+
+
+def test_a_step_whose_transaction_failed_is_in_doubt() -> None:
+    approvals = Approvals()
+    used = approvals.consume(approvals.grant(opened(approvals).id, APPROVER, SOON), LATE)
+    approvals.record_doubt("consumed", used)
+
+    before, after = log_of(approvals)[-2:]
+    assert (before["outcome"], after["outcome"]) == (None, "unknown")
+    chain = ("seq", "time", "prev_hash", "hash", "outcome")
+    assert {k: v for k, v in before.items() if k not in chain} == {k: v for k, v in after.items() if k not in chain}
+
+
+def test_a_doubt_that_cannot_be_recorded_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    approvals = Approvals(audit=FullLog(1))
+    approval = opened(approvals)
+    approvals.record_doubt("consumed", approval)
+
+    assert caplog.messages == [f"that approval {approval.id} may not have been consumed could not be recorded"]
+
+
 def test_what_was_granted_is_granted_no_more() -> None:
     approvals = Approvals()
     approval = approvals.grant(opened(approvals).id, APPROVER, SOON)

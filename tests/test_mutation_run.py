@@ -19,7 +19,7 @@ from pdp.harness.mutation.run import MutationRun, mutate
 from pdp.harness.shown_file import shown_file
 from pdp.harness.suite import load_suite
 from tests.command_line import environment, pdp
-from tests.mutation_project import CONDITION, MODULE, mutated, weak_project, wire
+from tests.mutation_project import CONDITION, MODULE, REGO, mutated, weak_project, wire
 from tests.payments import ROOT
 from tests.scenario_files import READ, one, project
 
@@ -216,6 +216,20 @@ def test_an_entry_for_a_mutant_that_is_killed_is_a_fault() -> None:
             f"`{entry['mutant']}` is not equivalent but killed by scenarios.json:1 a wire of 90",
             "take this entry out",
         )
+    ]
+
+
+def test_an_entry_for_a_mutant_that_decides_otherwise_is_a_fault_even_where_nobody_expects_it() -> None:
+    file = weak_project(Path())
+    module = Path("policies") / MODULE
+    module.write_text(REGO.replace("rule(), {})", 'rule(), {"ceiling": 700, "unit": "eur"})'))
+    noticed = [one.mutant.id for one in mutated(file, only=OWN).of(Fate.SURVIVED) if one.unnoticed]
+    run = mutated(file, only=OWN, marks=[marks(*({"mutant": one, "reason": "no"} for one in noticed))])
+
+    assert noticed
+    assert [(fault.message, fault.hint) for fault in run.faults] == [
+        (f"`{one}` is not equivalent: a recorded request is decided differently", "expect what differs")
+        for one in noticed
     ]
 
 

@@ -481,8 +481,8 @@ def test_an_approval_that_is_gone_leaves_the_key_free(pep: Pep, store: Store) ->
     works = Desk()
     used = in_a_database(pep, works, store)
     approval_id = granted(used, propose("send_letter"))
-    approvals = used.approvals
-    assert approvals is not None
+    assert used.approvals is not None
+    approvals: Approvals = used.approvals
 
     class Withdrawing(MemoryAudit):
         """Between decision and use, the requester takes it back."""

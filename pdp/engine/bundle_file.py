@@ -5,10 +5,11 @@ A bundle is one gzipped tar for both engines: an OPA server loads it as it is, t
     .manifest      OPA's: {"revision", "roots", "rego_version": 1, "metadata": {"format": 1, "release"}}
     data.json      the base documents: config, directory, manifests, settings
     policy.wasm    the Rego below, compiled; `.manifest` does not name it, so that OPA ignores it
+    .signatures.json   OPA's signature, if it is signed: `pdp.engine.signature`
     authz/**.rego  the baseline's modules;  custom/**.rego  the user's
 
-The revision is a digest of all of these but itself and the release number, so whatever was changed or cut off shows. It
-says nothing about who built the bundle.
+The revision is a digest of all of these but itself, the release number and the signature, so whatever was changed or cut
+off shows. Who built the bundle, the signature alone says.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ import re
 import struct
 import tarfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
+from pdp.engine.signature import SIGNATURES, claimed_signature, verify_signature
 from pdp.errors import BundleError
 from pdp.packaged import packaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from pdp.engine.keys import VerificationKey
+    from pdp.engine.signature import Signature
 
 FORMAT: Final = 1
 """The layout above. A file of another one is refused."""
@@ -62,6 +67,8 @@ class Bundle:
         data: the base documents by root, `config.bundle` with revision and release among them.
         modules: the Rego texts by path.
         size: of the file, in bytes.
+        digest: `sha256:` and the digest of the file itself, container, signature and all.
+        signature: who signed it, or None. Two files with one content are equal, whoever signed them.
     """
 
     revision: str
@@ -70,6 +77,8 @@ class Bundle:
     data: Mapping[str, Any]
     modules: Mapping[str, str]
     size: int
+    digest: str = field(default="", compare=False)
+    signature: Signature | None = field(default=None, compare=False)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -114,32 +123,61 @@ def pack_bundle(*, release: int, wasm: bytes, data: Mapping[str, Any], modules: 
         "policy.wasm": wasm,
         **{path: text.encode() for path, text in modules.items()},
     }
-    packed = b"".join(_gzip(_tar(files)))
+    packed = pack_members(files)
     read_bundle(packed)
     return packed
 
 
-def read_bundle(source: Path | bytes) -> Bundle:
+def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None = None) -> Bundle:
     """Read a bundle, believing nothing of it: sizes, paths, JSON, roots and digest are checked.
 
     Args:
         source: the file, or its content.
+        keys: who is trusted. The bundle must be signed with one of them, and be laid out byte by byte as `pack_bundle`
+            does it, so that no byte of it is free. None: a signature is shown and not verified.
 
     Raises:
-        BundleError: not a whole bundle of this version, unchanged since it was built.
+        BundleError: not a whole bundle of this version, unchanged since it was built; with `keys`, unsigned or signed
+            by somebody else.
     """
     name = "bundle" if isinstance(source, bytes) else str(source)
     try:
         packed = source if isinstance(source, bytes) else _read(source)
         files = _untar(_gunzip(packed))
+        signature = _signature(packed, files, keys)
         revision, release = _identity(_take(files, ".manifest"))
         data = _data(_take(files, "data.json"), {"revision": revision, "release": release})
         wasm = _take(files, "policy.wasm")
         modules = {path: _module(path, content) for path, content in sorted(files.items())}
         _check_revision(revision, wasm, data, modules)
     except BundleError as error:
-        raise BundleError(f"{name}: {error.message}", hint=error.hint) from error
-    return Bundle(revision, release, wasm, data, modules, len(packed))
+        raise type(error)(f"{name}: {error.message}", hint=error.hint) from error
+    return Bundle(revision, release, wasm, data, modules, len(packed), digest(packed), signature)
+
+
+def unpack_bundle(packed: bytes) -> dict[str, bytes]:
+    """Return a bundle's members by name, for who signs it; only the container is checked.
+
+    Raises:
+        BundleError: not a gzipped tar of plain files with a place in a bundle.
+    """
+    return _untar(_gunzip(packed))
+
+
+def pack_members(files: Mapping[str, bytes]) -> bytes:
+    """Return the file with these members: the only one that there is of them."""
+    return b"".join(_gzip(_tar(files)))
+
+
+def _signature(packed: bytes, files: dict[str, bytes], keys: Sequence[VerificationKey] | None) -> Signature | None:
+    """Take the signature out of `files`, verified if there are keys."""
+    if keys is None:
+        content = files.pop(SIGNATURES, None)
+        return None if content is None else claimed_signature(content)
+    # OPA's signature is over contents; times, modes and the container's own bytes would be free.
+    if pack_members(files) != packed:
+        raise BundleError("the file is not laid out as `pdp bundle` writes it: it was changed", hint=_COPY)
+    return verify_signature(files.pop(SIGNATURES, None), files, keys)
 
 
 def _manifest(revision: str, release: int) -> dict[str, Any]:
@@ -232,7 +270,7 @@ def _check_member(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> None:
         raise BundleError(f"{shown} is a link, a folder or a device; a bundle has files only", hint=_REBUILD)
     if member.name in files:
         raise BundleError(f"{shown} stands twice in the bundle", hint=_REBUILD)
-    if member.name in (".manifest", "data.json", "policy.wasm"):
+    if member.name in (".manifest", SIGNATURES, "data.json", "policy.wasm"):
         return
     segments = member.name.split("/")
     if not all(_SEGMENT.fullmatch(segment) for segment in segments):

@@ -104,7 +104,10 @@ def settle(action: Action, actions: ActionStore, execution: Execution) -> Action
 
 
 def compensate(action: Action, actions: ActionStore) -> Action:
-    """Return an action whose compensation has run as compensated; what cannot be kept now is logged."""
+    """Return an action whose compensation has run as compensated; what cannot be kept now is logged.
+
+    Several calls may see that one run's result: whoever comes first moves it.
+    """
     return _moved(action, actions, ActionState.COMPENSATED)
 
 
@@ -112,6 +115,10 @@ def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
     try:
         return actions.move(action, state)
     except PdpError:
+        with suppress(PdpError):
+            now = actions.get(action.id)
+            if now is not None and now.state is state:
+                return now
         _log.critical(
             "what action %s stands for has run, and it could not be moved to %s", action.id, state, exc_info=True
         )

@@ -115,7 +115,7 @@ class Executor:
             if ended is None:
                 ended = _not_begun("the call was given up before its tool was started")
                 # Of an exception the caller gets a DENY; who was cancelled gets nothing, and the record says so.
-                call.execution = None if isinstance(error, Exception) else ended
+                call.execution = ended
             watch.events.cancelled(ended.failure)
             yield from _finished(call, claim, keys, ended)
             raise

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.pep")
 
-_SHARED: Final = ("agent", "arguments_digest", "idempotency_key", "request_id", "tool_call_id", "step_name")
+_SHARED: Final = ("agent", "arguments_digest", "idempotency_key", "request_id", "tool_call_id")
 
 
 def record_dispatch(call: Call, log: AuditLog, *, superseded: bool = False) -> None:
@@ -55,6 +55,7 @@ def dispatch_of(call: Call, log: AuditLog) -> Dispatch:
         began=call.now,
         scopes=tuple(tool.entry.scopes or ()) if tool else (),
         caller=_text(event.get("subject")),
+        step_name=call.step_name,
         **{name: _text(event.get(name)) for name in _SHARED},
     )
 

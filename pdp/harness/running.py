@@ -44,7 +44,8 @@ class Runner:
     """Runs the scenarios of one suite on one engine. The same policy, manifest and scenario make the same requests.
 
     Nothing is shared between scenarios: each has its own approvals, its own audit stream, and its tools file run anew.
-    A tool without a function returns null, so that a scenario can say that it is executed.
+    A tool without a function returns null, so that a scenario can say that it is executed; where there is a tools file,
+    one of type `cli` runs its program. What the file's `deployment()` returns holds for the scenario's runs.
 
     Args:
         suite: the scenarios.
@@ -98,17 +99,25 @@ class Runner:
         """Return everything that fired for a request of these scenarios; see `Engine.findings`."""
         return self._engine.findings(body)
 
-    def _functions(self) -> Mapping[str, Callable[..., Any]]:
+    def _with_tools(self) -> tuple[Pep, Mapping[str, Callable[..., Any]]]:
+        """The enforcement point of one scenario, and its functions."""
         if self._tools is None:
-            return self._stand_ins
-        found = self._tools.functions(self._manifest.tools)
-        absent = {name: _absent(name, self._suite.tools) for name in self._manifest.tools if name not in found}
-        return {**absent, **found}
+            return self._pep, self._stand_ins
+        found = self._tools.read(self._manifest.tools)
+        absent = {
+            name: _absent(name, self._suite.tools)
+            for name, entry in self._manifest.tools.items()
+            if name not in found.functions and entry.type != "cli"
+        }
+        told = found.deployment
+        pep = self._pep if told is None else Pep(self._manifest, self._engine, deployment=told)
+        return pep, {**absent, **found.functions}
 
     def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
         """Do the steps, adding each to `done`, and return what kept them from being done."""
         try:
-            one = _Run(self._pep, self._engine, self._manifest, self._functions())
+            pep, functions = self._with_tools()
+            one = _Run(pep, self._engine, self._manifest, functions)
             for at, step in enumerate(scenario.steps):
                 done.append(one.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
                 if scenario.golden:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.patterns.runs import Deployment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -15,10 +17,22 @@ if TYPE_CHECKING:
 
 _MODULE: Final = "pdp_scenario_tools"
 _MAKER: Final = "tools"
+_TELLER: Final = "deployment"
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioTools:
+    """What one scenario has of its tools file: the functions by tool name, and what its runs are told, if anything."""
+
+    functions: Mapping[str, Callable[..., Any]]
+    deployment: Deployment | None
 
 
 class ToolsFile:
     """A Python file with functions named as the tools, or a function `tools()` that returns them by name.
+
+    A function `deployment()` in it returns what the application would tell each run: sources to pin, versions of
+    sources, markings (`pdp.patterns.runs.Deployment`).
 
     Args:
         path: the file.
@@ -32,11 +46,11 @@ class ToolsFile:
         self._path = path
         self._code = _compiled(path)
 
-    def functions(self, names: Iterable[str]) -> Mapping[str, Callable[..., Any]]:
-        """Run the file anew and return its functions by tool name; `names` are the tools of the manifest.
+    def read(self, names: Iterable[str]) -> ScenarioTools:
+        """Run the file anew and return what it has for the tools of these names.
 
         Raises:
-            UsageError: it raises, or `tools()` returns something else.
+            UsageError: it raises, or `tools()` or `deployment()` return something else.
         """
         module = ModuleType(_MODULE)
         module.__file__ = str(self._path)
@@ -44,23 +58,31 @@ class ToolsFile:
         sys.modules[_MODULE] = module
         try:
             exec(self._code, module.__dict__)  # noqa: S102 - the user's own file, as its scenario file says
-            maker = getattr(module, _MAKER, None)
-            found = maker() if callable(maker) else None
+            found, told = _called(module, _MAKER), _called(module, _TELLER)
         except (Exception, SystemExit) as error:
             raise UsageError(f"{self._where(error)}: {type(error).__name__}: {error}") from error
+        if told is not None and not isinstance(told, Deployment):
+            raise UsageError(
+                f"{self._path}: deployment() must return a Deployment", hint="from pdp.patterns.runs import Deployment"
+            )
         if found is None:
-            return {name: found for name in names if callable(found := getattr(module, name, None))}
+            found = {name: each for name in names if callable(each := getattr(module, name, None))}
         if not isinstance(found, dict) or not all(
             isinstance(name, str) and callable(each) for name, each in found.items()
         ):
             raise UsageError(f"{self._path}: tools() must return functions by name, as a dict")
-        return found
+        return ScenarioTools(found, told)
 
     def _where(self, error: BaseException) -> str:
         lines = [
             frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self._path)
         ]
         return f"{self._path}:{lines[-1]}" if lines else str(self._path)
+
+
+def _called(module: ModuleType, name: str) -> Any:
+    made = getattr(module, name, None)
+    return made() if callable(made) else None
 
 
 def _compiled(path: Path) -> CodeType:

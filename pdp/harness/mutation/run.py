@@ -123,6 +123,11 @@ def _take(run: MutationRun, found: Judgement, equivalent: Mapping[str, Marked]) 
         return
     entry = equivalent.get(mutant.id)
     if entry is not None and found.fate is Fate.SURVIVED:
+        if found.unnoticed:
+            what = "a recorded request is" if found.unnoticed == 1 else f"{found.unnoticed} recorded requests are"
+            run.faults.append(
+                entry.fault(f"`{mutant.id}` is not equivalent: {what} decided differently", "expect what differs")
+            )
         found = replace(found, fate=Fate.EQUIVALENT, by=entry.reason)
     elif entry is not None and found.fate in (Fate.KILLED, Fate.INVALID):
         what = f"killed by {found.by}" if found.fate is Fate.KILLED else f"no mutant: {found.by}"

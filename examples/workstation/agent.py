@@ -1,0 +1,86 @@
+"""An agent with the workstation's tools: a registry, an enforcement point and a loop, with a scripted model.
+
+    python examples/workstation/agent.py [--folder FOLDER] [--bundle FILE]
+
+Run it from the repository's folder. The model is a function that says its lines; put your own in its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdp import Pep
+from pdp.contract.registry import Registry
+from pdp.loop.agent_loop import AgentLoop
+from pdp.loop.messages import ModelRequest, Role, ToolCall, Turn
+
+if TYPE_CHECKING:
+    from pdp import Evaluation
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from tools import FILES, Workstation  # noqa: E402 - it stands beside this file, which is no package
+
+CLAIMS = {"sub": "ann", "emts": {"files.read": True}}
+
+
+def model(request: ModelRequest) -> Turn:
+    """Say the next line of the script, and at the end how many results it has seen."""
+    turn = sum(message.role is Role.ASSISTANT for message in request.messages)
+    script = (
+        (
+            ToolCall("call-1", "grep_files", {"pattern": "dice", "paths": ["notes.txt"]}),
+            ToolCall("call-2", "roll_dice", {"count": 2, "sides": 6}),
+        ),
+        (
+            ToolCall("call-3", "read_file", {"path": "inventory.txt"}),
+            ToolCall("call-4", "read_file", {"path": "../../../pyproject.toml"}),
+            ToolCall("call-5", "delete_file", {"path": "inventory.txt"}),
+        ),
+    )
+    if turn < len(script):
+        return Turn(calls=script[turn])
+    seen = [message for message in request.messages if message.role is Role.TOOL]
+    failed = sum(message.is_error for message in seen)
+    return Turn(f"{len(seen) - failed} results, {failed} errors")
+
+
+def show(call: ToolCall, evaluation: Evaluation) -> None:
+    """Print what came of a call."""
+    outcome = evaluation.outcome
+    if outcome.rejection is not None:
+        came = f"{outcome.rejection.code}: {outcome.rejection.reason}"
+    elif outcome.failure is not None:
+        came = f"{outcome.failure.code}: {outcome.failure.message}"
+    else:
+        came = repr(evaluation.result)
+    print(f"{call.id} {call.tool}: {came}")  # noqa: T201 - that is what it is for
+
+
+def main() -> None:
+    """Run the agent."""
+    options = argparse.ArgumentParser(description="An agent with the workstation's tools and a scripted model.")
+    options.add_argument("--folder", type=Path, default=FILES, help="what may be read")
+    options.add_argument("--bundle", help="policies built with `pdp bundle build`; the baseline when absent")
+    chosen = options.parse_args()
+
+    workstation = Workstation(chosen.folder, seed=7)
+    registry = Registry.from_files(
+        HERE / "manifest.yaml", governance=HERE / "governance.yaml", capabilities=["filesystem"]
+    )
+    registry.bind("roll_dice", workstation.roll_dice)
+    registry.bind("read_file", workstation.read_file, available=workstation.folder_is_there)
+    for tool in registry.check_availability():
+        print(f"{tool.name}: {'available' if tool.available else tool.reason}")  # noqa: T201
+
+    pep = Pep.from_registry(registry, bundle=chosen.bundle)
+    agent = AgentLoop(pep, model, {"claims": CLAIMS}, max_tool_iterations=5, on_tool_result=show)
+    print(agent.run("What do the notes say of dice? Roll them.").text)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

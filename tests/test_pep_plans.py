@@ -1,0 +1,143 @@
+"""Plans in the enforcement point: each step by its tool's rules, all of them by a planning policy that is data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import MemoryAudit, Pep, Verdict
+from pdp.contract.planning import PlanningPolicy, PlanningRule
+from pdp.errors import UsageError
+from pdp.flow.planning import PlanEvaluation
+
+MANIFEST = """
+manifest_version: 2026.1.0
+tools:
+  - name: read_note
+    effect_class: pure
+    risk_tier: low
+    schema: {type: object, required: [note], properties: {note: {type: integer}, pages: {type: integer}}}
+    invariants:
+      - {id: FEW_PAGES, rule: At most three pages, correct: {set: {pages: 3}},
+         check: "!has(call.pages) || call.pages <= 3"}
+      - {id: NOT_TWICE, rule: Each note once, correct: prune,
+         check: "size(plan.filter(s, s.tool == 'read_note' && s.arguments.note == call.note)) <= 1"}
+      - {id: NO_ZERO, rule: There is no note 0, check: call.note != 0}
+  - name: write_note
+    effect_class: pure
+    risk_tier: low
+    schema: {type: object, required: [note], properties: {note: {type: integer}}}
+"""
+RULES = PlanningPolicy(
+    rules={
+        "READ_FIRST": PlanningRule(rule="Nothing is written unread", tool="write_note", only_after=("read_note",)),
+        "ONE_WRITE": PlanningRule(rule="One note is written", tool="write_note", at_most=1),
+        "REVIEWED": PlanningRule(rule="A review reads", purposes=("review",), requires=("read_note",)),
+    }
+)
+SESSION = {"claims": {"sub": "ann"}, "purpose": "office"}
+
+
+@pytest.fixture(scope="module")
+def pep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
+    file: Path = tmp_path_factory.mktemp("plans") / "manifest.yaml"
+    file.write_text(MANIFEST)
+    pep = Pep.from_files(str(file), data=RULES.as_data(), tools={"read_note": lambda **_: "read"})
+    yield pep
+    pep.engine.close()
+
+
+def waiting(pep: Pep, steps: Any, session: Any) -> PlanEvaluation:
+    return pep.plan(steps, session)
+
+
+def asynchronously(pep: Pep, steps: Any, session: Any) -> PlanEvaluation:
+    return asyncio.run(pep.aplan(steps, session))
+
+
+both_ways = pytest.mark.parametrize("plan", [waiting, asynchronously])
+Plan = Callable[..., PlanEvaluation]
+
+
+def read(note: int, **more: Any) -> dict[str, Any]:
+    return {"tool": "read_note", "arguments": {"note": note, **more}}
+
+
+def write(note: int) -> dict[str, Any]:
+    return {"tool": "write_note", "arguments": {"note": note}}
+
+
+@both_ways
+def test_a_plan_that_keeps_every_rule_is_acceptable(pep: Pep, plan: Plan) -> None:
+    checked = plan(pep, [read(1, pages=9), read(1), {**write(1), "step_name": "save"}], SESSION)
+
+    assert checked.acceptable
+    assert checked.plan == [read(1, pages=3), write(1)]
+    assert checked.checked.explained() == (
+        "step 1: transformed: FEW_PAGES: At most three pages (corrected: pages)",
+        "step 2: pruned: NOT_TWICE: Each note once",
+    )
+    assert checked.decision.verdict is Verdict.ALLOW
+
+
+@both_ways
+def test_the_policy_decides_on_what_is_left_of_a_plan(pep: Pep, plan: Plan) -> None:
+    checked = plan(pep, [write(1), read(1), write(2)], SESSION)
+
+    assert (checked.acceptable, checked.checked.valid, checked.decision.verdict) == (False, True, Verdict.DENY)
+    assert [(reason.code, reason.details.get("rule")) for reason in checked.decision.reasons] == [
+        ("planning.out_of_order", "READ_FIRST"), ("planning.too_many", "ONE_WRITE"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("purpose", "acceptable"), [("office", True), ("review", False), (None, False)])
+def test_a_rule_of_a_purpose_holds_where_none_is_stated(pep: Pep, purpose: str | None, acceptable: bool) -> None:
+    checked = pep.plan([], {**SESSION, "purpose": purpose})
+
+    assert checked.acceptable is acceptable
+
+
+def test_a_step_that_is_rejected_makes_the_plan_unacceptable_whatever_the_policy_says(pep: Pep) -> None:
+    checked = pep.plan([read(0), read(1)], SESSION)
+
+    assert (checked.acceptable, checked.decision.verdict, checked.plan) == (False, Verdict.ALLOW, [read(1)])
+    assert checked.checked.explained() == ("step 1: rejected: INVALID_PAYLOAD: NO_ZERO: There is no note 0",)
+
+
+def test_a_plan_lets_no_call_run_and_its_calls_are_checked_in_it(pep: Pep) -> None:
+    used = pep.with_changes(audit=MemoryAudit())
+    checked = used.plan([read(1), read(2)], SESSION)
+    in_plan = {**SESSION, "plan": checked.plan}
+
+    assert isinstance(used.audit, MemoryAudit)
+    assert used.audit.events == []
+    assert used.call(read(1), in_plan).result == "read"
+    assert used.call({"tool": "read_note", "arguments": {"note": 2}}, in_plan).result == "read"
+    assert used.call(read(2, pages=1), in_plan).pruned
+
+
+def test_what_is_no_plan_is_an_error(pep: Pep) -> None:
+    faults = []
+    for steps, session in (("read", SESSION), ([read(1)] * 101, SESSION), ([], None)):
+        with pytest.raises(UsageError) as caught:
+            pep.plan(steps, session)
+        faults.append(caught.value.message)
+
+    assert faults == [
+        "a plan is a list of proposals, not str", "the plan has 101 steps, at most 100 are admitted",
+        "no session is given",
+    ]  # fmt: skip
+
+
+def test_an_engine_that_is_closed_accepts_no_plan(tmp_path: Path) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(MANIFEST)
+    pep = Pep.from_files(str(file))
+    pep.engine.close()
+    checked = pep.plan([read(1)], SESSION)
+
+    assert (checked.acceptable, checked.decision.codes) == (False, ("engine.unavailable",))
