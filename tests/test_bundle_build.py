@@ -732,3 +732,28 @@ def test_the_build_does_not_depend_on_where_python_stands(opa: Path, tmp_path: P
     assert orjson.loads(canonical(dict(read_bundle(written_bytes.pop()).data)))["config"]["required_concerns"] == [
         "known"
     ]
+
+
+def _declared(builtin: dict[str, Any]) -> dict[str, Any]:
+    """A builtin as the compiler reads it, without what is for people."""
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: plain(value) for key, value in node.items() if key not in {"description", "categories"}}
+        return [plain(each) for each in node] if isinstance(node, list) else node
+
+    def nameless(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: nameless(value) for key, value in node.items() if key != "name"}
+        return [nameless(each) for each in node] if isinstance(node, list) else node
+
+    return {**plain(builtin), "decl": nameless(plain(builtin["decl"]))}
+
+
+def test_the_capabilities_declare_builtins_as_opa_itself_does(opa: Path) -> None:
+    # One that is declared otherwise is compiled otherwise: `walk` without `relation` gives WebAssembly no values.
+    current = json.loads(subprocess.run([opa, "capabilities", "--current"], capture_output=True, check=True).stdout)
+    of_opa = {builtin["name"]: _declared(builtin) for builtin in current["builtins"]}
+    ours = json.loads((baseline_policies_path() / "capabilities.json").read_text())["builtins"]
+
+    assert [one["name"] for one in ours if _declared(one) != of_opa[one["name"]]] == []

@@ -24,6 +24,7 @@ from pdp.approvals.sql_store import SqlApprovals
 from pdp.audit import AuditEvent
 from pdp.canonical import digest
 from pdp.execution.action_sql import SqlActions
+from pdp.execution.actions import Action, ActionState
 from pdp.execution.failures import ToolArgumentError
 from pdp.execution.idempotency import Begun, IdempotencyKey, IdempotencyStore, Unknown
 from pdp.execution.idempotency_memory import MemoryIdempotency
@@ -336,7 +337,21 @@ class Slow(SqlIdempotency):
             assert self.may_end.wait(30)
 
 
-async def cancelled_in(slow: Slow, used: Pep) -> None:
+class SlowActions(SqlActions):
+    """Likewise, before an action is approved."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.entered, self.may_end = threading.Event(), threading.Event()
+
+    def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
+        if state is ActionState.APPROVED:
+            self.entered.set()
+            assert self.may_end.wait(30)
+        return super().move(action, state, approval_id=approval_id)
+
+
+async def cancelled_in(slow: Slow | SlowActions, used: Pep) -> None:
     """Cancel a call while a step of its store is under way."""
     task = asyncio.create_task(used.acall(propose("book_entry"), session()))
     assert await asyncio.to_thread(slow.entered.wait, 30)
@@ -345,6 +360,19 @@ async def cancelled_in(slow: Slow, used: Pep) -> None:
     slow.may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_call_cancelled_while_its_action_is_approved_runs_nothing_and_fails_it(
+    pep: Pep, store: Store, keys: IdempotencyStore
+) -> None:
+    works, slow = Desk(), SlowActions(store)
+    used = own(pep, works, keys=keys, actions=slow)
+    await cancelled_in(slow, used)
+
+    assert works.runs == []
+    assert told(used) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "failed")]
+    assert [action.state for action in slow.list()] == ["failed"]
+    assert (await used.acall(propose("book_entry"), session())).executed
 
 
 async def test_a_call_cancelled_while_it_takes_its_key_runs_nothing_and_frees_it(pep: Pep, store: Store) -> None:

@@ -98,9 +98,8 @@ def test_looking_runs_nothing_and_records_no_call(pep: Pep) -> None:
 
 @both_ways
 def test_whoever_is_nobody_or_has_no_session_sees_nothing(pep: Pep, way: str) -> None:
-    faults, sessions = [], (None, {"claims": {}})
-    session: Any
-    for session in sessions:
+    faults = []
+    for session in list[Any]((None, {"claims": {}})):
         with pytest.raises(UsageError) as caught:
             seen(pep, way, session)
         faults.append(caught.value.message)

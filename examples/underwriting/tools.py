@@ -14,7 +14,7 @@ from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
 from pdp.patterns.runs import Deployment, Pin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
 DOCUMENTS = {"sub-7": "Warehouse in Izmir, brick, sum insured 400000 EUR."}
 REGISTER = {"ph-1": {"number": "ph-1", "name": "Deniz A.", "claims": 1}}
@@ -23,7 +23,7 @@ GUIDELINES = {
     "guide/construction": "Timber is substandard above 250000 EUR.",
     "guide/claims": "More than three claims are referred.",
 }
-RATES = {"TRY": 47.5, "USD": 1.17}
+RATES = {"2026-07-01": {"TRY": 47.5, "USD": 1.17}, "2026-07-02": {"TRY": 50.0, "USD": 1.2}}
 REFERRED = 3
 
 
@@ -132,6 +132,11 @@ class PolicySystem:
         self.policies[number] = (policyholder, premium)
         return {"policy_number": number}
 
+    def adjust_premium(self, policy_number: str, premium: float) -> dict[str, Any]:
+        """Set the premium of a policy."""
+        self.policies[policy_number] = premium
+        return {"policy_number": policy_number, "premium": premium}
+
     def cancel_policy(self, policy_number: str) -> dict[str, Any]:
         """Take it back."""
         self.policies.pop(policy_number, None)
@@ -149,15 +154,31 @@ def tools() -> dict[str, Callable[..., Any]]:
     functions: list[Callable[..., Any]] = [
         extract_insured_sum, lookup_policyholder, validate_submission, classify_risk, compose_quote, request_approval,
         aggregate_exposure, convert_premium, search_guidelines, withdraw_task, system.issue_policy,
-        system.cancel_policy,
+        system.cancel_policy, system.adjust_premium,
     ]  # fmt: skip
     return {function.__name__: function for function in functions}
 
 
-def deployment() -> Deployment:
-    """Return what holds for every run; the application adds its store of actions."""
+class RateSource:
+    """Stands in for the bank's rates: a day passes between two readings, and after the last day none."""
+
+    def __init__(self, days: Iterable[str] = tuple(RATES)) -> None:
+        self._days = list(days)
+
+    def read(self) -> Pin:
+        """Return today's rates, by the day that they are of."""
+        day = self._days.pop(0) if len(self._days) > 1 else self._days[0]
+        return Pin(day, RATES[day])
+
+
+def deployment(pins: Mapping[str, str] | None = None) -> Deployment:
+    """Return what holds for every run; the enforcement point adds its store of actions.
+
+    `pins`: for a replay, the versions of sources as the record of the run names them (`Evaluation.pins`).
+    """
+    rates = RateSource() if pins is None else RateSource([pins["ecb"]])
     return Deployment(
-        sources={"ecb": lambda: Pin("2026-07-01", RATES)},
+        sources={"ecb": rates.read},
         source_versions={"register": lambda: "r-2026.07.1"},
         markings_of=lambda kind, name: ["pii.medium"] if (kind, name) == ("policy", "p-1") else [],
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdp.canonical import canonical
-from pdp.engine.bundle_file import pack_members, read_bundle, unpack_bundle
+from pdp.engine.bundle_file import read_bundle
+from pdp.engine.container import pack_members, unpack_bundle
 from pdp.engine.signature import SIGNATURES, signatures_file, signed_files
 
 if TYPE_CHECKING:

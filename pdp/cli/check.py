@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdp.bundle.conventions import check_conventions
-from pdp.bundle.packages import check_packages, parse_modules
+from pdp.bundle.packages import check_packages, check_unit_tests, parse_modules
 from pdp.cli import Exit
 from pdp.cli.engines import needed_opa
 from pdp.cli.output import tell
@@ -48,6 +48,7 @@ def check(*, policies: Sequence[Path], scenarios: Sequence[Path]) -> int:
         test_trees = parse_modules(unit_tests, _staged(unit_tests, Path(temporary, "tests"), opa))
         faults = [
             *_faults(lambda: check_packages(modules, trees)),
+            *_faults(lambda: check_unit_tests(unit_tests, test_trees)),
             *_own(_faults(lambda: tool.check(schemas=(baseline / "schemas").resolve())), checked),
             *check_conventions(checked, trees, opa, tests=test_trees, scenario_codes=codes),
         ]

@@ -14,21 +14,17 @@ off shows. Who built the bundle, the signature alone says.
 
 from __future__ import annotations
 
-import io
-import re
-import struct
-import tarfile
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
+from pdp.engine.container import COPY, MAX_CONTAINER, REBUILD, REGO_ROOTS, pack_members, unpack_bundle
 from pdp.engine.signature import SIGNATURES, claimed_signature, verify_signature
 from pdp.errors import BundleError
 from pdp.packaged import packaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pdp.engine.keys import VerificationKey
@@ -37,11 +33,8 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 """The layout above. A file of another one is refused."""
 
-MAX_BUNDLE: Final = 64 * 1024 * 1024
+MAX_BUNDLE: Final = MAX_CONTAINER
 """Largest bundle in bytes, packed as well as unpacked."""
-
-REGO_ROOTS: Final = ("authz", "custom")
-"""Where policies stand: ours, the user's."""
 
 DATA_ROOTS: Final = ("config", "directory", "manifests", "settings")
 """Where data stands. Data anywhere else could pose as policy, and is refused wherever it comes in."""
@@ -49,10 +42,6 @@ DATA_ROOTS: Final = ("config", "directory", "manifests", "settings")
 ROOTS: Final = tuple(sorted(REGO_ROOTS + DATA_ROOTS))
 """What OPA may take from a bundle."""
 
-_SEGMENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_BLOCK: Final = 65535
-_REBUILD: Final = "build the bundle again with `pdp bundle build`"
-_COPY: Final = "copy the file again, or build it with `pdp bundle build`"
 _VERSIONS: Final = "bundle and program must be of the same version: update the one or build the other again"
 
 
@@ -143,7 +132,7 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
     name = "bundle" if isinstance(source, bytes) else str(source)
     try:
         packed = source if isinstance(source, bytes) else _read(source)
-        files = _untar(_gunzip(packed))
+        files = unpack_bundle(packed)
         signature = _signature(packed, files, keys)
         revision, release = _identity(_take(files, ".manifest"))
         data = _data(_take(files, "data.json"), {"revision": revision, "release": release})
@@ -155,20 +144,6 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
     return Bundle(revision, release, wasm, data, modules, len(packed), digest(packed), signature)
 
 
-def unpack_bundle(packed: bytes) -> dict[str, bytes]:
-    """Return a bundle's members by name, for who signs it; only the container is checked.
-
-    Raises:
-        BundleError: not a gzipped tar of plain files with a place in a bundle.
-    """
-    return _untar(_gunzip(packed))
-
-
-def pack_members(files: Mapping[str, bytes]) -> bytes:
-    """Return the file with these members: the only one that there is of them."""
-    return b"".join(_gzip(_tar(files)))
-
-
 def _signature(packed: bytes, files: dict[str, bytes], keys: Sequence[VerificationKey] | None) -> Signature | None:
     """Take the signature out of `files`, verified if there are keys."""
     if keys is None:
@@ -176,7 +151,7 @@ def _signature(packed: bytes, files: dict[str, bytes], keys: Sequence[Verificati
         return None if content is None else claimed_signature(content)
     # OPA's signature is over contents; times, modes and the container's own bytes would be free.
     if pack_members(files) != packed:
-        raise BundleError("the file is not laid out as `pdp bundle` writes it: it was changed", hint=_COPY)
+        raise BundleError("the file is not laid out as `pdp bundle` writes it: it was changed", hint=COPY)
     return verify_signature(files.pop(SIGNATURES, None), files, keys)
 
 
@@ -194,31 +169,7 @@ def _revision(wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) 
 
 def _check_revision(revision: str, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> None:
     if _revision(wasm, data, modules) != revision:
-        raise BundleError("the content is not what its revision names: it was changed", hint=_COPY)
-
-
-def _tar(files: Mapping[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path, content in sorted(files.items()):
-            member = tarfile.TarInfo(path)
-            member.size = len(content)
-            try:
-                tar.addfile(member, io.BytesIO(content))
-            except ValueError as error:
-                raise BundleError(f"{path}: the path is too long for a bundle", hint="use shorter names") from error
-    return packed.getvalue()
-
-
-# Stored, not compressed: compressed bytes differ between builds of zlib, and then a bundle could not be built again.
-def _gzip(content: bytes) -> Iterator[bytes]:
-    yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-    for start in range(0, len(content), _BLOCK):
-        block = content[start : start + _BLOCK]
-        last = start + _BLOCK >= len(content)
-        yield struct.pack("<BHH", last, len(block), len(block) ^ 0xFFFF)
-        yield block
-    yield struct.pack("<II", zlib.crc32(content), len(content))
+        raise BundleError("the content is not what its revision names: it was changed", hint=COPY)
 
 
 def _read(path: Path) -> bytes:
@@ -229,59 +180,9 @@ def _read(path: Path) -> bytes:
         raise BundleError(f"cannot be read: {error.strerror}", hint="name a bundle file") from error
 
 
-def _gunzip(packed: bytes) -> bytes:
-    if len(packed) > MAX_BUNDLE:
-        raise BundleError(f"larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        content = unpacker.decompress(packed, MAX_BUNDLE + 1)
-    except zlib.error as error:
-        raise BundleError("not a gzip file, or a damaged one", hint=_COPY) from error
-    if len(content) > MAX_BUNDLE:
-        raise BundleError(f"unpacks to more than {MAX_BUNDLE} bytes", hint="is this a bundle?")
-    if not unpacker.eof:
-        raise BundleError("cut off", hint=_COPY)
-    if unpacker.unused_data:
-        raise BundleError("something follows the end of the gzip file", hint=_COPY)
-    return content
-
-
-def _untar(content: bytes) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            for member in tar:
-                _check_member(member, files)
-                opened = tar.extractfile(member)
-                files[member.name] = opened.read() if opened else b""
-                if len(files[member.name]) != member.size:
-                    raise BundleError("cut off", hint=_COPY)
-            end = tar.offset
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
-        raise BundleError("not a tar file inside, or a damaged one", hint=_COPY) from error
-    if content[end:].strip(b"\0"):
-        raise BundleError("the tar file inside is damaged, or something follows its end", hint=_COPY)
-    return files
-
-
-def _check_member(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> None:
-    shown = repr(member.name[:100])
-    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-        raise BundleError(f"{shown} is a link, a folder or a device; a bundle has files only", hint=_REBUILD)
-    if member.name in files:
-        raise BundleError(f"{shown} stands twice in the bundle", hint=_REBUILD)
-    if member.name in (".manifest", SIGNATURES, "data.json", "policy.wasm"):
-        return
-    segments = member.name.split("/")
-    if not all(_SEGMENT.fullmatch(segment) for segment in segments):
-        raise BundleError(f"{shown} is not a relative path of plain names", hint=_REBUILD)
-    if len(segments) == 1 or segments[0] not in REGO_ROOTS or not member.name.endswith(".rego"):
-        raise BundleError(f"{shown} has no place in a bundle", hint=_REBUILD)
-
-
 def _take(files: dict[str, bytes], name: str) -> bytes:
     if name not in files:
-        raise BundleError(f"{name} is missing", hint=_REBUILD)
+        raise BundleError(f"{name} is missing", hint=REBUILD)
     return files.pop(name)
 
 
@@ -289,9 +190,9 @@ def _json(name: str, content: bytes) -> dict[str, Any]:
     try:
         value = parse_json(content)
     except JsonValueError as error:
-        raise BundleError(f"{name}: {error}", hint=_REBUILD) from error
+        raise BundleError(f"{name}: {error}", hint=REBUILD) from error
     if not isinstance(value, dict):
-        raise BundleError(f"{name}: not an object", hint=_REBUILD)
+        raise BundleError(f"{name}: not an object", hint=REBUILD)
     return value
 
 
@@ -304,7 +205,7 @@ def _identity(content: bytes) -> tuple[str, int]:
         raise BundleError(f".manifest: {shown}, this program reads format {FORMAT}", hint=_VERSIONS)
     revision, release = manifest.get("revision"), metadata.get("release") if isinstance(metadata, dict) else None
     if type(release) is not int or not 1 <= release <= MAX_NUMBER:
-        raise BundleError(".manifest: metadata.release is not a number from 1 upwards", hint=_REBUILD)
+        raise BundleError(".manifest: metadata.release is not a number from 1 upwards", hint=REBUILD)
     if not isinstance(revision, str) or canonical(manifest) != canonical(_manifest(revision, release)):
         expected = canonical(_manifest("sha256:...", release)).decode()
         raise BundleError(f".manifest: it must be {expected}", hint=_VERSIONS)
@@ -316,15 +217,15 @@ def _data(content: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
     for root, value in data.items():
         if root not in DATA_ROOTS:
             raise BundleError(
-                f"data.json: the root {root!r:.40} is not admitted, only {', '.join(DATA_ROOTS)} are", hint=_REBUILD
+                f"data.json: the root {root!r:.40} is not admitted, only {', '.join(DATA_ROOTS)} are", hint=REBUILD
             )
         if not isinstance(value, dict):
-            raise BundleError(f"data.json: {root} is not an object", hint=_REBUILD)
+            raise BundleError(f"data.json: {root} is not an object", hint=REBUILD)
     for name, document in data.get("manifests", {}).items():
         if name != digest(canonical(document)):
-            raise BundleError(f"data.json: manifest {name:.80} is another one than its digest names", hint=_REBUILD)
+            raise BundleError(f"data.json: manifest {name:.80} is another one than its digest names", hint=REBUILD)
     if canonical(data.get("config", {}).get("bundle")) != canonical(identity):
-        raise BundleError("data.json: config.bundle is not the revision and release of .manifest", hint=_REBUILD)
+        raise BundleError("data.json: config.bundle is not the revision and release of .manifest", hint=REBUILD)
     return data
 
 
@@ -332,4 +233,4 @@ def _module(path: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise BundleError(f"{path}: not UTF-8 text", hint=_REBUILD) from error
+        raise BundleError(f"{path}: not UTF-8 text", hint=REBUILD) from error

@@ -12,14 +12,17 @@ from pdp.canonical import MAX_BYTES, canonical
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
+from pdp.engine.trust import event_of
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, RequestRefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from typing import Self
 
     from pdp.decision import Decision
     from pdp.engine.bundle_file import Bundle
+    from pdp.engine.trust import BundleTrust
     from pdp.request import Request
 
 DEADLINE: Final = 0.5
@@ -90,6 +93,40 @@ class EmbeddedEngine(Engine):
     def baseline(cls, *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None) -> Self:
         """Return an engine with the released baseline bundle; arguments and errors as of the class."""
         return cls(read_bundle(baseline_bundle_path()), manifests=manifests, data=data)
+
+    @classmethod
+    def trusted(
+        cls,
+        source: Path | bytes,
+        trust: BundleTrust,
+        *,
+        rollback: bool = False,
+        manifests: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        deadline: float = DEADLINE,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> Self:
+        """Return an engine with a bundle that `trust` admits; other arguments and errors as of the class.
+
+        Args:
+            source: the bundle's file, or its content.
+            trust: by whom it has to be signed, and which release is the newest so far.
+            rollback: take an older release nevertheless, and report that (`bundle.rollback`).
+
+        Raises:
+            StaleBundleError: older than the newest release so far.
+            BundleError: unsigned, signed by somebody else, changed or no bundle.
+        """
+        bundle = trust.admit(source, rollback=rollback)
+        engine = cls(bundle, manifests=manifests, data=data, deadline=deadline, memory_limit=memory_limit)
+        try:
+            # Only now: a bundle that cannot be decided by must not shut the older ones out.
+            trust.keep(bundle, rollback=rollback)
+        except BaseException:
+            engine.close()
+            raise
+        trust.tell(event_of("bundle.loaded", bundle))
+        return engine
 
     def evaluate(self, body: bytes) -> bytes:
         """Evaluate `authz/decision` for the canonical request `body`, as `Engine.evaluate` does.

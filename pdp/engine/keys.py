@@ -85,7 +85,9 @@ def read_pem(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_PEM + 1)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint="name a file with a key in PEM form") from None
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror}", hint="name a file with a key in PEM form"
+        ) from None
     if len(content) > MAX_PEM:
         raise UsageError(f"{path}: larger than {MAX_PEM} bytes", hint="is this a key?")
     try:
@@ -104,7 +106,9 @@ def algorithm_of(key: Any, name: str) -> Algorithm:
 
     if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
         if key.key_size < LEAST_RSA:
-            raise UsageError(f"{name}: an RSA key of {key.key_size} bits; at least {LEAST_RSA} are needed", hint=_MAKE_ONE)
+            raise UsageError(
+                f"{name}: an RSA key of {key.key_size} bits; at least {LEAST_RSA} are needed", hint=_MAKE_ONE
+            )
         return "RS256"
     if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
         return "ES256"

@@ -56,8 +56,7 @@ def signed_files(files: Mapping[str, bytes]) -> list[dict[str, str]]:
         BundleError: a JSON file that is none.
     """
     return [
-        {"name": name, "hash": _hash(name, content), "algorithm": _ALGORITHM}
-        for name, content in sorted(files.items())
+        {"name": name, "hash": _hash(name, content), "algorithm": _ALGORITHM} for name, content in sorted(files.items())
     ]
 
 
@@ -94,7 +93,9 @@ def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Se
     key = next((key for key in keys if key.id == header["kid"]), None)
     if key is None:
         known = ", ".join(sorted(key.id for key in keys)) or "none"
-        raise BundleError(f"signed with the key {header['kid']:.80}, which is not trusted; trusted: {known}", hint=_SIGN)
+        raise BundleError(
+            f"signed with the key {header['kid']:.80}, which is not trusted; trusted: {known}", hint=_SIGN
+        )
     listed = _payload(token, key)
     if not hmac.compare_digest(canonical(listed), canonical(signed_files(files))):
         raise BundleError(f"the files are not those that {SIGNATURES} lists", hint=_TAMPERED)

@@ -115,8 +115,9 @@ class Executor:
             if ended is None:
                 ended = _not_begun("the call was given up before its tool was started")
                 # Of an exception the caller gets a DENY; who was cancelled gets nothing, and the record says so.
-                call.execution = ended
+                call.execution = None if isinstance(error, Exception) else ended
             watch.events.cancelled(ended.failure)
+            yield from self._settled(call, ended)
             yield from _finished(call, claim, keys, ended)
             raise
         yield from _finished(call, claim, keys, execution)
@@ -171,10 +172,14 @@ class Executor:
             execution: Execution = yield ToolRun(runner, given)
         watch.ended(execution)
         self.tools.note(call.tool_name, execution)
-        action = call.action
+        yield from self._settled(call, execution)
+        return execution
+
+    def _settled(self, call: Call, execution: Execution) -> Generator[Step, Any, None]:
+        """Let the action of a call that is over be what became of it."""
+        action, actions = call.action, self.keeping.actions
         if action is not None:
             call.action = yield Work(lambda: settle(action, actions, execution), blocking=actions.blocking)
-        return execution
 
     def _given(self, call: Call) -> dict[str, Any]:
         tool, session = call.checked.tool, call.session

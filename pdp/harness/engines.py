@@ -89,7 +89,8 @@ def bundle_of(suite: Suite) -> Bundle:
         released = read_bundle(baseline_bundle_path())
         if released.modules == {path: module.text for path, module in modules.items()}:
             return released
-    return _compiled(baseline, suite.policies, modules)
+    unit_tests = collect(baseline, [baseline, *suite.policies], tests=True) if suite.policies else {}
+    return _compiled(baseline, suite.policies, {**modules, **unit_tests})
 
 
 def _compiled(baseline: Path, policies: Sequence[Path], modules: Mapping[str, Module]) -> Bundle:

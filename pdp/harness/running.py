@@ -14,9 +14,9 @@ from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.decision import Decision, Findings, Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID, Engine
 from pdp.errors import UsageError
-from pdp.execution.action_memory import MemoryActions
 from pdp.execution.idempotency_memory import MemoryIdempotency
 from pdp.harness.expectation import Happened, actual, expected, mismatches
+from pdp.harness.numbered_actions import NumberedActions
 from pdp.harness.raw_request import filled_in
 from pdp.harness.results import Answer, Mismatch, ScenarioResult, StepResult
 from pdp.harness.tools_file import ToolsFile
@@ -147,7 +147,7 @@ class _Run:
             audit=MemoryAudit(),
             approvals=self._approvals,
             keys=MemoryIdempotency(),
-            actions=MemoryActions(),
+            actions=NumberedActions(),
         )
         self._engine = engine
         self._manifest = manifest
