@@ -123,6 +123,42 @@ def test_every_scenario_says_why(payments: list[Any], rag: list[Any], baseline: 
     assert [result.name for result in [*payments, *rag, *baseline] if not result.why] == []
 
 
+CONTRACTS = ("clinical", "memory", "underwriting", "workstation")
+"""The examples of tool contracts, each with policies of its own."""
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_the_command_of_each_readme_passes_and_proves_every_tool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tool has a call that is ALLOW and one that is not, and every code of the example's policies is given."""
+    monkeypatch.chdir(ROOT)
+    command = f"pdp test examples/{name}"
+    assert f"\n    {command}\n" in (ROOT / "examples" / name / "README.md").read_text(encoding="utf-8")
+
+    done = pdp(*command.split()[1:], "--coverage", "--fail-under", "95", "--json")
+
+    assert (done.code, done.json["failed"], done.json["coverage"]["missing"]) == (0, 0, [])
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_each_manifest_is_without_fault_or_warning(name: str) -> None:
+    folder = ROOT / "examples" / name
+    governance = ["--governance", folder / "governance.yaml"] if (folder / "governance.yaml").exists() else []
+
+    done = pdp("manifest", "lint", folder / "manifest.yaml", *governance)
+
+    assert (done.code, done.err, done.out.splitlines()[-1]) == (
+        0, "", f"{folder / 'manifest.yaml'}: no fault, no warnings",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_each_scenario_of_a_contract_says_why(name: str) -> None:
+    suites = [load_suite(file) for file in find_suites([ROOT / "examples" / name])]
+
+    assert [one.name for suite in suites for one in suite.scenarios if not one.why] == []
+
+
 def test_the_retrieval_entry_is_the_documents() -> None:
     tools = json.loads((RAG / "manifest.json").read_bytes())["tools"]
 

@@ -396,9 +396,9 @@ def test_a_concern_that_shadows_another(package: str, message: str) -> None:
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
 def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
-    concern("loop", "_f(1)", more="\n_f(x) if _g(x)\n\n_g(x) if _f(x)\n")
-    file = f"{CONCERNS}/loop/loop.rego"
-    rules, f, g = "rule data.custom.concerns.loop", "data.custom.concerns.loop._f", "data.custom.concerns.loop._g"
+    concern("knot", "_f(1)", more="\n_f(x) if _g(x)\n\n_g(x) if _f(x)\n")
+    file = f"{CONCERNS}/knot/knot.rego"
+    rules, f, g = "rule data.custom.concerns.knot", "data.custom.concerns.knot._f", "data.custom.concerns.knot._g"
 
     done = pdp("test", ".")
 
@@ -412,7 +412,7 @@ def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
 
     Path(file).unlink()
     Path(file).parent.rmdir()
-    concern("loop", 'data.authz.decision.verdict == "ALLOW"')
+    concern("knot", 'data.authz.decision.verdict == "ALLOW"')
     checked = pdp("check", "--policies", "policies").err.splitlines()
 
     assert f"{file}:13:55: a concern cannot ask the decision, which asks the concern" in checked

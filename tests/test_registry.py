@@ -224,7 +224,10 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
             lambda: Registry().register_contract(contract(), risk_tier="high", idempotency={"required": False},
                                                  effect_class="commit-low", compensation="undo_it"),
             "contract `search_web`: high risk tier without idempotency (write `idempotency: {required: true}`; or "
-            "declare an effect class without side effects)",
+            "declare an effect class without side effects)\n"
+            "contract `search_web`: argument `query` is the only one of a tool with effects, and any text "
+            "(not_a_tool.free_text) (state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most "
+            "200)",
             id="what the entry as a whole gets wrong",
         ),
         pytest.param(

@@ -54,7 +54,7 @@ def build_bundle(
         BundleError: what was built cannot be used: larger than a bundle may be.
     """
     packed = compile_bundle(policies=policies, release=release, opa=opa, data=data, manifests=manifests)
-    _write(out, packed)
+    write_bundle(out, packed)
     return read_bundle(packed)
 
 
@@ -107,7 +107,12 @@ def _staged(modules: Mapping[str, Module], folder: Path, opa: Path, capabilities
     return OpaTool(opa, folder, sources=sources, capabilities=capabilities)
 
 
-def _write(out: Path, packed: bytes) -> None:
+def write_bundle(out: Path, packed: bytes) -> None:
+    """Write a bundle's bytes to `out`, which others may read and which is replaced at once or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
     temporary: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", delete=False) as file:

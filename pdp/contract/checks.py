@@ -138,7 +138,7 @@ def _settled(
     checked.trips = settled.trips
     log_trips(tool.entry.name, settled.trips)
     if settled.fault is not None:
-        raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, settled.fault)
+        raise ProposalRejectedError(settled.rejection, settled.fault)
     if settled.pruned:
         raise ProposalPrunedError(settled.trips[-1])
     if settled.arguments is not proposal.arguments:

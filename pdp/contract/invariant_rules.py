@@ -15,6 +15,7 @@ from pdp.contract.json_object import JsonObject
 from pdp.contract.tool_contract import DROP_STEP, DropStep
 from pdp.manifest.expressions import ExpressionError, compile_check
 from pdp.manifest.records import Correction
+from pdp.proposal import RejectionCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,12 +68,16 @@ class Circumstances:
 
 
 class RuleRejectsError(Exception):
-    """A rule rejects a call, whatever it could correct: `why` begins with its id."""
+    """A rule rejects a call, whatever it could correct: `why` begins with its id.
 
-    def __init__(self, rule: Rule, why: str) -> None:
+    `violated`: whether it is known that the call violates it. Only then the rule's own code stands for it.
+    """
+
+    def __init__(self, rule: Rule, why: str, *, violated: bool = True) -> None:
         super().__init__(why)
         self.rule = rule
         self.why = why
+        self.rejection = rule.rejection if violated else RejectionCode.INVALID_PAYLOAD
 
 
 class Rule(Protocol):
@@ -86,6 +91,10 @@ class Rule(Protocol):
     def rule(self) -> str:
         """What has to hold."""
 
+    @property
+    def rejection(self) -> RejectionCode:
+        """The code of a call that violates it and is not corrected."""
+
     def violation(self, arguments: dict[str, Any], about: Circumstances) -> str | None:
         """Return `ID: why` when the call violates it, or it cannot be told."""
 
@@ -96,12 +105,13 @@ class Rule(Protocol):
 class ExpressionRule:
     """An invariant of a manifest."""
 
-    __slots__ = ("_check", "_correct", "_reads_plan", "id", "rule", "text")
+    __slots__ = ("_check", "_correct", "_reads_plan", "id", "rejection", "rule", "text")
 
     def __init__(self, invariant: Invariant) -> None:
         self.id = invariant.id
         self.rule = invariant.rule
         self.text = invariant.check
+        self.rejection = RejectionCode(invariant.rejection or RejectionCode.INVALID_PAYLOAD)
         self._check = compile_check(invariant.check)
         self._correct = invariant.correct
         self._reads_plan = "plan" in invariant.check
@@ -112,7 +122,7 @@ class ExpressionRule:
             holds = self._check.holds(arguments, about.for_expressions(arguments, with_plan=self._reads_plan))
         except ExpressionError as error:
             # Not knowing is no reason to correct.
-            raise RuleRejectsError(self, f"{self.id}: {error.message}") from error
+            raise RuleRejectsError(self, f"{self.id}: {error.message}", violated=False) from error
         return None if holds else f"{self.id}: {self.rule}"
 
     def correction(
@@ -135,6 +145,8 @@ class PythonRule:
     """
 
     __slots__ = ("_declared", "_invariant")
+
+    rejection = RejectionCode.INVALID_PAYLOAD
 
     def __init__(self, invariant: ToolInvariant, arguments: frozenset[str]) -> None:
         self._invariant = invariant

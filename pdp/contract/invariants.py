@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.contract.invariant_rules import ExpressionRule, PythonRule, RuleRejectsError, changed
 from pdp.contract.tool_contract import DROP_STEP, DropStep
 from pdp.manifest.expressions import Check, ExpressionError, compile_check
+from pdp.proposal import RejectionCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -68,15 +69,17 @@ class Settled:
         arguments: after correction; those that were proposed, the very object, when nothing was corrected.
         trips: every invariant that tripped, in their order.
         fault: why the call is rejected, or None.
+        rejection: with which code, if it is.
         pruned: whether it is dropped.
     """
 
-    __slots__ = ("arguments", "fault", "pruned", "trips")
+    __slots__ = ("arguments", "fault", "pruned", "rejection", "trips")
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
         self.trips: tuple[Trip, ...] = ()
         self.fault: str | None = None
+        self.rejection = RejectionCode.INVALID_PAYLOAD
         self.pruned = False
 
 
@@ -136,7 +139,7 @@ class Invariants:
                 trips.append(Trip(rule.id, rule.rule, Way.CORRECTED, changed(settled.arguments, mended)))
                 settled.arguments = mended
         except RuleRejectsError as error:
-            settled.fault = error.why
+            settled.fault, settled.rejection = error.why, error.rejection
             trips.append(Trip(error.rule.id, error.rule.rule, Way.REJECTED))
         settled.trips = tuple(trips)
         return settled

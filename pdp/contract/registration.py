@@ -51,7 +51,7 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any]) -> Declared
         entry["config"] = [{"key": one.key, "default": one.default} for one in contract.config_params]
     if contract.state_reads or contract.state_effects:
         try:
-            effects = [one.model_dump() for one in declared_effects(contract.state_effects)]
+            effects = [one.model_dump(exclude_none=True) for one in declared_effects(contract.state_effects)]
         except ValueError as error:
             raise UsageError(f"{where}: state effects: {str(error).splitlines()[0]}") from None
         entry["state"] = {"reads": [one.key for one in contract.state_reads], "effects": effects}

@@ -8,8 +8,8 @@ A bundle is one gzipped tar for both engines: an OPA server loads it as it is, t
     .signatures.json   OPA's signature, if it is signed: `pdp.engine.signature`
     authz/**.rego  the baseline's modules;  custom/**.rego  the user's
 
-The revision is a digest of all of these but itself, the release number and the signature, so whatever was changed or cut
-off shows. Who built the bundle, the signature alone says.
+The revision is a digest of all of these but itself, the release number and the signature, so whatever was changed or
+cut off shows. Who built the bundle, the signature alone says.
 """
 
 from __future__ import annotations
@@ -170,6 +170,18 @@ def _revision(wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) 
 def _check_revision(revision: str, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> None:
     if _revision(wasm, data, modules) != revision:
         raise BundleError("the content is not what its revision names: it was changed", hint=COPY)
+
+
+def read_packed(path: Path) -> bytes:
+    """Return the bytes of a bundle's file, or of as much of it as `read_bundle` needs to refuse it.
+
+    Raises:
+        BundleError: it cannot be read.
+    """
+    try:
+        return _read(path)
+    except BundleError as error:
+        raise BundleError(f"{path}: {error.message}", hint=error.hint) from error
 
 
 def _read(path: Path) -> bytes:

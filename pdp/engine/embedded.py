@@ -106,12 +106,16 @@ class EmbeddedEngine(Engine):
         deadline: float = DEADLINE,
         memory_limit: int = MEMORY_LIMIT,
     ) -> Self:
-        """Return an engine with a bundle that `trust` admits; other arguments and errors as of the class.
+        """Return an engine with a bundle that `trust` admits; other errors as of the class.
 
         Args:
             source: the bundle's file, or its content.
             trust: by whom it has to be signed, and which release is the newest so far.
             rollback: take an older release nevertheless, and report that (`bundle.rollback`).
+            manifests: as of the class.
+            data: as of the class.
+            deadline: as of the class.
+            memory_limit: as of the class.
 
         Raises:
             StaleBundleError: older than the newest release so far.

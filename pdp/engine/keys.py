@@ -1,7 +1,7 @@
 """The public keys that bundles are verified by: PEM in, a key with its id and algorithm out.
 
-The id of a key is its thumbprint (RFC 7638), so that both halves of a key tell the same id and nobody has to keep a list.
-The algorithm follows from the key, never from what a signature claims: P-256 is ES256, RSA is RS256.
+The id of a key is its thumbprint (RFC 7638): both halves of a key tell the same id, and nobody has to keep a list. The
+algorithm follows from the key, never from what a signature claims: P-256 is ES256, RSA is RS256.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     bundles/<digest>.tar.gz     each bundle by the SHA-256 of its file, never changed
     channels/<channel>.tar.gz   a copy of the channel's current bundle, for OPA's bundle plugin
 
-The index pins the SHA-256 of each file, so what is read is what was published. It says nothing about who published: that
-is the bundles' signatures' matter.
+The index pins the SHA-256 of each file, so what is read is what was published. It says nothing about who published:
+that is the bundles' signatures' matter.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def open_repository(
 def _opener(context: ssl.SSLContext | None) -> Any:
     from urllib import request  # noqa: PLC0415 - only who reads over HTTP pays for it
 
-    # Neither files nor FTP, to which a redirection could lead; the environment's proxies apply.
+    # No redirections, files or FTP: a repository is where the operator says. The environment's proxies apply.
     opener = request.OpenerDirector()
     handlers: list[request.BaseHandler] = [
         request.ProxyHandler(),

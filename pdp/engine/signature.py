@@ -3,8 +3,8 @@
     .signatures.json   {"signatures": [JWT]}, exactly one
     the JWT            header {"alg", "kid"}, payload {"files": [{"name", "hash", "algorithm": "SHA-256"}]}
 
-Every other file of the bundle is listed. A JSON file is hashed by what it says, anything else by its bytes. Source: OPA's
-documentation, "Bundles: Signing", and its `bundle/hash.go`, whose form of JSON is followed letter by letter.
+Every other file of the bundle is listed. A JSON file is hashed by what it says, anything else by its bytes. Source:
+OPA's documentation, "Bundles: Signing", and its `bundle/hash.go`, whose form of JSON is followed letter by letter.
 """
 
 from __future__ import annotations
@@ -92,10 +92,8 @@ def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Se
     header = _header(token)
     key = next((key for key in keys if key.id == header["kid"]), None)
     if key is None:
-        known = ", ".join(sorted(key.id for key in keys)) or "none"
-        raise BundleError(
-            f"signed with the key {header['kid']:.80}, which is not trusted; trusted: {known}", hint=_SIGN
-        )
+        known = " or ".join(sorted(key.id for key in keys)) or "one that is trusted"
+        raise BundleError(f"signed with the key {header['kid']:.80}, not with {known}", hint=_SIGN)
     listed = _payload(token, key)
     if not hmac.compare_digest(canonical(listed), canonical(signed_files(files))):
         raise BundleError(f"the files are not those that {SIGNATURES} lists", hint=_TAMPERED)
@@ -139,7 +137,7 @@ def _respelled(token: str) -> str:
 
 
 def _header(token: str) -> dict[str, str]:
-    part = token.split(".")[0]
+    part = token.split(".", maxsplit=1)[0]
     try:
         header = parse_json(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
         found = {"kid": header["kid"], "alg": header["alg"]}

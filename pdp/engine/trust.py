@@ -40,6 +40,10 @@ class StaleBundleError(BundleError):
     code: ClassVar[str] = "bundle.stale"
 
 
+class ReleaseFloorError(BundleError):
+    """Which release was the newest is not known, or cannot be kept: no bundle is taken until it is mended."""
+
+
 @dataclass(frozen=True, slots=True)
 class BundleEvent:
     """Something that the audit should know.
@@ -79,7 +83,7 @@ class ReleaseFloor:
         """Return release and revision of the newest, or None when there was none yet.
 
         Raises:
-            BundleError: the file is damaged or cannot be read. It is never taken for an empty one.
+            ReleaseFloorError: the file is damaged or cannot be read. It is never taken for an empty one.
         """
         return self._newest if self._path is None else _read(self._path)
 
@@ -88,7 +92,7 @@ class ReleaseFloor:
         """Hold the floor; what is handed out sets it to a bundle, be it higher or lower.
 
         Raises:
-            BundleError: the file cannot be locked or written.
+            ReleaseFloorError: the file cannot be locked or written.
         """
         with self._lock:
             if self._path is None:
@@ -152,7 +156,7 @@ class BundleTrust:
 
         Raises:
             StaleBundleError: a newer one came in between.
-            BundleError: the floor cannot be kept.
+            ReleaseFloorError: the floor cannot be kept.
         """
         with self.floor.changing() as remember:
             newest = self._check(bundle, "bundle", rollback=rollback)
@@ -171,7 +175,7 @@ class BundleTrust:
             return
         try:
             self._report(event)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a report is the application's, and may raise anything
             _log.exception("%s could not be reported", event.type)
 
     def _check(self, bundle: Bundle, name: str, *, rollback: bool) -> tuple[int, str] | None:
@@ -213,7 +217,7 @@ def _read(path: Path) -> tuple[int, str] | None:
     except (JsonValueError, TypeError, KeyError):
         release, revision = None, None
     if type(release) is not int or not 1 <= release <= MAX_NUMBER or type(revision) is not str:
-        raise BundleError(
+        raise ReleaseFloorError(
             f"{path}: does not say which release was the newest",
             hint="restore it; whoever removes it lets every older bundle in once more",
         )
@@ -236,7 +240,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
         raise _unusable(path, error) from error
 
 
-def _unusable(path: Path, error: OSError) -> BundleError:
-    return BundleError(
+def _unusable(path: Path, error: OSError) -> ReleaseFloorError:
+    return ReleaseFloorError(
         f"{path}: the newest release cannot be kept there: {error.strerror}", hint="name a file in a folder of yours"
     )

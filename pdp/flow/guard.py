@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdp.flow.call import Evaluation
-    from pdp.flow.tools import Tools
     from pdp.manifest.effective import EffectiveManifest
 
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
@@ -34,6 +33,16 @@ class Caller(Protocol):
         """Do as `call`, asynchronously."""
 
 
+class Functions(Protocol):
+    """Where functions are kept by the name of their tool."""
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the tool has a function."""
+
+    def add(self, name: str, function: Callable[..., Any]) -> None:
+        """Let `function` run the tool."""
+
+
 @contextmanager
 def session_in_use(session: Any) -> Iterator[Session]:
     """Let guarded functions called inside the block take this session."""
@@ -45,7 +54,9 @@ def session_in_use(session: Any) -> Iterator[Session]:
         _session.reset(token)
 
 
-def guarded(pep: Caller, function: Callable[..., Any], manifest: EffectiveManifest, tools: Tools) -> Callable[..., Any]:
+def guarded(
+    pep: Caller, function: Callable[..., Any], manifest: EffectiveManifest, tools: Functions
+) -> Callable[..., Any]:
     """Let a function run the tool that it has the name of, and return what guards it; see `Pep.tool`.
 
     Raises:

@@ -83,6 +83,16 @@ class Correction(Record):
     set: dict[str, Any] = Field(min_length=1)
 
 
+FixedCode = Literal[
+    "INVALID_TOOL_NAME",
+    "INVALID_PAYLOAD",
+    "MISSING_PROVENANCE",
+    "POLICY_VIOLATION",
+    "DIRECT_CANONICAL_WRITE_FORBIDDEN",
+]
+"""The codes of a rejection, which the tool boundary document fixes; `pdp.proposal.RejectionCode` has the same."""
+
+
 def _correction_tag(value: Any) -> str:
     return "<set>" if isinstance(value, dict | Correction) else "<prune>"
 
@@ -91,7 +101,7 @@ class Invariant(Record):
     """A structural rule of one tool (tool contract document).
 
     `check` is CEL over `call`, `state`, `config` and `plan`; it must be true. `correct` sets arguments or prunes the
-    call; without it a violation rejects.
+    call; without it a violation rejects, with the code `rejection` (tool boundary document; absent: INVALID_PAYLOAD).
     """
 
     id: Name
@@ -104,6 +114,7 @@ class Invariant(Record):
         ]
         | None
     ) = None
+    rejection: FixedCode | None = None
 
 
 class ConfigParameter(Record):

@@ -95,6 +95,11 @@ class Duel:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def engines(self) -> tuple[EmbeddedEngine, EmbeddedEngine]:
+        """The engine of the old bundle, and that of the new one."""
+        return self._old, self._new
+
     def decide(self, case: Case) -> tuple[Decision, Decision]:
         """Return both decisions on one call."""
         return _decision(self._old, case.old, case), _decision(self._new, case.new, case)

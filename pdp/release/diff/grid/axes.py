@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.harness.mutation.perturbing import GONE
-from pdp.release.diff.grid.bases import LIMIT, valid_approval
+from pdp.release.diff.grid.bases import LIMIT, texts, valid_approval
 from pdp.release.diff.grid.departures import axis_of, dotted
 from pdp.release.diff.grid.probes import CORPUS
 
@@ -73,7 +73,7 @@ def _scopes(entry: Entry) -> list[Worded]:
     found = _held("scope", _SCOPES, names)
     # Who holds what the one entry asks for, and not what the other one does.
     for stated in entry.stated:
-        own = [name for name in stated.get("scopes", ()) if isinstance(name, str)]
+        own = texts(stated.get("scopes"))
         if sorted(own) != sorted(names) and len(own) > 1:
             found.append((f"with the scopes {', '.join(own)} alone", ((_SCOPES, own),)))
     return found

@@ -137,6 +137,11 @@ def _resource(entry: Entry) -> dict[str, Any]:
     return {"type": kind, "id": name, "properties": {} if kind == "corpus" else {"markings": []}}
 
 
+def texts(value: Any) -> list[str]:
+    """Return the strings of a list; of anything else none."""
+    return [item for item in _list(value) if isinstance(item, str)]
+
+
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 

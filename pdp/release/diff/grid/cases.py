@@ -136,14 +136,14 @@ class Grid:
                 yield case
 
     def _near(self, subject: Subject) -> _Near:
-        base = base_request(subject.entry, self._clearances, self._directory)
+        base = self._constants.filled_in(base_request(subject.entry, self._clearances, self._directory))
         settled, first = self._settled(subject, base)
         bases: list[tuple[tuple[Departure, ...], dict[str, Any]]] = [((), first)]
         if Verdict.STEP_UP in settled:
             # Behind a STEP_UP, what else would be denied or allowed shows only once it is approved.
             approved = changed(first, (("context", "approval"), valid_approval(subject.entry)))
             bases.append((_approved(subject, first, self), approved))
-        if not subject.brief and not {Verdict.ALLOW, Verdict.STEP_UP} & set(settled):
+        if subject.known_tool and not {Verdict.ALLOW, Verdict.STEP_UP} & set(settled):
             self.extent.unsettled.append(subject.entry.tool)
         return _Near(subject, tuple(bases), self.axes(subject, first))
 

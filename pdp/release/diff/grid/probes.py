@@ -73,6 +73,8 @@ def probes() -> tuple[dict[str, dict[str, Any]], tuple[Probe, ...]]:
             name = f"grid_{_word(effect)}_{_word(tier)}"
             hostile = first and effect in (EffectClass.COMMIT_HIGH, EffectClass.READ_EXTERNAL)
             plain[name] = _made(name, effect_class=effect, risk_tier=tier), first, hostile, False
+        name = f"grid_{_word(effect)}_plain"
+        plain[name] = _made(name, effect_class=effect, risk_tier=RiskTier.LOW, **_PLAIN), True, False, False
     for pattern in Pattern:
         name = f"grid_pattern_{_word(pattern)}"
         made = _made(name, effect_class=PATTERN_EFFECTS[pattern], risk_tier=RiskTier.LOW, pattern=pattern)
@@ -99,6 +101,11 @@ def probes() -> tuple[dict[str, dict[str, Any]], tuple[Probe, ...]]:
 
 _BRIEF: Final = (False, False, True)
 _ONE: Final = {**_ENTRY["approval"], "quorum": 1, "unless_within_limits": False}
+_PLAIN: Final[dict[str, Any]] = {
+    "purposes": None, "limits": [], "provenance": {"required": []}, "approval": _ONE, "release": None,
+}  # fmt: skip
+"""What an entry states that demands little beside its scopes; None: not stated."""
+
 _SIMPLER: Final[dict[str, dict[str, Any]]] = {
     "grid_bare": {"scopes": [], "markings": [], "purposes": None, "limits": [], "provenance": {"required": []},
                   "idempotency": {"required": False}, "approval": _ONE, "release": None},

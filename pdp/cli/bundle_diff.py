@@ -1,0 +1,136 @@
+"""`pdp bundle diff`: what a new bundle changes, in structure and in decisions."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from pdp.cli import Exit
+from pdp.cli.files import check_standard_input
+from pdp.cli.output import print_json, printable, tell
+from pdp.errors import FileFaultsError, UsageError
+from pdp.harness.suite import find_suites, load_suite
+from pdp.manifest.loading import load_effective
+from pdp.release.diff.bundle_diff import bundle_diff
+from pdp.release.diff.known import read_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from pdp.errors import Fault
+    from pdp.harness.suite import Suite
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.release.diff.bundle_diff import BundleDiff, FailOn
+
+
+def diff(
+    old: Path,
+    new: Path,
+    *,
+    scenarios: Sequence[Path],
+    logs: Sequence[Path],
+    manifests: Sequence[Path],
+    governance: Sequence[Path],
+    most: int,
+    html: Path | None,
+    fail_on: FailOn | None,
+    as_json: bool,
+    as_markdown: bool,
+) -> int:
+    """Compare two bundles, print what differs, and return the exit code.
+
+    Raises:
+        UsageError: options or files that cannot be used.
+        BundleError: a bundle that cannot be used.
+        EngineError: no room for an engine.
+    """
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown exclude each other", hint="name one of them")
+    check_standard_input(*manifests, *governance, *logs)
+    suites = load_suites(scenarios)
+    known = [read_log(file) for file in logs]
+    effective = load_manifests(manifests, governance)
+    with progress_bar(quiet=as_json or as_markdown) as progress:
+        found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=most, progress=progress)
+    if html is not None:
+        _write_html(html, found)
+    if as_json:
+        print_json(found.as_json())
+    elif as_markdown:
+        from pdp.release.diff.report_markdown import render  # noqa: PLC0415
+
+        tell(render(found).rstrip("\n"))
+    else:
+        from pdp.release.diff.report_text import lines  # noqa: PLC0415
+
+        for line in lines(found):
+            tell(printable(line))
+    return Exit.FAILED if found.fails(fail_on) else Exit.OK
+
+
+def load_suites(paths: Sequence[Path]) -> list[Suite]:
+    """Load the scenario files that paths name, the faults of all of them at once.
+
+    Raises:
+        UsageError: a path is not there, or a folder has none.
+        FileFaultsError: faulty ones.
+    """
+    suites: list[Suite] = []
+    faults: list[Fault] = []
+    for file in find_suites(paths) if paths else ():
+        try:
+            suites.append(load_suite(file))
+        except FileFaultsError as error:
+            faults += error.faults
+    if faults:
+        raise FileFaultsError(list(dict.fromkeys(faults)))
+    return suites
+
+
+def load_manifests(manifests: Sequence[Path], governance: Sequence[Path]) -> list[EffectiveManifest]:
+    """Load manifests, each with the governance file at its place, or all of them without.
+
+    Raises:
+        UsageError: as many governance files as there are no manifests for, or a file that cannot be used.
+    """
+    if governance and len(governance) != len(manifests):
+        raise UsageError(
+            f"{len(manifests)} manifests and {len(governance)} governance files",
+            hint="name a governance file for every manifest, in the same order, or none at all",
+        )
+    return [load_effective(*pair) for pair in zip_longest(manifests, governance)]
+
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[Callable[[str, int], None] | None]:
+    """Count the calls on a terminal, on standard error, beside whatever is printed; elsewhere nothing."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed} calls decided"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks = {}
+
+        def advance(what: str, more: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=None)
+            bar.update(tasks[what], advance=more)
+
+        yield advance
+
+
+def _write_html(file: Path, found: BundleDiff) -> None:
+    from pdp.release.diff.report_html import render  # noqa: PLC0415
+
+    try:
+        file.write_text(render(found), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{file}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
+        ) from error

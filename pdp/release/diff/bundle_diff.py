@@ -1,0 +1,331 @@
+"""Two bundles compared in three layers: structure, calls that are known, and calls that nobody wrote down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pdp.canonical import canonical, digest
+from pdp.engine.bundle_file import read_bundle
+from pdp.engine.data import merged_data
+from pdp.manifest.governance_diff import Direction
+from pdp.release.diff.deciding import Duel
+from pdp.release.diff.grid.bases import Entry
+from pdp.release.diff.grid.cases import Extent, Grid, Subject
+from pdp.release.diff.grid.constants import Constants
+from pdp.release.diff.grid.probes import DIRECTORY, probes
+from pdp.release.diff.groups import Group, grouped, sites
+from pdp.release.diff.known import LogRead, log_cases, scenario_cases
+from pdp.release.diff.pairing import Sides, pair_manifests
+from pdp.release.diff.policy_structure import bundle_sites
+from pdp.release.diff.structure import Structure, structure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pdp.engine.bundle_file import Bundle
+    from pdp.harness.suite import Suite
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.release.diff.deciding import Case, Difference
+    from pdp.release.diff.pairing import Pair
+
+GRID: Final = 50_000
+"""How many calls the grid has at most, unless it is told otherwise."""
+
+UNCOVERED: Final = (
+    "three departures at once, but for a call that is approved first",
+    "attributes that a policy reads by a name that it works out, and constants that it works out",
+    "plans (authz/plan), but for those of scenarios",
+    "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
+    "data that is given beside a bundle at run time",
+)
+"""What no grid tells, for the report."""
+
+FailOn = Literal["loosening", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The second layer.
+
+    Attributes:
+        scenarios: how many scenarios there are; logged: how many requests of logs; skipped: log lines passed over.
+        calls: how many calls were decided by both bundles.
+        groups: what is decided differently.
+    """
+
+    scenarios: int = 0
+    logged: int = 0
+    skipped: int = 0
+    calls: int = 0
+    groups: tuple[Group, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BundleDiff:
+    """What differs between two bundles.
+
+    Attributes:
+        old, new: the bundles; names: of their files.
+        structure: the first layer.
+        known: the second.
+        grid: the third; extent: what it covers.
+    """
+
+    old: Bundle
+    new: Bundle
+    names: tuple[str, str]
+    structure: Structure
+    known: Known
+    grid: tuple[Group, ...]
+    extent: Extent = field(default_factory=Extent)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The differences of both layers of decisions."""
+        return (*self.known.groups, *self.grid)
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything differs that can change a decision."""
+        return bool(self.structure.differs or self.groups)
+
+    @property
+    def loosens(self) -> bool:
+        """Whether anything admits more."""
+        return Direction.LOOSENS in self.structure.directions() or any(
+            one.direction is Direction.LOOSENS for one in self.groups
+        )
+
+    def fails(self, fail_on: FailOn | None) -> bool:
+        """Tell whether CI should stop here: on anything that admits more, or on anything at all."""
+        return {None: False, "loosening": self.loosens, "any": self.differs}[fail_on]
+
+    def loosenings(self) -> dict[str, str]:
+        """Return every change that admits more, by the id that an explanation names; in words."""
+        found = {one.id: one.what for one in self.structure.loosenings()}
+        return found | {one.id: one.title for one in self.groups if one.direction is Direction.LOOSENS}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `pdp bundle diff --json` prints; its form is stable."""
+        return {
+            "old": _bundle_json(self.old, self.names[0]),
+            "new": _bundle_json(self.new, self.names[1]),
+            "differs": self.differs,
+            "loosens": self.loosens,
+            "structure": self.structure.as_json(),
+            "known": {
+                "scenarios": self.known.scenarios,
+                "logged_requests": self.known.logged,
+                "log_lines_skipped": self.known.skipped,
+                "calls": self.known.calls,
+                "groups": [group.as_json() for group in self.known.groups],
+            },
+            "grid": {
+                "requests": self.extent.requests,
+                "single_departures": self.extent.single,
+                "pairs": self.extent.pairs,
+                "pairs_possible": self.extent.pairs_possible,
+                "hostile": self.extent.hostile,
+                "tools": self.extent.tools,
+                "made_up_entries": self.extent.probes,
+                "axes": dict(self.extent.axes),
+                "never_allowed": list(self.extent.unsettled),
+                "not_covered": list(UNCOVERED),
+                "groups": [group.as_json() for group in self.grid],
+            },
+        }
+
+
+def bundle_diff(
+    old: Path,
+    new: Path,
+    *,
+    suites: Sequence[Suite] = (),
+    logs: Sequence[LogRead] = (),
+    manifests: Sequence[EffectiveManifest] = (),
+    most: int = GRID,
+    progress: Callable[[str, int], None] | None = None,
+) -> BundleDiff:
+    """Compare two bundle files.
+
+    Args:
+        old, new: the files.
+        suites: whose scenarios are decided by both.
+        logs: recorded decisions, likewise.
+        manifests: whole manifests, of files that were named; those of the suites are added.
+        most: how many calls the grid has at most; 0: none.
+        progress: is told what is being decided (`scenarios`, `logs`, `grid`), and of how many more calls.
+
+    Raises:
+        BundleError: a file is no usable bundle.
+        UsageError, EngineError: as of `EmbeddedEngine`; tools files that cannot be read.
+    """
+    work = _Work(read_bundle(old), read_bundle(new), (str(old), str(new)), suites, manifests)
+    structure = structure_of(work.old, work.new, work.names, work.pairs, work.known)
+    known = work.decide_known(logs, progress)
+    groups, extent = work.decide_grid(most, progress) if most else ((), Extent())
+    return BundleDiff(work.old, work.new, work.names, structure, known, groups, extent)
+
+
+class _Work:
+    def __init__(
+        self,
+        old: Bundle,
+        new: Bundle,
+        names: tuple[str, str],
+        suites: Sequence[Suite],
+        manifests: Sequence[EffectiveManifest],
+    ) -> None:
+        self.old, self.new, self.names, self._suites = old, new, names, suites
+        self.known = {each.digest: each for each in (*manifests, *(suite.manifest for suite in suites))}
+        self._before, self._after = (dict(bundle.data.get("manifests", {})) for bundle in (old, new))
+        self.pairs: tuple[Pair, ...] = pair_manifests(self._before, self._after)
+        self._sides = Sides(self.pairs, self._before, self._after)
+        self._sites = tuple(sites(bundle_sites(bundle, name)) for bundle, name in ((old, names[0]), (new, names[1])))
+        self._documents = {**self._before, **self._after}
+
+    def decide_known(self, logs: Sequence[LogRead], progress: Callable[[str, int], None] | None) -> Known:
+        calls = 0
+        found: list[Difference] = []
+
+        def count(what: str) -> Callable[[int], None]:
+            def told(more: int) -> None:
+                nonlocal calls
+                calls += more
+                if progress is not None:
+                    progress(what, more)
+
+            return told
+
+        entries = self._entries()
+        for suites in _by_data(self._suites):
+            extra = {suite.manifest.digest: suite.manifest.document for suite in suites}
+            data = self._beside(suites[0].data)
+            with Duel(self.old, self.new, manifests=extra, old_data=data, new_data=data) as duel:
+                cases = list(scenario_cases(suites, duel.engines, self._sides, entries))
+                found += duel.differences(cases, count("scenarios"))
+        if logs:
+            with Duel(self.old, self.new) as duel:
+                for log in logs:
+                    found += duel.differences(log_cases(log, self._sides, entries), count("logs"))
+        return Known(
+            scenarios=sum(len(suite.scenarios) for suite in self._suites),
+            logged=sum(len(log.requests) for log in logs),
+            skipped=sum(log.skipped for log in logs),
+            calls=calls,
+            groups=grouped(found, *self._sites),
+        )
+
+    def decide_grid(self, most: int, progress: Callable[[str, int], None] | None) -> tuple[tuple[Group, ...], Extent]:
+        documents, made_up = probes()
+        laid = [_directory(bundle) for bundle in (self.old, self.new)]
+        directory: dict[str, Any] = {}
+        for bundle, data in zip((self.old, self.new), laid, strict=True):
+            whole = merged_data(bundle.data, data=data).get("directory", {})
+            for name, part in whole.items():
+                if isinstance(part, dict):
+                    directory[name] = {**directory.get(name, {}), **part}
+        subjects = [
+            *self._subjects(),
+            *(
+                Subject(
+                    Entry(one.tool, one.digest, "grid", (one.entry,), None, tuple(documents[one.digest].get("agents", {}))),
+                    known_tool=False, pairs=one.pairs, hostile=one.hostile, brief=one.brief,
+                )
+                for one in made_up
+            ),
+        ]  # fmt: skip
+        constants = Constants(
+            list(self.old.modules.values()),
+            list(self.new.modules.values()),
+            self.old.data.get("settings", {}),
+            self.new.data.get("settings", {}),
+        )
+        with Duel(self.old, self.new, manifests=documents, old_data=laid[0], new_data=laid[1]) as duel:
+            grid = Grid(
+                subjects,
+                sides=self._sides,
+                duel=duel,
+                clearances=_markings(subjects, directory),
+                directory=directory,
+                constants=constants,
+                most=most,
+            )
+            found = duel.differences(grid.cases(), None if progress is None else lambda more: progress("grid", more))
+            return grouped(found, *self._sites), grid.extent
+
+    def _subjects(self) -> Iterator[Subject]:
+        """The tools of the bundles' manifests; of one that is in several manifests alike, the first stands for all."""
+        seen: set[bytes] = set()
+        for pair in self.pairs:
+            before, after = self._before.get(pair.old or "", {}), self._after.get(pair.new or "", {})
+            newest = after or before
+            for tool in dict.fromkeys((*_dict(after.get("tools")), *_dict(before.get("tools")))):
+                entries = tuple(
+                    entry for each in (before, after) if isinstance(entry := _dict(each.get("tools")).get(tool), dict)
+                )
+                key = canonical([tool, [*entries], before.get("agents"), after.get("agents")])
+                if key in seen or not entries:
+                    continue
+                seen.add(key)
+                whole = self.known.get(pair.new or "") or self.known.get(pair.old or "")
+                yield Subject(
+                    Entry(
+                        tool,
+                        str(pair.new or pair.old),
+                        str(newest.get("manifest_version", "")),
+                        entries,
+                        whole.tools.get(tool) if whole else None,
+                        _agents(newest.get("agents"), tool),
+                    ),
+                    known_tool=True,
+                )
+
+    def _entries(self) -> dict[tuple[str, str], Any]:
+        documents = {**{name: each.document for name, each in self.known.items()}, **self._documents}
+        return {
+            (name, tool): entry
+            for name, document in documents.items()
+            for tool, entry in _dict(document.get("tools")).items()
+        }
+
+    def _beside(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The suite's data of the roots that neither bundle has: where a bundle has its own, that decides."""
+        return {root: value for root, value in data.items() if root not in self.old.data and root not in self.new.data}
+
+
+def _directory(bundle: Bundle) -> dict[str, Any]:
+    """The grid's corpora and documents, where the bundle's directory leaves room for them."""
+    own = bundle.data.get("directory", {})
+    return {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
+
+
+def _by_data(suites: Sequence[Suite]) -> list[list[Suite]]:
+    found: dict[str, list[Suite]] = {}
+    for suite in suites:
+        found.setdefault(digest(canonical(dict(suite.data))), []).append(suite)
+    return list(found.values())
+
+
+def _markings(subjects: Sequence[Subject], directory: Mapping[str, Any]) -> list[str]:
+    stated = [name for subject in subjects if not subject.brief for name in subject.entry.names("markings")]
+    for kind in ("corpora", "documents"):
+        for record in _dict(directory.get(kind)).values():
+            stated += [name for name in _dict(record).get("markings") or () if isinstance(name, str)]
+    return list(dict.fromkeys(stated))
+
+
+def _agents(pins: Any, tool: str) -> tuple[str, ...]:
+    if not isinstance(pins, dict):
+        return ()
+    return tuple(sorted(pins, key=lambda agent: (tool not in _dict(pins[agent]), agent)))
+
+
+def _dict(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _bundle_json(bundle: Bundle, name: str) -> dict[str, Any]:
+    return {"file": name, "revision": bundle.revision, "release": bundle.release}

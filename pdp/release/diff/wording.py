@@ -1,0 +1,139 @@
+"""What every report of a bundle diff says, in words, whatever it is written in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.release.diff.bundle_diff import UNCOVERED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdp.release.diff.bundle_diff import BundleDiff
+    from pdp.release.diff.groups import Group, Responsible
+    from pdp.release.diff.structure import Structure
+
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One change of the structure: which way it goes (`text`: neither), what it is, and where."""
+
+    direction: str
+    what: str
+    where: str = ""
+
+
+def verdict(diff: BundleDiff) -> str:
+    """Return the first line: whether anything differs, and how bad it is."""
+    if not diff.differs:
+        return "no difference that can change a decision"
+    loosening = len(diff.loosenings())
+    groups = len(diff.groups)
+    known = f"{groups} {'difference' if groups == 1 else 'differences'} in decisions"
+    return f"{known}, {loosening or 'nothing'} {'loosens' if loosening < 2 else 'loosen'}"  # noqa: PLR2004 - one
+
+
+def structure_lines(structure: Structure) -> Iterator[Line]:
+    """Yield every change of the structure."""
+    for rule in structure.rules:
+        places = dict.fromkeys(place for place in (rule.old, rule.new) if place)
+        yield Line(rule.direction.value if rule.direction else "text", f"{rule.name}: {rule.what}", " -> ".join(places))
+    for manifest in structure.manifests:
+        if manifest.kind == "same":
+            continue
+        old, new = manifest.old_version or "none", manifest.new_version or "none"
+        direction = manifest.direction.value if manifest.direction else "unclear"
+        if manifest.diff is None:
+            yield Line(direction, f"manifest {old} -> {new}: {manifest.kind}")
+            continue
+        yield Line("text", f"manifest {old} -> {new}, {len(manifest.diff.tools)} tools differ")
+        for tool in manifest.diff.tools:
+            for signature in tool.signature:
+                parts = (signature.part, signature.path, signature.what)
+                bump = signature.bump.name.lower()
+                yield Line("text", f"{tool.tool}: {' '.join(part for part in parts if part)} ({bump} change)")
+            if tool.fault:
+                yield Line("unclear", f"{tool.tool}: {tool.fault}")
+        for name, change in manifest.changes:
+            values = f"{_short(change.old)} -> {_short(change.new)}" if change.what == "changed" else change.what
+            yield Line(change.direction.value, f"{name}: {change.field}: {values}")
+    for datum in structure.data.shown:
+        values = f"{_short(datum.old)} -> {_short(datum.new)}" if datum.kind == "changed" else datum.kind
+        yield Line(datum.direction.value, f"{datum.path}: {values}")
+    more = structure.data.total - len(structure.data.shown)
+    if more > 0:
+        yield Line("unclear", f"{more} more changes of data")
+
+
+def known_line(diff: BundleDiff) -> str:
+    """Return what the second layer looked at."""
+    known = diff.known
+    if not known.scenarios and not known.logged:
+        return "nothing was named: --scenarios PATH, --log FILE"
+    skipped = f", {known.skipped} log lines passed over" if known.skipped else ""
+    return (
+        f"{known.scenarios} scenarios and {known.logged} recorded requests, {known.calls} different calls{skipped}: "
+        f"{len(known.groups) or 'no'} {'difference' if len(known.groups) == 1 else 'differences'}"
+    )
+
+
+def grid_lines(diff: BundleDiff) -> tuple[str, ...]:
+    """Return what the grid covers, a line each."""
+    extent = diff.extent
+    if not extent.requests:
+        return ("no grid was asked for",)
+    whole = "all" if extent.pairs >= extent.pairs_possible else f"{extent.pairs} of"
+    axes = ", ".join(f"{name} ({count})" for name, count in extent.axes.items())
+    lines = [
+        f"{extent.requests} requests for {extent.tools} tools of the bundles and {extent.probes} made-up entries of "
+        f"every tier, effect class and pattern: {len(diff.grid) or 'no'} "
+        f"{'difference' if len(diff.grid) == 1 else 'differences'}",
+        f"covered: {extent.single} with at most one departure from a call that has all it needs; {whole} "
+        f"{extent.pairs_possible} pairs of departures, requests that are equal counted once; {extent.hostile} with "
+        "something mistyped, missing or exchanged",
+        f"departures, with the number of values: {axes}",
+    ]
+    if extent.unsettled:
+        lines.append(
+            f"no call was found that is ALLOW or STEP_UP, so little is known of: {', '.join(extent.unsettled)}"
+        )
+    return tuple(lines)
+
+
+def uncovered() -> str:
+    """Return what no grid covers."""
+    return "not covered: " + "; ".join(UNCOVERED)
+
+
+def rule_line(side: str, rule: Responsible) -> str:
+    """Return one side of a rule that is responsible."""
+    what = "fires" if rule.fired else "does not fire"
+    return f"{side}: {rule.code} {what}{f' ({rule.where})' if rule.where else ''}"
+
+
+def rule_lines(group: Group) -> list[str]:
+    """Return the rules that are responsible on either side."""
+    return [
+        *(rule_line("old", rule) for rule in group.rules_old),
+        *(rule_line("new", rule) for rule in group.rules_new),
+    ]
+
+
+def witness_line(group: Group) -> str:
+    """Return in what the smallest call departs from one that has all it needs, or where it comes from."""
+    if group.sources:
+        more = len(group.sources) - 1
+        return f"seen in {group.sources[0]}" + (f" and {more} more" if more else "")
+    words = ", ".join(words for _, words in group.case.departures)
+    return f"the call of {group.case.tool} that has all it needs" + (f", {words}" if words else "")
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "not stated"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
