@@ -41,13 +41,28 @@ def key_file(folder: Path, name: str = "one") -> Path:
 
 
 def bundle(release: int, *, signed: str | None = "one", **settings: Any) -> bytes:
-    """The payments bundle with a release number and settings of its own, signed with the key of that name."""
+    """The payments bundle with a release number and settings of its own, signed with the key of that name.
+
+    The same arguments give the same bytes: ES256 itself signs otherwise each time.
+    """
+    return _bundle(release, signed, tuple(settings.items()))
+
+
+@cache
+def _bundle(release: int, signed: str | None, items: tuple[tuple[str, Any], ...]) -> bytes:
+    settings = dict(items)
     packed = pack_bundle(release=release, wasm=_example().wasm, data=_data(settings), modules=_example().modules)
     return packed if signed is None else sign_bundle(packed, key(signed))
 
 
 def tiny(release: int, *, signed: str | None = None, **settings: Any) -> bytes:
-    """A bundle that no engine could decide by, for those who only keep it: three kilobytes."""
+    """A bundle that no engine could decide by, for those who only keep it: ten kilobytes. Bytes as of `bundle`."""
+    return _tiny(release, signed, tuple(settings.items()))
+
+
+@cache
+def _tiny(release: int, signed: str | None, items: tuple[tuple[str, Any], ...]) -> bytes:
+    settings = dict(items)
     packed = pack_bundle(
         release=release,
         wasm=b"\0asm\x01\0\0\0",

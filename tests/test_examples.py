@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +23,7 @@ from pdp.harness.running import Runner
 from pdp.harness.suite import find_suites, load_suite, policy_modules
 from pdp.manifest.loading import load_effective
 from pdp.rego.rules import rule_sites
-from tests.command_line import OPTIONS, Done, pdp, pdp_process, written
+from tests.command_line import OPTIONS, Done, environment, pdp, pdp_process, written
 from tests.payments import EXAMPLE, ROOT
 
 RAG = ROOT / "examples/rag"
@@ -121,6 +124,48 @@ def test_golden_scenarios_keep_to_the_manifest(example: str, request: pytest.Fix
 
 def test_every_scenario_says_why(payments: list[Any], rag: list[Any], baseline: list[Any]) -> None:
     assert [result.name for result in [*payments, *rag, *baseline] if not result.why] == []
+
+
+README_PRINTS = """\
+20000 sent to bene-acme-441
+POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.
+47500 sent
+False 47500 sent
+STEP_UP
+transformed deep: metformin and contrast media
+LONG_QUERIES_GO_DEEP: Queries of more than 20 characters are searched deep (corrected: deep)
+{'retrieve_evidence': 'ALLOW'}
+False ('planning.missing',)
+step 2: pruned: NO_DUPLICATE_IDENTICAL_CALLS: No duplicate (query, web_search) combinations within plan
+True 2
+4750 {'ecb': 'monday'}
+5000 {'ecb': 'tuesday'}
+4750 {'ecb': 'monday'}
+ALLOW True ('effects.gate_satisfied', 'risk.acceptable') {'sent': 20000}
+ALLOW False ('effects.gate_satisfied', 'risk.acceptable') {'sent': 20000}
+DENY False ('idempotency.conflict',) None
+The source is ["https://evidence.example/ev-1"]
+{'links': 1}
+"""
+
+
+def test_the_code_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    arguments = {
+        "beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "acct-operating-4412",
+        "reference": "INV-8842",
+    }  # fmt: skip
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    written(tmp_path / "proposal.json", {"tool": "initiate_wire", "arguments": arguments})
+    each = written(tmp_path / "each.json", blocks)
+    program = f"import json\nfor block in json.load(open({str(each)!r})):\n    exec(block, {{}})"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        env=environment(PYTHONPATH=str(ROOT)),
+    )  # fmt: skip
+
+    assert (done.stderr, done.stdout) == ("", README_PRINTS)
 
 
 CONTRACTS = ("clinical", "memory", "underwriting", "workstation")
@@ -333,7 +378,9 @@ def test_the_variables_that_the_package_reads() -> None:
         ("PDP_OPA", "engine"),
         ("PDP_OPA_TOKEN", "cli"),
         ("PDP_OPA_TOKEN", "harness"),
+        ("PDP_SIGNING_KEY", "cli"),
         ("PDP_TRACEBACK", "cli"),
+        ("PDP_VERIFICATION_KEYS", "cli"),
         ("*", "engine"),
         ("*", "rego"),
         ("stated by the manifest", "contract"),

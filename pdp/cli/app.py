@@ -29,6 +29,8 @@ opa_app = typer.Typer(help="Find or install Open Policy Agent.", no_args_is_help
 app.add_typer(manifest_app, name="manifest")
 app.add_typer(bundle_app, name="bundle")
 app.add_typer(opa_app, name="opa")
+release_app = typer.Typer(help="Check whether a bundle may be released.", no_args_is_help=True)
+app.add_typer(release_app, name="release")
 policies_app = typer.Typer(help="The baseline's policies, which come with the package.", no_args_is_help=True)
 app.add_typer(policies_app, name="policies")
 db_app = typer.Typer(help="The database with idempotency keys, actions and approvals.", no_args_is_help=True)
@@ -529,6 +531,113 @@ def bundle_list(
     from pdp.cli.bundle_repository import listing  # noqa: PLC0415
 
     raise typer.Exit(listing(repository, as_json=as_json))
+
+
+@bundle_app.command("diff")
+def bundle_diff(
+    old: Annotated[Path, typer.Argument(metavar="OLD", readable=False, help="The bundle as it was.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", readable=False, help="The bundle as it is.")],
+    scenarios: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", readable=False, help="Scenarios to decide by both. May be repeated."),
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", readable=False, help="Recorded requests to decide by both, JSON lines. May be repeated."
+        ),
+    ] = None,
+    manifest: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--manifest", "-m", metavar="FILE", readable=False,
+            help="A manifest of either bundle, to compare schemas and versions. May be repeated.",
+        ),
+    ] = None,
+    governance: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--governance", "-g", metavar="FILE", readable=False,
+            help="The governance of the manifest at the same place in the line.",
+        ),
+    ] = None,
+    grid: Annotated[
+        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="How many calls to make up at most; 0: none.")
+    ] = 50_000,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", readable=False, help="Write a report as a page.")] = None,
+    fail_on: Annotated[
+        Literal["loosening", "any"] | None, typer.Option(help="Exit 1 when something admits more, or differs at all.")
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a new bundle changes: in structure, on known calls, and on calls that nobody wrote down.
+
+    Exit code: 0, or 1 when --fail-on applies, 2 bad usage or file.
+    """
+    from pdp.cli.bundle_diff import diff  # noqa: PLC0415
+
+    raise typer.Exit(
+        diff(
+            old, new, scenarios=scenarios or [], logs=log or [], manifests=manifest or [], governance=governance or [],
+            most=grid, html=html, fail_on=fail_on, as_json=as_json, as_markdown=as_markdown,
+        )
+    )  # fmt: skip
+
+
+@release_app.command("check")
+def release_check(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", readable=False, help="Scenario files, or folders with some in them."),
+    ],
+    bundle: Annotated[
+        Path, typer.Option("--bundle", "-b", metavar="FILE", readable=False, help="The bundle to be released.")
+    ],
+    last: Annotated[
+        Path | None, typer.Option(metavar="FILE", readable=False, help="The bundle of the last release.")
+    ] = None,
+    explanations: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="Why each loosening since the last release is meant."),
+    ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How much of the Rego scenarios must reach.")
+    ] = None,
+    mutation: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How many mutants scenarios must notice.")
+    ] = None,
+    packs: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", readable=False, help="A folder with contract test packs. May be repeated."),
+    ] = None,
+    audit: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", readable=False, help="An audit file of a run with this bundle. May be repeated."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="CHECK", help="A check to leave out. May be repeated.")
+    ] = None,
+    grid: Annotated[
+        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
+    ] = 50_000,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", readable=False, help="Write a report as JUnit's XML.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether a bundle may be released: a line for each check, with the reason where it fails.
+
+    Exit code: 0 nothing failed, 1 a check failed, 2 bad usage or file.
+    """
+    from pdp.cli.release import check as run  # noqa: PLC0415
+
+    raise typer.Exit(
+        run(
+            paths, bundle=bundle, last=last, explanations=explanations, coverage=coverage, mutation=mutation,
+            packs=packs or [], audit=audit or [], skip=skip or [], grid=grid, junit_file=junit, as_json=as_json,
+        )
+    )  # fmt: skip
 
 
 @opa_app.command("install")

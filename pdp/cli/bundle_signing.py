@@ -52,8 +52,9 @@ def sign(file: Path, *, output: Path | None, key: Path | None, as_json: bool) ->
         raise UsageError(
             "no private key to sign with", hint=f"name one with --key, or give it in the variable {SIGNING_VARIABLE}"
         )
+    packed = read_packed(file)
     try:
-        signed = sign_bundle(read_packed(file), signing_key)
+        signed = sign_bundle(packed, signing_key)
     except BundleError as error:
         raise type(error)(f"{file}: {error.message.removeprefix('bundle: ')}", hint=error.hint) from error
     out = output or file

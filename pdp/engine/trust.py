@@ -94,19 +94,24 @@ class ReleaseFloor:
         Raises:
             ReleaseFloorError: the file cannot be locked or written.
         """
-        with self._lock:
-            if self._path is None:
+        if self._path is None:
+            with self._lock:
                 yield self._remember
-                return
-            try:
-                lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise _unusable(self._path, error) from error
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield self._remember
-            finally:
-                os.close(lock)
+            return
+        try:
+            # Opened anew each time, so that it keeps threads from each other as well, and no child inherits it locked.
+            lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(self._path, error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self._remember
+        finally:
+            os.close(lock)
+
+    def begin_in_child(self) -> None:
+        """Begin anew after a fork: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def _remember(self, bundle: Bundle) -> None:
         if self._path is not None:

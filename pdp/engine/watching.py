@@ -188,7 +188,8 @@ class WatchingEngine(Engine):
                 published = self._reader.current(self._channel)
                 if published.digest != self._loaded.bundle.digest:
                     self._swap(self._load(published, self._loaded))
-            except (BundleError, EngineError, UsageError) as error:
+            except Exception as caught:  # noqa: BLE001 - whatever it is, the last good bundle is kept, and it is said
+                error = caught if isinstance(caught, PdpError) else EngineError(f"{type(caught).__name__}: {caught}")
                 # A repository that is away is told about once, not once a minute.
                 if self._error is None or str(self._error) != str(error):
                     _log.warning("%s: release %d is kept: %s", self._reader.name, self._loaded.bundle.release, error)
@@ -238,7 +239,8 @@ class WatchingEngine(Engine):
         except ReleaseFloorError:
             raise
         except BundleError as error:
-            refusal = type(error)(f"{self._reader.name}/{published.path}: {error.message}", hint=error.hint)
+            where = f"{self._reader.name}/{published.path}"
+            refusal = type(error)(f"{where}: {error.message.removeprefix('bundle: ')}", hint=error.hint)
             self._refusal = (published.digest, refusal)
             self._trust.tell(
                 BundleEvent(
@@ -271,11 +273,16 @@ class WatchingEngine(Engine):
         self._looking = threading.Lock()
         self._swapping = threading.Lock()
         arguments = (ref(self), self._ended, self._every)
-        threading.Thread(target=_look, args=arguments, name="pdp-bundles", daemon=True).start()
+        try:
+            threading.Thread(target=_look, args=arguments, name="pdp-bundles", daemon=True).start()
+        except RuntimeError as error:
+            self._loaded.engine.close()
+            raise EngineError(f"no thread to look at the repository: {error}") from error
 
     def _begin_in_child(self) -> None:
         """Begin anew after a fork: the child has no thread, and the parent's may have held the lock."""
         if not self._ended.is_set():
+            self._trust.floor.begin_in_child()
             self._begin()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -13,7 +14,7 @@ from pdp.release.diff.deciding import Duel
 from pdp.release.diff.grid.bases import Entry
 from pdp.release.diff.grid.cases import Extent, Grid, Subject
 from pdp.release.diff.grid.constants import Constants
-from pdp.release.diff.grid.probes import DIRECTORY, probes
+from pdp.release.diff.grid.probes import DIRECTORY, VERSION, probes
 from pdp.release.diff.groups import Group, grouped, sites
 from pdp.release.diff.known import LogRead, log_cases, scenario_cases
 from pdp.release.diff.pairing import Sides, pair_manifests
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from pdp.engine.bundle_file import Bundle
     from pdp.harness.suite import Suite
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.release.diff.deciding import Case, Difference
+    from pdp.release.diff.deciding import Difference
+    from pdp.release.diff.grid.probes import Probe
     from pdp.release.diff.pairing import Pair
 
 GRID: Final = 50_000
@@ -127,6 +129,7 @@ class BundleDiff:
                 "single_departures": self.extent.single,
                 "pairs": self.extent.pairs,
                 "pairs_possible": self.extent.pairs_possible,
+                "cut": self.extent.cut,
                 "hostile": self.extent.hostile,
                 "tools": self.extent.tools,
                 "made_up_entries": self.extent.probes,
@@ -151,7 +154,8 @@ def bundle_diff(
     """Compare two bundle files.
 
     Args:
-        old, new: the files.
+        old: the one file.
+        new: the other.
         suites: whose scenarios are decided by both.
         logs: recorded decisions, likewise.
         manifests: whole manifests, of files that were named; those of the suites are added.
@@ -167,6 +171,17 @@ def bundle_diff(
     known = work.decide_known(logs, progress)
     groups, extent = work.decide_grid(most, progress) if most else ((), Extent())
     return BundleDiff(work.old, work.new, work.names, structure, known, groups, extent)
+
+
+def first_difference(old: Bundle, new: Bundle, *, most: int = GRID) -> Difference | None:
+    """Return the first call of the grid that two bundles decide differently; None when there is none.
+
+    Raises:
+        BundleError, EngineError: a bundle that cannot be used.
+    """
+    work = _Work(old, new, ("old", "new"), (), ())
+    with work.grid(most) as (duel, grid), closing(duel.differences(grid.cases())) as found:
+        return next(found, None)
 
 
 class _Work:
@@ -219,6 +234,14 @@ class _Work:
         )
 
     def decide_grid(self, most: int, progress: Callable[[str, int], None] | None) -> tuple[tuple[Group, ...], Extent]:
+        """Decide the grid by both bundles, and return what differs and what it covers."""
+        with self.grid(most) as (duel, grid):
+            found = duel.differences(grid.cases(), None if progress is None else lambda more: progress("grid", more))
+            return grouped(found, *self._sites), grid.extent
+
+    @contextmanager
+    def grid(self, most: int) -> Iterator[tuple[Duel, Grid]]:
+        """Open the engines for a grid, and give both."""
         documents, made_up = probes()
         laid = [_directory(bundle) for bundle in (self.old, self.new)]
         directory: dict[str, Any] = {}
@@ -227,16 +250,7 @@ class _Work:
             for name, part in whole.items():
                 if isinstance(part, dict):
                     directory[name] = {**directory.get(name, {}), **part}
-        subjects = [
-            *self._subjects(),
-            *(
-                Subject(
-                    Entry(one.tool, one.digest, "grid", (one.entry,), None, tuple(documents[one.digest].get("agents", {}))),
-                    known_tool=False, pairs=one.pairs, hostile=one.hostile, brief=one.brief,
-                )
-                for one in made_up
-            ),
-        ]  # fmt: skip
+        subjects = [*self._subjects(), *(_probe(one, documents[one.digest]) for one in made_up)]
         constants = Constants(
             list(self.old.modules.values()),
             list(self.new.modules.values()),
@@ -244,17 +258,18 @@ class _Work:
             self.new.data.get("settings", {}),
         )
         with Duel(self.old, self.new, manifests=documents, old_data=laid[0], new_data=laid[1]) as duel:
-            grid = Grid(
-                subjects,
-                sides=self._sides,
-                duel=duel,
-                clearances=_markings(subjects, directory),
-                directory=directory,
-                constants=constants,
-                most=most,
+            yield (
+                duel,
+                Grid(
+                    subjects,
+                    sides=self._sides,
+                    duel=duel,
+                    clearances=_markings(subjects, directory),
+                    directory=directory,
+                    constants=constants,
+                    most=most,
+                ),
             )
-            found = duel.differences(grid.cases(), None if progress is None else lambda more: progress("grid", more))
-            return grouped(found, *self._sites), grid.extent
 
     def _subjects(self) -> Iterator[Subject]:
         """The tools of the bundles' manifests; of one that is in several manifests alike, the first stands for all."""
@@ -294,6 +309,12 @@ class _Work:
     def _beside(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The suite's data of the roots that neither bundle has: where a bundle has its own, that decides."""
         return {root: value for root, value in data.items() if root not in self.old.data and root not in self.new.data}
+
+
+def _probe(probe: Probe, document: Mapping[str, Any]) -> Subject:
+    agents = tuple(document.get("agents", ()))
+    entry = Entry(probe.tool, probe.digest, VERSION, (probe.entry,), None, agents)
+    return Subject(entry, known_tool=False, pairs=probe.pairs, hostile=probe.hostile, brief=probe.brief)
 
 
 def _directory(bundle: Bundle) -> dict[str, Any]:

@@ -88,12 +88,10 @@ def _direction(path: tuple[str, ...], old: Any, new: Any) -> Direction:
         case ("directory", "corpora" | "documents", _, "markings"):
             return _of_sets(old, new, more=Direction.TIGHTENS) if old is not _ABSENT else Direction.UNCLEAR
         case ("directory", "documents", _, "restricted"):
-            if new is True:
-                return Direction.TIGHTENS
-            return Direction.LOOSENS if old is True else Direction.UNCLEAR
-        case ("directory", "planning", *rest):
-            if len(rest) <= 1 and _ABSENT in (old, new):
-                return Direction.TIGHTENS if old is _ABSENT else Direction.LOOSENS
+            restricted = Direction.LOOSENS if old is True else Direction.UNCLEAR
+            return Direction.TIGHTENS if new is True else restricted
+        case ("directory", "planning") | ("directory", "planning", _) if old is _ABSENT or new is _ABSENT:
+            return Direction.TIGHTENS if old is _ABSENT else Direction.LOOSENS
         case ("config", "required_concerns"):
             return _of_sets(old, new, more=Direction.TIGHTENS)
     return Direction.UNCLEAR

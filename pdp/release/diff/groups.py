@@ -121,7 +121,7 @@ class _Collected:
             self.tools.add(case.tool)
         if case.source:
             self.sources[case.source] = None
-        own = {axis: words for axis, words in case.departures}
+        own = dict(case.departures)
         if self.words is None:
             self.words = {axis: {words: None} for axis, words in own.items()}
         else:
@@ -137,7 +137,8 @@ def grouped(
 
     Args:
         differences: what is decided differently.
-        old, new: the rules of the bundles by code; see `sites`.
+        old: the rules of the one bundle by code; see `sites`.
+        new: those of the other.
     """
     found: dict[tuple[Change, bool], _Collected] = {}
     for each in differences:

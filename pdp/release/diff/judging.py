@@ -22,8 +22,8 @@ class Change:
     Attributes:
         old, new: the verdicts.
         gone, come: reason codes that only the old decision gives, and that only the new one gives.
-        duties_gone, duties_come: obligations, by id, likewise; one with other parameters is in both.
-        details: codes of both decisions, whose details differ.
+        duties_gone, duties_come: obligations of the same verdict, by id; one with other parameters is in both.
+        details: codes of both decisions, of the same verdict, whose details differ.
     """
 
     old: Verdict
@@ -62,15 +62,16 @@ def change_of(old: Decision, new: Decision) -> Change | None:
     details = {code for code in one & other if _details(old, code) != _details(new, code)}
     if old.verdict is new.verdict and one == other and before == after and not details:
         return None
+    same = old.verdict is new.verdict
     return Change(
         old=old.verdict,
         new=new.verdict,
         gone=tuple(sorted(one - other)),
         come=tuple(sorted(other - one)),
-        duties_gone=tuple(sorted({name for name, _ in before - after})),
-        duties_come=tuple(sorted({name for name, _ in after - before})),
-        # Where the verdict differs, what the grants say of it besides is no news.
-        details=tuple(sorted(details)) if old.verdict is new.verdict else (),
+        # Where the verdict differs, the obligations of another verdict and what grants say besides are no news.
+        duties_gone=tuple(sorted({name for name, _ in before - after})) if same else (),
+        duties_come=tuple(sorted({name for name, _ in after - before})) if same else (),
+        details=tuple(sorted(details)) if same else (),
     )
 
 

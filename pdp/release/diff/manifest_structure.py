@@ -78,7 +78,8 @@ def manifest_changes(
 
     Args:
         pairs: which became which.
-        old, new: the documents in the bundles by digest.
+        old: the documents in the one bundle by digest.
+        new: those in the other.
         known: whole manifests by digest, of files that were named.
     """
     return tuple(_change(pair, old, new, known) for pair in pairs)
@@ -129,8 +130,8 @@ def _effective(digest: str, document: Any) -> EffectiveManifest | None:
 def _tool(entry: Mapping[str, Any]) -> Tool:
     stated = {key: value for key, value in entry.items() if key != _CONTRACT}
     approval = {key: value for key, value in stated["approval"].items() if key != "expires_seconds"}
-    # The same schema on both sides, so that none of its changes is claimed.
-    return Tool.model_validate({**stated, "approval": approval, "schema": {}})
+    # What a bundle does not hold is the same on both sides, so that no change of it is claimed.
+    return Tool.model_validate({"sensitive": [], **stated, "approval": approval, "schema": {}})
 
 
 def _version(document: Any) -> str | None:

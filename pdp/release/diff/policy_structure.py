@@ -14,7 +14,7 @@ from pdp.rego.rules import rule_sites, statements
 from pdp.release.diff.rego_text import normal, same_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pdp.engine.bundle_file import Bundle
     from pdp.rego.rules import RuleSite

@@ -30,7 +30,7 @@ def statement_texts(text: str) -> Counter[str]:
 
 def normal(text: str) -> str:
     """Return a statement's tokens with one blank between, without comments; line ends count as one sign each."""
-    tokens = []
+    tokens: list[str] = []
     for token in _TOKEN.findall(text):
         if token[0] == "#":
             continue
@@ -45,8 +45,7 @@ def normal(text: str) -> str:
 def same_policy(old: Mapping[str, str], new: Mapping[str, str], paths: list[str]) -> frozenset[str]:
     """Return those of `paths` whose modules say the same in both bundles, whatever they look like.
 
-    With OPA, modules are compared as it parses them; without it by their tokens alone, in which `x = {1,\\n2}` and
-    `x = {1, 2}` differ.
+    With OPA, modules are compared as it parses them; without it by their tokens, line ends among them.
     """
     equal = {path for path in paths if statement_texts(old[path]) == statement_texts(new[path])}
     rest = [path for path in paths if path not in equal]

@@ -27,7 +27,8 @@ MOST: Final = 25
 
 def lines(diff: BundleDiff) -> Iterator[str]:
     """Yield the report's lines; what does not print in them is for the caller to escape."""
-    yield f"{diff.names[0]} (release {diff.old.release}) -> {diff.names[1]} (release {diff.new.release}): {verdict(diff)}"
+    old, new = diff.names
+    yield f"{old} (release {diff.old.release}) -> {new} (release {diff.new.release}): {verdict(diff)}"
     yield ""
     yield "structure"
     found = list(structure_lines(diff.structure))

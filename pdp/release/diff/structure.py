@@ -108,7 +108,8 @@ def structure_of(
     """Return what differs in structure.
 
     Args:
-        old, new: the bundles.
+        old: the one bundle.
+        new: the other.
         names: of their files, for places.
         pairs: which manifest became which.
         known: whole manifests by digest, of files that were named.

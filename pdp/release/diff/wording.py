@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pdp.release.diff.bundle_diff import BundleDiff
     from pdp.release.diff.groups import Group, Responsible
+    from pdp.release.diff.manifest_structure import ManifestChange
     from pdp.release.diff.structure import Structure
 
 _SHOWN: Final = 60
@@ -43,30 +44,34 @@ def structure_lines(structure: Structure) -> Iterator[Line]:
         places = dict.fromkeys(place for place in (rule.old, rule.new) if place)
         yield Line(rule.direction.value if rule.direction else "text", f"{rule.name}: {rule.what}", " -> ".join(places))
     for manifest in structure.manifests:
-        if manifest.kind == "same":
-            continue
-        old, new = manifest.old_version or "none", manifest.new_version or "none"
-        direction = manifest.direction.value if manifest.direction else "unclear"
-        if manifest.diff is None:
-            yield Line(direction, f"manifest {old} -> {new}: {manifest.kind}")
-            continue
-        yield Line("text", f"manifest {old} -> {new}, {len(manifest.diff.tools)} tools differ")
-        for tool in manifest.diff.tools:
-            for signature in tool.signature:
-                parts = (signature.part, signature.path, signature.what)
-                bump = signature.bump.name.lower()
-                yield Line("text", f"{tool.tool}: {' '.join(part for part in parts if part)} ({bump} change)")
-            if tool.fault:
-                yield Line("unclear", f"{tool.tool}: {tool.fault}")
-        for name, change in manifest.changes:
-            values = f"{_short(change.old)} -> {_short(change.new)}" if change.what == "changed" else change.what
-            yield Line(change.direction.value, f"{name}: {change.field}: {values}")
+        yield from _manifest_lines(manifest)
     for datum in structure.data.shown:
         values = f"{_short(datum.old)} -> {_short(datum.new)}" if datum.kind == "changed" else datum.kind
         yield Line(datum.direction.value, f"{datum.path}: {values}")
     more = structure.data.total - len(structure.data.shown)
     if more > 0:
         yield Line("unclear", f"{more} more changes of data")
+
+
+def _manifest_lines(manifest: ManifestChange) -> Iterator[Line]:
+    if manifest.kind == "same":
+        return
+    old, new = manifest.old_version or "none", manifest.new_version or "none"
+    direction = manifest.direction.value if manifest.direction else "unclear"
+    if manifest.diff is None:
+        yield Line(direction, f"manifest {old} -> {new}: {manifest.kind}")
+        return
+    yield Line("text", f"manifest {old} -> {new}, {len(manifest.diff.tools)} tools differ")
+    for tool in manifest.diff.tools:
+        for signature in tool.signature:
+            parts = (signature.part, signature.path, signature.what)
+            bump = signature.bump.name.lower()
+            yield Line("text", f"{tool.tool}: {' '.join(part for part in parts if part)} ({bump} change)")
+        if tool.fault:
+            yield Line("unclear", f"{tool.tool}: {tool.fault}")
+    for name, change in manifest.changes:
+        values = f"{_short(change.old)} -> {_short(change.new)}" if change.what == "changed" else change.what
+        yield Line(change.direction.value, f"{name}: {change.field}: {values}")
 
 
 def known_line(diff: BundleDiff) -> str:
@@ -86,17 +91,19 @@ def grid_lines(diff: BundleDiff) -> tuple[str, ...]:
     extent = diff.extent
     if not extent.requests:
         return ("no grid was asked for",)
-    whole = "all" if extent.pairs >= extent.pairs_possible else f"{extent.pairs} of"
+    whole = f"{extent.pairs} of" if extent.cut else "all"
     axes = ", ".join(f"{name} ({count})" for name, count in extent.axes.items())
-    lines = [
+    differences = f"{len(diff.grid) or 'no'} {'difference' if len(diff.grid) == 1 else 'differences'}"
+    asked = (
         f"{extent.requests} requests for {extent.tools} tools of the bundles and {extent.probes} made-up entries of "
-        f"every tier, effect class and pattern: {len(diff.grid) or 'no'} "
-        f"{'difference' if len(diff.grid) == 1 else 'differences'}",
+        f"every tier, effect class and pattern: {differences}"
+    )
+    covered = (
         f"covered: {extent.single} with at most one departure from a call that has all it needs; {whole} "
-        f"{extent.pairs_possible} pairs of departures, requests that are equal counted once; {extent.hostile} with "
-        "something mistyped, missing or exchanged",
-        f"departures, with the number of values: {axes}",
-    ]
+        f"{extent.pairs_possible} pairs of departures ({extent.pairs} different requests); {extent.hostile} with "
+        "something mistyped, missing or exchanged"
+    )
+    lines = [asked, covered, f"departures, with the number of values: {axes}"]
     if extent.unsettled:
         lines.append(
             f"no call was found that is ALLOW or STEP_UP, so little is known of: {', '.join(extent.unsettled)}"

@@ -27,6 +27,8 @@ _APPROVAL = ("context", "approval")
 _NEAR: Final = 0.01
 _MOST: Final = 8
 _FOREIGN: Final = "grid.foreign"
+_ISSUER: Final = "https://one.example"
+_OTHER: Final = "https://other.example"
 _FAR: Final = 10**12
 
 
@@ -128,7 +130,8 @@ def _limits(entry: Entry) -> list[Worded]:
 def _approvals(entry: Entry, base: Mapping[str, Any]) -> list[Worded]:
     good = valid_approval(entry)
     grants = good["grants"]
-    ages = sorted({age for each in entry.approvals() if type(age := each.get("expires_seconds")) in (int, float)})
+    stated = (each.get("expires_seconds") for each in entry.approvals())
+    ages = sorted({age for age in stated if isinstance(age, int | float) and not isinstance(age, bool)})
     subject = base["subject"]["id"]
     found: list[tuple[str, Any]] = [
         ("with a valid approval", good),
@@ -142,8 +145,32 @@ def _approvals(entry: Entry, base: Mapping[str, Any]) -> list[Worded]:
         ("with a grant beyond the quorum", {**good, "grants": [*grants, {**grants[0], "sub": "grid.more"}]}),
         ("with an approval without roles", {**good, "grants": [{**one, "roles": []} for one in grants]}),
         ("with an empty approval", {}),
+        ("with an approval from the future", {**good, "age_seconds": -0.5}),
+        ("with an approval without an id", {**good, "id": ""}),
+        ("with an approval without a digest", {**good, "call_digest": ""}),
     ]
-    return [(words, ((_APPROVAL, value),)) for words, value in found]
+    found += [(words, {**good, "grants": changed}) for words, changed in _people(grants, subject)]
+    issuer = (("subject", "properties", "iss"), _ISSUER)
+    namesake = {**good, "grants": [*grants[:-1], {**grants[-1], "sub": subject, "iss": _OTHER}]}
+    return [
+        *((words, ((_APPROVAL, value),)) for words, value in found),
+        ("approved by the subject's namesake at another issuer", ((_APPROVAL, namesake), issuer)),
+    ]
+
+
+def _people(grants: Sequence[Mapping[str, Any]], subject: str) -> list[tuple[str, list[Any]]]:
+    """Who approved: people are told apart by issuer and name."""
+    first, rest = grants[0], list(grants[1:])
+    return [
+        ("approved by people of an issuer", [{**one, "iss": _ISSUER} for one in grants]),
+        ("approved by one name of two issuers", [{**first, "iss": _ISSUER}, {**first, "iss": _OTHER}]),
+        ("approved by one name with and without issuer", [{**first, "iss": _ISSUER}, first]),
+        ("approved by the subject's name at an issuer", [{**first, "sub": subject, "iss": _ISSUER}, *rest]),
+        ("approved by an issuer that is no text", [{**first, "iss": 7}, *rest]),
+        ("approved by an issuer without a name", [{**first, "iss": ""}, *rest]),
+        ("approved by a person without a name", [{**first, "sub": ""}, *rest]),
+        ("with roles of an approver that are no list", [*grants, {**first, "roles": "x"}]),
+    ]
 
 
 def _agents(entry: Entry) -> list[Worded]:
@@ -161,7 +188,7 @@ def _acting(base: Mapping[str, Any]) -> list[Worded]:
     name = context["agent"] or "agent:acting"
     whole = {"sub": name, **{key: subject[key] for key in ("scopes", "clearances", "limits", "entitlements")}}
     whole["purposes"] = [context["purpose"]]
-    lacking = {key: ({} if isinstance(whole[key], dict) else []) for key in whole if key != "sub"}
+    lacking: dict[str, Any] = {key: ({} if isinstance(whole[key], dict) else []) for key in whole if key != "sub"}
     bare = {"sub": name, "scopes": whole["scopes"]}
     found: list[tuple[str, Any]] = [
         ("through an agent that holds all", whole),

@@ -61,7 +61,8 @@ class Extent:
     Attributes:
         tools: how many of the bundles' tools; probes: how many entries that were made up.
         single: calls with at most one departure; pairs, hostile: calls with two, and with mistyped parts.
-        pairs_possible: how many pairs there are.
+        pairs_possible: how many pairs there are; some come to equal requests, which are asked once.
+        cut: whether there was no room for all of them.
         axes: the matters in which calls depart, with how many values there are at most.
         unsettled: tools of which no call was found that is ALLOW or STEP_UP.
     """
@@ -72,6 +73,7 @@ class Extent:
     pairs: int = 0
     hostile: int = 0
     pairs_possible: int = 0
+    cut: bool = False
     axes: dict[str, int] = field(default_factory=dict)
     unsettled: list[str] = field(default_factory=list)
 
@@ -134,6 +136,7 @@ class Grid:
                 taken += 1
                 setattr(self.extent, name, getattr(self.extent, name) + 1)
                 yield case
+        self.extent.cut = taken >= self._most
 
     def _near(self, subject: Subject) -> _Near:
         base = self._constants.filled_in(base_request(subject.entry, self._clearances, self._directory))

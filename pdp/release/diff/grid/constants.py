@@ -74,7 +74,7 @@ class Constants:
         limited = {argument for _, argument in entry.limits()}
         schema = entry.declared.schema_ if entry.declared else {}
         properties = schema.get("properties")
-        bounds = {
+        bounds: dict[Way, tuple[Any, ...]] = {
             ("context", "arguments", name): tuple(_bounds(each))
             for name, each in (properties.items() if isinstance(properties, dict) else ())
             if isinstance(each, dict)

@@ -16,10 +16,15 @@ VERSION: Final = "grid"
 AGENT: Final = "agent:grid"
 CORPUS: Final = "grid.corpus"
 DIRECTORY: Final[dict[str, Any]] = {
-    "corpora": {CORPUS: {"markings": ["grid.marking"]}, "grid.plain": {"markings": []}},
+    "corpora": {
+        CORPUS: {"markings": ["grid.marking"]},
+        "grid.plain": {"markings": []},
+        "grid.mistyped": {"markings": "x"},
+    },
     "documents": {
         "grid.document": {"corpus": CORPUS, "markings": ["grid.secret"]},
         "grid.restricted": {"corpus": CORPUS, "restricted": True},
+        "grid.mistyped": {"markings": [], "restricted": "no"},
         "grid.dangling": {"corpus": "grid.nowhere", "markings": []},
     },
     "entitlements": {"grid.entitled": {"corpora": [CORPUS], "documents": ["grid.restricted"]}},
@@ -91,12 +96,12 @@ def probes() -> tuple[dict[str, dict[str, Any]], tuple[Probe, ...]]:
     pinned = {"grid_pinned": _made("grid_pinned", effect_class="stage", risk_tier="low")}
     found.append(_manifest(pinned, agents={AGENT: {"grid_pinned": "1.0.0"}, "agent:other": {"grid_pinned": "2.0.0"}}))
     (everybody, first_document), (agents, second_document) = found
-    made = [
+    found_probes = [
         Probe(name, everybody, entry, pairs=pairs, hostile=hostile, brief=brief)
         for name, (entry, pairs, hostile, brief) in plain.items()
     ]
-    made += [Probe(name, agents, entry, pairs=True) for name, entry in pinned.items()]
-    return {everybody: first_document, agents: second_document}, tuple(made)
+    found_probes += [Probe(name, agents, entry, pairs=True) for name, entry in pinned.items()]
+    return {everybody: first_document, agents: second_document}, tuple(found_probes)
 
 
 _BRIEF: Final = (False, False, True)

@@ -1,0 +1,144 @@
+"""A real HTTP server for a bundle repository: static files with ETag and Cache-Control, and with faults on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Fault = Literal["cut", "slow", "broken", "garbage", "endless", "moved"]
+
+
+class BundleServer:
+    """Serves a folder.
+
+    Attributes:
+        url: of the folder.
+        fault: what to do wrong from now on; None: nothing.
+        asked: path and answered status of each request so far.
+        released: set, it lets slow answers go on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fault: Fault | None = None
+        self.asked: list[tuple[str, int]] = []
+        self.released = threading.Event()
+        self._arrived = threading.Condition()
+        self._server: ThreadingHTTPServer | None = None
+        self._port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Serve, on the port of the last time if there was one."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), _handler(self))
+        self._port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def kill(self) -> None:
+        """End at once; connections are refused from then on."""
+        if self._server is not None:
+            self.released.set()
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def note(self, path: str, status: int) -> None:
+        with self._arrived:
+            self.asked.append((path, status))
+            self._arrived.notify_all()
+
+    def wait_for(self, path: str, status: int, *, times: int = 1, seconds: float = 20.0) -> bool:
+        """Wait until something was answered so often, from now on."""
+        with self._arrived:
+            seen = len(self.asked)
+            return self._arrived.wait_for(lambda: self.asked[seen:].count((path, status)) >= times, seconds)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[BundleServer]:
+    server = BundleServer(folder)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _handler(server: BundleServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Handler):
+        served = server
+
+    return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    served: BundleServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        try:
+            self._answer(self.path.partition("?")[0])
+        except OSError:
+            self.close_connection = True
+
+    def _answer(self, path: str) -> None:
+        try:
+            content = (self.served.folder / path.lstrip("/")).read_bytes()
+        except OSError:
+            self._send(404, b"", path)
+            return
+        fault = self.served.fault
+        if fault == "moved":
+            self._send(302, b"", path, Location="file:///etc/passwd")
+            return
+        if fault == "broken":
+            self._send(500, b"", path)
+            return
+        if fault == "garbage":
+            content = b"<html>Sign in to the hotel's network</html>"
+        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        if self.headers.get("If-None-Match") == tag:
+            self._send(304, b"", path, ETag=tag)
+            return
+        lasting = "max-age=31536000, immutable" if path.startswith("/bundles/") else "no-cache"
+        self._send(200, content, path, ETag=tag, **{"Cache-Control": lasting})
+
+    def _send(self, status: int, content: bytes, path: str, **headers: str) -> None:
+        self.served.note(path, status)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status != HTTPStatus.NOT_MODIFIED:
+            length = 10**12 if self.served.fault == "endless" else len(content)
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self._write(content)
+
+    def _write(self, content: bytes) -> None:
+        fault = self.served.fault
+        if fault == "cut":
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+            return
+        if fault == "slow":
+            self.wfile.write(content[:1])
+            self.wfile.flush()
+            self.served.released.wait(60)
+            content = content[1:]
+        self.wfile.write(content)
+        while fault == "endless":
+            self.wfile.write(b" " * 65536)
+
+    def log_message(self, *_: object) -> None:
+        pass

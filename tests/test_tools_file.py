@@ -1,0 +1,157 @@
+"""A scenario's tools file: what it may state beside functions, which programs run, and what its actions are called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.errors import UsageError
+from pdp.execution.actions import ActionConflictError, ActionState, ActionStateError
+from pdp.harness.numbered_actions import NumberedActions
+from pdp.harness.results import ScenarioResult
+from pdp.harness.tools_file import ToolsFile
+from pdp.patterns.runs import Deployment
+from tests.scenario_files import differing, ran
+
+MANIFEST = """
+manifest_version: "1"
+tools:
+  - {name: say_words, type: cli, effect_class: pure, risk_tier: low, cli: {argv: [echo, "{words}"]},
+     schema: {type: object, required: [words], properties: {words: {type: string}}}}
+  - name: convert_money
+    pattern: conversion
+    risk_tier: low
+    schema: {type: object, required: [value, target], properties: {value: {type: number},
+      target: {type: object, properties: {currency: {type: string}}}}}
+    result_schema: {type: number}
+"""
+SAY = {"tool": "say_words", "arguments": {"words": "hello"}}
+CONVERT = {"tool": "convert_money", "arguments": {"value": 2, "target": {"currency": "TRY"}}}
+RATES = """
+from pdp import Deployment, Pin, pinned
+
+readings = iter([10, 20, 30])
+
+def convert_money(value, target):
+    return value * pinned("bank").value
+
+def deployment():
+    return Deployment(sources={"bank": lambda: Pin("today", next(readings))})
+"""
+
+
+def scenario_run(folder: Path, *scenarios: Any, tools: str | None) -> list[ScenarioResult]:
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    settings = {} if tools is None else {"tools": "tools.py"}
+    if tools is not None:
+        (folder / "tools.py").write_text(tools)
+    whole = {"manifest": "manifest.yaml", "session": {"claims": {"sub": "ann"}}, **settings, "scenarios": scenarios}
+    file = folder / "scenarios.json"
+    file.write_text(json.dumps(whole))
+    return ran(file)
+
+
+@pytest.mark.parametrize(
+    ("tools", "result"),
+    [
+        pytest.param(None, None, id="no tools file: a stand-in that returns null"),
+        pytest.param("", "hello\n", id="a tools file: the program"),
+        pytest.param("def say_words(words): return words + '!'", "hello!", id="a function: instead of the program"),
+    ],
+)
+def test_when_a_program_runs(tools: str | None, result: Any, tmp_path: Path) -> None:
+    expect = {"executed": True, "failure": None, "result": result}
+
+    one = scenario_run(tmp_path, {"name": "it", "propose": SAY, "expect": expect}, tools=tools)[0]
+
+    assert (differing(one), one.error, one.log) == ([], None, ())
+
+
+def test_a_stand_in_of_a_step_is_instead_of_the_program(tmp_path: Path) -> None:
+    stated = {"name": "it", "propose": SAY, "returns": "mine", "expect": {"executed": True, "result": "mine"}}
+
+    assert differing(scenario_run(tmp_path, stated, tools="")[0]) == []
+
+
+def test_a_deployment_holds_for_the_runs_of_one_scenario(tmp_path: Path) -> None:
+    """Its sources are read when a run starts, and anew in the next scenario, since the file is run anew."""
+    steps = [
+        {"propose": CONVERT, "expect": {"failure": None, "result": 20}},
+        {"propose": CONVERT, "session": {"run_id": "other"}, "expect": {"result": 40}},
+        {"propose": CONVERT, "expect": {"result": 20}},
+    ]
+
+    first, second = scenario_run(
+        tmp_path,
+        {"name": "first", "steps": steps},
+        {"name": "second", "propose": CONVERT, "expect": {"result": 20}},
+        tools=RATES,
+    )
+
+    assert (differing(first), differing(second)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            "def deployment():\n    return {}",
+            "tools.py: deployment() must return a Deployment",
+            "from pdp.patterns.runs import Deployment",
+        ),
+        ("def deployment():\n    return 1 / 0", "tools.py:2: ZeroDivisionError: division by zero", None),
+        ("def tools():\n    return [1]", "tools.py: tools() must return functions by name, as a dict", None),
+    ],
+)
+def test_a_tools_file_that_says_something_else(text: str, message: str, hint: str | None, tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(text)
+
+    with pytest.raises(UsageError) as caught:
+        ToolsFile(tmp_path / "tools.py").read(["say_words"])
+
+    assert (caught.value.message, caught.value.hint) == (f"{tmp_path}/{message}", hint)
+
+
+def test_what_a_tools_file_states(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text("def say_words(words): ...\ndef other(): ...\n")
+    plain = ToolsFile(tmp_path / "tools.py").read(["say_words", "absent"])
+    (tmp_path / "tools.py").write_text(RATES)
+    told = ToolsFile(tmp_path / "tools.py").read(["convert_money"])
+
+    assert (set(plain.functions), plain.deployment) == ({"say_words"}, None)
+    assert (set(told.functions), type(told.deployment)) == ({"convert_money"}, Deployment)
+
+
+def stage(actions: NumberedActions, key: str | None, payload: str = "sha256:1") -> Any:
+    return actions.stage(
+        owner="ann", kind="send", target="mail", payload_digest=payload, decision_id="d", idempotency_key=key, now=0.0
+    )
+
+
+def test_actions_are_numbered_in_the_order_of_being_staged() -> None:
+    actions = NumberedActions()
+
+    staged = [stage(actions, key) for key in ("a", "b", "a", None)]
+
+    assert [action.id for action in staged] == ["action-1", "action-2", "action-1", "action-3"]
+    assert staged[2] == staged[0] == actions.get("action-1")
+    assert actions.get("action-4") is None
+    assert [action.id for action in actions.list()] == ["action-1", "action-2", "action-3"]
+
+
+def test_numbered_actions_go_the_way_of_all_actions() -> None:
+    actions = NumberedActions()
+    first, second = stage(actions, "a"), stage(actions, "b")
+
+    approved = actions.move(first, ActionState.APPROVED, approval_id="apr-1")
+    committed = actions.move(approved, ActionState.COMMITTED)
+
+    assert (committed.id, committed.state, committed.approval_id) == ("action-1", "committed", "apr-1")
+    assert list(actions.list(state=ActionState.STAGED)) == [second]
+    with pytest.raises(ActionStateError):
+        actions.move(first, ActionState.APPROVED)
+    with pytest.raises(ActionConflictError):
+        stage(actions, "a", payload="sha256:2")
