@@ -18,7 +18,7 @@ from pdp.errors import FileFaultsError
 from pdp.harness.suite import load_suite
 from pdp.release.diff.bundle_diff import BundleDiff, bundle_diff
 from pdp.release.diff.known import read_log
-from pdp.release.diff.policy_structure import rule_changes
+from pdp.release.diff.policy_structure import NamedBundle, rule_changes
 from tests.payments import BUNDLE, EXAMPLE, ROOT, effective
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def test_rules_that_come_and_go_are_marked_and_texts_are_no_difference() -> None
     reworded = {**old.modules, SANCTIONS: text.replace("# title: ", "# title: Another ")}
 
     def directions(modules: dict[str, str]) -> list[tuple[str, str | None, str]]:
-        changes = rule_changes(old, replace(old, modules=modules), ("OLD", "NEW"))
+        changes = rule_changes(NamedBundle(old, "OLD"), NamedBundle(replace(old, modules=modules), "NEW"))
         return [(one.kind, one.direction, one.name) for one in changes]
 
     assert directions(without) == [
@@ -167,7 +167,7 @@ def test_rules_that_come_and_go_are_marked_and_texts_are_no_difference() -> None
         ("removed", "loosens", "sanctions.not_clear"),
     ]
     assert directions(reworded) == [("text", None, "sanctions.not_clear")]
-    back = rule_changes(replace(old, modules=without), old, ("OLD", "NEW"))
+    back = rule_changes(NamedBundle(replace(old, modules=without), "OLD"), NamedBundle(old, "NEW"))
     assert [one.direction for one in back if one.name == "sanctions.not_clear"] == ["tightens"]
 
 

@@ -625,6 +625,22 @@ def test_a_server_that_fails_is_an_error_and_forgotten_afterwards(
     assert reader.fetch(reader.current("stable")) == tiny(1)
 
 
+@pytest.mark.parametrize("over_http", [False, True])
+def test_an_index_that_stays_damaged_is_an_error_each_time(
+    folder: Path, published: tuple[Any, HttpReader], over_http: bool
+) -> None:
+    """And never unchanged, as if the one before still held."""
+    reader = published[1] if over_http else FolderReader(folder)
+    good = reader.index()
+    (folder / "index.json").write_bytes(b"{}x")
+
+    for _ in range(2):
+        with pytest.raises(BundleError):
+            reader.index()
+    (folder / "index.json").write_bytes(good.to_bytes())
+    assert reader.index() == good
+
+
 def test_a_server_that_is_away_is_an_error(published: tuple[Any, HttpReader]) -> None:
     server, reader = published
     server.kill()

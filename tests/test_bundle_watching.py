@@ -415,6 +415,16 @@ def test_swapping_loses_and_fails_no_decision(folder: Path) -> None:
     assert [mine[-1] for mine in seen] == [last] * 16
 
 
+def test_who_is_about_to_ask_the_old_one_still_gets_an_answer(folder: Path) -> None:
+    released(folder, bundle(1))
+    with watching(folder) as engine:
+        old = engine._engine()
+        released(folder, bundle(2))
+        engine.refresh()
+
+        assert (decided_by(old), decided_by(engine)) == (1, 2)
+
+
 # OPA's own plugin
 
 

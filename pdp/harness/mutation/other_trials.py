@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pdp.decision import Decision
-    from pdp.engine.protocol import Engine
     from pdp.harness.mutation.mutant import DataMutant, ManifestMutant
     from pdp.harness.mutation.recorded import Recorded
+    from pdp.harness.results import Answer
 
 
 class ManifestTrial:
@@ -80,8 +80,12 @@ class DataTrial:
             with open_engine(suite, "embedded") as engine:
                 suspects = []
                 for index, result in enumerate(each.results):
-                    answers = [answer for step in result.steps for answer in step.answers]
-                    differing = sum(_other(engine, answer.body, answer.decision) for answer in answers)
+                    differing = sum(
+                        _other(answer, decide(answer.body))
+                        for step in result.steps
+                        for answers, decide in ((step.answers, engine.decide_body), (step.plans, engine.decide_plan))
+                        for answer in answers
+                    )
                     unnoticed += differing
                     if differing:
                         suspects.append(index)
@@ -91,8 +95,8 @@ class DataTrial:
         return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
 
 
-def _other(engine: Engine, body: bytes, decision: Decision) -> bool:
-    found = engine.decide_body(body)
+def _other(answer: Answer, found: Decision) -> bool:
+    decision = answer.decision
     return (found.verdict, found.reasons, found.obligations) != (
         decision.verdict,
         decision.reasons,

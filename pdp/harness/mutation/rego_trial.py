@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _CHUNKS: Final = (24, 80)
 _BEFORE: Final = 4
 _TIMEOUT: Final = 30.0
+_PLAN: Final = "data.authz.plan"
 _UNKNOWN: Final = "not evaluated"
 _Key = tuple[int, int]
 
@@ -220,17 +221,27 @@ class _Answering(Engine):
         self._evaluator = evaluator
         self.changed: Mapping[str, str] = {}
         self.answers: dict[bytes, bytes | None] = {}
+        self._plans: dict[bytes, bytes | None] = {}
 
     def evaluate(self, body: bytes) -> bytes:
         if body not in self.answers:
             self.answers |= _table([body], self._evaluator.evaluate([body], changed=self.changed))
-        answer = self.answers[body]
-        if answer is None:
-            raise AnswerInvalidError("the policy fails")
-        return answer
+        return _given(self.answers[body])
+
+    def evaluate_plan(self, body: bytes) -> bytes:
+        # Mutants are of what decides calls: a plan is decided as the original decides it.
+        if body not in self._plans:
+            self._plans |= _table([body], self._evaluator.evaluate([body], document=_PLAN))
+        return _given(self._plans[body])
 
     async def aevaluate(self, body: bytes) -> bytes:
         return self.evaluate(body)
+
+
+def _given(answer: bytes | None) -> bytes:
+    if answer is None:
+        raise AnswerInvalidError("the policy fails")
+    return answer
 
 
 def _does_not_compile(error: UsageError) -> bool:

@@ -18,11 +18,11 @@ from pdp.release.diff.grid.probes import DIRECTORY, VERSION, probes
 from pdp.release.diff.groups import Group, grouped, sites
 from pdp.release.diff.known import LogRead, log_cases, scenario_cases
 from pdp.release.diff.pairing import Sides, pair_manifests
-from pdp.release.diff.policy_structure import bundle_sites
+from pdp.release.diff.policy_structure import NamedBundle
 from pdp.release.diff.structure import Structure, structure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdp.engine.bundle_file import Bundle
@@ -167,7 +167,7 @@ def bundle_diff(
         UsageError, EngineError: as of `EmbeddedEngine`; tools files that cannot be read.
     """
     work = _Work(read_bundle(old), read_bundle(new), (str(old), str(new)), suites, manifests)
-    structure = structure_of(work.old, work.new, work.names, work.pairs, work.known)
+    structure = structure_of(*work.named, work.pairs, work.known)
     known = work.decide_known(logs, progress)
     groups, extent = work.decide_grid(most, progress) if most else ((), Extent())
     return BundleDiff(work.old, work.new, work.names, structure, known, groups, extent)
@@ -198,7 +198,7 @@ class _Work:
         self._before, self._after = (dict(bundle.data.get("manifests", {})) for bundle in (old, new))
         self.pairs: tuple[Pair, ...] = pair_manifests(self._before, self._after)
         self._sides = Sides(self.pairs, self._before, self._after)
-        self._sites = tuple(sites(bundle_sites(bundle, name)) for bundle, name in ((old, names[0]), (new, names[1])))
+        self.named = NamedBundle(old, names[0]), NamedBundle(new, names[1])
         self._documents = {**self._before, **self._after}
 
     def decide_known(self, logs: Sequence[LogRead], progress: Callable[[str, int], None] | None) -> Known:
@@ -230,14 +230,14 @@ class _Work:
             logged=sum(len(log.requests) for log in logs),
             skipped=sum(log.skipped for log in logs),
             calls=calls,
-            groups=grouped(found, *self._sites),
+            groups=self._grouped(found),
         )
 
     def decide_grid(self, most: int, progress: Callable[[str, int], None] | None) -> tuple[tuple[Group, ...], Extent]:
         """Decide the grid by both bundles, and return what differs and what it covers."""
         with self.grid(most) as (duel, grid):
             found = duel.differences(grid.cases(), None if progress is None else lambda more: progress("grid", more))
-            return grouped(found, *self._sites), grid.extent
+            return self._grouped(found), grid.extent
 
     @contextmanager
     def grid(self, most: int) -> Iterator[tuple[Duel, Grid]]:
@@ -297,6 +297,9 @@ class _Work:
                     ),
                     known_tool=True,
                 )
+
+    def _grouped(self, found: Iterable[Difference]) -> tuple[Group, ...]:
+        return grouped(found, *(sites(each.sites) for each in self.named))
 
     def _entries(self) -> dict[tuple[str, str], Any]:
         documents = {**{name: each.document for name, each in self.known.items()}, **self._documents}

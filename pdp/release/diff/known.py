@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pdp.release.diff.pairing import Sides
 
 _FAULTS: Final = 20
+_PASSED_OVER: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def read_log(file: Path) -> LogRead:
             if len(faults) == _FAULTS:
                 break
             continue
-        if request is None:
+        if request is _PASSED_OVER:
             skipped += 1
         else:
             found.setdefault(digest(canonical(request)), (f"{file}:{number}", request))
@@ -105,7 +106,7 @@ def scenario_cases(
 
 
 def _request(line: bytes) -> Any:
-    """The request of a line; None: it holds none that is to be looked at."""
+    """The request of a line, whatever it is; `_PASSED_OVER`: the line holds none that is to be looked at."""
     try:
         record = parse_json(line)
     except JsonValueError as error:
@@ -114,14 +115,14 @@ def _request(line: bytes) -> Any:
         raise ValueError("not an object")  # noqa: TRY004 - a fault of the line
     if "input" not in record:
         if {"msg", "level"} <= record.keys():
-            return None
+            return _PASSED_OVER
         raise ValueError("no `input`")
     path = record.get("path", DECISION)
     if not isinstance(path, str) or path.strip("/") != DECISION:
-        return None
+        return _PASSED_OVER
     erased = record.get("erased") or record.get("masked") or ()
     if any(str(each).startswith("/input") for each in erased):
-        return None
+        return _PASSED_OVER
     return record["input"]
 
 

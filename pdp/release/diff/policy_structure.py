@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,44 +54,52 @@ class RuleChange:
         }  # fmt: skip
 
 
-def bundle_sites(bundle: Bundle, name: str) -> tuple[RuleSite, ...]:
-    """Return the rules of a bundle; their files are `NAME!PATH`."""
-    modules = {
-        path: Module(Path(f"{name}!{path}"), text, path.startswith("custom/")) for path, text in bundle.modules.items()
-    }
-    return rule_sites(modules)
+@dataclass(frozen=True)
+class NamedBundle:
+    """A bundle and the name of its file."""
+
+    bundle: Bundle
+    name: str
+
+    @cached_property
+    def sites(self) -> tuple[RuleSite, ...]:
+        """Its rules; their files are `NAME!PATH`. Reading METADATA takes a second of YAML, and that once."""
+        modules = {
+            path: Module(Path(f"{self.name}!{path}"), text, path.startswith("custom/"))
+            for path, text in self.bundle.modules.items()
+        }
+        return rule_sites(modules)
 
 
-def rule_changes(old: Bundle, new: Bundle, names: tuple[str, str]) -> tuple[RuleChange, ...]:
-    """Return what changed in the policies, sorted by what it is; `names` are those of the bundles' files.
+def rule_changes(one: NamedBundle, other: NamedBundle) -> tuple[RuleChange, ...]:
+    """Return what changed in the policies from the one to the other, sorted by what it is.
 
     How a module is written and in which order is no change, and neither is the file that a rule stands in, as long as
     it stays in its package.
     """
+    old, new = one.bundle, other.bundle
     shared = [path for path in old.modules if path in new.modules and old.modules[path] != new.modules[path]]
     same = same_policy(old.modules, new.modules, shared)
     skipped = {path for path in old.modules if old.modules[path] == new.modules.get(path)} | same
-    before, after = _Rules(old, names[0], skipped), _Rules(new, names[1], skipped)
+    before, after = _Rules(one, skipped), _Rules(other, skipped)
     found = [*_code_changes(before, after), *_helper_changes(before, after)]
-    return tuple(
-        sorted((*found, *_messages(old, new, names)), key=lambda one: (one.kind == "text", one.name, one.kind))
-    )
+    return tuple(sorted((*found, *_messages(one, other)), key=lambda each: (each.kind == "text", each.name, each.kind)))
 
 
 class _Rules:
     """The rules of one bundle, those of modules that did not change left out."""
 
-    def __init__(self, bundle: Bundle, name: str, skipped: set[str]) -> None:
+    def __init__(self, side: NamedBundle, skipped: set[str]) -> None:
         self.by_code: dict[str, list[RuleSite]] = defaultdict(list)
         lines: set[tuple[str, int]] = set()
-        for site in bundle_sites(bundle, name):
+        for site in side.sites:
             if site.module in skipped:
                 continue
             key = site.code or f"{site.concern} {site.part} without a code"
             self.by_code[key].append(site)
             lines.add((site.module, site.line))
         self.helpers: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for path, text in bundle.modules.items():
+        for path, text in side.bundle.modules.items():
             if path in skipped:
                 continue
             package = ""
@@ -102,7 +111,7 @@ class _Rules:
                     continue
                 what = "imports" if head[1] == "import" else head[1]
                 if head[1] != "package":
-                    self.helpers[f"{package} {what}"].append((normal(each.text), f"{name}!{path}:{each.line}"))
+                    self.helpers[f"{package} {what}"].append((normal(each.text), f"{side.name}!{path}:{each.line}"))
 
 
 def _code_changes(before: _Rules, after: _Rules) -> Iterator[RuleChange]:
@@ -130,9 +139,9 @@ def _helper_changes(before: _Rules, after: _Rules) -> Iterator[RuleChange]:
             yield RuleChange(kind, Direction.UNCLEAR, name, old, new, f"{kind}: what decisions it changes stands below")
 
 
-def _messages(old: Bundle, new: Bundle, names: tuple[str, str]) -> Iterator[RuleChange]:
-    before = {site.code: site for site in bundle_sites(old, names[0]) if site.code}
-    for site in bundle_sites(new, names[1]):
+def _messages(old: NamedBundle, new: NamedBundle) -> Iterator[RuleChange]:
+    before = {site.code: site for site in old.sites if site.code}
+    for site in new.sites:
         known = before.get(site.code or "")
         if site.code and known and (known.title, known.description) != (site.title, site.description):
             yield RuleChange("text", None, site.code, _place([known]), _place([site]), "says something else to people")

@@ -10,12 +10,11 @@ from pdp.canonical import canonical
 from pdp.manifest.governance_diff import Direction
 from pdp.release.diff.data_structure import DataChanges, data_changes
 from pdp.release.diff.manifest_structure import ManifestChange, manifest_changes
-from pdp.release.diff.policy_structure import RuleChange, bundle_sites, rule_changes
+from pdp.release.diff.policy_structure import NamedBundle, RuleChange, rule_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pdp.engine.bundle_file import Bundle
     from pdp.manifest.effective import EffectiveManifest
     from pdp.release.diff.pairing import Pair
 
@@ -99,26 +98,25 @@ class Structure:
 
 
 def structure_of(
-    old: Bundle,
-    new: Bundle,
-    names: tuple[str, str],
+    one: NamedBundle,
+    other: NamedBundle,
     pairs: Sequence[Pair],
     known: Mapping[str, EffectiveManifest],
 ) -> Structure:
     """Return what differs in structure.
 
     Args:
-        old: the one bundle.
-        new: the other.
-        names: of their files, for places.
+        one: the old bundle.
+        other: the new one.
         pairs: which manifest became which.
         known: whole manifests by digest, of files that were named.
     """
-    before, after = ({site.code for site in bundle_sites(each, "") if site.code} for each in (old, new))
+    before, after = ({site.code for site in each.sites if site.code} for each in (one, other))
+    old, new = one.bundle, other.bundle
     return Structure(
         codes_added=tuple(sorted(after - before)),
         codes_removed=tuple(sorted(before - after)),
-        rules=rule_changes(old, new, names),
+        rules=rule_changes(one, other),
         data=data_changes(old, new),
         manifests=manifest_changes(pairs, old.data.get("manifests", {}), new.data.get("manifests", {}), known),
     )

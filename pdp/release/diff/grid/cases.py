@@ -159,7 +159,7 @@ class Grid:
         """Give the call what custom concerns ask for, one attribute after the other, as far as that helps."""
         best, denials = base, self._denials(subject, base)
         for _ in range(_SETTLING if subject.known_tool else 1):
-            if not denials[0]:
+            if not denials[0] or subject.brief:
                 break
             for way, values in self._constants.values(subject.entry, best):
                 for _, applied in values:
