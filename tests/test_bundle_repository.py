@@ -583,7 +583,7 @@ def test_a_thousand_releases(folder: Path) -> None:
 def published(folder: Path) -> Iterator[tuple[Any, HttpReader]]:
     released(folder, tiny(1))
     with serving(folder) as server:
-        yield server, HttpReader(server.url, timeout=0.5)
+        yield server, HttpReader(server.url, timeout=20)
 
 
 def test_the_index_is_read_again_only_where_it_has_changed(folder: Path, published: tuple[Any, HttpReader]) -> None:
@@ -616,12 +616,14 @@ def test_a_server_that_fails_is_an_error_and_forgotten_afterwards(
 ) -> None:
     server, reader = published
     server.fault = fault
+    reader._timeout = 0.5 if fault == "slow" else 20
 
     with pytest.raises((EngineError, BundleError)) as caught:
         reader.index()
 
     assert caught.value.message.startswith(message.format(url=server.url))
     server.fault = None
+    reader._timeout = 20
     assert reader.fetch(reader.current("stable")) == tiny(1)
 
 

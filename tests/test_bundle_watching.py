@@ -241,16 +241,18 @@ def test_refusals_are_audited(folder: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["cut", "slow", "broken", "garbage", "moved"])
 def test_a_server_that_fails_changes_nothing(folder: Path, server: BundleServer, fault: Fault) -> None:
-    reader = HttpReader(server.url, timeout=0.5)
+    reader = HttpReader(server.url, timeout=20)
     with WatchingEngine(reader, trust(), every=NEVER) as engine:
         released(folder, bundle(2))
         server.fault = fault
+        reader._timeout = 0.5 if fault == "slow" else 20
         health = engine.refresh()
 
         assert (health.state, health.release, decided_by(engine)) == ("behind", 1, 1)
         assert health.error in {"engine.unavailable", "bundle.invalid"}
         server.fault = None
         server.released.set()
+        reader._timeout = 20
         assert (engine.refresh().state, decided_by(engine)) == ("current", 2)
 
 

@@ -550,14 +550,20 @@ def bundle_diff(
     manifest: Annotated[
         list[Path] | None,
         typer.Option(
-            "--manifest", "-m", metavar="FILE", readable=False,
+            "--manifest",
+            "-m",
+            metavar="FILE",
+            readable=False,
             help="A manifest of either bundle, to compare schemas and versions. May be repeated.",
         ),
     ] = None,
     governance: Annotated[
         list[Path] | None,
         typer.Option(
-            "--governance", "-g", metavar="FILE", readable=False,
+            "--governance",
+            "-g",
+            metavar="FILE",
+            readable=False,
             help="The governance of the manifest at the same place in the line.",
         ),
     ] = None,

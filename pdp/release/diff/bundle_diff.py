@@ -40,7 +40,7 @@ UNCOVERED: Final = (
     "attributes that a policy reads by a name that it works out, and constants that it works out",
     "plans (authz/plan), but for those of scenarios",
     "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
-    "data that is given beside a bundle at run time",
+    "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",
 )
 """What no grid tells, for the report."""
 

@@ -15,7 +15,7 @@ from pdp.errors import BundleError, EngineError
 from pdp.release.diff.judging import Change, change_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from typing import Self
 
     from pdp.decision import Decision
@@ -104,7 +104,9 @@ class Duel:
         """Return both decisions on one call."""
         return _decision(self._old, case.old, case), _decision(self._new, case.new, case)
 
-    def differences(self, cases: Iterable[Case], progress: Callable[[int], None] | None = None) -> Iterator[Difference]:
+    def differences(
+        self, cases: Iterable[Case], progress: Callable[[int], None] | None = None
+    ) -> Generator[Difference, None, None]:
         """Yield the calls that are decided differently, in their order.
 
         Args:
