@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pdp.engine.embedded import EmbeddedEngine
     from pdp.engine.protocol import Engine
     from pdp.engine.sidecar import SidecarEngine
+    from pdp.engine.trust import BundleTrust, ReleaseFloor
+    from pdp.engine.watching import BundleHealth, WatchingEngine
     from pdp.errors import PdpError
     from pdp.execution.action_memory import MemoryActions
     from pdp.execution.action_sql import SqlActions
@@ -71,6 +73,8 @@ _HOMES = {
     "Approvals": "pdp.approvals.approvals",
     "AuditEvent": "pdp.audit",
     "AuditLog": "pdp.audit",
+    "BundleHealth": "pdp.engine.watching",
+    "BundleTrust": "pdp.engine.trust",
     "DROP_STEP": "pdp.contract.tool_contract",
     "Decision": "pdp.decision",
     "Delivery": "pdp.obligations.obligation",
@@ -99,6 +103,7 @@ _HOMES = {
     "Reason": "pdp.decision",
     "Refusal": "pdp.approvals.approvals",
     "Registry": "pdp.contract.registry",
+    "ReleaseFloor": "pdp.engine.trust",
     "Request": "pdp.request",
     "Session": "pdp.session",
     "SidecarEngine": "pdp.engine.sidecar",
@@ -122,6 +127,7 @@ _HOMES = {
     "Turn": "pdp.loop.messages",
     "Verdict": "pdp.decision",
     "Visibility": "pdp.flow.visibility",
+    "WatchingEngine": "pdp.engine.watching",
     "pinned": "pdp.patterns.current",
 }
 
@@ -137,6 +143,8 @@ __all__ = [
     "Approvals",
     "AuditEvent",
     "AuditLog",
+    "BundleHealth",
+    "BundleTrust",
     "Decision",
     "Delivery",
     "Deployment",
@@ -164,6 +172,7 @@ __all__ = [
     "Reason",
     "Refusal",
     "Registry",
+    "ReleaseFloor",
     "Request",
     "Session",
     "SidecarEngine",
@@ -187,6 +196,7 @@ __all__ = [
     "Turn",
     "Verdict",
     "Visibility",
+    "WatchingEngine",
     "pinned",
 ]
 
