@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pdp import EmbeddedEngine, Pep
+from pdp import Approvals, ApprovalState, EmbeddedEngine, Pep, Verdict
 from pdp.contract.registry import Registry
 from pdp.contract.tool_contract import ToolContract, ToolStateEffect, ToolStateRead
 from pdp.errors import UsageError
 from pdp.flow.call import Evaluation
-from pdp.loop.agent_loop import AgentLoop, Finished, ToolIterationsExceededError
+from pdp.loop.agent_loop import AgentLoop, Finished, TooManyCallsError, ToolIterationsExceededError
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
 from pdp.loop.output import OutputInvalidError
 from pdp.manifest.loading import load_effective
@@ -28,6 +28,9 @@ tools:
      schema: {type: object, required: [name], properties: {name: {type: string, enum: [left, right]}}}}
   - {name: break_down, effect_class: pure, risk_tier: low, scopes: [calc], schema: {type: object}}
   - {name: keep_note, effect_class: stage, risk_tier: low, scopes: [calc], idempotency: {required: true},
+     schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 9}}}}
+  - {name: send_note, effect_class: commit-high, version: 1.0.0, risk_tier: high, scopes: [calc], compensation: keep_note,
+     idempotency: {required: true}, approval: {approvers: [boss]},
      schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 9}}}}
   - {name: keep_once, effect_class: stage, risk_tier: low, scopes: [calc], idempotency: {key: derive(args)},
      schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 9}}}}
@@ -64,6 +67,7 @@ def functions() -> dict[str, Callable[..., Any]]:
         "break_down": break_down,
         "keep_note": lambda text: text,
         "keep_once": lambda text: text,
+        "send_note": lambda text: text,
         "buy_house": lambda: "bought",
     }
 
@@ -187,17 +191,123 @@ def test_what_watches_is_told_in_order_and_stops_nothing(pep: Pep, caplog: pytes
     assert {record.getMessage() for record in caplog.records} >= {"on_tool_result failed, which changes nothing"}
 
 
-def test_a_call_gets_a_key_of_its_place_where_it_needs_one_and_has_no_other(pep: Pep) -> None:
-    notes = (ToolCall("c1", "keep_note", {"text": "a"}), ToolCall("c2", "keep_note", {"text": "b"}))
+def note(call_id: str, arguments: Any) -> ToolCall:
+    return ToolCall(call_id, "keep_note", arguments)
+
+
+def test_a_call_gets_a_key_where_it_needs_one_and_has_no_other(pep: Pep) -> None:
+    notes = (note("c1", {"text": "a"}), note("c2", {"text": "b"}))
     once = (ToolCall("c3", "keep_once", {"text": "a"}), add("c4"))
     model = Scripted(Turn(calls=notes), Turn(calls=once), Turn("ok"))
     finished = AgentLoop(pep, model, SESSION).run("Keep.")
-    keys = [evaluation.trace.idempotency_key for evaluation in finished.evaluations]
+    keys = [evaluation.trace.idempotency_key or "" for evaluation in finished.evaluations]
 
-    assert (keys[0], keys[1], keys[3]) == ("run-7/1/1", "run-7/1/2", None)
-    assert keys[2] is not None
-    assert keys[2].startswith("derived:sha256:")
+    assert [key.split("sha256:")[0] for key in keys] == ["loop:", "loop:", "derived:", ""]
+    assert keys[0] != keys[1]
     assert all(evaluation.executed for evaluation in finished.evaluations)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_within_one_prompt_the_same_call_is_one_call(pep: Pep, asynchronous: bool) -> None:
+    turns = (
+        Turn(calls=(note("c1", {"text": "a"}), note("c2", '{"text":  "\\u0061"}'))),
+        Turn(calls=(add("c3"), note("c4", '{"text": "a"}'))), Turn("ok"),
+    )  # fmt: skip
+    finished, _ = looped(pep, asynchronous, *turns)
+    notes = [each for each in finished.evaluations if each.trace.tool_name == "keep_note"]
+
+    assert sorted(each.executed for each in notes) == [False, False, True]
+    assert [each.result for each in notes] == ["a"] * 3
+
+
+def test_a_prompt_of_its_own_is_another_call_and_one_run_again_under_its_id_is_not(pep: Pep) -> None:
+    turns = (Turn(calls=(note("c1", {"text": "c"}),)), Turn("ok"))
+    loop, other = (AgentLoop(pep, Scripted(), SESSION) for _ in range(2))
+    ran = []
+    for each, prompt_id in ((loop, None), (loop, None), (other, None), (loop, "p-1"), (loop, "p-2"), (other, "p-1")):
+        each._model = Scripted(*turns)
+        ran.append(each.run("Keep.", prompt_id=prompt_id).evaluations[0].executed)
+
+    assert ran == [True, True, True, True, True, False]
+
+
+def test_a_call_whose_outcome_nobody_knows_is_not_run_again_for_a_model_that_tries_again(pep: Pep) -> None:
+    tries: list[str] = []
+
+    def keep_note(text: str) -> None:
+        tries.append(text)
+        raise ConnectionError("lost after it was sent")
+
+    broken = pep.with_changes(tools={"keep_note": keep_note})
+    model = Scripted(*(Turn(calls=(note(f"c{number}", {"text": "a"}),)) for number in range(3)), Turn("ok"))
+    finished = AgentLoop(broken, model, SESSION).run("Keep.")
+
+    assert tries == ["a"]
+    assert [each.executed for each in finished.evaluations] == [True, False, False]
+    assert {content for _, _, content in tool_results(finished.messages)} == {
+        "TOOL_EXECUTION_FAILED: ConnectionError: lost after it was sent"
+    }
+
+
+def test_an_approval_granted_between_two_turns_lets_the_same_call_through(pep: Pep) -> None:
+    approvals = Approvals()
+    asking = pep.with_changes(approvals=approvals)
+
+    class Patient(Scripted):
+        def __call__(self, request: ModelRequest) -> Turn:
+            for approval in approvals.list():
+                if approval.state is ApprovalState.PENDING:
+                    approvals.grant(approval.id, {"sub": "bob", "roles": ["boss"]})
+            return super().__call__(request)
+
+    calls = [Turn(calls=(ToolCall(f"c{number}", "send_note", {"text": "a"}),)) for number in range(2)]
+    finished = AgentLoop(asking, Patient(*calls, Turn("ok")), SESSION).run("Send.")
+
+    assert [each.verdict for each in finished.evaluations] == [Verdict.STEP_UP, Verdict.ALLOW]
+    assert [approval.state for approval in approvals.list()] == [ApprovalState.CONSUMED]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_more_than_a_hundred_calls_of_one_turn_are_none(pep: Pep, asynchronous: bool) -> None:
+    with pytest.raises(TooManyCallsError) as caught:
+        looped(pep, asynchronous, Turn(calls=tuple(add(f"c{number}") for number in range(101))))
+
+    assert (caught.value.code, caught.value.message) == (
+        "loop.too_many_calls", "the model proposed 101 tool calls in one turn, at most 100 are admitted",
+    )  # fmt: skip
+    assert tool_results(caught.value.messages) == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep, asynchronous: bool) -> None:
+    live: list[int] = []
+    most: list[int] = []
+    lock = threading.Lock()
+    together = threading.Barrier(16)
+
+    def enter() -> None:
+        with lock:
+            live.append(1)
+            most.append(len(live))
+
+    def meet(a: float, b: float) -> None:
+        enter()
+        # Sixteen meet, or none ends.
+        together.wait(timeout=20)
+        with lock:
+            live.pop()
+
+    async def ameet(a: float, b: float) -> None:
+        enter()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        live.pop()
+
+    used = pep.with_changes(tools={"add_numbers": ameet if asynchronous else meet})
+    finished, _ = looped(used, asynchronous, Turn(calls=tuple(add(f"c{a}", a) for a in range(96))), Turn("ok"))
+
+    assert len(finished.evaluations) == 96
+    assert max(most) == 16
 
 
 def test_a_run_without_id_gets_one(pep: Pep) -> None:

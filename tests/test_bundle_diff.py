@@ -16,7 +16,7 @@ from pdp.canonical import canonical, digest
 from pdp.engine.bundle_file import pack_bundle, read_bundle
 from pdp.errors import FileFaultsError
 from pdp.harness.suite import load_suite
-from pdp.release.diff.bundle_diff import BundleDiff, bundle_diff
+from pdp.release.diff.bundle_diff import bundle_diff
 from pdp.release.diff.known import read_log
 from pdp.release.diff.policy_structure import NamedBundle, rule_changes
 from tests.payments import BUNDLE, EXAMPLE, ROOT, effective
@@ -24,6 +24,8 @@ from tests.payments import BUNDLE, EXAMPLE, ROOT, effective
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pdp.release.diff.result import BundleDiff
 
 SANCTIONS = "custom/concerns/sanctions/sanctions.rego"
 SMALL = 900

@@ -11,7 +11,7 @@ import pytest
 from pdp.canonical import canonical
 from pdp.decision import Decision, Obligation, Reason, Verdict
 from pdp.engine.bundle_file import read_bundle
-from pdp.release.diff.bundle_diff import BundleDiff, bundle_diff
+from pdp.release.diff.bundle_diff import bundle_diff
 from pdp.release.diff.data_structure import data_changes
 from pdp.release.diff.grid.probes import probes
 from pdp.release.diff.judging import change_of
@@ -26,6 +26,8 @@ from tests.test_bundle_diff import made, manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pdp.release.diff.result import BundleDiff
 
 HOSTILE = "<script>alert(1)</script> | `x` @all \u202e"
 

@@ -159,8 +159,8 @@ def test_a_template_is_read_or_refused(text: str) -> None:
         (["p", "--{a}"], "lets the model choose the option"),
         (["p", "-{a}b"], "lets the model choose the option"),
         (["p", "a\0"], "must not have a NUL character"),
-        (["sh", "-c", "echo {a}"], "must not put an argument into a shell's script"),
-        (["/bin/bash", "-xc", "{a}"], "must not put an argument into a shell's script"),
+        (["sh", "-c", "echo {a}"], "must not let an argument be what sh runs"),
+        (["/bin/bash", "-xc", "{a}"], "must not let an argument be what bash runs"),
     ],
 )
 def test_a_template_that_is_none(argv: list[str], message: str) -> None:
@@ -168,6 +168,123 @@ def test_a_template_that_is_none(argv: list[str], message: str) -> None:
         DeclaredTool.model_validate({"name": "t", "type": "cli", "schema": {}, "cli": {"argv": argv}})
 
     assert [fault["msg"] for fault in caught.value.errors()] == [f"Value error, {message}"]
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("bash {a:-c}", "bash"),
+        ("bash -c -- {a}", "bash"),
+        ("bash -oc pipefail {a}", "bash"),
+        ("bash -o pipefail +x -c {a}", "bash"),
+        ("bash --norc -ec {a}", "bash"),
+        ("bash --rcfile rc {a}", "bash"),
+        ("bash -c exit {a}", "bash"),
+        ("sh {a}", "sh"),
+        ("sh -v{a}", "sh"),
+        ("zsh-5.9 -c {a}", "zsh"),
+        ("/usr/bin/env sh -c {a}", "env"),
+        ("env X=1 sh -c {a}", "env"),
+        ("env -Ssh\u00a0-c {a}", "env"),
+        ("env -u X {a}", "env"),
+        ("nice -n 5 bash -c {a}", "nice"),
+        ("nice --adjustment 5 bash -c {a}", "nice"),
+        ("timeout 5 nice bash -c {a}", "timeout"),
+        ("timeout {a} grep x", "timeout"),
+        ("busybox sh -c {a}", "busybox"),
+        ("xargs {a}", "xargs"),
+        ("sudo -u me -- python3.11 -c {a}", "sudo"),
+        ("python3 -c {a}", "python"),
+        ("python3 -Ximporttime {a}", "python"),
+        ("python3 -W ignore {a}", "python"),
+        ("python3 - {a}", "python"),
+        ("perl -e {a}", "perl"),
+        ("perl -e 1 {a:-e}", "perl"),
+        ("perl -ne print {a}", "perl"),
+        ("lua -e x=1 {a}", "lua"),
+        ("node -r ./x.js {a}", "node"),
+        ("deno run {a}", "deno"),
+        ("awk {a}", "awk"),
+        ("awk -v x=1 {a}", "awk"),
+        ("sed s/{a}/x/ f", "sed"),
+        ("ssh host {a}", "ssh"),
+        ("find . -exec sh -c {a}", "sh"),
+    ],
+)
+def test_a_template_in_which_the_model_would_write_a_script(template: str, name: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DeclaredTool.model_validate({"name": "t", "type": "cli", "schema": {}, "cli": {"argv": template.split(" ")}})
+
+    assert [fault["msg"] for fault in caught.value.errors()] == [
+        f"Value error, must not let an argument be what {name} runs"
+    ]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "bash -c exit",
+        "bash -oc pipefail exit name {a} {b:-c}",
+        "bash --norc run.sh {a}",
+        "zsh -- run.sh {a}",
+        "env LANG=C grep -e {a}",
+        "env -i -- grep -e {a}",
+        "timeout 5 nice -n 5 grep -- {a}",
+        "busybox sh run.sh {a}",
+        "python3.11 -I -m reports {a}",
+        "python3 -W ignore run.py {a:--name}",
+        "perl -e print -- {a}",
+        "perl -w -- run.pl {a}",
+        "node run.js {a}",
+        "deno run run.ts {a}",
+        "awk {{print}} {a}",
+        "sed -e s/a/b/ -- {a}",
+        "kubectl get node {a}",
+        "grep -e {a}",
+    ],
+)
+def test_a_template_whose_script_is_stated_may_take_arguments(template: str) -> None:
+    argv = tuple(template.split(" "))
+
+    declared = DeclaredTool.model_validate({"name": "t", "type": "cli", "schema": {}, "cli": {"argv": argv}})
+
+    assert declared.cli is not None
+    assert declared.cli.argv == argv
+
+
+TEXT = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    "schema", [TEXT, {}, {"type": "array", "items": TEXT}, {"type": "array"}, {"anyOf": [{"type": "integer"}, TEXT]}]
+)
+@pytest.mark.parametrize("prefix", ["-l", "--mode", "-5"])
+def test_no_text_stands_right_after_the_letters_of_an_option(schema: dict[str, Any], prefix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        cli_function(entry("ls", f"{prefix}{{a}}", schema={"a": schema}))
+
+    assert str(caught.value) == (
+        f"tool run_it: cli.argv lets argument a be read as options after {prefix} "
+        f"(write `--option={{a}}` or `{{a:{prefix}}}`, or give it an enum)"
+    )
+
+
+@pytest.mark.parametrize(
+    "schema", [{"enum": ["a", "R"]}, {"type": "integer"}, {"type": "array", "items": {"type": "number"}}]
+)
+def test_what_cannot_be_other_options_may_stand_there(schema: dict[str, Any]) -> None:
+    assert cli_function(entry("ls", "-l{a}", schema={"a": schema})).argv({"a": 5}) == ["ls", "-l5"]
+
+
+@pytest.mark.parametrize("template", [("grep", "-e", "--", "{a}"), ("git", "log", "{n:-n}", "--", "{a}")])
+def test_an_options_value_is_no_end_of_options(template: tuple[str, ...]) -> None:
+    tool = cli_function(entry(*template))
+
+    with pytest.raises(ToolArgumentError) as caught:
+        tool.argv({"a": "--output=x", "n": True})
+
+    assert str(caught.value) == "argument a: begins with `-`, which the program would read as an option"
+    assert tool.argv({"a": "x", "n": True})[-1] == "x"
 
 
 @pytest.mark.parametrize(

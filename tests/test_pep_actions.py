@@ -412,21 +412,43 @@ def test_a_compensation_that_fails_or_is_rejected_leaves_the_action_as_it_was(ma
     assert works.runs == [("post_note", 5), ("drop_note", 5)]
 
 
-def test_of_compensations_at_once_one_runs(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+CLERKS = ("ann", "ben", "cem")
+
+
+def clerk(number: int) -> Any:
+    """The session of one of three people, of issuers of their own."""
+    name = CLERKS[number % 3]
+    return session(claims={"sub": name, "iss": f"https://{name}.example", "emts": {"desk": True}})
+
+
+def test_of_compensations_at_once_one_runs_whoever_makes_them(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     works = Desk()
     pep = make(works)
     posted = acted(pep.call(propose("post_note"), session()))
     with ThreadPoolExecutor(8) as threads:
-        came = list(threads.map(lambda _: attempt(pep, posted.id), range(8)))
+        came = list(threads.map(lambda number: attempt(pep, posted.id, clerk(number)), range(8)))
 
     assert [each for each in came if each == "executed"] == ["executed"]
     assert caplog.messages == []
     assert works.runs == [("post_note", 5), ("drop_note", 5)]
 
 
-def attempt(pep: Pep, action_id: str) -> str:
+def test_a_compensation_whose_outcome_nobody_knows_is_not_made_by_somebody_else(make: Make) -> None:
+    works = Desk()
+    pep = make(works)
+    posted = acted(pep.call(propose("post_note"), session()))
+    works.fails = RuntimeError("no")
+    came = [pep.compensate(posted.id, desk.ENTRY, clerk(number)) for number in range(3)]
+    with_others = pep.compensate(posted.id, {**desk.ENTRY, "amount": 6}, session())
+
+    assert [each.executed for each in came] == [True, False, False]
+    assert (with_others.verdict, with_others.codes) == (Verdict.DENY, ("idempotency.conflict",))
+    assert works.runs == [("post_note", 5), ("drop_note", 5)]
+
+
+def attempt(pep: Pep, action_id: str, who: Any) -> str:
     try:
-        return "executed" if pep.compensate(action_id, desk.ENTRY, session()).executed else "not executed"
+        return "executed" if pep.compensate(action_id, desk.ENTRY, who).executed else "not executed"
     except UsageError:
         return "refused"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pdp.errors import Fault
     from pdp.harness.suite import Suite
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.release.diff.bundle_diff import BundleDiff, FailOn
+    from pdp.release.diff.result import BundleDiff, FailOn
 
 
 def diff(

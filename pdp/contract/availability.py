@@ -1,7 +1,7 @@
 """Whether a tool can run right now, and why not: asked anew whenever tools are listed.
 
-Source: tool layer document, "Available". Dispatch does not ask: a call that the model made already is still tried, and
-whoever runs it reports TOOL_UNAVAILABLE.
+Source: tool layer document, "Available". A call that the model made already is refused for what the tool needs and is
+not there (TOOL_UNAVAILABLE); its own check and its circuit are not asked again, and it is tried.
 """
 
 from __future__ import annotations
@@ -88,13 +88,15 @@ def why_unavailable(entry: Tool, capabilities: Collection[str], probe: Callable[
         capabilities: what the deployment grants, such as `network`.
         probe: returns true or false, or `(available, reason)`; one that raises or returns anything else says no.
     """
+    return why_lacking(entry, capabilities) or (_why_not(entry.name, probe) if probe is not None else "")
+
+
+def why_lacking(entry: Tool, capabilities: Collection[str]) -> str:
+    """Return what a tool needs and is not there, without asking its own probe; empty when all of it is."""
     if entry.cli is not None and shutil.which(entry.cli.argv[0]) is None:
         return f"program {entry.cli.argv[0]} is not found"
-    for need in entry.safety.requires if entry.safety else ():
-        why = _why_lacking(need, capabilities)
-        if why:
-            return why
-    return _why_not(entry.name, probe) if probe is not None else ""
+    needs = entry.safety.requires if entry.safety else ()
+    return next((why for need in needs if (why := _why_lacking(need, capabilities))), "")
 
 
 def _why_lacking(need: str, capabilities: Collection[str]) -> str:

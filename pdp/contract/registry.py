@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from pdp.contract.availability import ToolCircuit, ToolStatus, why_unavailable
+from pdp.contract.availability import ToolCircuit, ToolStatus, why_lacking, why_unavailable
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.inputs import Inputs
 from pdp.contract.plan import validate_plan
@@ -213,6 +213,11 @@ class Registry:
         """Return what the tool's function gets beside its arguments, from state and resolved config."""
         inputs = self._inputs.get(name)
         return inputs.values(state, config) if inputs else {}
+
+    def lacking(self, name: str) -> str:
+        """Return what a tool needs and is not there, program, environment variable or capability; empty: nothing."""
+        entry = self.manifest.tools.get(name)
+        return why_lacking(entry, self._capabilities) if entry else ""
 
     def tools(self) -> tuple[RegisteredTool, ...]:
         """Return every tool, sorted by name."""

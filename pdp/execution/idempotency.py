@@ -15,7 +15,7 @@ import math
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from pdp.canonical import canonical, digest
 from pdp.errors import PdpError, UsageError
@@ -43,8 +43,8 @@ _WITHOUT_EFFECT: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL,
 class IdempotencyKey(NamedTuple):
     """A key, and whose and what for it is: equal texts of two tenants, subjects or tools have nothing in common.
 
-    `tenant` tells apart who issues subjects (empty: there is one); `major` is the tool's major version, empty where the
-    entry has no version; `key` is the session's text, or the derived one.
+    `tenant` tells apart who issues subjects, and nothing else (empty: there is one); `major` is the tool's major
+    version, empty where the entry has no version; `key` is the session's text, or the derived one.
     """
 
     tenant: str
@@ -54,9 +54,14 @@ class IdempotencyKey(NamedTuple):
     key: str
 
     @classmethod
-    def of(cls, entry: Tool, *, tenant: str, subject: str, key: str) -> IdempotencyKey:
+    def of(cls, entry: Tool, *, tenant: str, subject: str, key: str) -> Self:
         """Return the key of a call of this entry."""
         return cls(tenant, subject, entry.name, (entry.version or "").partition(".")[0], key)
+
+    @classmethod
+    def of_compensation(cls, action_id: str) -> Self:
+        """Return the key under which an action is taken back: nobody's in particular, since it is done once for all."""
+        return cls("", "", "", "", f"compensation:{action_id}")
 
     @property
     def id(self) -> str:

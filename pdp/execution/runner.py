@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from pdp.errors import UsageError
 from pdp.execution.cli_tool import cli_function
-from pdp.execution.failures import secret_texts
+from pdp.execution.failures import ToolArgumentError, failure_of, secret_texts
 from pdp.execution.results import MAX_RESULT, ResultContract
 from pdp.execution.retrying import aretried, attempts, retried
-from pdp.execution.running import arun, run, timed_out
+from pdp.execution.running import Execution, arun, run, timed_out
 from pdp.manifest.fields import duration_seconds
+from pdp.manifest.schemas import argument_schemas
 from pdp.proposal import FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from pdp.execution.running import Execution
     from pdp.manifest.models import Tool
 
 
@@ -45,6 +45,18 @@ class ToolRunner:
         self.attempts = attempts(entry)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._results = ResultContract(entry, max_bytes=max_result)
+        self._foreign = _parameters(self.function) - argument_schemas(entry.schema_).keys()
+
+    def refused(self, arguments: Mapping[str, Any]) -> Execution | None:
+        """Return the failure of a call whose arguments would fill a parameter that is not theirs; None: run it.
+
+        A schema that admits more than its properties admits any name; those of the function's other parameters, such
+        as what it is given of state and config, are not the model's.
+        """
+        for name in sorted(self._foreign & arguments.keys()):
+            error = ToolArgumentError(name, "is no argument of this tool")
+            return Execution(failure=failure_of(error), error=error, started=False)
+        return None
 
     def run(self, arguments: Mapping[str, Any]) -> Execution:
         """Run the tool with the decided arguments and wait for what it comes to; it never raises what a tool raised."""
@@ -74,3 +86,11 @@ class ToolRunner:
         if execution.failure is None or execution.failure.code is not FailureCode.TOOL_TIMEOUT:
             return execution
         return execution._replace(failure=timed_out(self.timeout).failure)
+
+
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset()  # a function written in C may not say
+    return frozenset(one.name for one in parameters if one.kind not in {one.VAR_POSITIONAL, one.VAR_KEYWORD})

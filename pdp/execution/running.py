@@ -193,11 +193,10 @@ def unrecorded() -> Execution:
     return _unknown("the tool ran, but its result could not be recorded")
 
 
-def unavailable(name: str) -> Execution:
-    """Return what a run came to that never began: the tool `name` has no function."""
-    return Execution(
-        failure=Failure(FailureCode.TOOL_UNAVAILABLE, f"no function is registered for {name}"), started=False
-    )
+def unavailable(name: str, reason: str = "") -> Execution:
+    """Return what a run came to that never began: for a reason, or since the tool `name` has no function."""
+    message = f"{name} cannot run now: {reason}" if reason else f"no function is registered for {name}"
+    return Execution(failure=Failure(FailureCode.TOOL_UNAVAILABLE, message), started=False)
 
 
 def timed_out(timeout: float | None) -> Execution:

@@ -24,7 +24,8 @@ def compensation(
 ) -> tuple[dict[str, Any], Session]:
     """Return the proposal that takes an action back, and the session that it is made in.
 
-    The idempotency key is the action's own, whatever the session says: of all that compensate it, one does.
+    The idempotency key is the action's own, whatever the session says: of all that compensate it, whoever they are, one
+    does.
 
     Args:
         action_id: the action's id.

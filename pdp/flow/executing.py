@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pdp.canonical import canonical
 from pdp.decision import denied, new_id
 from pdp.errors import PdpError, UsageError
 from pdp.execution.events import RunIdentity
@@ -96,6 +97,10 @@ class Executor:
         if runner is None and entry.pattern is not Pattern.ACTION_STAGING:
             # Before anything is used up for it.
             call.execution = unavailable(entry.name)
+            return
+        refused = self.tools.refused(tool, runner, call.arguments())
+        if refused is not None:
+            call.execution = refused
             return
         watch = _Watch(
             self.observers.watch(_identity(call), entry.name, call.arguments(), entry.sensitive), telemetry, log
@@ -250,7 +255,6 @@ def _circumstances(call: Call) -> Circumstances:
     """What the call's pattern has to know: of session and decision, and nothing of the model."""
     session, decision = call.session, call.decision
     request = orjson.loads(call.body or b"{}")
-    clearances = session.claims.get("clearances") if session is not None else None
     marked = (
         [each.parameters["markings"] for each in decision.obligations if each.id == "mark_result"] if decision else []
     )
@@ -259,11 +263,35 @@ def _circumstances(call: Call) -> Circumstances:
         idempotency_key=call.checked.idempotency_key,
         decision_id=decision.decision_id if decision else None,
         markings=frozenset(name for names in marked for name in names),
-        clearances=frozenset(clearances or ()),
+        clearances=_clearances(session.claims) if session is not None else frozenset(),
         resource=(request["resource"]["type"], request["resource"]["id"]) if request else None,
         approved=call.approval is not None,
         now=call.now,
+        inputs=_inputs(call),
     )
+
+
+def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
+    """Return what subject and acting agents are all cleared for. An agent that states no clearances narrows nothing.
+
+    The policy has checked the shape of the claims: it allowed the call.
+    """
+    held = frozenset(claims.get("clearances") or ())
+    agent = claims.get("act")
+    while isinstance(agent, dict):
+        if "clearances" in agent:
+            held &= frozenset(agent["clearances"] or ())
+        agent = agent.get("act")
+    return held
+
+
+def _inputs(call: Call) -> bytes:
+    tool, session = call.checked.tool, call.session
+    if tool is None or session is None:
+        return b""
+    reads = tool.entry.state.reads if tool.entry.state else ()
+    state = {key: session.state[key] for key in reads if key in session.state}
+    return canonical({"config": dict(call.checked.config or {}), "state": state})
 
 
 def _identity(call: Call) -> RunIdentity:

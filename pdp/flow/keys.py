@@ -1,6 +1,7 @@
 """Which idempotency key a call has, and whose it is.
 
-Source: tool pattern library, 9.1; design, Execution: tenant, subject, tool, major version, key.
+Source: tool pattern library, 9.1; design, Execution: tenant, subject, tool, major version, key. The tenant is the issuer
+of the subject (claim `iss`): tenants that share an issuer have to have names or stores of their own.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ def key_of(call: Call) -> IdempotencyKey | None:
     """Return the key under which the call runs once; None where its entry demands none.
 
     Staging has its own: the action's, which gives the same action for the same key, in its present state. The
-    compensation of an action always has one, the action's id: it is done once.
+    compensation of an action always has one, the action's id alone: it is done once, whoever does it.
     """
     tool, session = call.checked.tool, call.session
     if tool is None or session is None or call.checked.idempotency_key is None:
         return None
-    if tool.entry.pattern is Pattern.ACTION_STAGING:
-        return None
-    if not tool.entry.idempotency.required and call.compensates is None:
+    if call.compensates is not None:
+        return IdempotencyKey.of_compensation(call.compensates.id)
+    if tool.entry.pattern is Pattern.ACTION_STAGING or not tool.entry.idempotency.required:
         return None
     tenant, subject = _issuer(session), str(session.claims.get("sub"))
     return IdempotencyKey.of(tool.entry, tenant=tenant, subject=subject, key=call.checked.idempotency_key)
@@ -39,7 +40,10 @@ def arguments_digest(call: Call) -> str:
 
 
 def caller_of(session: Session) -> str:
-    """Return who calls, as one text: what one caller has staged or looked up is not another's."""
+    """Return who calls, as one text: what one caller has staged or looked up is not another's.
+
+    Callers are told apart by issuer and subject (claims `iss`, `sub`), and by no other claim.
+    """
     return canonical([_issuer(session), str(session.claims.get("sub"))]).decode()
 
 

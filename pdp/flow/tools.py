@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pdp.execution.runner import ToolRunner
+from pdp.execution.running import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,6 +58,18 @@ class Tools:
         with self._lock:
             made = self._runners[name] = ToolRunner(tool.entry, function)
         return made
+
+    def refused(self, tool: CompiledTool, runner: ToolRunner | None, arguments: Mapping[str, Any]) -> Execution | None:
+        """Return the failure of a call that is not to be run, before anything is used up for it; None: run it.
+
+        Something that the registry's tool needs is not there, or an argument would fill a parameter that is not the
+        model's.
+        """
+        name = tool.entry.name
+        lacking = self._registry.lacking(name) if self._registry is not None else ""
+        if lacking:
+            return unavailable(name, lacking)
+        return runner.refused(arguments) if runner is not None else None
 
     def inputs(self, tool: CompiledTool, session: Session, config: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return what the tool's function gets of state and config, by parameter."""

@@ -17,12 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from pdp.canonical import canonical, digest
 from pdp.contract.json_object import JsonObject
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn, proposal_of, tool_message
 from pdp.loop.output import Output, OutputInvalidError, OutputSchema
 from pdp.loop.tools import Listing, Tools, state_after
+from pdp.proposal import Proposal, ProposalRejectedError
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ _log = logging.getLogger("pdp.loop")
 MAX_TOOL_ITERATIONS: Final = 20
 """How often a model may come back with calls, unless stated."""
 
+MOST_CALLS: Final = 100
+"""How many calls a model may propose in one turn."""
+
 _TOGETHER: Final = 16
 
 
@@ -47,6 +52,16 @@ class ToolIterationsExceededError(PdpError):
 
     def __init__(self, limit: int, messages: tuple[Message, ...]) -> None:
         super().__init__(f"the model proposed tool calls more than {limit} times in a row")
+        self.messages = messages
+
+
+class TooManyCallsError(PdpError):
+    """A model proposed more calls in one turn than it may; none of them was made. `messages` is what was said."""
+
+    code: ClassVar[str] = "loop.too_many_calls"
+
+    def __init__(self, calls: int, messages: tuple[Message, ...]) -> None:
+        super().__init__(f"the model proposed {calls} tool calls in one turn, at most {MOST_CALLS} are admitted")
         self.messages = messages
 
 
@@ -85,8 +100,9 @@ class AgentLoop:
         pep: who decides and runs the calls.
         model: a function from `ModelRequest` to `Turn`; a coroutine function for `arun`.
         session: whose calls these are. Without a run id it gets one. A call for which it states no idempotency key gets
-            one of its place in the run, so that the run repeated does nothing twice. The state effects of one turn's
-            results, merged in the order of the proposals, are in the state of the next turn's calls.
+            one of run, prompt, tool and arguments: within one prompt the same call is one call, however often the model
+            proposes it, and equal calls that are meant twice need keys of the session's. The state effects of one
+            turn's results, merged in the order of the proposals, are in the state of the next turn's calls.
         tools: what the model may propose, asked before each turn, as `{name, description, parameters}`. When absent,
             the tools of the enforcement point's registry that are available and that the policy does not keep from
             this session's subject whatever the arguments; without a registry, nothing.
@@ -120,38 +136,51 @@ class AgentLoop:
         self._limit = max_tool_iterations
         self._on_tool_result = on_tool_result
 
-    def run(self, prompt: str) -> Finished:
-        """Run the loop, waiting for each step. Calls of one turn run in threads, together.
+    def run(self, prompt: str, *, prompt_id: str | None = None) -> Finished:
+        """Run the loop, waiting for each step. Calls of one turn run in threads, 16 of them at a time.
+
+        Args:
+            prompt: what the model is asked.
+            prompt_id: names this prompt within the session's run. The same prompt run again under its id, as after a
+                crash, makes no call a second time. When absent, every prompt is one of its own.
 
         Raises:
             ToolIterationsExceededError: the model does not come to an end.
+            TooManyCallsError: the model proposed more than 100 calls in one turn.
         """
-        return self._drive(self._flow(prompt))
+        return self._drive(self._flow(prompt, prompt_id))
 
-    async def arun(self, prompt: str) -> Finished:
-        """Do as `run`, asynchronously. Calls of one turn run together."""
-        return await self._adrive(self._flow(prompt))
+    async def arun(self, prompt: str, *, prompt_id: str | None = None) -> Finished:
+        """Do as `run`, asynchronously. Calls of one turn run together, 16 of them at a time."""
+        return await self._adrive(self._flow(prompt, prompt_id))
 
-    def run_with_output(self, prompt: str, schema: dict[str, Any], *, attempts: int = 3) -> Output:
+    def run_with_output(
+        self, prompt: str, schema: dict[str, Any], *, attempts: int = 3, prompt_id: str | None = None
+    ) -> Output:
         """Run the loop, and have the model answer once more, without tools, as JSON of a schema.
 
         Args:
             prompt: what it is asked.
             schema: the JSON Schema (draft 2020-12) of the answer.
             attempts: how often it may try; what is wrong with an answer is told to it.
+            prompt_id: as of `run`.
 
         Raises:
             ToolIterationsExceededError: as of `run`.
+            TooManyCallsError: likewise.
             OutputInvalidError: no answer keeps to the schema.
             UsageError: the schema is none, or `attempts` below 1.
         """
-        return self._drive(self._output_flow(prompt, OutputSchema(schema), attempts))
+        return self._drive(self._output_flow(prompt, prompt_id, OutputSchema(schema), attempts))
 
-    async def arun_with_output(self, prompt: str, schema: dict[str, Any], *, attempts: int = 3) -> Output:
+    async def arun_with_output(
+        self, prompt: str, schema: dict[str, Any], *, attempts: int = 3, prompt_id: str | None = None
+    ) -> Output:
         """Do as `run_with_output`, asynchronously."""
-        return await self._adrive(self._output_flow(prompt, OutputSchema(schema), attempts))
+        return await self._adrive(self._output_flow(prompt, prompt_id, OutputSchema(schema), attempts))
 
-    def _flow(self, prompt: str) -> Generator[_Step, Any, Finished]:
+    def _flow(self, prompt: str, prompt_id: str | None) -> Generator[_Step, Any, Finished]:
+        named = new_id() if prompt_id is None else prompt_id
         messages = [Message(Role.SYSTEM, self._system_prompt)] if self._system_prompt is not None else []
         messages.append(Message(Role.USER, prompt))
         evaluations: list[Evaluation] = []
@@ -164,7 +193,10 @@ class AgentLoop:
                 return Finished(turn.text, tuple(messages), tuple(evaluations), JsonObject.read(session.state))
             if turn_number > self._limit:
                 break
-            came: list[Evaluation] = yield _Calls(turn.calls, self._sessions(session, turn_number, turn.calls))
+            if len(turn.calls) > MOST_CALLS:
+                raise TooManyCallsError(len(turn.calls), tuple(messages))
+            sessions = tuple(self._session_of(session, call, named) for call in turn.calls)
+            came: list[Evaluation] = yield _Calls(turn.calls, sessions)
             session = state_after(self._pep, session, came)
             for call, evaluation in zip(turn.calls, came, strict=True):
                 messages.append(tool_message(call, evaluation))
@@ -172,10 +204,12 @@ class AgentLoop:
                 self._tell(call, evaluation)
         raise ToolIterationsExceededError(self._limit, tuple(messages))
 
-    def _output_flow(self, prompt: str, schema: OutputSchema, attempts: int) -> Generator[_Step, Any, Output]:
+    def _output_flow(
+        self, prompt: str, prompt_id: str | None, schema: OutputSchema, attempts: int
+    ) -> Generator[_Step, Any, Output]:
         if attempts < 1:
             raise UsageError(f"attempts: {attempts} is out of range", hint="at least 1")
-        finished = yield from self._flow(prompt)
+        finished = yield from self._flow(prompt, prompt_id)
         messages, faults = list(finished.messages), ""
         for _ in range(attempts):
             turn: Turn = yield ModelRequest(tuple(messages), schema=schema.document)
@@ -187,17 +221,21 @@ class AgentLoop:
             messages.append(Message(Role.USER, f"Answer as JSON of the schema: {faults}"))
         raise OutputInvalidError(faults, tuple(messages))
 
-    def _sessions(self, session: Session, turn: int, calls: tuple[ToolCall, ...]) -> tuple[Session, ...]:
-        return tuple(self._session_of(session, call, turn, place) for place, call in enumerate(calls, 1))
-
-    def _session_of(self, session: Session, call: ToolCall, turn: int, place: int) -> Session:
+    def _session_of(self, session: Session, call: ToolCall, prompt_id: str) -> Session:
+        """Return the session of one call, with a key that a model which proposes the call again gets again."""
         entry = self._pep.manifest.tools.get(call.tool)
         idempotency = entry.idempotency if entry is not None else None
-        # A key that can be derived from the arguments says more than a place in the run.
+        # A key that the entry derives is the application's own word for what is the same call.
         needed = idempotency is not None and idempotency.required and idempotency.key is None
         if not needed or session.idempotency_key is not None:
             return session
-        return session.with_changes(idempotency_key=f"{session.run_id}/{turn}/{place}")
+        try:
+            arguments = Proposal.read(proposal_of(call)).arguments
+        except ProposalRejectedError:
+            # The enforcement point says so, too: no key is needed for what is rejected.
+            return session
+        same = digest(canonical([session.run_id, prompt_id, call.tool, arguments]))
+        return session.with_changes(idempotency_key=f"loop:{same}")
 
     def _tell(self, call: ToolCall, evaluation: Evaluation) -> None:
         if self._on_tool_result is None:
@@ -231,11 +269,7 @@ class AgentLoop:
                 elif isinstance(step, Listing):
                     step = flow.send(await self._tools.alisted(step.session))
                 else:
-                    pairs = zip(step.calls, step.sessions, strict=True)
-                    calling = (
-                        self._pep.acall(proposal_of(call), session, tool_call_id=call.id) for call, session in pairs
-                    )
-                    step = flow.send(await asyncio.gather(*calling))
+                    step = flow.send(await self._acall_all(step))
         except StopIteration as end:
             done: _Done = end.value
             return done
@@ -249,6 +283,15 @@ class AgentLoop:
                 for call, session in zip(step.calls, step.sessions, strict=True)
             ]
             return [one.result() for one in running]
+
+    async def _acall_all(self, step: _Calls) -> list[Evaluation]:
+        places = asyncio.Semaphore(_TOGETHER)
+
+        async def called(call: ToolCall, session: Session) -> Evaluation:
+            async with places:
+                return await self._pep.acall(proposal_of(call), session, tool_call_id=call.id)
+
+        return await asyncio.gather(*map(called, step.calls, step.sessions))
 
     def _call(self, call: ToolCall, session: Session) -> Evaluation:
         return self._pep.call(proposal_of(call), session, tool_call_id=call.id)

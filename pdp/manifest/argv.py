@@ -16,20 +16,18 @@ Source: tool layer document, CLI tools ("never pass raw model output as shell ar
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator
 
 from pdp.documents import FieldError
 from pdp.manifest.fields import Text
+from pdp.manifest.interpreters import Word, writes_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _TOKEN: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?::(?P<flag>-[^{}\s]*))?\}|(?P<brace>[{}])")
-_SHELLS: Final = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh"))
-_SCRIPT: Final = re.compile(r"-[a-z]*c[a-z]*")
 _HINT: Final = "write `{argument}`, or `{argument:--flag}` as a whole item; a brace itself is `{{` or `}}`"
 
 
@@ -93,20 +91,29 @@ def _checked_item(text: str) -> str:
     return text
 
 
+def _word(text: str) -> Word:
+    item = argv_item(text)
+    if item.flag is not None:
+        return Word(item.flag, literal=False)
+    return Word(item.parts[0], literal=not item.arguments)
+
+
 def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
     """Check that the program is stated, and that nothing which a model chooses is a program or a shell's script.
 
     Raises:
-        FieldError: the first item has an argument in it, or is empty; or a shell's `-c` is followed by an argument.
+        FieldError: the first item has an argument in it, or is empty; or a program that runs what stands on its command
+            line, such as a shell, `python` or `xargs`, would be given its script or program by an argument.
     """
     if not argv:
         return argv
     if argv_item(argv[0]).arguments or not argv[0].strip():
         raise FieldError("must begin with a program, not an argument", "the model chooses arguments, never a program")
-    shell = argv[0].rsplit("/", 1)[-1] in _SHELLS
-    if shell and any(_SCRIPT.fullmatch(text) and argv_item(after).arguments for text, after in pairwise(argv)):
+    name = writes_script([_word(text) for text in argv])
+    if name is not None:
         raise FieldError(
-            "must not put an argument into a shell's script", 'write `[sh, -c, \'... "$1"\', name, "{argument}"]`'
+            f"must not let an argument be what {name} runs",
+            'state the whole script, and pass arguments to it: `[sh, -c, \'... "$1"\', name, "{argument}"]`',
         )
     return argv
 

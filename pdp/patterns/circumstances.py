@@ -26,6 +26,8 @@ class Circumstances:
         resource: the request's resource, (type, id).
         approved: a person's approval let it through.
         now: seconds since 1970.
+        inputs: canonical JSON of what the tool is given beside its arguments, of config and state: an answer that came
+            with others is another one.
     """
 
     caller: str = ""
@@ -36,6 +38,7 @@ class Circumstances:
     resource: tuple[str, str] | None = None
     approved: bool = False
     now: float = 0.0
+    inputs: bytes = b""
 
 
 UNKNOWN = Circumstances()

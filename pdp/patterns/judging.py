@@ -43,8 +43,8 @@ class Validation(PatternRule):
             )
         for rule in result["trace"]:
             refer_back(rule.get("evidence", []), call.run)
-        asked = {name: call.arguments.get(name) for name in ("candidate", "rulePack", "ontologyPin")}
-        if not call.run.same_answer((call.entry.id, call.entry.version, canonical(asked)), result):
+        asked = canonical(call.arguments)
+        if not call.run.same_answer((call.entry.id, call.entry.version, asked, call.about.inputs), result):
             raise PatternFault(
                 "validation.not_reproducible",
                 "the same candidate and rule pack were answered otherwise before, in this run",

@@ -57,7 +57,7 @@ def _record_key(call: PatternCall) -> Any:
         return None
     # Everything else that was asked for as well: it may be part of what tells records apart.
     asked = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
-    return (call.entry.id, call.entry.version, call.about.caller, source["id"], version, asked)
+    return (call.entry.id, call.entry.version, call.about.caller, source["id"], version, asked, call.about.inputs)
 
 
 class Aggregation(PatternRule):

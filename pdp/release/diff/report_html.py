@@ -24,8 +24,8 @@ from pdp.release.diff.wording import (
 )
 
 if TYPE_CHECKING:
-    from pdp.release.diff.bundle_diff import BundleDiff
     from pdp.release.diff.groups import Group
+    from pdp.release.diff.result import BundleDiff
 
 _HERE: Final = Path(__file__).parent
 _STYLE: Final = Path(pdp.harness.__file__).parent / "report.css"

@@ -19,8 +19,8 @@ from pdp.release.diff.wording import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pdp.release.diff.bundle_diff import BundleDiff
     from pdp.release.diff.groups import Group
+    from pdp.release.diff.result import BundleDiff
 
 _MOST: Final = 25
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")

@@ -18,8 +18,8 @@ from pdp.release.diff.wording import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pdp.release.diff.bundle_diff import BundleDiff
     from pdp.release.diff.groups import Group
+    from pdp.release.diff.result import BundleDiff
 
 MOST: Final = 25
 """How many differences of a layer are shown in full; the rest is counted. `--json` has them all."""

@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.release.diff.bundle_diff import UNCOVERED
+from pdp.release.diff.result import UNCOVERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.release.diff.bundle_diff import BundleDiff
     from pdp.release.diff.groups import Group, Responsible
     from pdp.release.diff.manifest_structure import ManifestChange
+    from pdp.release.diff.result import BundleDiff
     from pdp.release.diff.structure import Structure
 
 _SHOWN: Final = 60
