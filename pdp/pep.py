@@ -18,6 +18,7 @@ from pdp.flow.embedding import embedded_engine
 from pdp.flow.executing import Executor
 from pdp.flow.guard import guarded, session_in_use
 from pdp.flow.keeping import Keeping
+from pdp.flow.keys import caller_of
 from pdp.flow.planning import planned
 from pdp.flow.release import NewestRelease
 from pdp.flow.tools import Tools
@@ -286,6 +287,34 @@ class Pep:
         )
         return evaluated
 
+    def open_run(self, run_id: str, session: Any, *, pins: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Begin a run of the session's caller, before its first call, and return its pins: keep them to replay it.
+
+        A run begins by itself with its first call. This reads the deployment's sources, and waits for them.
+
+        Args:
+            run_id: the `run_id` of the sessions whose calls belong to it.
+            session: whose run it is; its own `run_id` is not looked at.
+            pins: for a replay: what this returned, `{source: {version, value}}`; no source is read then.
+
+        Raises:
+            UsageError: no session, no text as `run_id`, or `pins` of another form or for a run that has begun with
+                others.
+            RunClosedError: it was closed to make room for others; end it first. See `pdp.patterns.runs`.
+        """
+        run = self._flow.executor.keeping.runs.open(*_run_of(run_id, session), pins=pins)
+        return run.recorded_pins()
+
+    def end_run(self, run_id: str, session: Any) -> None:
+        """Forget a run of the session's caller and all that it remembers; nothing happens when there is none.
+
+        End each run that is over: only so many are open at once, and those closed for others stay closed.
+
+        Raises:
+            UsageError: no session, or no text as `run_id`.
+        """
+        self._flow.executor.keeping.runs.end(*_run_of(run_id, session))
+
     def visible_tools(self, session: Any) -> dict[str, Visibility]:
         """Return each tool with what this session's subject can do with it; see `pdp.flow.visibility`.
 
@@ -331,3 +360,10 @@ class Pep:
         A new thread has no session of its own: start it with `contextvars.copy_context().run`.
         """
         return session_in_use(session)
+
+
+def _run_of(run_id: str, session: Any) -> tuple[str, str]:
+    """Return the key of a run: its id, and whose it is."""
+    if not isinstance(run_id, str) or not run_id:
+        raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")
+    return run_id, caller_of(Session.read(session))

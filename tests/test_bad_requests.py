@@ -207,7 +207,10 @@ def spoilings(value: Any) -> Iterator[tuple[str, Any]]:
                     yield f"{kind} {'.'.join(map(str, path))}", made
 
 
-NUMBERS = (math.nan, math.inf, -math.inf, 1e400, 2**53, 2**70, 10**400, -1, True, "20000", "1e3", None, [20000], {"amount": 1})
+NUMBERS = (
+    math.nan, math.inf, -math.inf, 1e400, 2**53, 2**70, 10**400, -1, True, "20000", "1e3", None, [20000],
+    {"amount": 1},
+)  # fmt: skip
 
 
 def test_no_wrong_proposal_is_allowed_where_the_right_one_asks_a_person(pep: Pep) -> None:

@@ -96,7 +96,7 @@ def test_a_guarded_function_that_fails_says_how(pep: Pep) -> None:
 
     with (
         pep.using(session()),
-        pytest.raises(ToolFailedError, match=r"^TOOL_EXECUTION_FAILED: ValueError: no bene-acme-441$") as caught,
+        pytest.raises(ToolFailedError, match=r"^TOOL_EXECUTION_FAILED: ValueError$") as caught,
     ):
         validate_payment("bene-acme-441", 1, "a", "r")
     assert isinstance(caught.value.__cause__, ValueError)

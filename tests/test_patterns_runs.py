@@ -11,8 +11,8 @@ import pytest
 from pdp.errors import UsageError
 from pdp.patterns import runs as runs_module
 from pdp.patterns.current import pinned, within
-from pdp.patterns.exceptions import SourceUnavailableError
-from pdp.patterns.runs import Deployment, Pin, Runs
+from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
+from pdp.patterns.runs import Deployment, Pin, RunClosedError, Runs, RunsFullError
 
 
 def test_a_run_is_the_same_until_it_ends() -> None:
@@ -27,14 +27,82 @@ def test_a_run_is_the_same_until_it_ends() -> None:
     assert runs.open("run-1") is not first
 
 
-def test_the_run_that_was_used_least_recently_is_forgotten_first() -> None:
+def test_the_run_that_was_used_least_recently_is_closed_first_and_stays_closed() -> None:
     runs = Runs(most=2)
     first, second = runs.open("run-1"), runs.open("run-2")
     runs.open("run-1")
     runs.open("run-3")
 
+    hint = "go on under another run_id, or end it; end runs that are over"
     assert runs.open("run-1") is first
+    with pytest.raises(RunClosedError) as caught:
+        runs.open("run-2")
+    assert (caught.value.code, str(caught.value)) == (
+        "run.closed",
+        f"run run-2 was closed to make room for others, and what it remembered is gone ({hint})",
+    )
+    runs.end("run-2")
     assert runs.open("run-2") is not second
+
+
+def test_no_more_runs_are_opened_than_can_be_known_as_closed() -> None:
+    runs = Runs(most=1, most_closed=1)
+    runs.open("run-1")
+    second = runs.open("run-2")
+    with pytest.raises(RunsFullError) as caught:
+        runs.open("run-3")
+
+    assert (caught.value.code, str(caught.value)) == (
+        "run.too_many", "1 runs are open, and no more can be closed (end what is over)",
+    )  # fmt: skip
+    assert runs.open("run-2") is second
+    runs.end("run-1")
+    assert runs.open("run-3").run_id == "run-3"
+
+
+def test_equal_ids_of_two_callers_are_two_runs() -> None:
+    runs = Runs()
+    ann, ben = runs.open("run-1", "ann"), runs.open("run-1", "ben")
+    runs.end("run-1", "ben")
+
+    assert ann is not ben
+    assert runs.open("run-1", "ann") is ann
+    assert runs.open("run-1", "ben") is not ben
+
+
+def test_what_protects_is_not_forgotten_but_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "MOST_ENTRIES", 2)
+    run = Runs().open("run-1")
+    for number in range(2):
+        run.mark("doc", str(number), {"secret"})
+        run.keep_staged("pay", str(number), f"action-{number}")
+        assert run.same_answer(number, "yes")
+    faults = []
+    for more in (
+        lambda: run.mark("doc", "2", {"secret"}), lambda: run.check_markable("doc", "2"),
+        lambda: run.keep_staged("pay", "2", "action-2"), lambda: run.same_answer(2, "yes"),
+    ):  # fmt: skip
+        with pytest.raises(PatternFault) as caught:
+            more()
+        faults.append((caught.value.rule, caught.value.message))
+
+    assert faults == [
+        ("run.full", f"run.full: the run remembers 2 {what}, and has no room for more")
+        for what in ("marked objects", "marked objects", "staged actions", "answers")
+    ]
+    run.check_markable("doc", "0")
+    run.mark("doc", "0", {"internal"})
+    assert run.markings_of("doc", "0") == frozenset(("secret", "internal"))
+    assert (run.staged_action("pay", "0"), run.same_answer(0, "no")) == ("action-0", False)
+
+
+def test_a_staged_action_is_one_calls() -> None:
+    run = Runs().open("run-1")
+    run.keep_staged("pay", "sha256:1", "action-1")
+    bound = [run.bind_staged("pay", "sha256:1", call) for call in ("call-1", "call-2", "call-1")]
+
+    assert bound == ["action-1", None, "action-1"]
+    assert run.bind_staged("pay", "sha256:2", "call-1") is None
 
 
 def test_a_run_remembers_the_newest_of_each_sort(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,7 @@ def test_a_commit_excused_from_approval_runs_once_for_what_was_staged(
     assert (again.verdict, again.codes) == (Verdict.DENY, ("actions.state",))
     assert again.outcome.rejection is not None
     assert again.outcome.rejection.reason == (
-        "DENY: actions.state: the action staged for pay_small was committed or denied, or is being run"
+        "DENY: actions.state: the action staged for pay_small was committed or denied, or is another call's"
     )
     for each in (before, other):
         assert each.outcome.failure is not None
@@ -270,6 +270,79 @@ def test_of_commits_at_once_one_has_the_staged_action(make: Make) -> None:
         (Verdict.ALLOW, True), *[(Verdict.DENY, False)] * 7,
     ]  # fmt: skip
     assert works.runs == [("pay_small", 5)]
+
+
+@both_ways
+def test_two_approvals_have_an_action_each(make: Make, call: Callable[..., Evaluation]) -> None:
+    works = Desk()
+    pep = make(works)
+    staged = call(pep, staging("send_letter"), session(idempotency_key="intent-1"))
+    first, second = (call(pep, propose("send_letter"), session(idempotency_key=key)) for key in ("key-1", "key-2"))
+    again = call(pep, propose("send_letter"), session())
+    for each in (first, second):
+        rules(pep).grant(asked(each).id, CHIEF, SOON)
+    ran = [call(pep, propose("send_letter"), session(idempotency_key=key, time=SOON)) for key in ("key-1", "key-2")]
+
+    assert (acted(first).id, acted(again).id) == (staged.result["id"],) * 2
+    assert [(acted(each).id, acted(each).state, acted(each).approval_id) for each in ran] == [
+        (acted(each).id, COMMITTED, asked(each).id) for each in (first, second)
+    ]
+    assert acted(first).id != acted(second).id
+
+
+def test_an_action_that_another_approval_has_approved_does_not_run(make: Make) -> None:
+    works = Desk()
+    pep = make(works)
+    # It has the same stores, and does not know what the first one is doing: another process.
+    other = pep.with_changes(actions=pep.actions)
+    approvals = []
+    for each, key in ((pep, "key-1"), (other, "key-2")):
+        each.call(staging("send_letter"), session(idempotency_key="intent-1"))
+        approvals.append(asked(each.call(propose("send_letter"), session(idempotency_key=key))))
+    for approval in approvals:
+        rules(pep).grant(approval.id, CHIEF, SOON)
+    denied = other.call(propose("send_letter"), session(idempotency_key="key-2", time=SOON))
+    ran = pep.call(propose("send_letter"), session(time=SOON))
+
+    assert approvals[0].action_id == approvals[1].action_id
+    assert (denied.verdict, denied.codes, denied.executed) == (Verdict.DENY, ("actions.state",), False)
+    assert (ran.executed, acted(ran).approval_id, works.runs) == (True, approvals[0].id, [("send_letter", 5)])
+
+
+def test_what_another_caller_has_staged_in_a_run_of_that_name_is_not_used(make: Make) -> None:
+    works = Desk()
+    pep = make(works)
+    other = session(claims={**session().claims, "iss": "https://other.example"})
+    for kind in ("send_letter", "pay_small"):
+        pep.call(staging(kind), session(idempotency_key=f"intent-{kind}"))
+    unstaged = pep.call(propose("pay_small"), other)
+    mine, theirs = (pep.call(propose("send_letter"), who) for who in (session(), other))
+    rules(pep).grant(asked(mine).id, CHIEF, SOON)
+    rules(pep).withdraw(asked(theirs).id, other.claims, SOON)
+
+    assert unstaged.outcome.failure is not None
+    assert (unstaged.executed, unstaged.outcome.failure.details["rule"]) == (False, "commit.unstaged")
+    assert acted(mine).id != acted(theirs).id
+    assert pep.call(propose("send_letter"), session(time=SOON)).executed
+    assert pep.call(propose("pay_small"), session()).executed
+    assert works.runs == [("send_letter", 5), ("pay_small", 5)]
+
+
+class Interrupted(MemoryActions):
+    """A store whose caller is interrupted when it has staged."""
+
+    def stage(self, **what: Any) -> Action:
+        super().stage(**what)
+        raise KeyboardInterrupt
+
+
+def test_a_staging_that_is_interrupted_is_recorded_as_unknown(base: Pep) -> None:
+    pep = base.with_changes(audit=MemoryAudit(), actions=Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        pep.call(staging("send_letter"), session())
+
+    assert states(pep) == [("send_letter", STAGED)]
+    assert told(pep) == [("tool.stage_effect.dispatch", "ALLOW"), ("tool.stage_effect.result", "unknown")]
 
 
 def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_running(make: Make) -> None:

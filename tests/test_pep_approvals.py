@@ -130,6 +130,16 @@ def test_a_replay_long_after_its_approval_was_used_still_has_it(pep: Pep, hub: H
     assert len(hub.wires) == 1
 
 
+def test_another_call_with_a_used_key_does_not_get_the_approval_of_the_first(pep: Pep, hub: Hub) -> None:
+    approval = granted(pep)
+    pep.call(wire(), session(time=SOON))
+    other = pep.call(wire(), session(time=SOON, purpose="payments.supplier"))
+
+    assert (other.verdict, other.executed, other.result) == (Verdict.STEP_UP, False, None)
+    assert [told and told["id"] for told in shown(pep)] == [None, approval.id, None]
+    assert len(hub.wires) == 1
+
+
 async def test_asynchronous_calls_do_the_same(pep: Pep, hub: Hub) -> None:
     opened = (await pep.acall(wire(), session())).approval
     assert opened is not None

@@ -93,7 +93,7 @@ def test_a_failure_is_told_as_the_model_is_told_it(
     pep = Pep(manifest, engine, tools=Desk(fails=RuntimeError("no account cash")).tools(), observers=[seen])
     called(pep, way, propose("keep_draft"))
 
-    assert [event.error for event in seen.events] == [None, "TOOL_EXECUTION_FAILED: RuntimeError: no account ***"]
+    assert [event.error for event in seen.events] == [None, "TOOL_EXECUTION_FAILED: RuntimeError"]
 
 
 def test_what_does_not_run_is_no_event(manifest: EffectiveManifest, engine: EmbeddedEngine, seen: Seen) -> None:

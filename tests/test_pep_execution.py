@@ -246,7 +246,7 @@ def test_a_key_that_cannot_be_finished_stays_taken_and_is_an_alarm(
 
 FAILURES = [
     pytest.param(
-        RuntimeError("no"), ("TOOL_EXECUTION_FAILED", "RuntimeError: no", {"exception": "RuntimeError"}), "unknown",
+        RuntimeError("no"), ("TOOL_EXECUTION_FAILED", "RuntimeError", {"exception": "RuntimeError"}), "unknown",
         id="an exception: the effect may have happened",
     ),
     pytest.param(

@@ -18,7 +18,8 @@ from pdp.engine.embedded import EmbeddedEngine
 from pdp.engine.local import LocalOpa
 from pdp.engine.protocol import Engine
 from pdp.engine.sidecar import SidecarEngine
-from tests.test_embedded import bundle_of, by_hand
+from tests.probe_policy import by_hand
+from tests.test_embedded import bundle_of
 
 pytestmark = pytest.mark.opa
 
@@ -34,7 +35,7 @@ HOSTILE: list[Any] = [None, 1, "", "x", [], {}, {"tool": None}, {"tool": ""}, {"
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory, opa: Path) -> Iterator[tuple[Engine, Engine]]:
     released = read_bundle(baseline_bundle_path())
-    data = released.data | {"directory": {"planning": RULES}}
+    data = {**released.data, "directory": {"planning": RULES}}
     file = tmp_path_factory.mktemp("planning") / "bundle.tar.gz"
     file.write_bytes(pack_bundle(release=7, wasm=released.wasm, data=data, modules=released.modules))
     bundle = read_bundle(file)

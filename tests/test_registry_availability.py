@@ -121,3 +121,13 @@ def test_the_registry_asks_for_all_of_it() -> None:
     registry.note_run("grep_files", failed=False)
     assert reasons()["roll_dice"] == "failed 1 times in a row"
     assert [one["name"] for one in registry.definitions("plain")] == ["grep_files"]
+
+
+def test_a_registry_says_what_a_tool_lacks() -> None:
+    tool = DeclaredTool.model_validate(
+        {"name": "grep_files", "schema": {"type": "object"}, "safety": {"requires": ["gpu"]}}
+    )
+    manifest = Manifest.model_construct(manifest_version="1", agents=None, tools=(tool,))
+
+    assert Registry([manifest]).lacking("grep_files") == "capability gpu is not granted"
+    assert Registry([manifest], capabilities=["gpu"]).lacking("grep_files") == ""

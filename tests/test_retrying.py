@@ -209,7 +209,7 @@ def test_what_is_not_idempotent_runs_once_and_its_failure_goes_to_the_caller(asy
 
     assert (execution.failure, execution.attempts, len(hub.seen)) == (
         Failure(
-            FailureCode.TOOL_EXECUTION_FAILED, "ConnectionError: down", {"exception": "ConnectionError"}
+            FailureCode.TOOL_EXECUTION_FAILED, "ConnectionError", {"exception": "ConnectionError"}
         ),
         1,
         1,

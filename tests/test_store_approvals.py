@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import Connection, text
 
 from pdp import Approval, ApprovalRefusedError, Approvals, ApprovalState, ApprovalStore, Grant, MemoryApprovals, Pep
-from pdp.person import Person
 from pdp.approvals.sql_store import SqlApprovals
 from pdp.canonical import canonical
 from pdp.execution.idempotency import ApprovalUse, Begun, Fresh, IdempotencyKey, NotApproved, Running
 from pdp.execution.idempotency_sql import SqlIdempotency
 from pdp.manifest.models import EffectiveApproval
+from pdp.person import Person
 from pdp.store.errors import StoreError
 from pdp.store.store import Store
 from tests import payments

@@ -37,6 +37,7 @@ _PATH: Final = re.compile(
     r"""|(?<![\w:/.~])(?:~|\.{1,2})?/[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
     r"""|(?<!\w)[A-Za-z]:\\[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
 )
+_USER_INFO: Final = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -47,7 +48,7 @@ class ToolError(PdpError):
 
     Args:
         message: what went wrong, one line.
-        details: what a caller may branch on, plain JSON. It is not masked.
+        details: what a caller may branch on, plain JSON; its texts are masked as the message is, paths stay.
     """
 
     code: ClassVar[str] = "pdp.tool_error"
@@ -74,7 +75,10 @@ class ToolArgumentError(ToolError):
 
 
 class ToolUnavailableError(ToolError):
-    """The tool cannot run now: what it needs is not there. Raise it before anything was done."""
+    """The tool cannot run now: what it needs is not there. Raise it before anything was done.
+
+    Of a tool with effects it is believed only with the details `{"effect": "none"}`: without them nobody knows.
+    """
 
     code = "pdp.tool_unavailable"
     failure_code = FailureCode.TOOL_UNAVAILABLE
@@ -105,29 +109,31 @@ class ToolResultError(ToolError):
 
 
 def failure_of(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
-    """Return what the model is told of `error`: the words of a `ToolError`, else its class and first line.
+    """Return what the model is told of `error`: the words of a `ToolError`; of any other exception its class alone.
+
+    Nobody wrote the text of another exception for a model: it may name hosts, passwords and what other people own.
+    Whoever develops the tool finds it in `Execution.error`.
 
     Args:
         error: what the tool raised; it is not changed.
         secrets: texts that must not be shown; see `secret_texts`.
     """
     name = type(error).__name__
-    words = safe_text(_words(error), secrets)
     if isinstance(error, ToolError):
-        return Failure(error.failure_code, words or name, {"exception": name, **error.details})
-    message = f"{name}: {words}" if words else name
-    return Failure(FailureCode.TOOL_EXECUTION_FAILED, message[:LONGEST], {"exception": name})
+        words = safe_text(_words(error), secrets)
+        return Failure(error.failure_code, words or name, {"exception": name, **_shown(error.details, secrets)})
+    return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:LONGEST], {"exception": name})
 
 
 def safe_text(text: str, secrets: Sequence[str] = ()) -> str:
     """Return the first line of `text` that can be shown to the model: at most 300 characters.
 
-    Secrets are masked, absolute paths and those from `~`, `.` or `..` on become `<path>`, control characters blanks.
+    Secrets are masked, as are user and password in a URL; absolute paths and those from `~`, `.` or `..` on become
+    `<path>`, control characters blanks.
     """
     shown = text.strip()[:_CONSIDERED]
     # Before a line or a length is cut, which would leave parts of them.
-    for secret in secrets:
-        shown = shown.replace(secret, MASK)
+    shown = _hidden(shown, secrets)
     first = next(iter(shown.splitlines()), "")
     plain = " ".join(_CONTROL.sub(" ", _PATH.sub("<path>", first)).split())
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
@@ -150,6 +156,23 @@ def secret_texts(arguments: Mapping[str, Any], sensitive: Collection[str]) -> tu
 def masked(arguments: Mapping[str, Any], sensitive: Collection[str]) -> dict[str, Any]:
     """Return the arguments with `***` for the value of each sensitive one."""
     return {name: MASK if name in sensitive else value for name, value in arguments.items()}
+
+
+def _hidden(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return _USER_INFO.sub(MASK, text)
+
+
+def _shown(value: Any, secrets: Sequence[str]) -> Any:
+    """Return details with their texts masked, keys included."""
+    if isinstance(value, str):
+        return _hidden(value, secrets)
+    if isinstance(value, dict):
+        return {_shown(key, secrets): _shown(item, secrets) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item, secrets) for item in value]
+    return value
 
 
 def _words(error: BaseException) -> str:

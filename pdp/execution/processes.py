@@ -1,4 +1,7 @@
-"""One program, run to its end with everything that it starts; never through a shell, never beyond its bounds."""
+"""One program, run to its end with everything in its process group; never through a shell, never beyond its bounds.
+
+A process that leaves the group (`setsid`) is its own: it is not ended here. A container can end it.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, max_ou
                     (watched.ended, orders.kill), timeout=TERM_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )
         finally:
-            # Also after an ordinary end: nothing that a call started outlives it.
+            # Also after an ordinary end: what is still in the group does not outlive the call.
             _signal(group, signal.SIGKILL)
             try:
                 await asyncio.wait((watched.exited,), timeout=TERM_SECONDS)

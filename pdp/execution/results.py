@@ -24,11 +24,11 @@ class ResultContract:
     """What every result of one tool has to be.
 
     With a result schema it has to be JSON of that schema; its objects may hold more than the schema names, unless it
-    says otherwise. Without one it may be any object; one that is no JSON is not measured.
+    says otherwise. Without one it may be any object; of one that is no JSON only bytes and text are measured.
 
     Args:
         entry: the tool's entry.
-        max_bytes: bytes of canonical JSON at most.
+        max_bytes: bytes of canonical JSON at most, or of a result that is bytes or text.
 
     Raises:
         UsageError: the result schema cannot be compiled.
@@ -60,7 +60,7 @@ class ResultContract:
         except JsonValueError as error:
             if self._validator is not None:
                 raise ToolResultError(f"the result is not JSON: {error}") from error
-            return
+            size = _size(result)
         if size > self._max_bytes:
             raise ToolResultError(f"the result has {size} bytes, at most {self._max_bytes} are admitted", "too_large")
         if self._validator is not None and not self._validator.is_valid(result):
@@ -71,3 +71,12 @@ class ResultContract:
                 for one in self._validator.iter_errors(result)
             )
             raise ToolResultError("the result does not match its schema: " + "; ".join(faults[:_SHOWN]))
+
+
+def _size(result: Any) -> int:
+    """Return how many bytes a result has that is no JSON; 0 where nobody can say."""
+    if isinstance(result, str):
+        return len(result.encode(errors="surrogatepass"))
+    if isinstance(result, memoryview):
+        return result.nbytes
+    return len(result) if isinstance(result, bytes | bytearray) else 0

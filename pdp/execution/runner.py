@@ -7,17 +7,19 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from pdp.errors import UsageError
-from pdp.execution.cli_tool import cli_function
+from pdp.execution.cli_tool import CliTool, cli_function
 from pdp.execution.failures import ToolArgumentError, failure_of, secret_texts
+from pdp.execution.idempotency import has_effects
 from pdp.execution.results import MAX_RESULT, ResultContract
 from pdp.execution.retrying import aretried, attempts, retried
-from pdp.execution.running import Execution, arun, run, timed_out
+from pdp.execution.running import Execution, LateThreads, arun, run, timed_out, unavailable
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schemas import argument_schemas
-from pdp.proposal import FailureCode
+from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
     from pdp.manifest.models import Tool
 
 
@@ -45,10 +47,13 @@ class ToolRunner:
         self.attempts = attempts(entry)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._results = ResultContract(entry, max_bytes=max_result)
+        self._late = LateThreads()
         self._foreign = _parameters(self.function) - argument_schemas(entry.schema_).keys()
 
     def refused(self, arguments: Mapping[str, Any]) -> Execution | None:
-        """Return the failure of a call whose arguments would fill a parameter that is not theirs; None: run it.
+        """Return the failure of a call that is not to be run; None: run it.
+
+        Too many of its threads hang, or arguments would fill a parameter that is not theirs.
 
         A schema that admits more than its properties admits any name; those of the function's other parameters, such
         as what it is given of state and config, are not the model's.
@@ -56,26 +61,48 @@ class ToolRunner:
         for name in sorted(self._foreign & arguments.keys()):
             error = ToolArgumentError(name, "is no argument of this tool")
             return Execution(failure=failure_of(error), error=error, started=False)
-        return None
+        return self._full()
 
     def run(self, arguments: Mapping[str, Any]) -> Execution:
         """Run the tool with the decided arguments and wait for what it comes to; it never raises what a tool raised."""
         secrets = secret_texts(arguments, self.entry.sensitive)
-        execution = retried(
-            lambda left: self._results.held(run(self.function, self._own(arguments), left, secrets), secrets),
-            self.attempts,
-            self.timeout,
-        )
-        return self._said(execution)
+
+        def attempt(left: float | None) -> Execution:
+            full = self._full()
+            if full is not None:
+                return full
+            execution = run(self.function, self._own(arguments), left, secrets, self._late)
+            return self._results.held(self._believed(execution), secrets)
+
+        return self._said(retried(attempt, self.attempts, self.timeout))
 
     async def arun(self, arguments: Mapping[str, Any]) -> Execution:
         """Do as `run`, without blocking the event loop."""
         secrets = secret_texts(arguments, self.entry.sensitive)
 
         async def attempt(left: float | None) -> Execution:
-            return self._results.held(await arun(self.function, self._own(arguments), left, secrets), secrets)
+            full = self._full()
+            if full is not None:
+                return full
+            execution = await arun(self.function, self._own(arguments), left, secrets, self._late)
+            return self._results.held(self._believed(execution), secrets)
 
         return self._said(await aretried(attempt, self.attempts, self.timeout))
+
+    def _full(self) -> Execution | None:
+        why = self._late.why_full()
+        return unavailable(self.entry.name, why) if why else None
+
+    # A function that says so in the middle of its work may have had an effect. A program is believed: its exit code, or
+    # that it is not there, says that nothing was done.
+    def _believed(self, execution: Execution) -> Execution:
+        failure = execution.failure
+        if failure is None or execution.started or isinstance(self.function, CliTool) or not has_effects(self.entry):
+            return execution
+        if failure.details.get("effect") == "none":
+            return execution
+        details = {"effect": "unknown", **failure.details}
+        return execution._replace(failure=Failure(failure.code, failure.message, details), started=True)
 
     # Another attempt gets what was decided, whatever the one before did with it.
     def _own(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

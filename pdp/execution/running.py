@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
+import time
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 STOP_SECONDS: Final = 2.0
 """How long a coroutine that was cancelled is waited for; then nobody waits any more, whatever it does."""
+
+MOST_LATE: Final = 64
+"""Threads of one tool that may run on after their time-out; while there are so many, it is unavailable."""
 
 
 class Execution(NamedTuple):
@@ -37,8 +41,39 @@ class Execution(NamedTuple):
     attempts: int = 1
 
 
+class LateThreads:
+    """The threads of one tool that run on although nobody waits for them any more. Thread-safe.
+
+    Args:
+        most: so many at once are suffered; then the tool is not to be run.
+    """
+
+    def __init__(self, most: int = MOST_LATE) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._running = 0
+
+    def add(self, work: Future[Execution]) -> None:
+        """Count the thread that works for it, until it ends."""
+        with self._lock:
+            self._running += 1
+        work.add_done_callback(self._ended)
+
+    def why_full(self) -> str:
+        """Return why the tool is not to be run; empty when it may be."""
+        return f"{self._most} of its calls timed out and are still running" if self._running >= self._most else ""
+
+    def _ended(self, _: Future[Execution]) -> None:
+        with self._lock:
+            self._running -= 1
+
+
 def run(
-    function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None, secrets: Sequence[str] = ()
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    timeout: float | None,
+    secrets: Sequence[str] = (),
+    late: LateThreads | None = None,
 ) -> Execution:
     """Call `function` with the decided arguments and wait for its result, never longer than the time-out.
 
@@ -49,16 +84,20 @@ def run(
             function cannot be stopped: it may still have its effect, and the failure's details say
             `{"effect": "unknown"}`.
         secrets: texts that a failure's message must not show; see `pdp.execution.failures.secret_texts`.
+        late: where a thread is counted that is left behind.
     """
+    late = late or LateThreads()
     if is_asynchronous(function):
         if timeout is None and not _loop_is_running():
             return asyncio.run(arun(function, arguments, timeout, secrets))
-        return _in_loop_of_its_own(lambda: arun(function, arguments, timeout, secrets), timeout)
+        return _in_loop_of_its_own(lambda: arun(function, arguments, timeout, secrets), timeout, late)
     if timeout is None:
         return _attempt(function, arguments, secrets)
+    work = _in_thread(partial(_attempt, function, arguments, secrets))
     try:
-        return _in_thread(partial(_attempt, function, arguments, secrets)).result(timeout)
+        return work.result(timeout)
     except TimeoutError:
+        late.add(work)
         return timed_out(timeout)
 
 
@@ -72,6 +111,7 @@ async def arun(
     arguments: Mapping[str, Any],
     timeout: float | None,  # noqa: ASYNC109 - the manifest's, and reported as a failure
     secrets: Sequence[str] = (),
+    late: LateThreads | None = None,
 ) -> Execution:
     """Do as `run`, without blocking the event loop: a plain function runs in a thread.
 
@@ -79,26 +119,34 @@ async def arun(
     """
     if is_asynchronous(function):
         # A task of its own: one that ignores its cancellation would otherwise be waited for without end.
-        task = asyncio.create_task(_acall(function, arguments, secrets))
+        begun = time.monotonic()
+        task = asyncio.create_task(_acall(function, arguments, secrets, None if timeout is None else begun + timeout))
         try:
             await asyncio.wait((task,), timeout=timeout)
             if task.done():
-                return task.result()
+                return task.result() or timed_out(timeout)
         finally:
             if not task.done():
                 await _stop(task)
         return timed_out(timeout)
-    waiting = asyncio.wrap_future(_in_thread(partial(_attempt, function, arguments, secrets)))
+    work = _in_thread(partial(_attempt, function, arguments, secrets))
+    waiting = asyncio.wrap_future(work)
     try:
         await asyncio.wait((waiting,), timeout=timeout)
         return waiting.result() if waiting.done() else timed_out(timeout)
     finally:
+        if not waiting.done():
+            (late or LateThreads()).add(work)
         waiting.cancel()
 
 
-async def _acall(function: Callable[..., Any], arguments: Mapping[str, Any], secrets: Sequence[str]) -> Execution:
+async def _acall(
+    function: Callable[..., Any], arguments: Mapping[str, Any], secrets: Sequence[str], deadline: float | None
+) -> Execution | None:
+    """Return what a coroutine came to; None: a result after the deadline, as of one that has blocked its loop."""
     try:
-        return Execution(result=await function(**arguments))
+        result = await function(**arguments)
+        return None if deadline is not None and time.monotonic() > deadline else Execution(result=result)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -108,7 +156,7 @@ async def _acall(function: Callable[..., Any], arguments: Mapping[str, Any], sec
         return _failed(error, secrets)
 
 
-async def _stop(task: asyncio.Task[Execution]) -> None:
+async def _stop(task: asyncio.Task[Execution | None]) -> None:
     task.cancel()
     await asyncio.wait((task,), timeout=STOP_SECONDS)
     # What comes of it later is nobody's; asked for, so that it is not reported as forgotten.
@@ -142,7 +190,9 @@ def _in_thread(work: Callable[[], Execution]) -> Future[Execution]:
     return future
 
 
-def _in_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, Execution]], timeout: float | None) -> Execution:
+def _in_loop_of_its_own(
+    work: Callable[[], Coroutine[Any, Any, Execution]], timeout: float | None, late: LateThreads
+) -> Execution:
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
 
     async def stoppable() -> Execution:
@@ -154,6 +204,7 @@ def _in_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, Execution]], time
         # A coroutine that blocks its loop does not notice its own time-out.
         return future.result(None if timeout is None else timeout + 2 * STOP_SECONDS)
     except TimeoutError:
+        late.add(future)
         return timed_out(timeout)
     except BaseException:
         if not future.done():

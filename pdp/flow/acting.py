@@ -51,39 +51,44 @@ def needs_action(call: Call) -> bool:
 def staged(call: Call, actions: ActionStore, run: Run | None) -> Action:
     """Return the action that a person is asked about: the one staged in the call's run, or one of the call's own.
 
-    As long as nobody has decided on it, the same call finds the same action again.
+    As long as nobody has decided on it, the same call finds the same action again, and another call another one.
 
     Raises:
         StoreError: it cannot be staged.
     """
-    found = _staged_in_run(call, actions, run)
+    found = None if run is None else _staged_in_run(call, actions, run)
     if found is not None:
         return found
-    request = orjson.loads(call.body or b"{}")
-    action = _stage(call, actions, request["context"]["call_digest"])
+    action = _stage(call, actions, _call_digest(call))
     return action if action.state is ActionState.STAGED else _stage(call, actions)
 
 
 def approved(call: Call, actions: ActionStore, run: Run) -> Action:
     """Return the call's action, approved: by the approval that lets it through, or by the policy alone.
 
-    No two calls get the same one: an approval is used once, and of all that move a staged action one gets through.
+    No two calls get the same one: an approval is used once, an action belongs to one approval, and of all that move a
+    staged action one gets through.
 
     Raises:
         StoreError: that cannot be kept.
-        ActionStateError: it was denied, or another call has it.
+        ActionStateError: it was denied, or another call or approval has it.
     """
     approval = call.approval
     if approval is not None and approval.action_id is not None:
         action = actions.get(approval.action_id)
         if action is not None:
-            approved_already = action.state is ActionState.APPROVED
-            return action if approved_already else actions.move(action, ActionState.APPROVED, approval_id=approval.id)
+            if action.state is not ActionState.APPROVED:
+                return actions.move(action, ActionState.APPROVED, approval_id=approval.id)
+            if action.approval_id != approval.id:
+                raise ActionStateError(f"action {action.id} was approved by another approval than the call's")
+            return action
     approval_id = approval.id if approval is not None else None
     found = _staged_in_run(call, actions, run)
     if approval is None and _only_what_is_staged(call):
         if found is None:
-            raise ActionStateError(f"the action staged for {call.tool_name} was committed or denied, or is being run")
+            raise ActionStateError(
+                f"the action staged for {call.tool_name} was committed or denied, or is another call's"
+            )
         return actions.move(found, ActionState.APPROVED)
     if found is not None:
         # Another call of this run may have been quicker: then this one is an effect of its own.
@@ -138,9 +143,14 @@ def _stage(call: Call, actions: ActionStore, key: str | None = None) -> Action:
     )
 
 
-def _staged_in_run(call: Call, actions: ActionStore, run: Run | None) -> Action | None:
-    """The action that a tool of pattern action-staging has staged for this call, if nothing has become of it yet."""
-    action_id = run.staged_action(call.tool_name, arguments_digest(call)) if run is not None else None
+def _call_digest(call: Call) -> str:
+    request = orjson.loads(call.body or b"{}")
+    return str(request["context"]["call_digest"])
+
+
+def _staged_in_run(call: Call, actions: ActionStore, run: Run) -> Action | None:
+    """The action that its caller has staged in the run, if nothing has become of it yet; it is this call's then."""
+    action_id = run.bind_staged(call.tool_name, arguments_digest(call), _call_digest(call))
     action = None if action_id is None else actions.get(action_id)
     return action if action is not None and action.state is ActionState.STAGED else None
 

@@ -69,7 +69,8 @@ def open_approval(call: Call, approvals: Approvals, keeping: Keeping) -> None:
     action = None
     if approval is None:
         if asks_for_action(call):
-            action = staged(call, keeping.actions, keeping.run_of(call))
+            in_run = call.session is not None and call.session.run_id is not None
+            action = staged(call, keeping.actions, keeping.run_of(call) if in_run else None)
         action_id = action.id if action is not None else None
         approval = approvals.open(call.body, tool.entry, decision.codes, action_id=action_id)
     if approval.action_id is not None and (action is None or action.id != approval.action_id):

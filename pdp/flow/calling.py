@@ -23,6 +23,7 @@ from pdp.flow.preparing import build, prepare
 from pdp.flow.recording import log_decision, record_dispatch, record_result
 from pdp.obligations.fulfilment import transformed
 from pdp.obligations.obligation import ObligationError
+from pdp.patterns.runs import RunClosedError, RunsFullError
 from pdp.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class CallFlow:
 
 def _fail(call: Call, error: Exception) -> None:
     _log.error("a decision failed, which is a DENY", exc_info=error)
-    if isinstance(error, AuditError | StoreError):
+    if isinstance(error, AuditError | StoreError | RunClosedError | RunsFullError):
         call.deny(denied(error.code, str(error)))
     else:
         call.deny(denied(INTERNAL_ERROR, "the enforcement point failed; its log says how"))

@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdp.canonical import canonical
+from pdp.canonical import JsonValueError, canonical
 from pdp.decision import denied, new_id
 from pdp.errors import PdpError, UsageError
 from pdp.execution.events import RunIdentity
-from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.idempotency import has_effects
 from pdp.execution.running import Execution, cut_short, unavailable
 from pdp.flow.acting import approved, compensate, needs_action, settle
 from pdp.flow.claiming import Claim, claimed
+from pdp.flow.delivering import deliver, without_room
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
 from pdp.flow.keys import caller_of
 from pdp.flow.recording import dispatch_of, result_digest
 from pdp.manifest.fields import Pattern
-from pdp.obligations.obligation import Delivery
 from pdp.patterns.circumstances import Circumstances
 from pdp.patterns.current import within_run
 from pdp.patterns.enforcement import HeldCall
@@ -107,12 +106,14 @@ class Executor:
         )
         claim = Claim()
         try:
+            # Before anything is used up for it: a run may be closed.
+            run: Run = yield Work(lambda: self.keeping.run_of(call), blocking=self.keeping.reads_sources)
             claim = yield from self._claimed(call, approvals)
             if not call.allowed:
                 return
-            run: Run = yield Work(lambda: self._run_of(call), blocking=self.keeping.reads_sources)
-            held = HeldCall(entry, call.arguments(), run, _circumstances(call))
-            execution = claim.instead
+            about = _circumstances(call)
+            held = HeldCall(entry, call.arguments(), run, about)
+            execution = claim.instead or without_room(run, about)
             if execution is None:
                 execution = yield from self._run(call, runner, held, run, watch)
         except BaseException as error:
@@ -132,7 +133,7 @@ class Executor:
         if action is not None and execution.failure is None:
             actions = self.keeping.actions
             yield Work(lambda: compensate(action, actions), blocking=actions.blocking)
-        _deliver(call, execution, held)
+        deliver(call, execution, held)
 
     def _claimed(self, call: Call, approvals: Approvals | None) -> Generator[Step, Any, Claim]:
         try:
@@ -141,9 +142,6 @@ class Executor:
             _log.exception("an idempotency key or approval could not be taken, which is a DENY")
             call.deny(denied(error.code, error.message))
             return Claim()
-
-    def _run_of(self, call: Call) -> Run:
-        return self.keeping.runs.open(call.session.run_id if call.session is not None else None)
 
     def _run(
         self, call: Call, runner: ToolRunner | None, held: HeldCall, run: Run, watch: _Watch
@@ -228,29 +226,6 @@ def _finish(call: Call, claim: Claim, keys: IdempotencyStore, execution: Executi
         _log.critical("a tool ran and its idempotency key could not be finished: it stays taken", exc_info=True)
 
 
-def _deliver(call: Call, execution: Execution, held: HeldCall) -> None:
-    """Give the caller what pattern and obligations leave of a result, and what it makes of the state."""
-    checked = held.after(execution)
-    call.pins = checked.pins
-    call.execution, delivery = call.duties.delivered(checked.execution)
-    if call.execution.failure is not None:
-        call.delivery = Delivery(None)
-        return
-    call.delivery = replace(
-        delivery,
-        markings=delivery.markings | checked.markings,
-        retrieval_snapshot=delivery.retrieval_snapshot or checked.retrieval_snapshot,
-    )
-    tool, session = call.checked.tool, call.session
-    if tool is not None and session is not None and tool.effects:
-        try:
-            call.state = tool.state_after(session.state, call.execution.result)
-        except PdpError as error:
-            failure = failure_of(ToolResultError(error.message))
-            failure.details["effect"] = "done"
-            call.execution, call.delivery = call.execution._replace(result=None, failure=failure), Delivery(None)
-
-
 def _circumstances(call: Call) -> Circumstances:
     """What the call's pattern has to know: of session and decision, and nothing of the model."""
     session, decision = call.session, call.decision
@@ -287,11 +262,15 @@ def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
 
 def _inputs(call: Call) -> bytes:
     tool, session = call.checked.tool, call.session
-    if tool is None or session is None:
+    if tool is None or session is None or tool.entry.pattern is None:
         return b""
     reads = tool.entry.state.reads if tool.entry.state else ()
     state = {key: session.state[key] for key in reads if key in session.state}
-    return canonical({"config": dict(call.checked.config or {}), "state": state})
+    try:
+        return canonical({"config": dict(call.checked.config or {}), "state": state})
+    except JsonValueError:
+        # A normalizer may make any object of a config: what cannot be compared is like nothing else.
+        return new_id().encode()
 
 
 def _identity(call: Call) -> RunIdentity:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdp.execution.action_memory import MemoryActions
 from pdp.execution.idempotency_memory import MemoryIdempotency
+from pdp.flow.keys import caller_of
 from pdp.patterns.runs import Deployment, Runs
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ class Keeping:
         """Whether a step on approvals waits: for a store, or for a thread that holds them while it waits for one."""
         return approvals.blocking or self.keys.blocking or self.actions.blocking
 
-    def run_of(self, call: Call) -> Run | None:
-        """Return the run that a call belongs to; None when it belongs to none."""
-        run_id = call.session.run_id if call.session is not None else None
-        return None if run_id is None else self.runs.open(run_id)
+    def run_of(self, call: Call) -> Run:
+        """Return the run that a call belongs to: its caller's of that id, or one of its own where it states none.
+
+        Raises:
+            PdpError: it cannot be opened; see `Runs.open`.
+        """
+        session = call.session
+        return self.runs.open(None) if session is None else self.runs.open(session.run_id, caller_of(session))

@@ -1,7 +1,7 @@
 """Which idempotency key a call has, and whose it is.
 
-Source: tool pattern library, 9.1; design, Execution: tenant, subject, tool, major version, key. The tenant is the issuer
-of the subject (claim `iss`): tenants that share an issuer have to have names or stores of their own.
+Source: tool pattern library, 9.1; design, Execution: tenant, subject, tool, major version, key. The tenant is the
+issuer (claim `iss`) and nothing else: where several tenants have one issuer, keep a store for each of them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from pdp.execution.failures import ToolError
 from pdp.execution.runner import ToolRunner
 from pdp.execution.running import unavailable
+from pdp.proposal import FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,12 +80,22 @@ class Tools:
         return self._registry.inputs(tool.entry.name, session.state, config or {})
 
     def note(self, name: str, execution: Execution) -> None:
-        """Tell the registry how a run ended."""
+        """Tell the registry how a run ended: whether the tool itself is out of order."""
         if self._registry is not None:
-            self._registry.note_run(name, failed=execution.failure is not None)
+            self._registry.note_run(name, failed=_out_of_order(execution))
 
     def _function(self, name: str) -> Callable[..., Any] | None:
         function = self._functions.get(name)
         if function is None and self._registry is not None:
             function = self._registry.functions().get(name)
         return function
+
+
+def _out_of_order(execution: Execution) -> bool:
+    """Whether the tool took too long, was not there, or broke: what it says in its own words is an answer."""
+    failure, error = execution.failure, execution.error
+    if failure is None:
+        return False
+    if failure.code is not FailureCode.TOOL_EXECUTION_FAILED:
+        return True
+    return error is not None and not isinstance(error, ToolError)

@@ -93,6 +93,7 @@ def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
     return Message(Role.TOOL, content, tool_call_id=call.id, tool=call.tool, is_error=is_error)
 
 
+# An object's own text may say anything, such as the password of a connection, and is as long as it likes.
 def _text(result: Any) -> str:
     if isinstance(result, str):
         return result
@@ -100,7 +101,7 @@ def _text(result: Any) -> str:
         check_json(result)
         return canonical(result).decode()
     except JsonValueError:
-        return str(result)
+        return "a result that is no JSON"
 
 
 def proposal_of(call: ToolCall) -> Any:

@@ -50,16 +50,20 @@ _CODE: Final[dict[str, frozenset[str]]] = {
 _SUBCOMMANDS: Final = frozenset(("bun", "deno"))
 # They hand their operands to a shell, here or elsewhere, or read a whole language of commands.
 _NEVER: Final = frozenset(
-    ("at", "batch", "cmd", "ed", "eval", "ex", "expect", "parallel", "powershell", "runuser", "script")
-    + ("ssh", "su", "vi", "vim", "watch")
-)
+    (
+        "at", "batch", "cmd", "ed", "eval", "ex", "expect", "parallel", "powershell",
+        "runuser", "script", "ssh", "su", "vi", "vim", "watch",
+    )
+)  # fmt: skip
 # They run the program that stands after their own options; the number is that of their operands before it.
-_WRAPPERS: Final[dict[str, int]] = dict.fromkeys(
-    ("busybox", "catchsegv", "chrt", "command", "dbus-run-session", "doas", "env", "exec", "fakeroot", "firejail")
-    + ("ionice", "ltrace", "nice", "nohup", "numactl", "proxychains", "setpriv", "setsid", "stdbuf", "strace", "sudo")
-    + ("systemd-run", "time", "toybox", "unbuffer", "unshare", "uv", "xargs"),
-    0,
-) | dict.fromkeys(("chroot", "flock", "taskset", "timeout"), 1)
+_ALONE: Final = (
+    "busybox", "catchsegv", "chrt", "command", "dbus-run-session", "doas", "env", "exec", "fakeroot",
+    "firejail", "ionice", "ltrace", "nice", "nohup", "npx", "numactl", "proxychains", "setpriv",
+    "setsid", "stdbuf", "strace", "sudo", "systemd-run", "time", "toybox", "unbuffer", "unshare",
+    "uvx", "xargs",
+)  # fmt: skip
+_AFTER_ONE: Final = ("chroot", "flock", "pipx", "taskset", "timeout", "uv")
+_WRAPPERS: Final = dict.fromkeys(_ALONE, 0) | dict.fromkeys(_AFTER_ONE, 1)
 # Words of everyday; they count where a program stands, and elsewhere only with a folder.
 _WORDS: Final = (
     frozenset(("at", "batch", "command", "ed", "eval", "ex", "exec", "expect", "julia", "node", "parallel", "script"))

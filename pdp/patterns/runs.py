@@ -1,22 +1,27 @@
 """What one run remembers: cached lookups, pinned sources, snapshots, markings, what was staged. It ends with the run.
 
+Nothing that protects is forgotten while a run goes on: where there is no room for it, the call is refused; a run that
+had to make room for others is not begun anew with other pins. What only saves work (records) or whose absence refuses
+(snapshots) is kept as long as there is room.
+
 Source: tool pattern library, 9.3 (patterns 2, 3, 8, 9 and 10) and 9.4: no state across runs in tool memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import orjson
 
 from pdp.canonical import canonical, check_json, digest
-from pdp.errors import UsageError
-from pdp.patterns.exceptions import SourceUnavailableError
+from pdp.errors import PdpError, UsageError
+from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,13 +31,28 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pdp.patterns")
 
 MOST_RUNS: Final = 1_000
-"""So many runs are remembered at once. Beyond them the one that was used least recently is forgotten."""
+"""So many runs are open at once. Beyond them the one that was used least recently is closed."""
+
+MOST_CLOSED: Final = 1_000_000
+"""So many closed runs are known as such. Beyond them no run is opened until one has ended."""
 
 MOST_ENTRIES: Final = 10_000
-"""So many things of one sort a run remembers, the newest."""
+"""So many things of one sort a run remembers. Beyond them the oldest goes, or what protects is refused: `run.full`."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+
+class RunClosedError(PdpError):
+    """The run was closed to make room for others: what it remembered is gone, and it does not go on without."""
+
+    code: ClassVar[str] = "run.closed"
+
+
+class RunsFullError(PdpError):
+    """No run can be opened without forgetting which ones were closed."""
+
+    code: ClassVar[str] = "run.too_many"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +83,11 @@ class Run:
         self.pins: Mapping[str, Pin] = MappingProxyType(_pinned(deployment) if pins is None else dict(pins))
         self._lock = threading.Lock()
         self._records: OrderedDict[Any, bytes] = OrderedDict()
-        self._answers: OrderedDict[Any, str] = OrderedDict()
+        self._answers: dict[Any, str] = {}
         self._snapshots: OrderedDict[str, frozenset[str]] = OrderedDict()
-        self._markings: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
-        self._staged: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._markings: dict[tuple[str, str], frozenset[str]] = {}
+        self._staged: dict[tuple[str, str], str] = {}
+        self._bound: dict[str, str] = {}
 
     def pin(self, source: str) -> Pin:
         """Return the pin of a source.
@@ -104,12 +125,16 @@ class Run:
             _keep(self._records, key, text)
 
     def same_answer(self, key: Any, answer: Any) -> bool:
-        """Return whether `key` has been answered so before in this run, or not at all."""
+        """Return whether `key` has been answered so before in this run, or not at all.
+
+        Raises:
+            PatternFault: `run.full`.
+        """
         told = digest(canonical(answer))
         with self._lock:
             first = self._answers.get(key)
             if first is None:
-                _keep(self._answers, key, told)
+                _add(self._answers, key, told, "answers")
         return first is None or first == told
 
     def keep_snapshot(self, snapshot: str, sources: Iterable[str]) -> None:
@@ -128,10 +153,23 @@ class Run:
             return next((name for name, found in reversed(self._snapshots.items()) if source in found), None)
 
     def mark(self, kind: str, name: str, markings: Iterable[str]) -> None:
-        """Remember the markings of an object, by its type and id; they are added to those that it has."""
+        """Remember the markings of an object, by its type and id; they are added to those that it has.
+
+        Raises:
+            PatternFault: `run.full`.
+        """
         with self._lock:
             known = self._markings.get((kind, name), frozenset())
-            _keep(self._markings, (kind, name), known | frozenset(markings))
+            _add(self._markings, (kind, name), known | frozenset(markings), "marked objects")
+
+    def check_markable(self, kind: str, name: str) -> None:
+        """Check that markings of this object could be remembered; for use before a tool runs.
+
+        Raises:
+            PatternFault: `run.full`.
+        """
+        with self._lock:
+            _check_room(self._markings, (kind, name), "marked objects")
 
     def markings_of(self, kind: str, name: str) -> frozenset[str] | None:
         """Return the markings of an object: those of this run and the application's; None when nobody knows any."""
@@ -148,14 +186,29 @@ class Run:
         return (known or frozenset()) | frozenset(told)
 
     def keep_staged(self, kind: str, payload_digest: str, action_id: str) -> None:
-        """Remember that an action was staged."""
+        """Remember that an action was staged.
+
+        Raises:
+            PatternFault: `run.full`.
+        """
         with self._lock:
-            _keep(self._staged, (kind, payload_digest), action_id)
+            _add(self._staged, (kind, payload_digest), action_id, "staged actions")
 
     def staged_action(self, kind: str, payload_digest: str) -> str | None:
         """Return the id of the action of this kind and payload that was staged in this run; None when none was."""
         with self._lock:
             return self._staged.get((kind, payload_digest))
+
+    def bind_staged(self, kind: str, payload_digest: str, call_digest: str) -> str | None:
+        """Return the staged action for exactly this call, which has it from now on; None: there is none, or another's.
+
+        Of two approvals, neither then stands for the effect of the other.
+        """
+        with self._lock:
+            action_id = self._staged.get((kind, payload_digest))
+            if action_id is None or self._bound.setdefault(action_id, call_digest) != call_digest:
+                return None
+            return action_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,53 +229,88 @@ class Deployment:
 
 
 class Runs:
-    """The runs that are open. Safe to share between threads.
+    """The runs that are open, each of one caller. Safe to share between threads.
+
+    Where there are too many, the one that was used least recently is closed: no call is made in it any more, until
+    its caller has ended it.
 
     Args:
         deployment: what holds for all of them.
-        most: how many are remembered at once.
+        most: how many are open at once.
+        most_closed: how many closed ones are known as such.
     """
 
-    def __init__(self, deployment: Deployment | None = None, *, most: int = MOST_RUNS) -> None:
+    def __init__(
+        self, deployment: Deployment | None = None, *, most: int = MOST_RUNS, most_closed: int = MOST_CLOSED
+    ) -> None:
         self.deployment = deployment or Deployment()
         self._most = most
-        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._most_closed = most_closed
+        self._runs: OrderedDict[bytes, Run] = OrderedDict()
+        self._closed: set[bytes] = set()
         self._lock = threading.Lock()
 
-    def open(self, run_id: str | None, *, pins: Mapping[str, Any] | None = None) -> Run:
+    def open(self, run_id: str | None, caller: str = "", *, pins: Mapping[str, Any] | None = None) -> Run:
         """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
 
         Args:
             run_id: the session's.
+            caller: whose run it is: equal ids of two callers have nothing in common.
             pins: for a replay: what `Run.recorded_pins` gave; the sources are not read then.
 
         Raises:
+            RunClosedError: it was closed to make room for others.
+            RunsFullError: it is not open, and there is no room.
             UsageError: `pins` of another form, or for a run that has begun with others.
         """
         given = None if pins is None else _replayed(pins)
         if run_id is None:
             return Run(None, self.deployment, given)
+        key = _key(run_id, caller)
         with self._lock:
-            found = self._runs.get(run_id)
-            if found is not None:
-                self._runs.move_to_end(run_id)
+            found = self._found(key, run_id)
         if found is None:
             # Reading sources may take a while: not under the lock. Of two that start at once, the first to be done is
             # the run for both.
             made = Run(run_id, self.deployment, given)
             with self._lock:
-                found = self._runs.setdefault(run_id, made)
-                self._runs.move_to_end(run_id)
-                while len(self._runs) > self._most:
-                    self._runs.popitem(last=False)
+                found = self._found(key, run_id)
+                if found is None:
+                    self._make_room()
+                    found = self._runs[key] = made
         if given is not None and dict(found.pins) != given:
             raise UsageError(f"run {run_id:.60} has begun with other pins", hint="replay under a run_id of its own")
         return found
 
-    def end(self, run_id: str) -> None:
-        """Forget a run and all that it remembers. Nothing happens when it is not open."""
+    def end(self, run_id: str, caller: str = "") -> None:
+        """Forget a run, open or closed, and all that it remembers. Nothing happens when there is none."""
+        key = _key(run_id, caller)
         with self._lock:
-            self._runs.pop(run_id, None)
+            self._runs.pop(key, None)
+            self._closed.discard(key)
+
+    def _found(self, key: bytes, run_id: str) -> Run | None:
+        if key in self._closed:
+            raise RunClosedError(
+                f"run {run_id:.60} was closed to make room for others, and what it remembered is gone",
+                hint="go on under another run_id, or end it; end runs that are over",
+            )
+        found = self._runs.get(key)
+        if found is not None:
+            self._runs.move_to_end(key)
+        return found
+
+    def _make_room(self) -> None:
+        while len(self._runs) >= self._most:
+            if len(self._closed) >= self._most_closed:
+                raise RunsFullError(f"{self._most} runs are open, and no more can be closed", hint="end what is over")
+            key, _ = self._runs.popitem(last=False)
+            self._closed.add(key)
+
+
+# Sixteen bytes for each run that was closed, whatever ids and callers look like.
+def _key(run_id: str, caller: str) -> bytes:
+    return hashlib.sha256(canonical([caller, run_id])).digest()[:16]
 
 
 def _pinned(deployment: Deployment) -> dict[str, Pin]:
@@ -245,6 +333,16 @@ def _replayed(pins: Mapping[str, Any]) -> dict[str, Pin]:
         return {source: Pin(str(pin["version"]), orjson.loads(canonical(pin["value"]))) for source, pin in pins.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"pins have to be {{source: {{version, value}}}}: {error}") from None
+
+
+def _check_room(kept: Mapping[Key, Any], key: Key, what: str) -> None:
+    if len(kept) >= MOST_ENTRIES and key not in kept:
+        raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {what}, and has no room for more")
+
+
+def _add(kept: dict[Key, Value], key: Key, value: Value, what: str) -> None:
+    _check_room(kept, key, what)
+    kept[key] = value
 
 
 def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value) -> None:
