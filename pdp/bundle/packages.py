@@ -31,7 +31,7 @@ _TAKEN: Final = {
         ("actions", "approval", "approvals", "audit", "bundle", "contract", "engine", "idempotency", "manifest"),
         "the enforcement point",
     ),
-    **dict.fromkeys(("obligations", "pdp", "pep", "session", "store", "tool"), "the enforcement point"),
+    **dict.fromkeys(("obligations", "pdp", "pep", "run", "session", "store", "tool"), "the enforcement point"),
     **dict.fromkeys(("loop", "opa"), "the program"),
     **dict.fromkeys(
         (
