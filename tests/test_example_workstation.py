@@ -123,7 +123,7 @@ def test_a_call_to_a_tool_that_is_not_available_is_still_tried(
     failure = evaluation.outcome.failure
     assert failure is not None
     assert (evaluation.verdict, failure.code, failure.message) == (
-        "ALLOW", "TOOL_UNAVAILABLE", "program grep is not found",
+        "ALLOW", "TOOL_UNAVAILABLE", "grep_files cannot run now: program grep is not found",
     )  # fmt: skip
 
 
