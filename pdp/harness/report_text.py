@@ -70,7 +70,12 @@ def _failure(result: ScenarioResult, diagnosis: Diagnosis | None) -> Iterator[st
             failure = evaluation.outcome.failure
             if failure is not None:
                 yield ""
-                yield f"  the tool failed: {failure.code}: {one_line(failure.message)}"
+                # The model is told the exception's class alone; its text is for whoever writes the tool.
+                raised = evaluation.error
+                text = (
+                    f" ({one_line(str(raised))})" if raised is not None and str(raised) not in failure.message else ""
+                )
+                yield f"  the tool failed: {failure.code}: {one_line(failure.message)}{text}"
     if diagnosis is not None:
         yield from _diagnosis(diagnosis)
     for line in result.log:
