@@ -134,7 +134,8 @@ def test_the_baselines_codes_are_those_that_opa_reads(opa: Path) -> None:
         done = subprocess.run([opa, "inspect", "-a", "-f", "json", module.file], capture_output=True, check=True)
         for one in orjson.loads(done.stdout).get("annotations", []):
             code = one["annotations"].get("custom", {}).get("code")
-            if code is not None:
+            # Plans have a document of their own, which no call's decision asks for.
+            if code is not None and not code.startswith("planning."):
                 expected.add((code, path, one["location"]["row"], one["annotations"]["title"]))
     sites = rule_sites(collect(baseline, [baseline]))
     assert {(one.code, one.module, one.line, one.title) for one in sites if one.code is not None} == expected
