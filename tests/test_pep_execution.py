@@ -576,7 +576,7 @@ def test_threads_that_use_one_approval_and_others_that_grant_do_not_wait_for_eac
         used.approvals.grant(asked.id, CHIEF, SOON)
         return used.call(proposal, who).executed
 
-    with ThreadPoolExecutor(3) as threads:
+    with ThreadPoolExecutor(8) as threads:
         ran = list(threads.map(whole, range(12)))
 
     assert ran == [True] * 12

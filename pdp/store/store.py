@@ -7,7 +7,8 @@ Every transaction that writes is whole and on the disk when it returns, before a
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+import threading
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
@@ -44,6 +45,10 @@ class Store:
         if engine.dialect.name == "postgresql":
             options["isolation_level"] = "AUTOCOMMIT"
         self._reader = engine.execution_options(**options)
+        # SQLite's own waiting is not fair: of many threads that write, one may wait until its time is over.
+        self._turn: AbstractContextManager[Any] = (
+            threading.RLock() if engine.dialect.name == "sqlite" else nullcontext()
+        )
         _stores.add(self)
 
     @classmethod
@@ -90,7 +95,8 @@ class Store:
         """Return a connection for one statement that reads what is committed, as a context manager."""
         return self._opened(self._reader)
 
-    def write(self) -> AbstractContextManager[Connection]:
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
         """Return a transaction as a context manager: committed at its end, rolled back on any exception.
 
         SQLite admits one writer at a time, in any process; PostgreSQL reads what is committed and locks rows.
@@ -98,7 +104,8 @@ class Store:
         Raises:
             StoreError: it could not be begun, or not committed. Then what was written may or may not be there.
         """
-        return self._opened(self._engine)
+        with self._turn, self._opened(self._engine) as connection:
+            yield connection
 
     def owns(self, connection: Connection) -> bool:
         """Return whether the connection is one of this database's own."""
@@ -123,6 +130,8 @@ class Store:
 
     def _in_child(self) -> None:
         """Begin anew after a fork: connections are the parent's, and two processes must not share one."""
+        if self.dialect == "sqlite":
+            self._turn = threading.RLock()
         self._engine.dispose(close=False)
 
     def __enter__(self) -> Self:
