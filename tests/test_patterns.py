@@ -16,9 +16,11 @@ from pdp.manifest.fields import Pattern
 from pdp.manifest.loading import load_effective
 from pdp.patterns.circumstances import Checked, Circumstances
 from pdp.patterns.current import within
+from pdp.patterns.deployment import Deployment, Pin
 from pdp.patterns.enforcement import RULES, HeldCall
 from pdp.patterns.exceptions import NotFoundError, PatternFault
-from pdp.patterns.runs import Deployment, Pin, Run, Runs
+from pdp.patterns.run import Run
+from pdp.patterns.runs import Runs
 
 UNDERWRITING = Path(__file__).parent.parent / "examples/underwriting"
 ENTRIES = load_effective(UNDERWRITING / "manifest.yaml", UNDERWRITING / "governance.yaml").tools

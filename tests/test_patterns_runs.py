@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pdp.errors import UsageError
-from pdp.patterns import runs as runs_module
+from pdp.patterns import run as run_module
 from pdp.patterns.current import pinned, within
+from pdp.patterns.deployment import Deployment, Pin
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
-from pdp.patterns.runs import Deployment, Pin, RunClosedError, Runs, RunsFullError
+from pdp.patterns.runs import RunClosedError, Runs, RunsFullError
 
 
 def test_a_run_is_the_same_until_it_ends() -> None:
@@ -71,7 +72,7 @@ def test_equal_ids_of_two_callers_are_two_runs() -> None:
 
 
 def test_what_protects_is_not_forgotten_but_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(run_module, "MOST_ENTRIES", 2)
     run = Runs().open("run-1")
     for number in range(2):
         run.mark("doc", str(number), {"secret"})
@@ -106,7 +107,7 @@ def test_a_staged_action_is_one_calls() -> None:
 
 
 def test_a_run_remembers_the_newest_of_each_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(run_module, "MOST_ENTRIES", 2)
     run = Runs().open("run-1")
     for number in range(3):
         run.keep_record(number, b"{}")

@@ -28,6 +28,7 @@ from pdp.execution.failures import ToolArgumentError, ToolUnavailableError
 from pdp.execution.idempotency_memory import MemoryIdempotency
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.loading import load_effective
+from pdp.patterns import run as run_module
 from pdp.patterns import runs as runs_module
 from pdp.patterns.current import pinned
 from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
@@ -123,7 +124,7 @@ def page(name: str) -> dict[str, Any]:
 def test_what_could_not_be_marked_in_its_run_is_not_read(
     pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Evaluation]
 ) -> None:
-    monkeypatch.setattr(runs_module, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
     first, second, again = (call(pep, page(name), ours()) for name in ("one", "two", "one"))
 
     assert [(each.result, each.markings) for each in (first, again)] == [("page one", ("internal",))] * 2
@@ -132,7 +133,7 @@ def test_what_could_not_be_marked_in_its_run_is_not_read(
 
 
 def test_a_result_whose_markings_no_longer_fit_does_not_go_out(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
 
     def read_page(page: str) -> str:
         if page == "slow":
@@ -149,7 +150,7 @@ def test_a_result_whose_markings_no_longer_fit_does_not_go_out(pep: Pep, monkeyp
 def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(
     at_desk: Pep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs_module, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
     works = Desk()
     pep = at_desk.with_changes(audit=MemoryAudit(), tools=works.tools(), actions=MemoryActions())
     staged, full = (

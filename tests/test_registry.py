@@ -18,6 +18,7 @@ from pdp.contract.tool_contract import (
     ToolStateRead,
 )
 from pdp.errors import FileFaultsError, UsageError
+from pdp.flow.tools import Tools
 from pdp.manifest.loading import load_effective
 from pdp.manifest.models import Governance, Manifest
 from pdp.session import Session
@@ -272,6 +273,16 @@ def test_dispatch_is_by_name_and_does_not_ask_for_availability() -> None:
     assert registry.bind("search_web", search_web, available=lambda: False) is search_web
     assert registry.function("search_web") is search_web
     assert registry.functions() == {"search_web": search_web}
+    assert ("search_web" in registry, "absent_tool" in registry) == (True, False)
+
+
+def test_a_call_asks_the_registry_for_one_function_and_a_name_that_it_has_not_is_nobodys() -> None:
+    registry = one()
+    tools = Tools({}, registry)
+    assert [name in tools for name in ("search_web", "absent_tool")] == [False, False]
+
+    registry.bind("search_web", lambda query: query)
+    assert [name in tools for name in ("search_web", "absent_tool")] == [True, False]
 
 
 def test_a_model_is_told_of_what_is_available() -> None:

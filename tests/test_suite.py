@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pdp.errors import FileFaultsError, UsageError
-from pdp.harness.suite import find_suites, load_suite, policy_modules
+from pdp.harness.suite import find_suites, load_suite, load_suites, policy_modules
 from tests.scenario_files import BOB, MANIFEST, READ, SESSION, loaded, one, project
 
 HEAD = """\
@@ -227,6 +227,24 @@ scenarios:
         f"scenarios.yaml:42:14: {whole} (write any text that looks like a digest instead)",
         "tools.py:1:7: not Python: invalid syntax",
     ]
+
+
+def test_several_files_show_the_faults_of_all_of_them_at_once_and_each_once() -> None:
+    step = "propose: {tool: read_note}, expect: {verdict: DENY}"
+    Path("base.yaml").write_text("manifest: manifest.json\nsesion: {}\n")
+    for name, scenario in (("a", f"name: a, {step}"), ("b", f"name: b, {step}, whi: x"), ("good", f"name: c, {step}")):
+        base = "extends: base.yaml\n" if name != "good" else "manifest: manifest.json\n"
+        Path(f"{name}.yaml").write_text(f"{base}session: {{claims: {{sub: ann}}}}\nscenarios:\n  - {{{scenario}}}\n")
+
+    with pytest.raises(FileFaultsError) as raised:
+        load_suites([Path("a.yaml"), Path("good.yaml"), Path("b.yaml")])
+
+    assert [f"{fault.place}: {fault.message}" for fault in raised.value.faults] == [
+        "b.yaml:4:68: unknown key `whi`",
+        "base.yaml:2:1: unknown key `sesion`",
+    ]
+    assert [suite.file for suite in load_suites([Path("good.yaml")])] == [Path("good.yaml")]
+    assert load_suites([]) == []
 
 
 def test_a_fault_is_shown_with_its_line_and_a_caret() -> None:

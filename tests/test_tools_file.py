@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pdp.errors import UsageError
+from pdp.execution.action_memory import MemoryActions
 from pdp.execution.actions import ActionConflictError, ActionState, ActionStateError
-from pdp.harness.numbered_actions import NumberedActions
 from pdp.harness.results import ScenarioResult
 from pdp.harness.tools_file import ToolsFile
-from pdp.patterns.runs import Deployment
+from pdp.patterns.deployment import Deployment
 from tests.scenario_files import differing, ran
 
 MANIFEST = """
@@ -125,14 +125,14 @@ def test_what_a_tools_file_states(tmp_path: Path) -> None:
     assert (set(told.functions), type(told.deployment)) == ({"convert_money"}, Deployment)
 
 
-def stage(actions: NumberedActions, key: str | None, payload: str = "sha256:1") -> Any:
+def stage(actions: MemoryActions, key: str | None, payload: str = "sha256:1") -> Any:
     return actions.stage(
         owner="ann", kind="send", target="mail", payload_digest=payload, decision_id="d", idempotency_key=key, now=0.0
     )
 
 
 def test_actions_are_numbered_in_the_order_of_being_staged() -> None:
-    actions = NumberedActions()
+    actions = MemoryActions(ids="action-{}".format)
 
     staged = [stage(actions, key) for key in ("a", "b", "a", None)]
 
@@ -143,7 +143,7 @@ def test_actions_are_numbered_in_the_order_of_being_staged() -> None:
 
 
 def test_numbered_actions_go_the_way_of_all_actions() -> None:
-    actions = NumberedActions()
+    actions = MemoryActions(ids="action-{}".format)
     first, second = stage(actions, "a"), stage(actions, "b")
 
     approved = actions.move(first, ActionState.APPROVED, approval_id="apr-1")

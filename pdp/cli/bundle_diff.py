@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pdp.cli import Exit
 from pdp.cli.files import check_standard_input
 from pdp.cli.output import print_json, printable, tell
-from pdp.errors import FileFaultsError, UsageError
-from pdp.harness.suite import find_suites, load_suite
+from pdp.errors import UsageError
+from pdp.harness.suite import find_suites, load_suites
 from pdp.manifest.loading import load_effective
 from pdp.release.diff.bundle_diff import bundle_diff
 from pdp.release.diff.known import read_log
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from pdp.errors import Fault
-    from pdp.harness.suite import Suite
     from pdp.manifest.effective import EffectiveManifest
     from pdp.release.diff.result import BundleDiff, FailOn
 
@@ -50,7 +48,7 @@ def diff(
     if as_json and as_markdown:
         raise UsageError("--json and --markdown exclude each other", hint="name one of them")
     check_standard_input(*manifests, *governance, *logs)
-    suites = load_suites(scenarios)
+    suites = load_suites(find_suites(scenarios))
     known = [read_log(file) for file in logs]
     effective = load_manifests(manifests, governance)
     with progress_bar(quiet=as_json or as_markdown) as progress:
@@ -69,25 +67,6 @@ def diff(
         for line in lines(found):
             tell(printable(line))
     return Exit.FAILED if found.fails(fail_on) else Exit.OK
-
-
-def load_suites(paths: Sequence[Path]) -> list[Suite]:
-    """Load the scenario files that paths name, the faults of all of them at once.
-
-    Raises:
-        UsageError: a path is not there, or a folder has none.
-        FileFaultsError: faulty ones.
-    """
-    suites: list[Suite] = []
-    faults: list[Fault] = []
-    for file in find_suites(paths) if paths else ():
-        try:
-            suites.append(load_suite(file))
-        except FileFaultsError as error:
-            faults += error.faults
-    if faults:
-        raise FileFaultsError(list(dict.fromkeys(faults)))
-    return suites
 
 
 def load_manifests(manifests: Sequence[Path], governance: Sequence[Path]) -> list[EffectiveManifest]:

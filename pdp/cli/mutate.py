@@ -16,14 +16,11 @@ from pdp.harness.mutation.report import as_json as report
 from pdp.harness.mutation.report import lines, summary
 from pdp.harness.mutation.run import MutationRun
 from pdp.harness.mutation.run import mutate as run_mutants
-from pdp.harness.suite import find_suites, load_suite
+from pdp.harness.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-
-    from pdp.errors import Fault
-    from pdp.harness.suite import Suite
 
 
 def mutate(
@@ -43,7 +40,7 @@ def mutate(
         BundleError, EngineError: an engine cannot be had.
     """
     files = find_suites(paths)
-    suites = _loaded(files)
+    suites = load_suites(files)
     marked = read_equivalents([equivalent] if equivalent is not None else beside(files))
     run = MutationRun()
     interrupted = False
@@ -62,20 +59,6 @@ def mutate(
     if run.faults:
         raise FileFaultsError(run.faults)
     return Exit.FAILED if fail_under is not None and (run.score or 0) < fail_under else Exit.OK
-
-
-def _loaded(files: Sequence[Path]) -> list[Suite]:
-    """Load every file, so that the faults of all of them show at once."""
-    suites: list[Suite] = []
-    faults: list[Fault] = []
-    for file in files:
-        try:
-            suites.append(load_suite(file))
-        except FileFaultsError as error:
-            faults += error.faults
-    if faults:
-        raise FileFaultsError(list(dict.fromkeys(faults)))
-    return suites
 
 
 def _tell(run: MutationRun, *, as_json: bool) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
-from pdp.cli.bundle_diff import load_suites
 from pdp.cli.output import print_json, printable, tell
 from pdp.documents import nearest
 from pdp.errors import UsageError
+from pdp.harness.suite import find_suites, load_suites
 from pdp.release.check.explanations import read_explanations
 from pdp.release.check.gate import NAMES, Gate, release_check
 from pdp.release.check.report import junit, lines, summary
@@ -50,7 +50,7 @@ def check(
         raise UsageError("--explanations says nothing without --last", hint="name the bundle of the last release")
     gate = Gate(
         bundle=bundle,
-        suites=load_suites(paths),
+        suites=load_suites(find_suites(paths)),
         last=last,
         explanations=read_explanations(explanations) if explanations is not None else (),
         coverage=coverage,

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
 from pdp.cli.output import print_json, tell
-from pdp.errors import FileFaultsError, UsageError
+from pdp.errors import UsageError
 from pdp.harness.report_text import failure_text, summary_text
 from pdp.harness.results import Run
 from pdp.harness.selection import selection
-from pdp.harness.suite import find_suites, load_suite
+from pdp.harness.suite import find_suites, load_suites
 from pdp.harness.suite_run import run_suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from pdp.errors import Fault
     from pdp.harness.coverage import Coverage
     from pdp.harness.results import ScenarioResult, SuiteRun
     from pdp.harness.suite import Suite
@@ -49,7 +48,7 @@ def test(
     if fail_under is not None and not coverage:
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
     selected = None if expression is None else selection(expression)
-    suites = _loaded(find_suites(paths))
+    suites = load_suites(find_suites(paths))
     engines = ("embedded", "sidecar") if engine == "both" else (engine,)
     run = _run(suites, engines, selected, opa_url, quiet=as_json)
     if not run.results:
@@ -77,20 +76,6 @@ def _measured(run: Run) -> Coverage:
     from pdp.harness.coverage import measure  # noqa: PLC0415
 
     return measure([(each.suite, each.results) for each in run.suites], find_opa())
-
-
-def _loaded(files: Sequence[Path]) -> list[Suite]:
-    """Load every file, so that the faults of all of them show at once."""
-    suites: list[Suite] = []
-    faults: list[Fault] = []
-    for file in files:
-        try:
-            suites.append(load_suite(file))
-        except FileFaultsError as error:
-            faults += error.faults
-    if faults:
-        raise FileFaultsError(list(dict.fromkeys(faults)))
-    return suites
 
 
 def _run(

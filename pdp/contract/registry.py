@@ -10,9 +10,9 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from pdp.contract.availability import ToolCircuit, ToolStatus, why_lacking, why_unavailable
+from pdp.contract.availability import ToolCircuit, ToolStatus
+from pdp.contract.bindings import Bindings
 from pdp.contract.compiled import CompiledManifest
-from pdp.contract.inputs import Inputs
 from pdp.contract.plan import validate_plan
 from pdp.contract.registration import check_governed, declared_tool
 from pdp.documents import nearest, shown_name
@@ -43,12 +43,6 @@ class RegisteredTool:
     function: Callable[..., Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    function: Callable[..., Any]
-    available: Callable[[], Any] | None
-
-
 class Registry:
     """Tools by name. Contracts are registered when the application starts; functions may be bound at any time.
 
@@ -77,13 +71,9 @@ class Registry:
     ) -> None:
         self._lock = threading.RLock()
         self._governance = governance or Governance.model_construct(actions={})
-        self._capabilities = frozenset(capabilities)
+        self._bindings = Bindings(capabilities, circuit)
         self._declared: dict[str, DeclaredTool] = {}
         self._contracts: dict[str, ToolContract] = {}
-        self._bound: dict[str, _Bound] = {}
-        self._inputs: dict[str, Inputs] = {}
-        self._new_circuit = circuit
-        self._circuits: dict[str, ToolCircuit] = {}
         self._compiled: CompiledManifest | None = None
         self._agents = _pins(manifests)
         for manifest in manifests:
@@ -161,16 +151,10 @@ class Registry:
         Raises:
             UsageError: no such tool, it has a function already, or the function asks for what nobody gives.
         """
-        with self._lock:
-            declared = self._declared.get(name)
-            if declared is None:
-                raise self._unknown(name)
-            if name in self._bound:
-                raise UsageError(f"{name} has a function already", hint="one function for a tool; remove one")
-            if not callable(function):
-                raise UsageError(f"what is bound to {name} cannot be called", hint="bind a function")
-            self._inputs[name] = Inputs(function, declared)
-            self._bound[name] = _Bound(function, available)
+        declared = self._declared.get(name)
+        if declared is None:
+            raise self._unknown(name)
+        self._bindings.bind(declared, function, available)
         return function
 
     @property
@@ -193,6 +177,9 @@ class Registry:
                 self._compiled = CompiledManifest(effective_manifest(whole, self._governance), self._contracts)
             return self._compiled
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._declared
+
     def function(self, name: str) -> Callable[..., Any] | None:
         """Return the function that runs a tool, whether or not it is available; None when none is bound.
 
@@ -201,23 +188,20 @@ class Registry:
         """
         if name not in self._declared:
             raise self._unknown(name)
-        bound = self._bound.get(name)
-        return bound.function if bound else None
+        return self._bindings.function(name)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Return the bound functions, by tool."""
-        with self._lock:
-            return {name: bound.function for name, bound in self._bound.items()}
+        return self._bindings.functions()
 
     def inputs(self, name: str, state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the tool's function gets beside its arguments, from state and resolved config."""
-        inputs = self._inputs.get(name)
-        return inputs.values(state, config) if inputs else {}
+        return self._bindings.inputs(name, state, config)
 
     def lacking(self, name: str) -> str:
         """Return what a tool needs and is not there, program, environment variable or capability; empty: nothing."""
         entry = self.manifest.tools.get(name)
-        return why_lacking(entry, self._capabilities) if entry else ""
+        return self._bindings.lacking(entry) if entry else ""
 
     def tools(self) -> tuple[RegisteredTool, ...]:
         """Return every tool, sorted by name."""
@@ -246,9 +230,7 @@ class Registry:
 
     def note_run(self, name: str, *, failed: bool) -> None:
         """Note how a run of a tool ended: several failures in a row take it off the list for a while."""
-        with self._lock:
-            circuit = self._circuits.setdefault(name, self._new_circuit())
-        circuit.note(failed=failed)
+        self._bindings.note_run(name, failed=failed)
 
     def validate_plan(self, steps: Sequence[Any], session: Session) -> CheckedPlan:
         """Check every call of a plan at once; arguments and errors as of `pdp.contract.plan.validate_plan`."""
@@ -286,12 +268,7 @@ class Registry:
         )
 
     def _status(self, tool: RegisteredTool) -> ToolStatus:
-        bound, circuit = self._bound.get(tool.name), self._circuits.get(tool.name)
-        if bound is None and tool.entry.cli is None:
-            reason = "no function is bound"
-        else:
-            reason = why_unavailable(tool.entry, self._capabilities, bound.available if bound else None)
-        reason = reason or (circuit.why_open() if circuit else "")
+        reason = self._bindings.unavailable(tool.entry)
         return ToolStatus(tool.name, tool.type, tool.description, not reason, reason)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pdp.execution.actions import Action, changed_since, key_id, moved, same_action, staged
 from pdp.store.errors import StoreFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pdp.execution.actions import ActionState
 
@@ -18,11 +19,17 @@ KEPT: Final = 100_000
 
 
 class MemoryActions:
-    """Actions in memory, at most 100,000."""
+    """Actions in memory, at most 100,000.
+
+    Args:
+        ids: names an action by how many have been staged with it, from 1; each by another name. When absent, ids are
+            unguessable, as they have to be wherever who knows one could use it.
+    """
 
     blocking = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, ids: Callable[[int], str] | None = None) -> None:
+        self._ids = ids
         self._lock = threading.Lock()
         self._actions: dict[str, Action] = {}
         self._by_key: dict[str, str] = {}
@@ -54,6 +61,8 @@ class MemoryActions:
                 return same_action(self._actions[there], new)
             if len(self._actions) >= KEPT:
                 raise StoreFullError(f"{KEPT} actions are kept in memory", hint="keep them in a database")
+            if self._ids is not None:
+                new = replace(new, id=self._ids(len(self._actions) + 1))
             self._actions[new.id] = new
             self._by_key[key] = new.id
             return new

@@ -86,8 +86,8 @@ class Tools:
 
     def _function(self, name: str) -> Callable[..., Any] | None:
         function = self._functions.get(name)
-        if function is None and self._registry is not None:
-            function = self._registry.functions().get(name)
+        if function is None and self._registry is not None and name in self._registry:
+            function = self._registry.function(name)
         return function
 
 

@@ -10,7 +10,8 @@ from pdp.canonical import canonical, digest
 from pdp.engine.data import merged_data
 from pdp.harness.engines import NO_DECISION, bundle_of
 from pdp.harness.suite import policy_modules
-from pdp.rego.evaluation import Evaluator, Lines
+from pdp.rego.batch import Lines
+from pdp.rego.evaluation import Evaluator
 from pdp.rego.rules import rule_sites, statements
 
 if TYPE_CHECKING:

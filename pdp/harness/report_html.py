@@ -1,17 +1,12 @@
-"""A run as one HTML page that needs nothing else: no network, no server, and no JavaScript to be read.
-
-Names and values in it come from scenarios, tools and models. The template escapes all of them, what does not print is
-shown as escapes, and the page's own policy lets no script run but ours.
-"""
+"""A run as one HTML page that needs nothing else (pdp/harness/html_page.py), and no JavaScript to be read."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.harness.html_page import render_page
 from pdp.harness.shown_file import shown_file
 
 if TYPE_CHECKING:
@@ -28,44 +23,14 @@ _NOT_STATED: Final = "(not stated)"
 
 def render(run: Run, coverage: Coverage | None = None) -> str:
     """Return the page of a run: summary, every scenario, and coverage and matrix when they were measured."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
-    from markupsafe import Markup  # noqa: PLC0415
-
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printable,
-    )
-    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    return environment.get_template("report.html.jinja").render(
-        csp=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; base-uri 'none'; "
-        "form-action 'none'",
-        # Ours, and trusted: nothing of a run is in them.
-        style=Markup(style),  # noqa: S704
-        script=Markup(script),  # noqa: S704
+    return render_page(
+        _HERE / "report.html.jinja",
+        script=_HERE / "report.js",
         verdict=_verdict(run),
         suites=[_suite(each) for each in run.suites],
         golden=run.golden,
         coverage=None if coverage is None else _coverage(coverage),
     )
-
-
-def _printable(value: Any) -> Any:
-    """Show what does not print as escapes: it could turn the page's text around, or not be encoded at all."""
-    if not isinstance(value, str) or hasattr(value, "__html__"):
-        return value
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in value
-    )
-
-
-def _source(text: str) -> str:
-    """Return how a content security policy names an inline text."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _verdict(run: Run) -> str:

@@ -21,7 +21,7 @@ from pdp.proposal import RejectionCode
 from pdp.rego.modules import Module, baseline_policies_path, collect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdp.documents.document import Document
     from pdp.documents.document import Path as Steps
@@ -108,6 +108,25 @@ def load_suite(path: Path) -> Suite:
         places=tuple((each.path, *each.steps) for each in located),
         manifest_text=digest((settings.file("manifest") or path).read_bytes()),
     )
+
+
+def load_suites(files: Iterable[Path]) -> list[Suite]:
+    """Load scenario files, such as `find_suites` gives, so that the faults of all of them show at once.
+
+    Raises:
+        UsageError: a file cannot be read.
+        FileFaultsError: faulty ones; each fault once, however many files extend what it stands in.
+    """
+    suites: list[Suite] = []
+    faults: list[Fault] = []
+    for file in files:
+        try:
+            suites.append(load_suite(file))
+        except FileFaultsError as error:
+            faults += error.faults
+    if faults:
+        raise FileFaultsError(list(dict.fromkeys(faults)))
+    return suites
 
 
 def find_suites(paths: Sequence[Path]) -> list[Path]:

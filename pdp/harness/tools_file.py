@@ -9,7 +9,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
-from pdp.patterns.runs import Deployment
+from pdp.patterns.deployment import Deployment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +32,7 @@ class ToolsFile:
     """A Python file with functions named as the tools, or a function `tools()` that returns them by name.
 
     A function `deployment()` in it returns what the application would tell each run: sources to pin, versions of
-    sources, markings (`pdp.patterns.runs.Deployment`).
+    sources, markings (`pdp.patterns.deployment.Deployment`).
 
     Args:
         path: the file.

@@ -13,7 +13,8 @@ from pdp.patterns.exceptions import SourceUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdp.patterns.runs import Pin, Run
+    from pdp.patterns.deployment import Pin
+    from pdp.patterns.run import Run
 
 _RUN: ContextVar[Run | None] = ContextVar("pdp_run", default=None)
 

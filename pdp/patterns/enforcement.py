@@ -34,7 +34,7 @@ from pdp.patterns.rule import PatternCall, PatternRule
 if TYPE_CHECKING:
     from pdp.manifest.models import Tool
     from pdp.patterns.circumstances import Circumstances
-    from pdp.patterns.runs import Run
+    from pdp.patterns.run import Run
 
 _log = logging.getLogger("pdp.patterns")
 

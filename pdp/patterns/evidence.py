@@ -12,7 +12,7 @@ from pdp.patterns.exceptions import PatternFault
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.patterns.runs import Run
+    from pdp.patterns.run import Run
 
 SNAPSHOT: Final = "retrievalSnapshotId"
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pdp.execution.running import Execution
     from pdp.manifest.models import Tool
     from pdp.patterns.circumstances import Checked, Circumstances
-    from pdp.patterns.runs import Run
+    from pdp.patterns.run import Run
 
 
 @dataclass(slots=True)

@@ -1,46 +1,31 @@
-"""What one run remembers: cached lookups, pinned sources, snapshots, markings, what was staged. It ends with the run.
+"""The runs that are open, each of one caller, and which ones were closed.
 
-Nothing that protects is forgotten while a run goes on: where there is no room for it, the call is refused; a run that
-had to make room for others is not begun anew with other pins. What only saves work (records) or whose absence refuses
-(snapshots) is kept as long as there is room.
-
-Source: tool pattern library, 9.3 (patterns 2, 3, 8, 9 and 10) and 9.4: no state across runs in tool memory.
+A run that had to make room for others is not begun anew with other pins: nothing that protects is forgotten while it
+goes on (pdp/patterns/run.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import orjson
-
-from pdp.canonical import canonical, check_json, digest
+from pdp.canonical import canonical
 from pdp.errors import PdpError, UsageError
-from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
+from pdp.patterns.deployment import Deployment, Pin, replayed_pins
+from pdp.patterns.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
-    from pdp.patterns.actions import ActionStore
-
-_log = logging.getLogger("pdp.patterns")
+__all__ = ["MOST_CLOSED", "MOST_RUNS", "Deployment", "Pin", "Run", "RunClosedError", "Runs", "RunsFullError"]
 
 MOST_RUNS: Final = 1_000
 """So many runs are open at once. Beyond them the one that was used least recently is closed."""
 
 MOST_CLOSED: Final = 1_000_000
 """So many closed runs are known as such. Beyond them no run is opened until one has ended."""
-
-MOST_ENTRIES: Final = 10_000
-"""So many things of one sort a run remembers. Beyond them the oldest goes, or what protects is refused: `run.full`."""
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 class RunClosedError(PdpError):
@@ -53,179 +38,6 @@ class RunsFullError(PdpError):
     """No run can be opened without forgetting which ones were closed."""
 
     code: ClassVar[str] = "run.too_many"
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """One version of a source, such as a table of exchange rates, that holds for a whole run.
-
-    Args:
-        version: names it; two versions of a source have two names.
-        value: what is in it, JSON. Do not change it.
-    """
-
-    version: str
-    value: Any
-
-
-class Run:
-    """One run of an agent. Made by `Runs`; safe to share between threads.
-
-    Attributes:
-        run_id: the session's, or None for a call that belongs to no run: then nothing outlives the call.
-        deployment: what the application told all runs.
-        pins: by source; taken when the run starts.
-    """
-
-    def __init__(self, run_id: str | None, deployment: Deployment, pins: Mapping[str, Pin] | None = None) -> None:
-        self.run_id = run_id
-        self.deployment = deployment
-        self.pins: Mapping[str, Pin] = MappingProxyType(_pinned(deployment) if pins is None else dict(pins))
-        self._lock = threading.Lock()
-        self._records: OrderedDict[Any, bytes] = OrderedDict()
-        self._answers: dict[Any, str] = {}
-        self._snapshots: OrderedDict[str, frozenset[str]] = OrderedDict()
-        self._markings: dict[tuple[str, str], frozenset[str]] = {}
-        self._staged: dict[tuple[str, str], str] = {}
-        self._bound: dict[str, str] = {}
-
-    def pin(self, source: str) -> Pin:
-        """Return the pin of a source.
-
-        Raises:
-            SourceUnavailableError: no such source is declared, or it could not be read when the run started.
-        """
-        pin = self.pins.get(source)
-        if pin is None:
-            raise SourceUnavailableError(f"{source} is not pinned in this run")
-        return pin
-
-    def recorded_pins(self) -> dict[str, Any]:
-        """Return `{source: {version, value}}`, from which `Runs.open(..., pins=...)` replays the run."""
-        return {source: {"version": pin.version, "value": pin.value} for source, pin in self.pins.items()}
-
-    def source_version(self, source: str) -> str | None:
-        """Return the version that a system of record has now, as the application tells; None when it is not known."""
-        ask = self.deployment.source_versions.get(source)
-        try:
-            version = ask() if ask is not None else None
-        except Exception:  # noqa: BLE001 - then it is not known, and nothing is answered from what was kept
-            _log.warning("the version of source %s cannot be told", source, exc_info=True)
-            return None
-        return version if isinstance(version, str) and version else None
-
-    def record(self, key: Any) -> bytes | None:
-        """Return the cached result of a lookup, as JSON text."""
-        with self._lock:
-            return self._records.get(key)
-
-    def keep_record(self, key: Any, text: bytes) -> None:
-        """Cache a lookup's result."""
-        with self._lock:
-            _keep(self._records, key, text)
-
-    def same_answer(self, key: Any, answer: Any) -> bool:
-        """Return whether `key` has been answered so before in this run, or not at all.
-
-        Raises:
-            PatternFault: `run.full`.
-        """
-        told = digest(canonical(answer))
-        with self._lock:
-            first = self._answers.get(key)
-            if first is None:
-                _add(self._answers, key, told, "answers")
-        return first is None or first == told
-
-    def keep_snapshot(self, snapshot: str, sources: Iterable[str]) -> None:
-        """Remember a retrieval snapshot and the ids of the sources found in it."""
-        with self._lock:
-            _keep(self._snapshots, snapshot, self._snapshots.get(snapshot, frozenset()) | frozenset(sources))
-
-    def knows_snapshot(self, snapshot: str) -> bool:
-        """Return whether this run has retrieved from that snapshot."""
-        with self._lock:
-            return snapshot in self._snapshots
-
-    def snapshot_of(self, source: str) -> str | None:
-        """Return the newest snapshot in which this run found the source."""
-        with self._lock:
-            return next((name for name, found in reversed(self._snapshots.items()) if source in found), None)
-
-    def mark(self, kind: str, name: str, markings: Iterable[str]) -> None:
-        """Remember the markings of an object, by its type and id; they are added to those that it has.
-
-        Raises:
-            PatternFault: `run.full`.
-        """
-        with self._lock:
-            known = self._markings.get((kind, name), frozenset())
-            _add(self._markings, (kind, name), known | frozenset(markings), "marked objects")
-
-    def check_markable(self, kind: str, name: str) -> None:
-        """Check that markings of this object could be remembered; for use before a tool runs.
-
-        Raises:
-            PatternFault: `run.full`.
-        """
-        with self._lock:
-            _check_room(self._markings, (kind, name), "marked objects")
-
-    def markings_of(self, kind: str, name: str) -> frozenset[str] | None:
-        """Return the markings of an object: those of this run and the application's; None when nobody knows any."""
-        with self._lock:
-            known = self._markings.get((kind, name))
-        ask = self.deployment.markings_of
-        try:
-            told = None if ask is None else ask(kind, name)
-        except Exception:  # noqa: BLE001 - then they are not known
-            _log.warning("the markings of %s %s cannot be told", kind, name, exc_info=True)
-            return None
-        if told is None or isinstance(told, str):
-            return known
-        return (known or frozenset()) | frozenset(told)
-
-    def keep_staged(self, kind: str, payload_digest: str, action_id: str) -> None:
-        """Remember that an action was staged.
-
-        Raises:
-            PatternFault: `run.full`.
-        """
-        with self._lock:
-            _add(self._staged, (kind, payload_digest), action_id, "staged actions")
-
-    def staged_action(self, kind: str, payload_digest: str) -> str | None:
-        """Return the id of the action of this kind and payload that was staged in this run; None when none was."""
-        with self._lock:
-            return self._staged.get((kind, payload_digest))
-
-    def bind_staged(self, kind: str, payload_digest: str, call_digest: str) -> str | None:
-        """Return the staged action for exactly this call, which has it from now on; None: there is none, or another's.
-
-        Of two approvals, neither then stands for the effect of the other.
-        """
-        with self._lock:
-            action_id = self._staged.get((kind, payload_digest))
-            if action_id is None or self._bound.setdefault(action_id, call_digest) != call_digest:
-                return None
-            return action_id
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """What the application tells all runs. Its functions are cheap, or keep what they found themselves.
-
-    Args:
-        sources: by name, what reads a source that is pinned when a run starts (pattern 9): `() -> Pin`.
-        source_versions: by id, what tells a system of record's version now (pattern 2): `() -> str`.
-        markings_of: `(type, id) -> markings`, or None when they are not known (pattern 8).
-        actions: the store of actions (pattern 6); without one nothing can be staged.
-    """
-
-    sources: Mapping[str, Callable[[], Pin]] = field(default_factory=dict)
-    source_versions: Mapping[str, Callable[[], str]] = field(default_factory=dict)
-    markings_of: Callable[[str, str], Iterable[str] | None] | None = None
-    actions: ActionStore | None = None
 
 
 class Runs:
@@ -263,7 +75,7 @@ class Runs:
             RunsFullError: it is not open, and there is no room.
             UsageError: `pins` of another form, or for a run that has begun with others.
         """
-        given = None if pins is None else _replayed(pins)
+        given = None if pins is None else replayed_pins(pins)
         if run_id is None:
             return Run(None, self.deployment, given)
         key = _key(run_id, caller)
@@ -311,42 +123,3 @@ class Runs:
 # Sixteen bytes for each run that was closed, whatever ids and callers look like.
 def _key(run_id: str, caller: str) -> bytes:
     return hashlib.sha256(canonical([caller, run_id])).digest()[:16]
-
-
-def _pinned(deployment: Deployment) -> dict[str, Pin]:
-    pins = {}
-    for source, read in deployment.sources.items():
-        try:
-            pin = read()
-            check_json(pin.value)
-            if not isinstance(pin.version, str) or not pin.version:
-                raise TypeError("a pin names its version")  # noqa: TRY301 - as if reading raised it
-            # A copy: what the application changes later does not change a run.
-            pins[source] = Pin(pin.version, orjson.loads(canonical(pin.value)))
-        except Exception:  # noqa: BLE001 - a source that is not there fails what needs it, and nothing else
-            _log.warning("source %s could not be pinned: what needs it fails in this run", source, exc_info=True)
-    return pins
-
-
-def _replayed(pins: Mapping[str, Any]) -> dict[str, Pin]:
-    try:
-        return {source: Pin(str(pin["version"]), orjson.loads(canonical(pin["value"]))) for source, pin in pins.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"pins have to be {{source: {{version, value}}}}: {error}") from None
-
-
-def _check_room(kept: Mapping[Key, Any], key: Key, what: str) -> None:
-    if len(kept) >= MOST_ENTRIES and key not in kept:
-        raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {what}, and has no room for more")
-
-
-def _add(kept: dict[Key, Value], key: Key, value: Value, what: str) -> None:
-    _check_room(kept, key, what)
-    kept[key] = value
-
-
-def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    while len(kept) > MOST_ENTRIES:
-        kept.popitem(last=False)

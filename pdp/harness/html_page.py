@@ -1,0 +1,59 @@
+"""Pages of HTML that need nothing else: no network, no server, and no script but the page's own.
+
+Names and values in a page come from scenarios, tools, models, bundles and logs. The templates escape all of them, what
+does not print is shown as escapes, and the page's own policy lets nothing run or load that is not ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any, Final
+
+_STYLE: Final = Path(__file__).parent / "report.css"
+
+
+def render_page(template: Path, *, script: Path | None = None, **values: Any) -> str:
+    """Return a page in the style of all reports.
+
+    Args:
+        template: a Jinja file; beside `values` it is given `csp`, `style` and, where there is one, `script`.
+        script: the page's JavaScript; when absent none can run.
+        values: what the template shows.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+    from markupsafe import Markup  # noqa: PLC0415
+
+    environment = Environment(
+        loader=FileSystemLoader(template.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )
+    own = {"style": _STYLE} if script is None else {"style": _STYLE, "script": script}
+    texts = {name: file.read_text(encoding="utf-8") for name, file in own.items()}
+    allowed = "".join(f"{name}-src {_source(text)}; " for name, text in texts.items())
+    return environment.get_template(template.name).render(
+        csp=f"default-src 'none'; {allowed}base-uri 'none'; form-action 'none'",
+        # Ours, and trusted: nothing of `values` is in them.
+        **{name: Markup(text) for name, text in texts.items()},  # noqa: S704
+        **values,
+    )
+
+
+def _printable(value: Any) -> Any:
+    """Show what does not print as escapes: it could turn the page's text around, or not be encoded at all."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in value
+    )
+
+
+def _source(text: str) -> str:
+    """Return how a content security policy names an inline text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
