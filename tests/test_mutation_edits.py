@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.harness.mutation.asked import asked_rules
+from pdp.harness.mutation.asked import asked_rules, views
 from pdp.harness.mutation.rego_edits import edits
 from pdp.harness.mutation.rego_mutants import parsed, rego_mutants
 from pdp.harness.mutation.syntax import Source
@@ -298,6 +298,26 @@ def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: P
     assert json.dumps(before[0]) == json.dumps(
         ["custom/concerns/small/small.rego:p:rule-dropped:" + before[0][0].rsplit(":", 1)[1], 4]
     )
+
+
+def test_packages_that_others_know_by_their_values_alone(opa: Path, tmp_path: Path) -> None:
+    texts = {
+        "authz/decision.rego": (
+            "package authz\n\nimport data.authz.lib.called\nimport data.authz.lib.read as lib\n\n"
+            "decision := x if {\n\tlib.yes\n\tsome concern, x in data.authz.concerns[concern].deny\n"
+            "\tcalled.holds(x)\n}\n"
+        ),
+        "authz/lib/read/read.rego": "package authz.lib.read\n\nyes if _own(1)\n\n_own(x) if x == 1\n",
+        "authz/lib/called/called.rego": "package authz.lib.called\n\nholds(x) if x == 1\n",
+        "authz/concerns/a-b/a.rego": 'package authz.concerns["a-b"]\n\ndeny contains 1\n\n_own(x) if x == 1\n',
+        "authz/other/other.rego": "package authz.other\n\ndeny contains 2\n",
+    }
+    trees = {path: parsed(opa, path, Module(tmp_path / path, text, custom=False)) for path, text in texts.items()}
+
+    assert views(trees) == {
+        "authz.lib.read": 'json.marshal(data["authz"]["lib"]["read"])',
+        "authz.concerns.a-b": 'json.marshal(data["authz"]["concerns"]["a-b"])',
+    }
 
 
 def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: Path) -> None:

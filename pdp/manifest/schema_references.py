@@ -23,6 +23,9 @@ SCHEMA_KEYS: Final = frozenset((
 ))  # fmt: skip
 """Where in a schema further schemas stand (JSON Schema 2020-12, core, 10 and 11)."""
 
+SHARED_PREFIX: Final = "types_"
+"""How the name begins under which a schema of types.json is copied."""
+
 _POINTER: Final = "#/$defs/"
 _TYPES_FILE: Final = "types.json"
 
@@ -173,7 +176,7 @@ def _target(reference: str, place: Place, sources: _Sources) -> str:
             f"known: {', '.join(sorted(known))}" if known else "define it under `$defs` of the schema or the file",
         )
         return reference
-    copy_name = sources.name_for(f"types_{name}" if inside else f"file_{name}")
+    copy_name = sources.name_for(f"{SHARED_PREFIX}{name}" if inside else f"file_{name}")
     if copy_name not in sources.copied:
         sources.copied[copy_name] = True  # stands in while its own references are followed: they may lead back
         outer, sources.inside = sources.inside, inside

@@ -1,4 +1,8 @@
-"""Which rules a decision asks for: what only another entrypoint asks for, no scenario can notice."""
+"""Which rules a decision asks for, and what of a package others ask for.
+
+What only another entrypoint asks for, no scenario can notice; and what does not show in the rules that others ask for
+changes no decision.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +30,7 @@ def asked_rules(trees: Mapping[str, Node]) -> frozenset[Rule]:
     Args:
         trees: every module's syntax tree, by its path in the bundle.
     """
-    asks: dict[Rule, set[_Path]] = {}
-    for tree in trees.values():
-        package = package_of(tree)
-        imports = dict(_imported(entry) for entry in tree.get("imports", ()))
-        for rule in tree.get("rules", ()):
-            name = rule_name(rule).split(".")[0]
-            plain = {key: value for key, value in rule.items() if key != "annotations"}
-            asks.setdefault((package, name), set()).update(_paths(plain, imports, _path(package)))
+    asks = _asks(trees)
     found: set[Rule] = set()
     left = [_DECISION]
     while left:
@@ -42,6 +39,48 @@ def asked_rules(trees: Mapping[str, Node]) -> frozenset[Rule]:
             found.add(rule)
             left += [other for other in asks if any(_meets(path, other) for path in asks[rule])]
     return frozenset(found)
+
+
+def views(trees: Mapping[str, Node]) -> dict[str, str]:
+    """Return, for packages that others know only by the values of their rules, these values as one expression of Rego.
+
+    Where it has the same value for a request before and after a change of the package, the decision is the same. There
+    is none for a package of which a function is asked for, as nothing lists its values, nor for the decision's own.
+
+    Args:
+        trees: as of `asked_rules`.
+    """
+    asks, asked = _asks(trees), asked_rules(trees)
+    functions = {rule for tree in trees.values() for rule in _functions(tree)}
+    found: dict[str, str] = {}
+    for package in {package for package, _ in asked} - {_DECISION[0]}:
+        paths = {path for rule in asked if rule[0] != package for path in asks[rule]}
+        if not any(_names(path, rule) for rule in functions if rule[0] == package for path in paths):
+            way = "".join(f'["{part}"]' for part in _path(package))
+            found[package] = f"json.marshal(data{way})"
+    return found
+
+
+def _asks(trees: Mapping[str, Node]) -> dict[Rule, set[_Path]]:
+    """What each rule asks for."""
+    asks: dict[Rule, set[_Path]] = {}
+    for tree in trees.values():
+        package = package_of(tree)
+        imports = dict(_imported(entry) for entry in tree.get("imports", ()))
+        for rule in tree.get("rules", ()):
+            plain = {key: value for key, value in rule.items() if key != "annotations"}
+            asks.setdefault((package, _first(rule)), set()).update(_paths(plain, imports, _path(package)))
+    return asks
+
+
+def _functions(tree: Node) -> Iterator[Rule]:
+    for rule in tree.get("rules", ()):
+        if "args" in rule["head"]:
+            yield package_of(tree), _first(rule)
+
+
+def _first(rule: Node) -> str:
+    return rule_name(rule).split(".")[0]
 
 
 def package_of(tree: Node) -> str:
@@ -58,6 +97,11 @@ def _meets(path: _Path, rule: Rule) -> bool:
     whole = (*_path(rule[0]), rule[1])
     shared = min(len(path), len(whole))
     return path[:shared] == whole[:shared]
+
+
+def _names(path: _Path, rule: Rule) -> bool:
+    """Whether a path leads to a rule by its name, and not to a whole of which it is a part."""
+    return len(path) > len(_path(rule[0])) and _meets(path, rule)
 
 
 def _imported(entry: Node) -> tuple[str, _Path]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.manifest.fields import EffectClass, Pattern, RiskTier, duration_seconds
+from pdp.manifest.schema_references import SHARED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +187,9 @@ def loosened(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], st
             yield (name,), f"{name}: {schema[name]}", "", rest_
     for name in _INSIDE:
         for key, inner in (schema.get(name) or {}).items():
-            if isinstance(inner, dict):
+            # A shared type is no statement of the manifest's: it only refers to it.
+            shared = name == "$defs" and key.startswith(SHARED_PREFIX)
+            if isinstance(inner, dict) and not shared:
                 for path, before, after, changed in loosened(inner):
                     yield (name, key, *path), before, after, schema | {name: schema[name] | {key: changed}}
     if isinstance(schema.get("items"), dict):

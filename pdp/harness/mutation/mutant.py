@@ -44,13 +44,14 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegoMutant(Mutant):
-    """A changed module: its path in the bundle, and its whole text.
+    """A changed module: its path in the bundle, its package (dotted, without `data`), and its whole text.
 
     `lines` are those of the branch of a rule within which the change stands, first and last; None when it reaches
     further, as a default does or what a rule is called by.
     """
 
     module: str
+    package: str
     text: str
     lines: tuple[int, int] | None
 

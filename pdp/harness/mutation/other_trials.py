@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pdp.canonical import canonical
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.errors import PdpError
-from pdp.harness.engines import bundle_of, open_engine
+from pdp.harness.engines import bundle_of
 from pdp.harness.mutation.judgement import Judgement
 from pdp.harness.mutation.mutant import Fate
 from pdp.harness.running import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Self
 
     from pdp.decision import Decision
     from pdp.harness.mutation.mutant import DataMutant, ManifestMutant
     from pdp.harness.mutation.recorded import Recorded
     from pdp.harness.results import Answer
+    from pdp.harness.suite import Suite
 
 
 class ManifestTrial:
@@ -36,15 +39,11 @@ class ManifestTrial:
     def judge_all(self, mutants: Sequence[ManifestMutant]) -> Iterator[Judgement]:
         """Say what comes of each mutant, in their order; their manifests are all given to one engine."""
         manifests = {mutant.manifest.digest: mutant.manifest.document for mutant in mutants}
-        with ExitStack() as stack:
-            engines = [
-                stack.enter_context(EmbeddedEngine(bundle_of(each.suite), manifests=manifests, data=each.suite.data))
-                for each in self._recorded
-            ]
+        with Engines(manifests) as engines:
             for mutant in mutants:
                 yield self._judge(mutant, engines)
 
-    def _judge(self, mutant: ManifestMutant, engines: Sequence[EmbeddedEngine]) -> Judgement:
+    def _judge(self, mutant: ManifestMutant, engines: Engines) -> Judgement:
         for number, each in enumerate(self._recorded):
             own = each.suite.policies or each.suite.bundle
             indices = [
@@ -57,7 +56,7 @@ class ManifestTrial:
             # Those about the tool first: one of them it will be, if any.
             indices.sort(key=lambda index: mutant.tool not in self._tools[number][index])
             try:
-                runner = Runner(each.suite, engines[number], manifest=mutant.manifest)
+                runner = Runner(each.suite, engines.of(each.suite), manifest=mutant.manifest)
             except PdpError as error:
                 return Judgement(mutant, Fate.INVALID, by=error.message)
             killer = _first_failing(runner, indices)
@@ -75,9 +74,10 @@ class DataTrial:
     def judge(self, mutant: DataMutant) -> Judgement:
         """Say what comes of a mutant."""
         unnoticed = 0
-        for each in self._recorded:
-            suite = replace(each.suite, data=mutant.data)
-            with open_engine(suite, "embedded") as engine:
+        with Engines({each.suite.manifest.digest: each.suite.manifest.document for each in self._recorded}) as engines:
+            for each in self._recorded:
+                suite = replace(each.suite, data=mutant.data)
+                engine = engines.of(suite)
                 suspects = []
                 for index, result in enumerate(each.results):
                     differing = sum(
@@ -90,9 +90,32 @@ class DataTrial:
                     if differing:
                         suspects.append(index)
                 killer = _first_failing(Runner(suite, engine), suspects) if suspects else None
-            if killer is not None:
-                return Judgement(mutant, Fate.KILLED, by=killer)
+                if killer is not None:
+                    return Judgement(mutant, Fate.KILLED, by=killer)
         return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
+
+
+class Engines:
+    """Embedded engines that all have the same manifests, one for all suites with the same policies and data."""
+
+    def __init__(self, manifests: Mapping[str, Any]) -> None:
+        self._manifests = manifests
+        self._stack = ExitStack()
+        self._opened: dict[bytes, EmbeddedEngine] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def of(self, suite: Suite) -> EmbeddedEngine:
+        """Return the engine for a suite, opened when it is asked for first."""
+        key = canonical([str(suite.bundle), [str(folder) for folder in suite.policies], dict(suite.data)])
+        if key not in self._opened:
+            engine = EmbeddedEngine(bundle_of(suite), manifests=self._manifests, data=suite.data)
+            self._opened[key] = self._stack.enter_context(engine)
+        return self._opened[key]
 
 
 def _other(answer: Answer, found: Decision) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pdp.canonical import canonical
 from pdp.engine.data import merged_data
 from pdp.harness.engines import bundle_of
-from pdp.harness.mutation.asked import asked_rules, package_of
+from pdp.harness.mutation.asked import asked_rules, views
 from pdp.harness.mutation.data_mutants import data_mutants
 from pdp.harness.mutation.manifest_mutants import manifest_mutants
 from pdp.harness.mutation.mutant import Fate, RegoMutant
@@ -76,19 +76,19 @@ class Plan:
             manifests = {each.suite.manifest.digest: each.suite.manifest.document for each in group}
             data = merged_data(bundle.data, manifests=manifests, data=suite.data)
             texts = {path: module.text for path, module in modules.items()}
-            trial = RegoTrial(opa, texts, data, group)
             own |= {path for path, module in modules.items() if module.custom}
             for path, module in modules.items():
                 key = canonical([path, module.text])
                 if key not in made:
                     tree = parsed(opa, path, module)
                     made[key] = tree, rego_mutants(path, module, tree)
-            trees = {path: made[canonical([path, module.text])] for path, module in modules.items()}
-            asked = asked_rules({path: tree for path, (tree, _) in trees.items()})
-            for tree, mutants in trees.values():
-                package = package_of(tree)
+            parts = {path: made[canonical([path, module.text])] for path, module in modules.items()}
+            trees = {path: tree for path, (tree, _) in parts.items()}
+            trial = RegoTrial(opa, texts, data, group, views(trees))
+            asked = asked_rules(trees)
+            for _, mutants in parts.values():
                 for mutant in mutants:
-                    if (package, mutant.owner.split(".")[0]) in asked:
+                    if (mutant.package, mutant.owner.split(".")[0]) in asked:
                         self._rego.setdefault(mutant.id, (mutant, []))[1].append(trial)
         self.own = frozenset(own)
 
@@ -102,22 +102,23 @@ class Plan:
 
     def tasks(self, wanted: Callable[[Mutant], bool]) -> list[Task]:
         """Return what has to be done for the mutants that are wanted."""
-        found: list[Task] = []
+        by_opa: list[Task] = []
         opened: dict[int, RegoTrial] = {}
         for mutant, trials in self._rego.values():
             if wanted(mutant):
                 for trial in trials:
                     if id(trial) not in opened:
                         opened[id(trial)] = self._stack.enter_context(trial)
-                found.append(([mutant.id], _judging(mutant, trials)))
+                by_opa.append(([mutant.id], _judging(mutant, trials)))
+        in_process: list[Task] = []
         for group, mutants in self._manifests:
             some = [mutant for mutant in mutants if wanted(mutant)]
             for start in range(0, len(some), _AT_ONCE):
                 part = some[start : start + _AT_ONCE]
-                found.append(([mutant.id for mutant in part], _weakening(group, part)))
+                in_process.append(([mutant.id for mutant in part], _weakening(group, part)))
         for changing, _, changes in self._data:
-            found += [([mutant.id], _changing(changing, mutant)) for mutant in changes if wanted(mutant)]
-        return found
+            in_process += [([mutant.id], _changing(changing, mutant)) for mutant in changes if wanted(mutant)]
+        return _mixed(by_opa, in_process)
 
     def search(self, survivor: Judgement) -> Callable[[], Iterable[Judgement]]:
         """Return the search for a scenario that would have noticed."""
@@ -139,6 +140,12 @@ class Plan:
                         return
 
         return work
+
+
+def _mixed(*sorts: Sequence[Task]) -> list[Task]:
+    """Tasks of several sorts, evenly among each other: while OPA works on one, Python works on another."""
+    places = [(at / len(tasks), number, at) for number, tasks in enumerate(sorts) for at in range(len(tasks))]
+    return [sorts[number][at] for _, number, at in sorted(places)]
 
 
 def _judging(mutant: RegoMutant, trials: Sequence[RegoTrial]) -> Callable[[], Iterable[Judgement]]:

@@ -7,6 +7,7 @@ is changed either: whoever asks for it has not changed. So the request is decide
 from __future__ import annotations
 
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from pdp.rego.evaluation import Evaluator
 
+_AT_ONCE: Final = 2
 _QUERY: Final = "[d | some body in input; d := data.authz.decision with input as body]"
 _OPTIONS: Final = ("--coverage", "--coverage-runs=", "--disable-indexing", "--disable-early-exit")
 
@@ -29,9 +31,10 @@ class Reach:
 
     def __init__(self, evaluator: Evaluator, groups: Iterable[Sequence[bytes]]) -> None:
         self._lines: dict[bytes, Mapping[str, frozenset[int]] | None] = {}
-        for bodies in groups:
-            lines = _evaluated(evaluator, bodies)
-            self._lines |= dict.fromkeys(bodies, lines)
+        several = list(groups)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pdp-reach") as pool:
+            for bodies, lines in zip(several, pool.map(lambda each: _evaluated(evaluator, each), several), strict=True):
+                self._lines |= dict.fromkeys(bodies, lines)
 
     def matters(self, body: bytes, module: str, lines: tuple[int, int] | None) -> bool:
         """Return whether a change within these lines of a module can matter for a request; None is any change."""

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdp.harness.mutation.asked import package_of
 from pdp.harness.mutation.mutant import Identities, RegoMutant, difference
 from pdp.harness.mutation.rego_edits import edits
 from pdp.harness.mutation.syntax import Source
@@ -62,6 +63,7 @@ def rego_mutants(path: str, module: Module, tree: Node) -> list[RegoMutant]:
             changed=edit.text,
             diff=difference(str(source.file), source.text, text),
             module=path,
+            package=package_of(tree),
             text=text,
             lines=None
             if edit.within is None

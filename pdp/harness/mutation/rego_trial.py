@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import Counter, defaultdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.protocol import Engine
@@ -21,6 +22,7 @@ from pdp.harness.mutation.reach import Reach
 from pdp.harness.mutation.recorded import by_sort, check_passed
 from pdp.harness.mutation.witness import outcome
 from pdp.harness.running import Runner
+from pdp.rego.batch import View
 from pdp.rego.evaluation import Evaluator
 
 if TYPE_CHECKING:
@@ -33,13 +35,14 @@ if TYPE_CHECKING:
     from pdp.harness.mutation.recorded import Recorded
     from pdp.harness.mutation.telling import Outcome
     from pdp.harness.results import ScenarioResult
-    from pdp.rego.evaluation import Batch
+    from pdp.rego.batch import Batch
 
 _CHUNKS: Final = (24, 80)
 _BEFORE: Final = 4
 _TIMEOUT: Final = 30.0
 _PLAN: Final = "data.authz.plan"
 _UNKNOWN: Final = "not evaluated"
+_NO_VIEWS: Final[Mapping[str, str]] = MappingProxyType({})
 _Key = tuple[int, int]
 
 
@@ -51,13 +54,19 @@ class RegoTrial:
         modules: the texts that decide, by their path in the bundle.
         data: the whole data, the suites' manifests among it.
         recorded: the suites, all with these policies and this data.
+        views: for packages the expression through which alone others see them (see `asked.views`).
 
     Raises:
         UsageError: a scenario fails when OPA decides from the sources; OPA cannot be run.
     """
 
     def __init__(
-        self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], recorded: Sequence[Recorded]
+        self,
+        opa: Path,
+        modules: Mapping[str, str],
+        data: Mapping[str, Any],
+        recorded: Sequence[Recorded],
+        views: Mapping[str, str] = _NO_VIEWS,
     ) -> None:
         self.opa = opa
         self.modules = dict(modules)
@@ -70,6 +79,8 @@ class RegoTrial:
         self._reach = Reach(self.evaluator, ())
         self._bodies: dict[_Key, list[bytes]] = {}
         self._original: dict[bytes, bytes | None] = {}
+        self._expressions = views
+        self._views: dict[str, View] = {}
         self._decided: dict[bytes, Outcome] = {}
         self._killers: defaultdict[tuple[str, str | None], Counter[_Key]] = defaultdict(Counter)
         # An engine answers for one mutant at a time, and the harness takes the log for itself.
@@ -161,10 +172,13 @@ class RegoTrial:
         known: dict[bytes, bytes | None] = {}
         matter = {body for body in self._original if self._reach.matters(body, mutant.module, mutant.lines)}
         known |= {body: answer for body, answer in self._original.items() if body not in matter}
+        view = self._view(mutant.package)
         for chunk in self._chunks(mutant, matter):
             asked = list(dict.fromkeys(body for key in chunk for body in self._bodies[key] if body not in known))
             try:
-                known |= _table(asked, self.evaluator.evaluate(asked, changed=changed))
+                batch = self.evaluator.evaluate(asked, changed=changed, view=view)
+                known |= {body: self._original[body] for body in (asked[index] for index in batch.unchanged)}
+                known |= _table(asked, batch)
             except EngineTimeoutError:
                 return Judgement(mutant, Fate.KILLED, by="no answer in time")
             except UsageError as error:
@@ -177,6 +191,16 @@ class RegoTrial:
                 return Judgement(mutant, Fate.KILLED, by=killer)
         unnoticed = sum(self._differs(body, known) for body in self._original)
         return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
+
+    def _view(self, package: str) -> View | None:
+        """What shows of a package for each recorded request, by the original; None where that cannot be told."""
+        if package not in self._expressions:
+            return None
+        if package not in self._views:
+            bodies, expression = self.bodies, self._expressions[package]
+            before = self.evaluator.evaluate(bodies, document=expression).answers
+            self._views[package] = View(expression, dict(zip(bodies, before, strict=True)))
+        return self._views[package]
 
     def _differs(self, body: bytes, known: Mapping[bytes, bytes | None]) -> bool:
         return body not in known or known[body] != self._original[body]
@@ -256,9 +280,9 @@ def _concern(module: str) -> str:
 
 
 def _table(bodies: Sequence[bytes], batch: Batch) -> dict[bytes, bytes | None]:
-    """The answers by request, without those that were not asked for, since too many before them failed."""
+    """The answers by request, without those that were not asked for: too many before them failed, or no need."""
     return {
         body: batch.answers[index]
         for index, body in enumerate(bodies)
-        if not batch.errors.get(index, "").startswith(_UNKNOWN)
+        if index not in batch.unchanged and not batch.errors.get(index, "").startswith(_UNKNOWN)
     }
