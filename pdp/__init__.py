@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pdp.decision import Decision, Obligation, Reason, Verdict
     from pdp.engine.embedded import EmbeddedEngine
     from pdp.engine.protocol import Engine
+    from pdp.engine.shadow import ShadowEngine
+    from pdp.engine.shadow_difference import Difference
+    from pdp.engine.shadow_record import ShadowCounts
     from pdp.engine.sidecar import SidecarEngine
     from pdp.engine.trust import BundleTrust, ReleaseFloor
     from pdp.engine.watching import BundleHealth, WatchingEngine
@@ -46,16 +49,19 @@ if TYPE_CHECKING:
     from pdp.execution.idempotency_memory import MemoryIdempotency
     from pdp.execution.idempotency_sql import SqlIdempotency
     from pdp.execution.telemetry import Telemetry
-    from pdp.flow.call import Evaluation, ToolDeniedError, ToolFailedError
+    from pdp.flow.call import Evaluation
+    from pdp.flow.guard import ToolDeniedError, ToolFailedError
     from pdp.flow.planning import PlanEvaluation
     from pdp.flow.visibility import Visibility
-    from pdp.loop.agent_loop import AgentLoop
+    from pdp.loop.agent_loop import AgentLoop, ToolIterationsExceededError, TooManyCallsError
     from pdp.loop.messages import Message, ModelRequest, ToolCall, Turn
+    from pdp.loop.output import OutputInvalidError
     from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
     from pdp.patterns.current import pinned
-    from pdp.patterns.runs import Deployment, Pin
+    from pdp.patterns.deployment import Deployment, Pin
+    from pdp.patterns.runs import RunClosedError, RunsFullError
     from pdp.pep import Pep
-    from pdp.proposal import Outcome, Proposal
+    from pdp.proposal import Failure, FailureCode, Outcome, Proposal
     from pdp.request import Request
     from pdp.session import Session
     from pdp.store.store import Store
@@ -78,10 +84,13 @@ _HOMES = {
     "DROP_STEP": "pdp.contract.tool_contract",
     "Decision": "pdp.decision",
     "Delivery": "pdp.obligations.obligation",
-    "Deployment": "pdp.patterns.runs",
+    "Deployment": "pdp.patterns.deployment",
+    "Difference": "pdp.engine.shadow_difference",
     "EmbeddedEngine": "pdp.engine.embedded",
     "Engine": "pdp.engine.protocol",
     "Evaluation": "pdp.flow.call",
+    "Failure": "pdp.proposal",
+    "FailureCode": "pdp.proposal",
     "FileAudit": "pdp.audit",
     "Grant": "pdp.approvals.approval",
     "MemoryActions": "pdp.execution.action_memory",
@@ -94,9 +103,10 @@ _HOMES = {
     "ObligationError": "pdp.obligations.obligation",
     "ObligationHandler": "pdp.obligations.obligation",
     "Outcome": "pdp.proposal",
+    "OutputInvalidError": "pdp.loop.output",
     "PdpError": "pdp.errors",
     "Pep": "pdp.pep",
-    "Pin": "pdp.patterns.runs",
+    "Pin": "pdp.patterns.deployment",
     "PlanEvaluation": "pdp.flow.planning",
     "PlanningPolicy": "pdp.contract.planning",
     "Proposal": "pdp.proposal",
@@ -105,22 +115,28 @@ _HOMES = {
     "Registry": "pdp.contract.registry",
     "ReleaseFloor": "pdp.engine.trust",
     "Request": "pdp.request",
+    "RunClosedError": "pdp.patterns.runs",
+    "RunsFullError": "pdp.patterns.runs",
     "Session": "pdp.session",
+    "ShadowCounts": "pdp.engine.shadow_record",
+    "ShadowEngine": "pdp.engine.shadow",
     "SidecarEngine": "pdp.engine.sidecar",
     "SqlActions": "pdp.execution.action_sql",
     "SqlApprovals": "pdp.approvals.sql_store",
     "SqlIdempotency": "pdp.execution.idempotency_sql",
     "Store": "pdp.store.store",
     "Telemetry": "pdp.execution.telemetry",
+    "TooManyCallsError": "pdp.loop.agent_loop",
     "ToolArgumentError": "pdp.execution.failures",
     "ToolCall": "pdp.loop.messages",
     "ToolConfigParam": "pdp.contract.tool_contract",
     "ToolContract": "pdp.contract.tool_contract",
-    "ToolDeniedError": "pdp.flow.call",
+    "ToolDeniedError": "pdp.flow.guard",
     "ToolError": "pdp.execution.failures",
     "ToolEvent": "pdp.execution.events",
-    "ToolFailedError": "pdp.flow.call",
+    "ToolFailedError": "pdp.flow.guard",
     "ToolInvariant": "pdp.contract.tool_contract",
+    "ToolIterationsExceededError": "pdp.loop.agent_loop",
     "ToolStateEffect": "pdp.contract.tool_contract",
     "ToolStateRead": "pdp.contract.tool_contract",
     "ToolUnavailableError": "pdp.execution.failures",
@@ -148,9 +164,12 @@ __all__ = [
     "Decision",
     "Delivery",
     "Deployment",
+    "Difference",
     "EmbeddedEngine",
     "Engine",
     "Evaluation",
+    "Failure",
+    "FailureCode",
     "FileAudit",
     "Grant",
     "MemoryActions",
@@ -163,6 +182,7 @@ __all__ = [
     "ObligationError",
     "ObligationHandler",
     "Outcome",
+    "OutputInvalidError",
     "PdpError",
     "Pep",
     "Pin",
@@ -174,13 +194,18 @@ __all__ = [
     "Registry",
     "ReleaseFloor",
     "Request",
+    "RunClosedError",
+    "RunsFullError",
     "Session",
+    "ShadowCounts",
+    "ShadowEngine",
     "SidecarEngine",
     "SqlActions",
     "SqlApprovals",
     "SqlIdempotency",
     "Store",
     "Telemetry",
+    "TooManyCallsError",
     "ToolArgumentError",
     "ToolCall",
     "ToolConfigParam",
@@ -190,6 +215,7 @@ __all__ = [
     "ToolEvent",
     "ToolFailedError",
     "ToolInvariant",
+    "ToolIterationsExceededError",
     "ToolStateEffect",
     "ToolStateRead",
     "ToolUnavailableError",

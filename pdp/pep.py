@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pdp.flow.visibility import Visibility
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligation import ObligationHandler
-    from pdp.patterns.runs import Deployment
+    from pdp.patterns.deployment import Deployment
 
 
 class Pep:
@@ -128,9 +128,11 @@ class Pep:
         obligations: Mapping[str, ObligationHandler] | None = None,
         keys: IdempotencyStore | None = None,
         actions: ActionStore | None = None,
+        deployment: Deployment | None = None,
     ) -> Self:
         """Return another enforcement point that shares manifest and engine; what is not given stays as it is here.
 
+        Runs are shared as well, unless `actions` or `deployment` is given: then it has its own, and none is open.
         Cheap: nothing is compiled again. Arguments and errors as of the constructor.
         """
         flow, other = self._flow, copy(self)
@@ -138,7 +140,7 @@ class Pep:
             flow,
             audit=flow.audit if audit is None else audit,
             approvals=flow.approvals if approvals is None else approvals,
-            executor=flow.executor.replaced_by(tools, keys, actions),
+            executor=flow.executor.replaced_by(tools, keys, actions, deployment),
             obligations=flow.obligations if obligations is None else Obligations(obligations),
         )
         return other
@@ -301,6 +303,7 @@ class Pep:
             UsageError: no session, no text as `run_id`, or `pins` of another form or for a run that has begun with
                 others.
             RunClosedError: it was closed to make room for others; end it first. See `pdp.patterns.runs`.
+            RunsFullError: too many runs are open or closed; end those that are over.
         """
         run = self._flow.executor.keeping.runs.open(*_run_of(run_id, session), pins=pins)
         return run.recorded_pins()

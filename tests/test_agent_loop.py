@@ -154,6 +154,32 @@ def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> No
     assert [evaluation.executed for evaluation in finished.evaluations] == [False, False, True, *(False,) * 4]
 
 
+class Connection:
+    """A result that is no JSON, and whose text nobody should read."""
+
+    def __repr__(self) -> str:
+        return "Connection(password=hunter2)"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep, asynchronous: bool) -> None:
+    def break_down() -> None:
+        raise ConnectionError("cannot reach postgresql://me:hunter2@hub")
+
+    def tools(bought: Any) -> dict[str, Callable[..., Any]]:
+        return {"break_down": break_down, "add_numbers": lambda a, b: bought}
+
+    said = []
+    for bought in (Connection(), ConnectionError("hunter2"), {"sold": Connection()}, b"hunter2", float("nan"), "plain"):
+        turns = (Turn(calls=(add("c1"), ToolCall("c2", "break_down"))), Turn("ok"))
+        finished, asked = looped(pep.with_changes(tools=tools(bought)), asynchronous, *turns)
+        said.append(tool_results(finished.messages))
+        assert "hunter2" not in str(asked)
+
+    down = ("c2", True, "TOOL_EXECUTION_FAILED: ConnectionError")
+    assert said == [*[[("c1", False, "a result that is no JSON"), down]] * 5, [("c1", False, "plain"), down]]
+
+
 @pytest.mark.parametrize("limit", [1, 3])
 def test_a_model_that_does_not_end_is_stopped(pep: Pep, limit: int) -> None:
     model = Scripted(Turn(calls=(add("c"),)))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pdp.errors import UsageError
+from pdp.errors import FileFaultsError, UsageError
 from pdp.execution import processes
 from pdp.execution.cli_tool import CliTool, cli_function
 from pdp.execution.failures import ToolArgumentError
@@ -24,6 +24,7 @@ from pdp.execution.runner import ToolRunner
 from pdp.execution.running import Execution
 from pdp.manifest.argv import argv_arguments, argv_item
 from pdp.manifest.effective import effective_tool
+from pdp.manifest.loading import load_effective
 from pdp.manifest.models import DeclaredTool, Tool
 from pdp.proposal import Failure, FailureCode
 
@@ -264,9 +265,82 @@ def test_no_text_stands_right_after_the_letters_of_an_option(schema: dict[str, A
         cli_function(entry("ls", f"{prefix}{{a}}", schema={"a": schema}))
 
     assert str(caught.value) == (
-        f"tool run_it: cli.argv lets argument a be read as options after {prefix} "
+        f"tool run_it: `cli.argv[1]` lets argument `a` be read as options after {prefix} "
         f"(write `--option={{a}}` or `{{a:{prefix}}}`, or give it an enum)"
     )
+
+
+@pytest.mark.parametrize(
+    ("template", "schema", "shown"),
+    [
+        (("ls", "{a}"), {"enum": ["x", "-R"]}, "-R"),
+        (("ls", "{a}:x"), {"const": "-R"}, "-R"),
+        (("ls", "{a:--mode}"), {"type": "array", "items": {"enum": ["-R", "x"]}}, "-R"),
+        (("head", "{a}"), {"anyOf": [{"type": "string"}, {"enum": [0, -5]}]}, "-5"),
+    ],
+)
+def test_no_constant_stands_where_every_call_with_it_would_be_refused(
+    template: tuple[str, ...], schema: dict[str, Any], shown: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        cli_function(entry(*template, schema={"a": schema}))
+
+    assert str(caught.value) == (
+        f"tool run_it: `cli.argv[1]` begins with argument `a`, which may be `{shown}`: the program would read it as an "
+        "option (write `--option={a}`, or put an item `--` before it)"
+    )
+
+
+@pytest.mark.parametrize("template", [("ls", "--", "{a}"), ("ls", "--mode={a}"), ("ls", "x{a}")])
+def test_a_constant_may_begin_with_a_dash_where_it_is_no_option(template: tuple[str, ...]) -> None:
+    assert cli_function(entry(*template, schema={"a": {"enum": ["-R"]}})).argv({"a": "-R"})[-1].endswith("-R")
+
+
+LOADED = """\
+manifest_version: 2026.1.0
+tools:
+  - name: list_files
+    type: cli
+    description: List files.
+    effect_class: read-internal
+    risk_tier: low
+    schema:
+      type: object
+      properties:
+        order: {$ref: "#/$defs/order", description: How.}
+        mode: {type: string, description: Whose letters.}
+        count: {type: integer, description: How many.}
+    cli:
+      argv:
+        - ls
+        - "-n{count}"
+        - "-l{mode}"
+        - "{order}"
+$defs:
+  order: {enum: [time, -r]}
+"""
+
+
+def test_what_could_be_an_option_is_a_fault_of_the_manifest(tmp_path: Path) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(LOADED)
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective(file, None)
+
+    faults = [fault for fault in caught.value.faults if not fault.warning]
+    assert [(fault.place.line, fault.source, fault.message, fault.hint) for fault in faults] == [
+        (
+            18, '        - "-l{mode}"', "`cli.argv[2]` lets argument `mode` be read as options after -l",
+            "write `--option={mode}` or `{mode:-l}`, or give it an enum",
+        ),
+        (
+            19, '        - "{order}"',
+            "`cli.argv[3]` begins with argument `order`, which may be `-r`: the program would read it as an option",
+            "write `--option={order}`, or put an item `--` before it",
+        ),
+    ]  # fmt: skip
+    file.write_text(LOADED.replace("-l{mode}", "--mode={mode}").replace('"{order}"', '--\n        - "{order}"'))
+    assert list(load_effective(file, None).tools) == ["list_files"]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +123,7 @@ def test_a_tool_that_takes_too_long(asynchronous: bool) -> None:
     assert execution.failure == TIMED_OUT
 
 
+TIMED_OUT_SOON = Failure(FailureCode.TOOL_TIMEOUT, "the tool gave no result within 0.01 seconds", {"effect": "unknown"})
 TIMED_OUT = Failure(FailureCode.TOOL_TIMEOUT, "the tool gave no result within 0.05 seconds", {"effect": "unknown"})
 
 
@@ -312,6 +316,70 @@ def test_a_coroutine_that_blocks_its_loop_is_not_waited_for(monkeypatch: pytest.
         assert run(blocking, {}, 0.05).failure == TIMED_OUT
     finally:
         release.set()
+        join_tools()
+
+
+def join_tools() -> None:
+    """Wait for the threads of tools that nobody waited for: what they log is not the next test's."""
+    for thread in threading.enumerate():
+        if thread.name == "pdp-tool":
+            thread.join(60)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_a_coroutine_that_blocks_its_callers_loop_is_late_and_told_of(
+    raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def blocking() -> str:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.05:
+            pass
+        if raises:
+            raise ConnectionError("hub is down")
+        return "too late"
+
+    execution = await arun(blocking, {}, 0.01)
+
+    assert execution.failure == (
+        Failure(FailureCode.TOOL_EXECUTION_FAILED, "ConnectionError", {"exception": "ConnectionError"})
+        if raises
+        else TIMED_OUT_SOON
+    )
+    (record,) = caplog.records
+    assert re.sub(r"\d\.\d{3}", "N", record.getMessage()) == (
+        f"{__name__}.{blocking.__qualname__} ended N s after its time-out, since its event loop was blocked: "
+        "make what blocks a plain function"
+    )
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("patience", [0.0, 60.0], ids=["left alone", "waited for"])
+async def test_what_a_coroutine_comes_to_after_its_time_out_is_nobodys(
+    patience: float, raises: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(running, "STOP_SECONDS", patience)
+    release, ended = asyncio.Event(), asyncio.Event()
+    if patience:
+        release.set()
+
+    async def slow() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await release.wait()
+        ended.set()
+        if raises:
+            raise ConnectionError("hub is down")
+        return "too late"
+
+    execution = await arun(slow, {}, 0.01)
+    release.set()
+    await asyncio.wait_for(ended.wait(), 60)
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert execution == Execution(failure=TIMED_OUT_SOON)
+    assert caplog.records == []
 
 
 def test_many_tools_that_hang_keep_no_other_from_running() -> None:
@@ -641,13 +709,21 @@ def test_an_argument_that_the_schema_does_not_state_fills_no_parameter() -> None
     assert runner.refused({"q": 1, "other": 2}) is None
 
 
-def test_threads_that_hang_make_a_tool_unavailable() -> None:
+@pytest.mark.parametrize("coroutine", [False, True])
+def test_threads_that_hang_make_a_tool_unavailable(coroutine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "STOP_SECONDS", 0.0)
     hold = threading.Event()
-    runner = ToolRunner(read_tool(effect_class="read-internal", timeout="PT0.01S"), lambda: hold.wait(30))
+
+    async def blocking() -> None:
+        hold.wait(30)
+
+    function = blocking if coroutine else lambda: hold.wait(30)
+    runner = ToolRunner(read_tool(effect_class="read-internal", timeout="PT0.01S"), function)
     try:
         codes = [execution.failure.code for _ in range(65) if (execution := runner.run({})).failure is not None]
     finally:
         hold.set()
+        join_tools()
 
     assert codes == [FailureCode.TOOL_TIMEOUT] * 64 + [FailureCode.TOOL_UNAVAILABLE]
 

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from pdp.execution.running import Execution
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.loading import load_effective
 from pdp.proposal import Proposal
+from pdp.store import database_url
 from pdp.store.errors import StoreError
 from pdp.store.store import Store
 from tests import desk
@@ -464,6 +466,39 @@ def test_approval_action_and_key_in_one_database(pep: Pep, store: Store, call: W
         "approval.opened", "tool.send_letter.dispatch", "approval.granted", "tool.send_letter.dispatch",
         "approval.consumed", "tool.send_letter.result", "tool.send_letter.dispatch", "tool.send_letter.result",
     ]  # fmt: skip
+
+
+def test_two_enforcement_points_that_open_one_file_several_times_are_as_good_as_one(
+    pep: Pep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So short that nobody who waited for SQLite itself would get through.
+    monkeypatch.setattr(database_url, "BUSY_SECONDS", 0.05)
+    works, url = Desk(), f"sqlite:///{tmp_path}/app.db"
+    with ExitStack() as opened:
+
+        def store() -> Store:
+            return opened.enter_context(Store.open(url, upgrade=True))
+
+        points = [
+            pep.with_changes(
+                audit=MemoryAudit(), tools=works.tools(), keys=SqlIdempotency(store()),
+                approvals=Approvals(SqlApprovals(store())), actions=SqlActions(store()),
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        # Key and approval are used in one transaction, although each has a store of its own.
+        granted(points[0], propose("send_letter"))
+        ran = [point.call(propose("send_letter"), session(time=SOON)) for point in reversed(points)]
+        with ThreadPoolExecutor(16) as threads:
+            calls = [
+                threads.submit(points[at % 2].call, propose("book_entry"), session(idempotency_key=f"k{at // 4}"))
+                for at in range(80)
+            ]
+            booked = Counter(call.result(60).executed for call in calls)
+
+    assert [(each.verdict, each.executed) for each in ran] == [(Verdict.ALLOW, True), (Verdict.ALLOW, False)]
+    assert booked == {True: 20, False: 60}
+    assert len(works.runs) == 21
 
 
 class Armed(MemoryAudit):

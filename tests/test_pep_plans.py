@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pdp import MemoryAudit, Pep, Verdict
+from pdp import AgentLoop, MemoryAudit, ModelRequest, Pep, ToolCall, Turn, Verdict
 from pdp.contract.planning import PlanningPolicy, PlanningRule
 from pdp.errors import UsageError
 from pdp.flow.planning import PlanEvaluation
@@ -118,6 +118,26 @@ def test_a_plan_lets_no_call_run_and_its_calls_are_checked_in_it(pep: Pep) -> No
     assert used.call(read(1), in_plan).result == "read"
     assert used.call({"tool": "read_note", "arguments": {"note": 2}}, in_plan).result == "read"
     assert used.call(read(2, pages=1), in_plan).pruned
+
+
+def test_calls_are_compared_with_the_plan_of_their_session_and_with_nothing_else(pep: Pep) -> None:
+    """Equal calls that are in no plan all run; one that a plan has is that step of it, however often it is made."""
+    turn = Turn(calls=(ToolCall("c1", "read_note", {"note": 1}), ToolCall("c2", "read_note", {"note": 1})))
+
+    def model(request: ModelRequest) -> Turn:
+        return Turn("done") if request.messages[-1].role == "tool" else turn
+
+    def looped(**session: Any) -> list[tuple[bool, bool]]:
+        evaluations = AgentLoop(pep, model, {**SESSION, **session}).run("Read.").evaluations
+        return [(each.executed, each.pruned) for each in evaluations]
+
+    called = [pep.call(read(1), SESSION) for _ in range(2)]
+
+    assert [(each.executed, each.pruned) for each in called] == [(True, False)] * 2
+    assert looped() == [(True, False)] * 2
+    assert looped(plan=[read(1)]) == [(True, False)] * 2
+    # In no place of the plan, so after all of it: a duplicate.
+    assert looped(plan=[read(1, pages=2)]) == [(False, True)] * 2
 
 
 def test_what_is_no_plan_is_an_error(pep: Pep) -> None:

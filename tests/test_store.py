@@ -6,7 +6,9 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -262,6 +264,48 @@ def test_a_database_that_is_held_is_a_failure_after_a_while(tmp_path: Path, monk
         )
         with opened.write() as connection:
             assert connection.execute(text("SELECT 1")).scalar() == 1
+
+
+@pytest.mark.parametrize("way", ["the same path", "a link"])
+def test_stores_on_one_file_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(database_url, "BUSY_SECONDS", 0.05)
+    path, other_path = tmp_path / "store.db", tmp_path / "store.db"
+    if way == "a link":
+        other_path = tmp_path / "link.db"
+        other_path.symlink_to(path)
+    with (
+        Store.open(f"sqlite:///{path}", upgrade=True) as one,
+        Store.open(f"sqlite:///{other_path}") as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+
+        def write() -> Any:
+            with other.write() as connection:
+                return connection.execute(text("SELECT 1")).scalar()
+
+        with one.write() as connection:
+            assert (one.owns(connection), other.owns(connection)) == (True, True)
+            waiting = threads.submit(write)
+            # By itself SQLite would give up before that.
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+        assert waiting.result(60) == 1
+
+
+def test_stores_on_two_files_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    with (
+        Store.open(f"sqlite:///{tmp_path}/one.db", upgrade=True) as one,
+        Store.open(f"sqlite:///{tmp_path}/other.db", upgrade=True) as other,
+        ThreadPoolExecutor(1) as threads,
+        one.write() as connection,
+    ):
+        assert not other.owns(connection)
+
+        def write() -> Any:
+            with other.write() as own:
+                return own.execute(text("SELECT 1")).scalar()
+
+        assert threads.submit(write).result(60) == 1
 
 
 def test_an_error_does_not_tell_what_was_written(url: str) -> None:

@@ -9,14 +9,14 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pdp.canonical import JsonValueError, canonical, parse_json
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.execution.processes import run_process
 from pdp.manifest.argv import argv_item
-from pdp.manifest.schema_view import views
+from pdp.manifest.command_line import OPTIONS_END, may_take_value, option_findings
 from pdp.manifest.schemas import argument_schemas
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pdp.execution.processes import Ended
     from pdp.manifest.argv import ArgvItem
     from pdp.manifest.models import DeclaredTool
-
-_OPTIONS_END: Final = "--"
 
 
 class CliTool:
@@ -49,8 +47,9 @@ class CliTool:
                 f"tool {entry.name}: cli.argv does not use argument {name}",
                 hint=f"add `{{{name}}}`, or drop the argument",
             )
-        for item in self._items:
-            _check_option(entry, item, stated)
+        # Found when a manifest is loaded, too; an entry may have been made without a file.
+        for finding in option_findings(entry, stated):
+            raise UsageError(f"tool {entry.name}: {finding.message}", hint=finding.hint)
 
     def unavailable(self) -> str | None:
         """Return why it cannot run now, or None: its program or its folder is not there."""
@@ -72,7 +71,7 @@ class CliTool:
         guarded = False
         for item in self._items:
             # After an option it may be the option's value, and no end of them.
-            ends = item.parts == (_OPTIONS_END,) and not _may_take_value(argv[-1])
+            ends = item.parts == (OPTIONS_END,) and not may_take_value(argv[-1])
             argv += _expanded(item, arguments, guarded=guarded)
             guarded = guarded or ends
         return argv
@@ -142,33 +141,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _may_take_value(text: str) -> bool:
-    return text.startswith("-") and "=" not in text
-
-
-def _check_option(entry: DeclaredTool, item: ArgvItem, stated: Mapping[str, Any]) -> None:
-    """Refuse `-x{name}` with any text for the argument: the program would read its letters as options of their own."""
-    if item.flag is not None or not item.arguments or not _may_take_value(item.parts[0]):
-        return
-    for name in item.arguments:
-        if _may_be_any_text(stated[name], entry.schema_):
-            raise UsageError(
-                f"tool {entry.name}: cli.argv lets argument {name} be read as options after {item.parts[0]}",
-                hint=f"write `--option={{{name}}}` or `{{{name}:{item.parts[0]}}}`, or give it an enum",
-            )
-
-
-def _may_be_any_text(schema: Any, root: Mapping[str, Any]) -> bool:
-    for view in views(schema, root):
-        if view.whole and view.values is not None:
-            continue
-        if view.types is None or "string" in view.types or not view.whole:
-            return True
-        if "array" in view.types and _may_be_any_text(True if view.items is None else view.items, root):
-            return True
-    return False
 
 
 def _expanded(item: ArgvItem, arguments: Mapping[str, Any], *, guarded: bool) -> Iterator[str]:

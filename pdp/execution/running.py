@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import threading
 import time
 from concurrent.futures import Future
@@ -20,6 +21,8 @@ from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+_log = logging.getLogger("pdp.execution")
 
 STOP_SECONDS: Final = 2.0
 """How long a coroutine that was cancelled is waited for; then nobody waits any more, whatever it does."""
@@ -146,14 +149,33 @@ async def _acall(
     """Return what a coroutine came to; None: a result after the deadline, as of one that has blocked its loop."""
     try:
         result = await function(**arguments)
-        return None if deadline is not None and time.monotonic() > deadline else Execution(result=result)
+        return None if _has_blocked(function, deadline) else Execution(result=result)
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if _is_cancelled():
             raise
         return _failed(error, secrets)
     except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
+        _has_blocked(function, deadline)
         return _failed(error, secrets)
+
+
+def _has_blocked(function: Callable[..., Any], deadline: float | None) -> bool:
+    """Return whether a coroutine ended after its deadline; log it where nobody could cancel it at its deadline."""
+    late = 0.0 if deadline is None else time.monotonic() - deadline
+    if late > 0 and not _is_cancelled():
+        # Its module and name: no text of the model, and none of its arguments.
+        name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+        _log.warning(
+            "%s ended %.3f s after its time-out, since its event loop was blocked: make what blocks a plain function",
+            name,
+            late,
+        )
+    return late > 0
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _stop(task: asyncio.Task[Execution | None]) -> None:
@@ -175,6 +197,11 @@ def _loop_is_running() -> bool:
 # ending.
 def _in_thread(work: Callable[[], Execution]) -> Future[Execution]:
     future: Future[Execution] = Future()
+    _start_thread(work, future)
+    return future
+
+
+def _start_thread(work: Callable[[], Execution], future: Future[Execution]) -> None:
     context = contextvars.copy_context()
     future.set_running_or_notify_cancel()
 
@@ -187,7 +214,6 @@ def _in_thread(work: Callable[[], Execution]) -> Future[Execution]:
             future.set_result(came)
 
     threading.Thread(target=attempt, name="pdp-tool", daemon=True).start()
-    return future
 
 
 def _in_loop_of_its_own(
@@ -199,8 +225,10 @@ def _in_loop_of_its_own(
         begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
         return await work()
 
-    future = _in_thread(lambda: asyncio.run(stoppable()))
+    future: Future[Execution] = Future()
     try:
+        # In here as well: an interrupt may come when the tool runs already and this thread has not heard of it.
+        _start_thread(lambda: asyncio.run(stoppable()), future)
         # A coroutine that blocks its loop does not notice its own time-out.
         return future.result(None if timeout is None else timeout + 2 * STOP_SECONDS)
     except TimeoutError:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from pdp.errors import PdpError
 from pdp.execution.actions import ActionState, ActionStateError
 from pdp.execution.idempotency import has_effects
 from pdp.flow.keys import arguments_digest, caller_of
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pdp.execution.actions import Action, ActionStore
     from pdp.execution.running import Execution
     from pdp.flow.call import Call
-    from pdp.patterns.runs import Run
+    from pdp.patterns.run import Run
 
 _log = logging.getLogger("pdp.pep")
 
@@ -119,8 +118,8 @@ def compensate(action: Action, actions: ActionStore) -> Action:
 def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
     try:
         return actions.move(action, state)
-    except PdpError:
-        with suppress(PdpError):
+    except Exception:  # noqa: BLE001 - whatever it was, the tool has run
+        with suppress(Exception):
             now = actions.get(action.id)
             if now is not None and now.state is state:
                 return now

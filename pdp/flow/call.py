@@ -10,7 +10,6 @@ import orjson
 from pdp.audit import recordable
 from pdp.contract.checks import Checked
 from pdp.decision import Verdict
-from pdp.errors import PdpError
 from pdp.obligations.obligations import NO_DUTIES
 from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 
@@ -292,25 +291,3 @@ class Evaluation:
 def _ordered(value: dict[str, Any]) -> dict[str, Any]:
     ordered: dict[str, Any] = orjson.loads(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
     return ordered
-
-
-class ToolDeniedError(PdpError):
-    """A guarded function was called and may not run. `evaluation` says why."""
-
-    code = "pdp.tool_denied"
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
-        rejection = evaluation.outcome.rejection
-        super().__init__(f"{rejection.code}: {rejection.reason}" if rejection else "the call may not run")
-
-
-class ToolFailedError(PdpError):
-    """A guarded function was allowed to run and gave no result. `evaluation.outcome.failure` says how it failed."""
-
-    code = "pdp.tool_failed"
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
-        failure = evaluation.outcome.failure
-        super().__init__(f"{failure.code}: {failure.message}" if failure else "the tool gave no result")

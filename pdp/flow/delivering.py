@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from traceback import format_tb
 from typing import TYPE_CHECKING
 
 from pdp.errors import PdpError
@@ -11,12 +13,15 @@ from pdp.execution.running import Execution
 from pdp.obligations.obligation import Delivery
 from pdp.patterns.circumstances import Checked
 from pdp.patterns.exceptions import PatternFault
+from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
     from pdp.flow.call import Call
     from pdp.patterns.circumstances import Circumstances
     from pdp.patterns.enforcement import HeldCall
-    from pdp.patterns.runs import Run
+    from pdp.patterns.run import Run
+
+_log = logging.getLogger("pdp.pep")
 
 
 def without_room(run: Run, about: Circumstances) -> Execution | None:
@@ -32,7 +37,20 @@ def without_room(run: Run, about: Circumstances) -> Execution | None:
 
 
 def deliver(call: Call, execution: Execution, held: HeldCall) -> None:
-    """Give the caller what pattern and obligations leave of a result, and what it makes of the state."""
+    """Give the caller what pattern and obligations leave of a result, and what it makes of the state.
+
+    It never raises: the tool has run by now, and its key is finished. Whatever fails here withholds the result.
+    """
+    try:
+        _deliver(call, execution, held)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
+        # Where it was raised, and not its text, which could quote what an obligation hides.
+        where = "".join(format_tb(error.__traceback__))
+        _log.error("a result could not be delivered: %s\n%s", type(error).__name__, where)
+        call.execution, call.delivery, call.state = _undelivered(execution), Delivery(None), None
+
+
+def _deliver(call: Call, execution: Execution, held: HeldCall) -> None:
     checked = _held(held, execution)
     call.pins = checked.pins
     call.execution, delivery = call.duties.delivered(checked.execution)
@@ -62,3 +80,11 @@ def _held(held: HeldCall, execution: Execution) -> Checked:
         failure = failure_of(error)
         failure.details["effect"] = "done"
         return Checked(execution._replace(result=None, failure=failure, error=error))
+
+
+def _undelivered(execution: Execution) -> Execution:
+    """Return what a run came to whose result or failure cannot go out: of it all, only what became of its effect."""
+    effect = "done" if execution.failure is None else execution.failure.details.get("effect", "unknown")
+    message = "the tool ran, and its result could not be delivered"
+    failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
+    return execution._replace(result=None, failure=failure, error=None)

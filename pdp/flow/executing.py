@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from pdp.flow.drive import Step
     from pdp.flow.keeping import Keeping
     from pdp.flow.tools import Tools
-    from pdp.patterns.runs import Run
+    from pdp.patterns.deployment import Deployment
+    from pdp.patterns.run import Run
 
 _log = logging.getLogger("pdp.pep")
 
@@ -75,9 +76,10 @@ class Executor:
         functions: Mapping[str, Callable[..., Any]] | None,
         keys: IdempotencyStore | None,
         actions: ActionStore | None,
+        deployment: Deployment | None,
     ) -> Executor:
-        """Return one with other functions and stores; what is None stays as it is here."""
-        keeping = self.keeping.replaced_by(keys, actions)
+        """Return one with other functions, stores and deployment; what is None stays as it is here."""
+        keeping = self.keeping.replaced_by(keys, actions, deployment)
         return Executor(self.tools.replaced_by(functions), keeping, self.observers, self.telemetry)
 
     def dispatched(self, call: Call, log: AuditLog) -> CallTelemetry | None:

@@ -7,10 +7,9 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pdp.errors import UsageError
+from pdp.errors import PdpError, UsageError
 from pdp.execution.running import is_asynchronous
 from pdp.flow.binding import bound_arguments, check_signature
-from pdp.flow.call import ToolDeniedError, ToolFailedError
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -21,6 +20,28 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
 
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
+
+
+class ToolDeniedError(PdpError):
+    """A guarded function was called and may not run. `evaluation` says why."""
+
+    code = "pdp.tool_denied"
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        rejection = evaluation.outcome.rejection
+        super().__init__(f"{rejection.code}: {rejection.reason}" if rejection else "the call may not run")
+
+
+class ToolFailedError(PdpError):
+    """A guarded function was allowed to run and gave no result. `evaluation.outcome.failure` says how it failed."""
+
+    code = "pdp.tool_failed"
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        failure = evaluation.outcome.failure
+        super().__init__(f"{failure.code}: {failure.message}" if failure else "the tool gave no result")
 
 
 class Caller(Protocol):

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from pdp.execution.action_memory import MemoryActions
 from pdp.execution.idempotency_memory import MemoryIdempotency
 from pdp.flow.keys import caller_of
-from pdp.patterns.runs import Deployment, Runs
+from pdp.patterns.deployment import Deployment
+from pdp.patterns.runs import Runs
 
 if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals
     from pdp.execution.actions import ActionStore
     from pdp.execution.idempotency import IdempotencyStore
     from pdp.flow.call import Call
-    from pdp.patterns.runs import Run
+    from pdp.patterns.run import Run
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,18 @@ class Keeping:
         told = replace(deployment or Deployment(), actions=kept)
         return cls(MemoryIdempotency() if keys is None else keys, kept, Runs(told))
 
-    def replaced_by(self, keys: IdempotencyStore | None, actions: ActionStore | None) -> Keeping:
-        """Return the same with other stores, and with runs of its own where actions go elsewhere."""
-        if actions is None:
-            return replace(self, keys=self.keys if keys is None else keys)
-        return Keeping.of(self.keys if keys is None else keys, actions, self.runs.deployment)
+    def replaced_by(
+        self, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None
+    ) -> Keeping:
+        """Return the same with other stores, and with runs of its own where actions go elsewhere or runs are told else.
+
+        What is None stays as it is here.
+        """
+        kept_keys = self.keys if keys is None else keys
+        if actions is None and deployment is None:
+            return replace(self, keys=kept_keys)
+        told = self.runs.deployment if deployment is None else deployment
+        return Keeping.of(kept_keys, self.actions if actions is None else actions, told)
 
     @property
     def reads_sources(self) -> bool:

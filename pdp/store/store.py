@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
@@ -35,7 +35,8 @@ _POOL: Final = 8
 class Store:
     """A database whose tables are those of this release. Safe to share between threads, and to fork with.
 
-    Made by `Store.open`.
+    Made by `Store.open`. Several on one database are as good as one: they take turns, and know each other's
+    transactions.
     """
 
     def __init__(self, url: URL, engine: Engine) -> None:
@@ -45,10 +46,8 @@ class Store:
         if engine.dialect.name == "postgresql":
             options["isolation_level"] = "AUTOCOMMIT"
         self._reader = engine.execution_options(**options)
-        # SQLite's own waiting is not fair: of many threads that write, one may wait until its time is over.
-        self._turn: AbstractContextManager[Any] = (
-            threading.RLock() if engine.dialect.name == "sqlite" else nullcontext()
-        )
+        self._place = _place_of(url)
+        self._turn = _turn_at(self._place)
         _stores.add(self)
 
     @classmethod
@@ -108,8 +107,9 @@ class Store:
             yield connection
 
     def owns(self, connection: Connection) -> bool:
-        """Return whether the connection is one of this database's own."""
-        return connection.engine.pool is self._engine.pool
+        """Return whether the connection is one to this database, of whichever store on it."""
+        own = connection.engine.pool is self._engine.pool
+        return own or _place_of(connection.engine.url) == self._place
 
     @contextmanager
     def _opened(self, engine: Engine) -> Iterator[Connection]:
@@ -130,8 +130,7 @@ class Store:
 
     def _in_child(self) -> None:
         """Begin anew after a fork: connections are the parent's, and two processes must not share one."""
-        if self.dialect == "sqlite":
-            self._turn = threading.RLock()
+        self._turn = _turn_at(self._place)
         self._engine.dispose(close=False)
 
     def __enter__(self) -> Self:
@@ -191,10 +190,36 @@ def _begin_sqlite(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+def _place_of(url: URL) -> URL:
+    """Return the URL by which stores on one database are known: that of the file itself, whatever leads to it."""
+    if url.get_backend_name() == "postgresql":
+        return url
+    return url.set(database=os.path.realpath(str(url.database)))
+
+
+def _turn_at(place: URL) -> AbstractContextManager[Any]:
+    """Return what the writers of a database take turns by, the same for all of its stores in this process.
+
+    SQLite's own waiting is not fair: of many threads that write, one may wait until its time is over.
+    """
+    if place.get_backend_name() == "postgresql":
+        return nullcontext()
+    with _turns_lock:
+        turn = _turns.get(place)
+        if turn is None:
+            turn = _turns[place] = threading.RLock()
+        return turn
+
+
 _stores: WeakSet[Store] = WeakSet()
+_turns: WeakValueDictionary[URL, Any] = WeakValueDictionary()
+_turns_lock = threading.Lock()
 
 
 def _after_fork() -> None:
+    global _turns_lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _turns_lock = threading.Lock()
+    _turns.clear()
     for store in list(_stores):
         store._in_child()  # noqa: SLF001 - this module's own
 
