@@ -198,6 +198,7 @@ def _acting(base: Mapping[str, Any]) -> list[Worded]:
         *((f"through an agent without {key}", {**whole, key: value}) for key, value in lacking.items()
           if key != "scopes"),
         ("through an agent with limits of 1", {**whole, "limits": dict.fromkeys(whole["limits"], 1)}),
+        ("through three agents, the last without scopes", _chain(whole, 3, {"scopes": []})),
         ("through four agents", _chain(whole, 4, {})),
         ("through four agents, the last without scopes", _chain(whole, 4, {"scopes": []})),
         ("through five agents", _chain(whole, 5, {})),
