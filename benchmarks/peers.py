@@ -154,8 +154,12 @@ def cedar_calls(request: dict[str, Any], tools: dict[str, Any]) -> dict[str, Cal
     def policies_parsed() -> object:
         return cedarpy.is_authorized(asked, policies, [wire, subject])
 
+    def texts() -> object:
+        return cedarpy.is_authorized(asked, _CEDAR_POLICIES, [wire, subject])
+
     calls: dict[str, Callable[[], object]] = {
         "cedarpy, all parsed": parsed,
+        "cedarpy, nothing parsed": texts,
         "cedarpy, policies parsed, entities per call": policies_parsed,
         "cedarpy, all parsed, request checked": checked,
         "cedarpy, subject per call, request checked": per_subject,

@@ -138,6 +138,11 @@ def embedded(bench: Bench) -> None:
     bench.goal(
         "Pep.decide adds to the bare engine, µs", pep - found["embedded: Engine.decide (bare engine)"], at_most=40
     )
+    bench.goal(
+        "WebAssembly alone / cedarpy, all parsed",
+        found["embedded: evaluate (WebAssembly alone)"] / found["cedarpy, all parsed"],
+        at_most=1,
+    )
     for peer in peers:
         if peer.startswith("cedarpy"):
             bench.goal(f"Pep.decide / {peer}", pep / found[peer], at_most=1)

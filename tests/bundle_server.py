@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Fault = Literal["cut", "slow", "broken", "garbage", "endless", "moved"]
 
+_SLOW = ("", 0)
+
 
 class BundleServer:
     """Serves a folder.
@@ -64,6 +66,11 @@ class BundleServer:
         with self._arrived:
             seen = len(self.asked)
             return self._arrived.wait_for(lambda: self.asked[seen:].count((path, status)) >= times, seconds)
+
+    def wait_until_slow(self, *, seconds: float = 20.0) -> bool:
+        """Wait until somebody is being answered slowly, whether that began before or begins now."""
+        with self._arrived:
+            return self._arrived.wait_for(lambda: _SLOW in self.asked, seconds)
 
 
 @contextmanager
@@ -134,6 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "slow":
             self.wfile.write(content[:1])
             self.wfile.flush()
+            self.served.note(*_SLOW)
             self.served.released.wait(60)
             content = content[1:]
         self.wfile.write(content)

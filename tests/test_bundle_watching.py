@@ -510,7 +510,7 @@ def test_a_real_opa_takes_nothing_bad_and_outlives_its_server(
         assert server.wait_for(path, 200, times=2)
         cut = decided_by(engine)
         server.fault = "slow"
-        assert server.wait_for(path, 200)
+        assert server.wait_until_slow()
         slow = decided_by(engine)
         server.kill()
         away = decided_by(engine)

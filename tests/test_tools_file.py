@@ -100,7 +100,7 @@ def test_a_deployment_holds_for_the_runs_of_one_scenario(tmp_path: Path) -> None
         (
             "def deployment():\n    return {}",
             "tools.py: deployment() must return a Deployment",
-            "from pdp.patterns.runs import Deployment",
+            "from pdp import Deployment",
         ),
         ("def deployment():\n    return 1 / 0", "tools.py:2: ZeroDivisionError: division by zero", None),
         ("def tools():\n    return [1]", "tools.py: tools() must return functions by name, as a dict", None),

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from pdp import Deployment, Pin
 from pdp.patterns.current import pinned
 from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
-from pdp.patterns.runs import Deployment, Pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -83,10 +83,9 @@ def baseline_bundle_path() -> Path:
     """
     path = packaged("bundles/baseline.tar.gz")
     if path is None or not path.is_file():
-        build = "pdp bundle build -o bundles/baseline.tar.gz"
         raise BundleError(
             "the baseline bundle is not installed",
-            hint=f"install tool-pdp again, or build it in the checkout with `{build}`",
+            hint="install tool-pdp again, or build it in the checkout: scripts/release-bundles",
         )
     return path
 

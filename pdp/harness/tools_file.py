@@ -62,9 +62,7 @@ class ToolsFile:
         except (Exception, SystemExit) as error:
             raise UsageError(f"{self._where(error)}: {type(error).__name__}: {error}") from error
         if told is not None and not isinstance(told, Deployment):
-            raise UsageError(
-                f"{self._path}: deployment() must return a Deployment", hint="from pdp.patterns.runs import Deployment"
-            )
+            raise UsageError(f"{self._path}: deployment() must return a Deployment", hint="from pdp import Deployment")
         if found is None:
             found = {name: each for name in names if callable(each := getattr(module, name, None))}
         if not isinstance(found, dict) or not all(

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pdp.canonical import canonical
 from pdp.errors import PdpError, UsageError
-from pdp.patterns.deployment import Deployment, Pin, replayed_pins
+from pdp.patterns.deployment import Deployment, replayed_pins
 from pdp.patterns.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["MOST_CLOSED", "MOST_RUNS", "Deployment", "Pin", "Run", "RunClosedError", "Runs", "RunsFullError"]
 
 MOST_RUNS: Final = 1_000
 """So many runs are open at once. Beyond them the one that was used least recently is closed."""
