@@ -7,6 +7,7 @@ information only, since it is mostly the machine's.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import sys
@@ -143,6 +144,7 @@ def measure(name: str, engine: WatchingEngine, decide: Callable[..., None], swap
 
 def main() -> int:
     """Print the figures; 1 when a decision was wrong."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "repository"
         releases: Iterator[int] = count(1)

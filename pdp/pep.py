@@ -19,6 +19,7 @@ from pdp.flow.executing import Executor
 from pdp.flow.guard import guarded, session_in_use
 from pdp.flow.keeping import Keeping
 from pdp.flow.keys import caller_of
+from pdp.flow.options import check_options
 from pdp.flow.planning import planned
 from pdp.flow.release import NewestRelease
 from pdp.flow.tools import Tools
@@ -68,7 +69,7 @@ class Pep:
 
     Raises:
         UsageError: a handler that is none, or for an obligation of the baseline; an observer that is none; a registry
-            with another manifest.
+            with another manifest; a function that no tool has; any other option that is not what it should be.
     """
 
     def __init__(
@@ -91,6 +92,9 @@ class Pep:
             raise UsageError(
                 "the registry has another manifest", hint="pass `registry.manifest`, or use `from_registry`"
             )
+        check_options(
+            manifest, tools=tools, audit=audit, approvals=approvals, keys=keys, actions=actions, deployment=deployment
+        )
         self.manifest = manifest
         self.engine = engine
         self.registry = registry
@@ -135,6 +139,15 @@ class Pep:
         Runs are shared as well, unless `actions` or `deployment` is given: then it has its own, and none is open.
         Cheap: nothing is compiled again. Arguments and errors as of the constructor.
         """
+        check_options(
+            self.manifest,
+            tools=tools,
+            audit=audit,
+            approvals=approvals,
+            keys=keys,
+            actions=actions,
+            deployment=deployment,
+        )
         flow, other = self._flow, copy(self)
         other._flow = replace(  # noqa: SLF001 - one of its own kind
             flow,

@@ -133,7 +133,8 @@ class Session(BaseModel):
         """
         sub = self.claims.get("sub")
         if not isinstance(sub, str) or not sub:
-            raise ClaimsError("session: claims.sub is missing: no subject, no decision")
+            wrong = "missing" if sub is None else "no text" if not isinstance(sub, str) else "empty"
+            raise ClaimsError(f"session: claims.sub is {wrong}: no subject, no decision")
         for at, name in _names(self.claims):
             if not is_plain_name(name):
                 raise ClaimsError(

@@ -4,33 +4,41 @@
                                   have no key take it as it is; OPA without a key would refuse one that is signed
     bundles/NAME.signatures.json  its signature beside it: the `.signatures.json` that a signed bundle has inside
     bundles/keys/ID.pub           public keys by their ids, each of which may have signed; private halves are elsewhere
+    bundles/releases.json         of each bundle the newest release that was signed: its number, revision and digest
 
 A bundle that was signed keeps its release number for ever: when its content changes, the new one gets the next number,
-since engines refuse two contents under one number.
+since engines refuse two contents under one number. The record counts, not the signature's file: it is written before
+the two, so whoever is interrupted has at worst skipped a number.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
 from pdp.bundle.build import compile_bundle, write_bundle
 from pdp.bundle.keys import SIGNING_VARIABLE
 from pdp.bundle.signing import sign_bundle, unsigned_members
+from pdp.canonical import JsonValueError, digest, parse_json
 from pdp.cli.bundle_keys import given_signing_key
 from pdp.cli.engines import needed_opa
 from pdp.engine.bundle_file import read_bundle, read_packed
 from pdp.engine.container import pack_members, unpack_bundle
 from pdp.engine.keys import load_public_keys
+from pdp.engine.repository_index import Number, Sha256  # noqa: TC001 - pydantic reads them at run time
 from pdp.engine.signature import SIGNATURES
 from pdp.errors import BundleError, PdpError, UsageError
 from pdp.manifest.loading import load_effective
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pdp.bundle.keys import SigningKey
     from pdp.engine.bundle_file import Bundle
@@ -41,7 +49,37 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 EXAMPLES: Final = {"baseline": None, "payments": "examples/payments"}
 """The released bundles: the baseline alone, or with an example's policies, manifest and governance."""
 
+RELEASES: Final = "bundles/releases.json"
+"""The record of what was signed."""
+
 _RUN: Final = "run: scripts/release-bundles --key FILE"
+
+
+class Release(BaseModel):
+    """The newest release of a bundle that was signed.
+
+    Attributes:
+        release: its number, which no other content ever gets.
+        revision: digest of its content.
+        digest: of its file without signature, as it stands in `bundles/`.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    release: Number
+    revision: Sha256
+    digest: Sha256
+
+    @classmethod
+    def of(cls, packed: bytes) -> Release:
+        """Return what the record says of a bundle without signature."""
+        bundle = read_bundle(packed)
+        return cls(release=bundle.release, revision=bundle.revision, digest=bundle.digest)
+
+
+_RECORD: Final = TypeAdapter(dict[str, Release])
+
+_RESTORE: Final = "restore it from version control: it says which release numbers are taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +159,31 @@ def public_keys(root: Path) -> tuple[VerificationKey, ...]:
     return load_public_keys(files)
 
 
+def recorded(root: Path) -> dict[str, Release]:
+    """Return the newest signed release of each bundle, by name.
+
+    Raises:
+        UsageError: the record is missing or damaged; nobody can say then which numbers are taken.
+    """
+    try:
+        return _RECORD.validate_python(parse_json((root / RELEASES).read_bytes()))
+    except OSError as error:
+        raise UsageError(f"{RELEASES}: cannot be read: {error.strerror}", hint=_RESTORE) from error
+    except JsonValueError as error:
+        raise UsageError(f"{RELEASES}: {error}", hint=_RESTORE) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = "".join(f"{step}: " for step in first["loc"])
+        raise UsageError(f"{RELEASES}: {at}{first['msg']}", hint=_RESTORE) from error
+
+
 def check(root: Path, opa: Path) -> list[str]:
-    """Return what is wrong: a bundle that its sources do not give, byte by byte, or that no key of ours has signed.
+    """Return what is wrong: a bundle that its sources do not give, byte by byte, no key signed, or the record lacks.
 
     Nothing is signed for it: ES256 signs otherwise each time.
     """
-    keys = public_keys(root)
-    faults = []
+    keys, record = public_keys(root), recorded(root)
+    faults = [f"{RELEASES}: {name} is no bundle of ours" for name in record.keys() - EXAMPLES.keys()]
     for released in (Released(root, name) for name in EXAMPLES):
         try:
             packed = read_packed(released.bundle)
@@ -137,6 +193,8 @@ def check(root: Path, opa: Path) -> list[str]:
         except PdpError as error:
             faults.append(str(error))
             continue
+        if record.get(released.name) != Release.of(packed):
+            faults.append(f"{released.shown}: signed, and not the release in {RELEASES} ({_RUN})")
         signer = bundle.signature.key_id if bundle.signature else None
         print(f"{released.shown}: release {bundle.release}, {bundle.revision}, signed with {signer}")
     return faults
@@ -155,62 +213,91 @@ def release(root: Path, opa: Path, key: SigningKey | None, *, unsigned: bool = F
         UsageError: no key and something to sign, or a key whose public half is not in the repository.
         PdpError: sources that cannot be built.
     """
-    keys = public_keys(root)
+    keys, record = public_keys(root), recorded(root)
     if key is not None and key.public.id not in {each.id for each in keys}:
         raise UsageError(
             f"the private key is {key.public.id}, which is none of bundles/keys",
             hint=f"sign with one of those; or put its public half there first, as {key.public.id}.pub",
         )
-    changes = [_change(Released(root, name), opa, keys) for name in EXAMPLES]
-    to_sign = [change for change in changes if change.packed is not None]
-    if to_sign and key is None and not unsigned:
-        what = "; ".join(f"{each.released.shown} ({each.why})" for each in to_sign)
+    changes = [_change(Released(root, name), record.get(name), opa, keys) for name in EXAMPLES]
+    to_write = [change for change in changes if change.why]
+    if to_write and key is None and not unsigned:
+        what = "; ".join(f"{each.released.shown} ({each.why})" for each in to_write)
         raise UsageError(
             f"there is no private key, and to be signed are: {what}",
             hint=f"name it with --key, or give it in {SIGNING_VARIABLE}; without one, --unsigned builds, and --check "
             "fails until somebody who has the key runs this again",
         )
+    # A number is taken before anything is signed under it. Who is interrupted in between has files that do not fit
+    # together: the check tells, and the next run makes it good.
+    files = {}
+    if key is not None and to_write:
+        record |= {each.released.name: Release.of(each.packed) for each in to_write}
+        shown = {name: one.model_dump() for name, one in sorted(record.items())}
+        files[root / RELEASES] = f"{json.dumps(shown, indent=2)}\n".encode()
+    for each in to_write:
+        files[each.released.bundle] = each.packed
+        if key is not None:
+            files[each.released.signature] = unpack_bundle(sign_bundle(each.packed, key))[SIGNATURES]
+    _replace(files, root)
     for change in changes:
-        change.write(key)
+        if not change.why:
+            print(f"{change.released.shown}: unchanged")
+            continue
+        if key is None:
+            change.released.signature.unlink(missing_ok=True)
+        bundle = read_bundle(change.packed)
+        how = "not signed" if key is None else f"signed with {key.public.id}"
+        print(f"{change.released.shown}: {change.why}; release {bundle.release}, {bundle.revision}, {how}")
+
+
+def _replace(files: Mapping[Path, bytes], root: Path) -> None:
+    """Write all of the files aside, and only then put one after the other in its place."""
+    try:
+        # On the same disk, but not in a folder that is packaged, if it should be left behind.
+        with tempfile.TemporaryDirectory(dir=root, prefix=".release-") as aside:
+            for path, content in files.items():
+                file = Path(aside, path.name)
+                file.write_bytes(content)
+                file.chmod(0o644)
+            for path in files:
+                Path(aside, path.name).replace(path)
+    except OSError as error:
+        raise UsageError(f"bundles: cannot be written: {error.strerror}", hint="run it again when it can") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
+    """What a bundle has to be, and why it is written; without a reason it stays."""
+
     released: Released
-    packed: bytes | None
+    packed: bytes
     why: str
 
-    def write(self, key: SigningKey | None) -> None:
-        if self.packed is None:
-            print(f"{self.released.shown}: unchanged")
-            return
-        signature = None if key is None else unpack_bundle(sign_bundle(self.packed, key))[SIGNATURES]
-        # In this order: who is interrupted in between has a bundle without signature, which the check tells.
-        self.released.signature.unlink(missing_ok=True)
-        write_bundle(self.released.bundle, self.packed)
-        if signature is not None:
-            write_bundle(self.released.signature, signature)
-        bundle = read_bundle(self.packed)
-        how = "not signed" if key is None else f"signed with {key.public.id}"
-        print(f"{self.released.shown}: {self.why}; release {bundle.release}, {bundle.revision}, {how}")
 
-
-def _change(released: Released, opa: Path, keys: Sequence[VerificationKey]) -> _Change:
-    if not released.bundle.is_file():
-        return _Change(released, released.built(1, opa), "new")
-    packed = read_packed(released.bundle)
-    old = read_bundle(packed)
-    now = released.built(old.release, opa)
-    if now != packed:
-        # Whoever signed it: with a signature it may be in use somewhere, and its number is taken.
-        was_signed = released.signature.is_file()
-        why = f"another content than {old.revision}"
-        return _Change(released, released.built(old.release + 1, opa) if was_signed else now, why)
+def _change(released: Released, last: Release | None, opa: Path, keys: Sequence[VerificationKey]) -> _Change:
     try:
         released.verified(keys)
+        signed = Release.of(read_packed(released.bundle))
     except PdpError:
-        return _Change(released, packed, "not signed by a key of ours")
-    return _Change(released, None, "")
+        signed = None
+    # A lower number is what an interrupted run leaves. Any other would be given to two contents.
+    if last is None:
+        unknown = released.signature.is_file()
+    else:
+        unknown = signed is not None and signed != last and signed.release >= last.release
+    if unknown:
+        raise UsageError(f"{released.shown}: signed, and {RELEASES} does not have that release", hint=_RESTORE)
+    packed = released.built(last.release if last else 1, opa)
+    if last and digest(packed) != last.digest:
+        # Whoever signed it: it may be in use somewhere, and its number is taken.
+        packed = released.built(last.release + 1, opa)
+    if not released.bundle.is_file():
+        return _Change(released, packed, "new")
+    found = read_packed(released.bundle)
+    if found != packed:
+        return _Change(released, packed, f"another content than {read_bundle(found).revision}")
+    return _Change(released, packed, "" if signed else "not signed by a key of ours")
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -154,6 +154,28 @@ def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> No
     assert [evaluation.executed for evaluation in finished.evaluations] == [False, False, True, *(False,) * 4]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@pytest.mark.parametrize("tool", ["add_numbers", "keep_note"])
+def test_a_call_of_another_shape_is_rejected_and_the_turns_other_calls_keep_their_results(
+    pep: Pep, asynchronous: bool, tool: Any
+) -> None:
+    shapes: list[Any] = [None, [1], 3, 2.5, True, b"{}"]
+    odd = [ToolCall(f"c{number}", tool, arguments) for number, arguments in enumerate(shapes)]
+    named: list[Any] = [None, ["add_numbers"], "\ud800"]
+    for number, name in enumerate(named):
+        odd += [ToolCall(f"n{number}", name, {}), ToolCall(f"n{number}", name, "{}")]
+    finished, _ = looped(pep, asynchronous, Turn(calls=(add("first"), *odd, add("last"))), Turn("ok"))
+
+    not_so = "INVALID_PAYLOAD: tool has to be a string and arguments an object"
+    said = [*[not_so] * 5, "INVALID_PAYLOAD: arguments: bytes is not a type of JSON", *[not_so] * 4]
+    said += ["INVALID_PAYLOAD: tool: lone surrogate in a string"] * 2
+    assert tool_results(finished.messages) == [
+        ("first", False, '{"sum":3}'),
+        *[(call.id, True, content) for call, content in zip(odd, said, strict=True)],
+        ("last", False, '{"sum":3}'),
+    ]
+
+
 class Connection:
     """A result that is no JSON, and whose text nobody should read."""
 
@@ -386,28 +408,62 @@ def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str)
     assert tool_results(caught.value.messages) == []
 
 
-def test_what_cannot_be_used_is_named(pep: Pep) -> None:
-    faults = []
-    for attempt in (
-        lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION, max_tool_iterations=0),
-        lambda: AgentLoop(pep, Scripted(Turn("x")), None),
-        lambda: AgentLoop(pep, Asynchronous(Turn("x")), SESSION).run("x"),
-        lambda: AgentLoop(pep, lambda _request: "x", SESSION).run("x"),  # type: ignore[arg-type]
-        lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION).run_with_output("x", {"type": "numbr"}),
-        lambda: AgentLoop(pep, Scripted(Turn("x")), SESSION).run_with_output("x", SCHEMA, attempts=0),
-    ):
-        with pytest.raises(UsageError) as caught:
-            attempt()
-        faults.append(caught.value.message)
+NUMBER = "(a whole number, at least 1)"
+WITHOUT_MODEL: Any = Scripted(Turn("x"))
 
-    assert faults[:4] == [
-        "max_tool_iterations: 0 is out of range",
-        "no session is given",
-        "the model is asynchronous",
-        "the model answered str",
-    ]
-    assert faults[4].startswith("schema: ")
-    assert faults[5] == "attempts: 0 is out of range"
+
+@pytest.mark.parametrize(
+    ("attempt", "fault"),
+    [
+        *[
+            (
+                lambda pep, limit=limit: AgentLoop(pep, WITHOUT_MODEL, SESSION, max_tool_iterations=limit),
+                f"max_tool_iterations: {limit!r} is out of range {NUMBER}",
+            )
+            for limit in (0, "3", 2.5, True, None)
+        ],
+        (lambda pep: AgentLoop(pep, WITHOUT_MODEL, None), "no session is given"),
+        (
+            lambda pep: AgentLoop(pep, Asynchronous(Turn("x")), SESSION).run("x"),
+            "the model is asynchronous (run the loop with `arun`)",
+        ),
+        (
+            lambda pep: AgentLoop(pep, lambda _request: "x", SESSION).run("x"),  # type: ignore[arg-type]
+            "the model answered str (return a `Turn`)",
+        ),
+        (
+            lambda pep: AgentLoop(pep, WITHOUT_MODEL, SESSION).run(None),  # type: ignore[arg-type]
+            "the prompt is NoneType (hand in a text)",
+        ),
+        (
+            lambda pep: asyncio.run(AgentLoop(pep, WITHOUT_MODEL, SESSION).arun(["x"])),  # type: ignore[arg-type]
+            "the prompt is list (hand in a text)",
+        ),
+        (
+            lambda pep: AgentLoop(pep, WITHOUT_MODEL, SESSION).run("x", prompt_id=7),  # type: ignore[arg-type]
+            "prompt_id is int (hand in a text)",
+        ),
+        *[
+            (
+                lambda pep, tries=tries: AgentLoop(pep, WITHOUT_MODEL, SESSION).run_with_output(
+                    "x", SCHEMA, attempts=tries
+                ),
+                f"attempts: {tries!r} is out of range {NUMBER}",
+            )
+            for tries in (0, "3")
+        ],
+    ],
+)
+def test_what_cannot_be_used_is_named(pep: Pep, attempt: Callable[[Pep], object], fault: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        attempt(pep)
+
+    assert str(caught.value).startswith(fault)
+
+
+def test_a_schema_that_is_none_is_named(pep: Pep) -> None:
+    with pytest.raises(UsageError, match=r"^schema: .*\(the answer's JSON Schema, draft 2020-12\)$"):
+        AgentLoop(pep, WITHOUT_MODEL, SESSION).run_with_output("x", {"type": "numbr"})
 
 
 COLLECT = ToolContract(

@@ -282,8 +282,9 @@ def test_faults_of_several_files_are_reported_at_once(opa: Path, tiny: Path, tmp
 
     found = faults(opa, tiny, own)
 
-    assert {place for place, _, _ in found} == {"own/a.rego:4:1", "own/b.rego:1:1", "own/c.rego:1:1"}
-    assert ("own/b.rego:1:1", "empty module", None) in found
+    assert {place for place, _, _ in found} == {"own/a.rego:3:14", "own/b.rego:1:1", "own/c.rego:1:1"}
+    hint = "the file is empty: begin with `package custom.concerns.NAME`, or remove it"
+    assert ("own/b.rego:1:1", "empty module", hint) in found
 
 
 def test_what_the_strict_check_finds_is_reported_with_our_file(opa: Path, tiny: Path, tmp_path: Path) -> None:
@@ -422,7 +423,7 @@ def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path
         ("own/load_test/load_test.rego:7:1", "`allow` in a unit test, which would be lost", LOST_HINT),
     ]
     written(own, {"load_test/load_test.rego": "package custom.concerns.load_test\n\ndeny contains\n"})
-    assert {place for place, _, _ in faults(opa, tiny, own)} == {"own/load_test/load_test.rego:4:1"}
+    assert {place for place, _, _ in faults(opa, tiny, own)} == {"own/load_test/load_test.rego:3:14"}
     (own / "load_test/load_test.rego").unlink()
     written(own, {"load_test/load.rego": NIGHT.replace("night", "load_test")})
     assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "load_test", "night"]

@@ -4,7 +4,9 @@ import gzip
 import io
 import json
 import struct
+import subprocess
 import tarfile
+import tracemalloc
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +47,10 @@ def members(packed: bytes = PACKED) -> dict[str, bytes]:
         return {name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
 
 
-def tarred(files: list[tuple[str, bytes]], **changes: Any) -> bytes:
+def tarred(files: list[tuple[str, bytes]], form: int = tarfile.USTAR_FORMAT, **changes: Any) -> bytes:
     """A tar of these files; `changes` are attributes of the last one's header."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(fileobj=packed, mode="w", format=form, encoding="utf-8") as tar:
         for name, content in files:
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -308,6 +310,103 @@ def test_members_that_are_no_files_are_refused(changes: dict[str, Any]) -> None:
     )
 
 
+# Tars that obey more than their headers
+
+
+SPARSE = str(200 * 1024 * 1024)
+NEEDS_NONE = "is an extension of tar (PAX, GNU); a bundle needs none"
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param(
+            tarred([("data.json", b"{}")], tarfile.PAX_FORMAT, pax_headers={"GNU.sparse.size": SPARSE}), id="size"
+        ),
+        pytest.param(
+            tarred(
+                [("data.json", b"{}")],
+                tarfile.PAX_FORMAT,
+                pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.realsize": SPARSE},
+            ),
+            id="realsize and map",
+        ),
+        pytest.param(
+            tarred(
+                [("data.json", b"1\n0\n1\n".ljust(512, b"\0") + b"{")],
+                tarfile.PAX_FORMAT,
+                pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": SPARSE},
+            ),
+            id="map in the file",
+        ),
+        pytest.param(tarred([("x", b"")], tarfile.PAX_FORMAT, pax_headers={"path": "data.json"}), id="another name"),
+        pytest.param(tarred([("data.json", b"{}")], tarfile.PAX_FORMAT, pax_headers={"comment": "x"}), id="a comment"),
+        pytest.param(tarred([(f"authz/{'x' * 300}.rego", b"")], tarfile.GNU_FORMAT), id="long name"),
+        pytest.param(tarred([("data.json", b"{}")], tarfile.GNU_FORMAT, linkname="x" * 300), id="long link"),
+        *(
+            pytest.param(tarred([("data.json", b"{}")], type=kind), id=repr(kind))
+            for kind in (tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_SPARSE)
+        ),
+    ],
+)
+def test_extensions_of_tar_are_refused_and_take_no_memory(packed: bytes) -> None:
+    tracemalloc.start()
+    try:
+        message, hint = refusal(gzip.compress(packed))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert (message.endswith(NEEDS_NONE), hint) == (True, REBUILD), message
+    assert most < 1024 * 1024
+
+
+def test_headers_for_the_whole_tar_are_refused() -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", pax_headers={"GNU.sparse.size": SPARSE}) as tar:
+        tar.addfile(tarfile.TarInfo("data.json"))
+
+    assert refusal(gzip.compress(packed.getvalue())) == (f"bundle: '././@PaxHeader' {NEEDS_NONE}", REBUILD)
+
+
+@pytest.mark.parametrize("size", [3 * 1024, 8**11 - 1, 2**60, -512])
+def test_a_size_that_the_tar_does_not_have_is_refused(size: int) -> None:
+    """Before anything is read: sizes of all members together are within the tar."""
+    member = tarfile.TarInfo("authz/x.rego")
+    member.size = size
+    header = member.tobuf(tarfile.GNU_FORMAT)
+    content = tarred(list(members().items()))[: -tarfile.RECORDSIZE] + header + b"\0" * 2048
+
+    assert refusal(gzip.compress(content)) == ("bundle: not a tar file inside, or a damaged one", COPY)
+
+
+def test_a_tar_without_its_end_is_refused() -> None:
+    content = gzip.decompress(PACKED).rstrip(b"\0")
+    content += b"\0" * (-len(content) % tarfile.BLOCKSIZE)
+
+    assert refusal(gzip.compress(content)) == (
+        "bundle: the tar file inside is damaged, or something follows its end",
+        COPY,
+    )
+
+
+@pytest.mark.opa
+def test_what_opa_builds_has_no_extensions(opa: Path, tmp_path: Path) -> None:
+    """Its bundles have absolute paths, which ours have not; everything else of their container is read."""
+    folder = tmp_path / "policies"
+    name = f"authz/{'x' * 60}/{'y' * 60}.rego"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text("package authz\n")
+    (folder / "data.json").write_text("{}")
+    out = tmp_path / "b.tar.gz"
+    subprocess.run([opa, "build", "-b", ".", "-o", out], cwd=folder, check=True, capture_output=True)
+    with tarfile.open(out) as tar:
+        headers = {one.name.lstrip("/"): (one.type, one.pax_headers) for one in tar}
+
+    assert headers == {each: (tarfile.REGTYPE, {}) for each in ("data.json", name, ".manifest")}
+    assert refusal(out.read_bytes()) == ("bundle: '/data.json' is not a relative path of plain names", REBUILD)
+
+
 # Bundles that are whole, and not ours
 
 
@@ -489,8 +588,8 @@ def test_the_baseline_stands_beside_the_code_or_in_the_checkout(
     with pytest.raises(BundleError) as caught:
         baseline_bundle_path()
     assert str(caught.value) == (
-        "the baseline bundle is not installed (install tool-pdp again, or build it in the checkout"
-        " with `pdp bundle build -o bundles/baseline.tar.gz`)"
+        "the baseline bundle is not installed (install tool-pdp again, or build it in the checkout:"
+        " scripts/release-bundles)"
     )
 
     for place in (checkout, packaged):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,6 +56,13 @@ def taken_back(folder: Path, **changes: Any) -> Change:
     return rollback(folder, **options | {"clock": lambda: NOON} | changes)
 
 
+def gate(packed: bytes, **changes: Any) -> dict[str, Any]:
+    """What the release gate writes about a bundle that passes, as far as publishing looks at it."""
+    bundle = read_bundle(packed)
+    checks = [{"name": "scenarios", "status": "pass"}, {"name": "mutation", "status": "skip"}]
+    return {"passed": True, "release": bundle.release, "revision": bundle.revision, "checks": checks, **changes}
+
+
 def index_of(folder: Path) -> Index:
     return FolderReader(folder).index()
 
@@ -83,7 +91,7 @@ def is_whole(folder: Path) -> bool:
 def test_a_release_is_a_bundle_an_index_and_a_copy_for_opa(folder: Path) -> None:
     packed = tiny(1, signed="one")
 
-    change = released(folder, packed, keys=[key().public], gate={"passed": True, "checks": 12})
+    change = released(folder, packed, keys=[key().public], gate=gate(packed))
 
     name = f"bundles/{digest(packed).removeprefix('sha256:')}.tar.gz"
     assert files(folder) == {
@@ -115,7 +123,7 @@ def test_a_release_is_a_bundle_an_index_and_a_copy_for_opa(folder: Path) -> None
         restores=None,
         by="ann",
         why="a reason",
-        gate={"passed": True, "checks": 12},
+        gate=gate(packed),
     )
     assert all((folder / path).stat().st_mode & 0o777 == 0o644 for path in files(folder))
 
@@ -189,6 +197,12 @@ def test_one_content_under_two_numbers_is_two_releases(folder: Path) -> None:
     assert first.digest != second.digest
 
 
+OTHER_REVISION = (
+    f"gate results: about revision {read_bundle(tiny(1, content='other')).revision},"
+    f" and the bundle is revision {read_bundle(tiny(1)).revision}"
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -196,6 +210,22 @@ def test_one_content_under_two_numbers_is_two_releases(folder: Path) -> None:
         ({"gate": {"passed": False}}, "gate results: the release gate has not passed"),
         ({"gate": {}}, "gate results: the release gate has not passed"),
         ({"gate": {"passed": 1}}, "gate results: the release gate has not passed"),
+        ({"gate": {"passed": True}}, "gate results: they do not say which release they are about"),
+        ({"gate": gate(tiny(1), release=True)}, "gate results: they do not say which release they are about"),
+        ({"gate": gate(tiny(1), revision=None)}, "gate results: they do not say which revision they are about"),
+        ({"gate": gate(tiny(1), release=2)}, "gate results: about release 2, and the bundle is release 1"),
+        ({"gate": gate(tiny(1, content="other"))}, OTHER_REVISION),
+        ({"gate": gate(tiny(1), checks=[])}, "gate results: no checks"),
+        ({"gate": gate(tiny(1), checks=12)}, "gate results: no checks"),
+        *(
+            ({"gate": gate(tiny(1), checks=checks)}, "gate results: not every check passed or was skipped,")
+            for checks in (
+                [{"status": "pass"}, {"status": "fail"}],
+                [{"status": "pass"}, {}],
+                [1],
+                [{"status": "skip"}],
+            )
+        ),
         ({"gate": {"passed": True, "x": float("nan")}}, "gate results: x: number nan is not finite"),
         ({"gate": {"passed": True, "x": "x" * 70_000}}, "gate results: larger than 65536 bytes"),
         ({"why": " "}, "why: not a line of text"),
@@ -453,7 +483,7 @@ except PdpError as error:
 @pytest.mark.parametrize("most", [0, 1000, 9000])
 def test_a_disk_without_room_leaves_the_old_state(folder: Path, tmp_path: Path, most: int) -> None:
     """A limit on file sizes, which the operating system enforces on a write just as it does a full disk."""
-    released(folder, tiny(1), gate={"passed": True, "notes": "x" * 20_000})
+    released(folder, tiny(1), gate=gate(tiny(1), notes="x" * 20_000))
     before = files(folder)
     (tmp_path / "b").write_bytes(tiny(2, content="x" * 100))
 
@@ -530,6 +560,14 @@ def changed(folder: Path, **replaced: Any) -> bytes:
         (lambda folder: b"", "value: not JSON: Expecting value: line 1 column 1 (char 0)"),
         (lambda folder: b"[]", "Input should be an object"),
         (lambda folder: changed(folder, format=2), "format 2, this program reads format 1"),
+        *(
+            (
+                lambda folder, found=found: changed(folder, format=found),
+                "no format that is known, this program reads format 1",
+            )
+            for found in (True, 1.5, "1", None)
+        ),
+        (lambda folder: b"{}", "no format that is known, this program reads format 1"),
         (lambda folder: changed(folder, more=1), "more: Extra inputs are not permitted"),
         (lambda folder: changed(folder, history=[]), "the channels are not as the history left them"),
         (lambda folder: changed(folder, bundles=[]), "the history names a release that is not there"),
@@ -667,12 +705,61 @@ def test_a_file_that_is_not_the_pinned_one_is_not_handed_out(folder: Path, publi
         reader.fetch(current)
 
 
+NO_ADDRESS = "not the address of a repository (such as https://HOST/bundles)"
+GIVEN_AWAY = "a repository's address holds a password (give it as a header: Authorization)"
+
+
 @pytest.mark.parametrize(
-    "url", ["ftp://host/x", "https://", "file:///etc", "http://host/x?y", "http://host/x#y", "http://u:p@host/"]
-)
-def test_addresses_that_are_no_repository(url: str) -> None:
-    with pytest.raises(UsageError):
+    ("url", "message"),
+    [
+        *(
+            (url, f"{url}: {NO_ADDRESS}")
+            for url in (
+                "ftp://host/x", "https://", "file:///etc", "http://host/x?y", "http://host/x#y", "http://[bad",
+                "https://..", "http://a..b/x", "http://host:99999", "http://host:x", "http://host:0",
+                "http://host/a b", "http://host/\N{LATIN SMALL LETTER A WITH DIAERESIS}", f"http://{'a' * 64}.example",
+            )
+        ),
+        ("http://host/a\nb\x1b[31m", f"http://host/a?b?[31m: {NO_ADDRESS}"),
+        ("ht\ntp://host", f"ht?tp://host: {NO_ADDRESS}"),
+        ("ftp://" + "x" * 1000, f"ftp://{'x' * 194}: {NO_ADDRESS}"),
+        ("http://u:p@host/", GIVEN_AWAY),
+        ("http://u:p@host/?x", GIVEN_AWAY),
+        ("http://:p@host/", GIVEN_AWAY),
+        ("http://u:p@[bad", GIVEN_AWAY),
+    ],
+)  # fmt: skip
+def test_addresses_that_are_no_repository(url: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
         open_repository(url)
+    assert str(caught.value) == message
+
+
+def test_an_address_that_cannot_be_read_is_bad_usage_on_the_command_line() -> None:
+    for url in ("http://[bad", "https://.."):
+        ended = pdp("bundle", "list", url)
+        assert (ended.code, ended.out, ended.err) == (
+            2, "", f"error: {url}: not the address of a repository\n    hint: such as https://HOST/bundles\n",
+        )  # fmt: skip
+
+
+def test_a_header_that_cannot_be_sent_is_shown_nowhere(published: tuple[Any, HttpReader]) -> None:
+    url = published[0].url
+    reader = HttpReader(url, headers={"Authorization": "Bearer secret\n"})
+    with pytest.raises(UsageError) as caught:
+        reader.index()
+
+    assert str(caught.value) == (
+        f"{url}/index.json: cannot be asked for (check the address, the headers and the environment's proxy)"
+    )
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("timeout", ["5", None, True, 0, float("nan")])
+def test_times_that_are_none(timeout: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        HttpReader("http://host", timeout=timeout)
+    assert str(caught.value) == f"timeout: {timeout!r} is not a number of seconds (above 0, at most 3600)"
 
 
 # The command line
@@ -685,7 +772,8 @@ def test_a_release_travels_on_the_command_line(tmp_path: Path, folder: Path, mon
     public = private.with_name("one.pub")
     for release in (1, 2):
         (tmp_path / f"{release}").write_bytes(tiny(release, signed="one", content=release))
-    (tmp_path / "gate.json").write_text('{"passed": true}')
+    results = gate(tiny(2, content=2))
+    (tmp_path / "gate.json").write_text(json.dumps(results))
     who = ["--by", "ann", "--channel", "stable"]
 
     first = pdp("bundle", "publish", tmp_path / "1", folder, "--why", "first", "--key", public, *who)
@@ -698,7 +786,7 @@ def test_a_release_travels_on_the_command_line(tmp_path: Path, folder: Path, mon
     digests = [change.digest for change in index_of(folder).history]
     assert first == (0, f"{folder}: publish stable: release 1\n  file  {digests[0]}\n", "")
     assert (second.code, second.json) == (0, index_of(folder).history[1].model_dump())
-    assert second.json["gate"] == {"passed": True}
+    assert second.json["gate"] == results
     assert back == (
         0,
         f"{folder}: rollback stable: release 3 with the content of release 1, was 2\n  file  {digests[2]}\n",

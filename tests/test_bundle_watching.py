@@ -17,6 +17,7 @@ import pytest
 from pdp.audit import MemoryAudit
 from pdp.bundle.auditing import audited
 from pdp.bundle.publishing import publish, rollback
+from pdp.canonical import canonical
 from pdp.engine.bundle_file import read_bundle
 from pdp.engine.protocol import Engine
 from pdp.engine.repository_reader import FolderReader, HttpReader
@@ -306,6 +307,75 @@ def test_whatever_goes_wrong_the_thread_goes_on(folder: Path) -> None:
         assert engine.refresh().state == "current"
 
 
+# An index at fault
+
+
+def indexed(folder: Path, **changes: Any) -> bytes:
+    """Write other things into the index about its last bundle, consistently; return the index as it was."""
+    path = folder / "index.json"
+    good = path.read_bytes()
+    index = json.loads(good)
+    index["bundles"][-1] |= changes
+    if "release" in changes:
+        index["history"][-1]["release"] = changes["release"]
+    path.write_bytes(canonical(index))
+    return good
+
+
+WRONG = [
+    ({"release": 9}, "release"),
+    ({"revision": "sha256:" + "0" * 64}, "revision"),
+    ({"size": 5}, "size"),
+    ({"key_id": None}, "key_id"),
+    ({"release": 9, "size": 5}, "release and size"),
+]
+
+
+@pytest.mark.parametrize(("changes", "wrong"), WRONG)
+def test_a_good_bundle_is_taken_once_the_index_is_right_again(
+    folder: Path, changes: dict[str, Any], wrong: str
+) -> None:
+    released(folder, bundle(1))
+    with watching(folder) as engine:
+        released(folder, bundle(2))
+        good = indexed(folder, **changes)
+        health = engine.refresh()
+        (folder / "index.json").write_bytes(good)
+        restored = engine.refresh()
+
+        current = FolderReader(folder).current("stable")
+        assert (health.state, health.release, health.error, health.refused) == (
+            "behind",
+            1,
+            "bundle.invalid",
+            current.digest,
+        )
+        assert health.message == (
+            f"{folder}/{current.path}: the index gives it another {wrong} than it has (restore index.json from a copy)"
+        )
+        assert (restored.state, restored.message, restored.refused, decided_by(engine)) == ("current", None, None, 2)
+
+
+@pytest.mark.parametrize(("changes", "wrong"), WRONG)
+def test_an_index_that_changes_what_it_says_of_the_bundle_at_hand_is_told(
+    folder: Path, changes: dict[str, Any], wrong: str
+) -> None:
+    told: list[BundleEvent] = []
+    released(folder, bundle(4))
+    with watching(folder, trust=trust(report=told.append)) as engine:
+        good = indexed(folder, **changes)
+        health, again = engine.refresh(), engine.refresh()
+        (folder / "index.json").write_bytes(good)
+        restored = engine.refresh()
+
+        assert (health.state, health.release, decided_by(engine)) == ("behind", 4, 4)
+        assert (health.message or "").endswith(
+            f": the index gives it another {wrong} than it has (restore index.json from a copy)"
+        )
+        assert (again.message, [one.type for one in told]) == (health.message, ["bundle.loaded", "bundle.refused"])
+        assert (restored.state, restored.message, restored.refused) == ("current", None, None)
+
+
 # What is old
 
 
@@ -377,10 +447,41 @@ def test_over_http_there_must_be_keys(folder: Path, server: BundleServer) -> Non
         assert decided_by(engine) == 1
 
 
-@pytest.mark.parametrize("options", [{"every": 0}, {"every": float("nan")}, {"max_age": -1}, {"max_age": float("inf")}])
-def test_times_that_are_none(folder: Path, options: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="is not a number of seconds"):
+SECONDS = "is not a number of seconds (above 0, at most 315360000)"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, f"every: 0 {SECONDS}"),
+        ({"every": float("nan")}, f"every: nan {SECONDS}"),
+        ({"every": "60"}, f"every: '60' {SECONDS}"),
+        ({"every": True}, f"every: True {SECONDS}"),
+        ({"every": None}, f"every: None {SECONDS}"),
+        ({"every": 10**400}, f"every: {'1'.ljust(40, '0')} {SECONDS}"),
+        ({"max_age": -1}, f"max_age: -1 {SECONDS}"),
+        ({"max_age": float("inf")}, f"max_age: inf {SECONDS}"),
+        ({"max_age": "60"}, f"max_age: '60' {SECONDS}"),
+        ({"channel": "stabel"}, "channel: 'stabel' is not a channel (stable or canary)"),
+        ({"channel": None}, "channel: None is not a channel (stable or canary)"),
+        ({"clock": 5}, "clock: 5 is no plain function (it returns seconds)"),
+        ({"clock": None}, "clock: None is no plain function (it returns seconds)"),
+        ({"trust": "key"}, "trust: str is not one (give a BundleTrust)"),
+        ({"deadline": "5"}, "deadline: '5' is not a number of seconds (above 0, at most 3600)"),
+        ({"memory_limit": "5"}, "memory_limit: '5' bytes are out of range (1048576 to 2147483648)"),
+    ],
+)
+def test_what_cannot_be_used_is_said(folder: Path, options: dict[str, Any], message: str) -> None:
+    released(folder, bundle(1))
+    with pytest.raises(UsageError) as caught:
         watching(folder, **options)
+    assert str(caught.value) == message
+
+
+def test_what_is_no_repository_is_said() -> None:
+    with pytest.raises(UsageError) as caught:
+        watching(5)
+    assert str(caught.value) == "repository: int is not one (give a RepositoryReader)"
 
 
 # Under load

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
+from pdp.manifest.loading import load_effective
 from tests.command_line import codes, decided, pdp, session_file, written
 from tests.payments import EXAMPLE, effective, wire
 
@@ -90,6 +91,14 @@ def test_what_was_built_is_decided_by(tmp_path: Path) -> None:
         (
             ["-m", "-", "-g", "-"],
             "error: standard input (-) is named 2 times\n    hint: only one file can come from it\n",
+        ),
+        (
+            ["-m", EXAMPLE / "manifest.json", "-m", EXAMPLE / "manifest.json"],
+            (
+                f"error: {EXAMPLE}/manifest.json: this manifest is named twice, as version 2026.07.1 with digest "
+                f"{load_effective(EXAMPLE / 'manifest.json').digest}\n"
+                "    hint: leave one of them out; with another governance file it would be another manifest\n"
+            ),
         ),
         (["--policies", "nowhere"], "error: nowhere: not a folder\n    hint: name folders with Rego files\n"),
         (
@@ -259,6 +268,32 @@ def test_a_policy_that_is_refused_by_name_and_place(tmp_path: Path, text: str, c
     assert not (tmp_path / "b.tar.gz").exists()
     if text == REFUSED["http.send"][0]:
         assert decided(wire(), "--policies", policies) == expected
+
+
+SHUT = "something is begun and not ended, such as a bracket: close it"
+BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", f"1:1: empty module\n    hint: the file is empty: {BEGIN}\n"),
+        ("\n\n", f"1:1: empty module\n    hint: the file is empty: {BEGIN}\n"),
+        ("# wip\n", f"1:1: empty module\n    # wip\n    ^\n    hint: the file has comments alone: {BEGIN}\n"),
+        (
+            "package custom.concerns.probe\n\ndeny contains 1 if {\n\tinput.x  \n\n",
+            f"4:9: unexpected eof token\n     input.x  \n            ^\n    hint: {SHUT}\n",
+        ),
+    ],
+    ids=["empty", "blank lines", "comments", "broken off"],
+)
+def test_what_ends_too_early_is_shown_where_it_ends(tmp_path: Path, text: str, complaint: str) -> None:
+    policies = concern(tmp_path, "probe", text)
+    file = f"{policies}/custom/concerns/probe/probe.rego"
+
+    done = pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--policies", policies)
+
+    assert done == (2, "", f"{file}:{complaint}error: 1 fault in {file}\n")
 
 
 @pytest.mark.parametrize(

@@ -400,14 +400,38 @@ def test_amounts_at_the_bounds(amount: float, code: int, found: list[str]) -> No
 
 # Sessions: a file that is none is the caller's mistake, claims that cannot be trusted are a DENY
 
-NO_SUBJECT = "session: claims.sub is missing: no subject, no decision"
 
-
-@pytest.mark.parametrize("sub", [None, "", 5, ["officer-123"]])
-def test_claims_without_subject(tmp_path: Path, sub: object) -> None:
+@pytest.mark.parametrize(
+    ("sub", "wrong"), [(None, "missing"), ("", "empty"), (5, "no text"), (["officer-123"], "no text")]
+)
+def test_claims_without_subject(tmp_path: Path, sub: object, wrong: str) -> None:
+    message = f"session: claims.sub is {wrong}: no subject, no decision"
     done = decided(wire(), "--json", s=session_file(tmp_path, claims={"sub": sub}))
     assert (done.code, done.json["verdict"]) == (4, "DENY")
-    assert done.json["reasons"] == [{"code": "decision.request_invalid", "message": NO_SUBJECT, "details": {}}]
+    assert done.json["reasons"] == [{"code": "decision.request_invalid", "message": message, "details": {}}]
+
+
+# A governance file that is for nobody
+
+
+@pytest.mark.parametrize("command", ["decide", "explain"])
+def test_rules_for_a_misspelt_action_are_told_of(tmp_path: Path, command: str) -> None:
+    """They are rules for no tool: the call is denied, and nobody would know why."""
+    text = (EXAMPLE / "governance.yaml").read_text().replace("  initiate_wire:", "  initiate_wre:")
+    file = written(tmp_path / "governance.yaml", text)
+    at = text.splitlines().index("  initiate_wre:") + 1
+    arguments = line("-", g=file)
+
+    done = pdp(command, *arguments[1:], "--json", stdin=json.dumps(wire()).encode())
+
+    assert done.err == (
+        f"{file}:{at}:3: warning: action `initiate_wre` belongs to no tool of the manifest\n"
+        "      initiate_wre:\n"
+        "      ^\n"
+        "    hint: did you mean `initiate_wire`?\n"
+    )
+    found = done.json if command == "decide" else done.json["evaluation"]
+    assert (done.code, [each["code"] for each in found["reasons"]]) == (4, ["decision.nothing_allows"])
 
 
 LIMITS: list[Any] = ["25000", None, -1, True, [25000], {}]

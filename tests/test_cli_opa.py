@@ -243,12 +243,20 @@ def test_an_address_that_is_none(url: str, complaint: str) -> None:
     assert decided(wire(), "--engine", "sidecar", "--opa-url", url) == (2, "", complaint)
 
 
-def test_a_token_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PDP_OPA_TOKEN", "two words")
-    done = decided(wire(), "--engine", "sidecar", "--opa-url", "http://127.0.0.1:8181")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: token: ")
-    assert "two words" not in done.err
+@pytest.mark.parametrize("token", ["two words", "a\n", '"quoted"', "="])
+@pytest.mark.parametrize("command", ["decide", "test"])
+def test_a_token_that_is_none(token: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDP_OPA_TOKEN", token)
+    options = ["--engine", "sidecar", "--opa-url", "http://127.0.0.1:8181"]
+    done = decided(wire(), *options) if command == "decide" else pdp("test", EXAMPLE, *options)
+    assert done == (
+        2,
+        "",
+        (
+            "error: PDP_OPA_TOKEN: it has characters that a bearer token must not have\n"
+            "    hint: letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes\n"
+        ),
+    )
 
 
 def test_a_local_opa_leaves_nothing_behind(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

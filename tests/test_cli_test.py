@@ -399,6 +399,40 @@ def test_the_documents_example_passes() -> None:
     assert (done.code, without_seconds(done.out)) == (0, "2 passed: 1 file, embedded")
 
 
+@pytest.mark.parametrize(("sub", "wrong"), [(5, "no text"), (None, "missing")])
+def test_a_denial_of_the_enforcement_points_own_is_told_of(sub: object, wrong: str) -> None:
+    project(Path(), one(propose=READ, session={"claims": {"sub": sub}}, expect={"verdict": "ALLOW"}))
+
+    done = pdp("test", ".")
+
+    assert (done.code, done.out.splitlines()[-5:-1]) == (
+        1,
+        [
+            "  denied by the enforcement point:",
+            "    deny        decision.request_invalid",
+            f"                session: claims.sub is {wrong}: no subject, no decision",
+            "",
+        ],
+    )
+
+
+def test_without_opa_it_is_said_that_nobody_knows_where_rules_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _no_opa(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    project(Path(), one(propose=READ, expect={"codes": ["scopes.missing"]}))
+
+    done = pdp("test", ".")
+    diagnosis = pdp("test", ".", "--json").json["suites"][0]["scenarios"][0]["diagnosis"]
+
+    assert done.code == 1
+    assert done.out.splitlines()[-3:-1] == [
+        "  rules that did not fire: not known without OPA 1.22.0; get it with: pdp opa install", "",
+    ]  # fmt: skip
+    assert diagnosis["unknown"] == " without OPA 1.22.0; get it with: pdp opa install"
+
+
 def _own_policy(folder: str, text: str) -> None:
     file = Path(folder, "custom/concerns/probe/probe.rego")
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from pdp.execution.failures import ToolArgumentError
 from pdp.execution.runner import ToolRunner
 from pdp.execution.running import Execution
 from pdp.manifest.argv import argv_arguments, argv_item
+from pdp.manifest.command_line import template_findings
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.loading import load_effective
 from pdp.manifest.models import DeclaredTool, Tool
@@ -148,9 +149,10 @@ def test_a_template_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["{a}"], "must begin with a program, not an argument"),
-        (["{a:-x}"], "must begin with a program, not an argument"),
-        ([" "], "must begin with a program, not an argument"),
+        (["{a}"], "must begin with a program, not with argument `a`"),
+        (["{a:-x}"], "must begin with a program, not with argument `a`"),
+        (["x{a}"], "must begin with a program, not with argument `a`"),
+        ([" "], "must begin with a program, and its first item is empty"),
         (["p", "{a"], "has a `{` that is no placeholder"),
         (["p", "a}"], "has a `}` that is no placeholder"),
         (["p", "{}"], "has a `{` that is no placeholder"),
@@ -160,8 +162,6 @@ def test_a_template_is_read_or_refused(text: str) -> None:
         (["p", "--{a}"], "lets the model choose the option"),
         (["p", "-{a}b"], "lets the model choose the option"),
         (["p", "a\0"], "must not have a NUL character"),
-        (["sh", "-c", "echo {a}"], "must not let an argument be what sh runs"),
-        (["/bin/bash", "-xc", "{a}"], "must not let an argument be what bash runs"),
     ],
 )
 def test_a_template_that_is_none(argv: list[str], message: str) -> None:
@@ -174,6 +174,8 @@ def test_a_template_that_is_none(argv: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("template", "name"),
     [
+        ("sh -c echo\u00a0{a}", "sh"),
+        ("/bin/bash -xc {a}", "bash"),
         ("bash {a:-c}", "bash"),
         ("bash -c -- {a}", "bash"),
         ("bash -oc pipefail {a}", "bash"),
@@ -184,17 +186,17 @@ def test_a_template_that_is_none(argv: list[str], message: str) -> None:
         ("sh {a}", "sh"),
         ("sh -v{a}", "sh"),
         ("zsh-5.9 -c {a}", "zsh"),
-        ("/usr/bin/env sh -c {a}", "env"),
-        ("env X=1 sh -c {a}", "env"),
+        ("/usr/bin/env sh -c {a}", "sh"),
+        ("env X=1 sh -c {a}", "sh"),
         ("env -Ssh\u00a0-c {a}", "env"),
         ("env -u X {a}", "env"),
-        ("nice -n 5 bash -c {a}", "nice"),
-        ("nice --adjustment 5 bash -c {a}", "nice"),
-        ("timeout 5 nice bash -c {a}", "timeout"),
+        ("nice -n 5 bash -c {a}", "bash"),
+        ("nice --adjustment 5 bash -c {a}", "bash"),
+        ("timeout 5 nice bash -c {a}", "bash"),
         ("timeout {a} grep x", "timeout"),
-        ("busybox sh -c {a}", "busybox"),
+        ("busybox sh -c {a}", "sh"),
         ("xargs {a}", "xargs"),
-        ("sudo -u me -- python3.11 -c {a}", "sudo"),
+        ("sudo -u me -- python3.11 -c {a}", "python"),
         ("python3 -c {a}", "python"),
         ("python3 -Ximporttime {a}", "python"),
         ("python3 -W ignore {a}", "python"),
@@ -213,12 +215,114 @@ def test_a_template_that_is_none(argv: list[str], message: str) -> None:
     ],
 )
 def test_a_template_in_which_the_model_would_write_a_script(template: str, name: str) -> None:
-    with pytest.raises(ValidationError) as caught:
-        DeclaredTool.model_validate({"name": "t", "type": "cli", "schema": {}, "cli": {"argv": template.split(" ")}})
+    said = [one for one in refused(template) if "options after" not in one]
+    assert said == [f"`cli.argv` must not let an argument be what {name} runs"]
 
-    assert [fault["msg"] for fault in caught.value.errors()] == [
-        f"Value error, must not let an argument be what {name} runs"
+
+def refused(template: str, **schema: Any) -> list[str]:
+    """What is said of a template whose arguments are texts, or of the schemas that are given."""
+    argv = tuple(template.split(" "))
+    schemas = {name: schema.get(name, {"type": "string"}) for name in sorted(argv_arguments(argv))}
+    return [finding.message for finding in template_findings(entry(*argv, schema=schemas or None))]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "git {a}", "git -C repo {a}", "git {a:-C} {b}", "nice git {a}", "git config core.pager {a}",
+        "git bisect run {a}", "git submodule foreach {a}", "/usr/bin/git {a}", "find . -exec git {a} ;",
+        "docker run {a}", "podman run image {a}", "docker -H x exec box {a}", "kubectl exec pod -- {a}", "kubectl {a}",
+        "gdb -ex {a}", "sqlite3 x.db {a}", "make SHELL={a}", "make -C src {a}", "gmake {a}", "vim -c {a}", "less {a}",
+        "more {a}", "xargs {a}", "env {a}", "nice {a}", "sudo {a}", "watch {a}", "parallel {a}", "strace {a}", "m4 {a}",
+        "pip3 install {a}", "npm install {a}", "ip netns {a}", "systemctl {a}", "ssh -o ProxyCommand={a} host",
+    ],
+)  # fmt: skip
+def test_a_template_in_which_the_model_would_choose_the_program(template: str) -> None:
+    (said,) = refused(template)
+    assert said.startswith("`cli.argv` must not let an argument be what ")
+
+
+@pytest.mark.parametrize(
+    ("template", "option", "program"),
+    [
+        ("find {d} -maxdepth 0 -exec {a} ;", "-exec", "find"),
+        ("find {d} -execdir {a} +", "-execdir", "find"),
+        ("fd {d} --exec={a}", "--exec", "fd"),
+        ("git -c {a} log", "-c", "git"),
+        ("git clone --upload-p={a} x", "--upload-pack", "git"),
+        ("tar --checkpoint-action={a} -xf x", "--checkpoint-action", "tar"),
+        ("tar --use-comp={a} -xf x", "--use-compress-program", "tar"),
+        ("rsync --rsh={a} x y", "--rsh", "rsync"),
+        ("rsync -ave {a} x y", "-e", "rsync"),
+        ("rsync {a:--rsh} x y", "--rsh", "rsync"),
+        ("sort --compress-program={a} x", "--compress-program", "sort"),
+        ("man -P {a} ls", "-P", "man"),
+        ("curl -o {a} https://a.example", "-o", "curl"),
+        ("curl -sSfo {a} https://a.example", "-o", "curl"),
+        ("wget --output-document={a} https://a.example", "--output-document", "wget"),
+        ("psql -tAc {a}", "-c", "psql"),
+        ("scp -oProxyCommand={a} x y:", "-o", "scp"),
+        ("timeout 5 rg --pre={a} x", "--pre", "rg"),
+        ("g++-12 -wrapper {a} x.c", "-wrapper", "g++"),
+    ],
+)
+def test_an_option_that_takes_a_command_takes_none_of_the_model(template: str, option: str, program: str) -> None:
+    assert refused(template) == [
+        f"`cli.argv` must not let an argument be the value of {option} of {program}: what it runs, loads or writes to"
     ]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "find {d} -name {a}", "find {d} -exec wc -l {{}} {a} ;", "fd --exec wc ; {a}", "git log --max-count={n} -- {a}",
+        "git -C {d} --no-pager log {a}", "git --git-dir={d} log {a}", "docker ps --filter={a}",
+        "kubectl -n {n} get pods {a}", "tar -xzf {a}", "tar -Izstd -xf {a}", "rsync -ave ssh {a} y",
+        "sort --key={n} {a}", "curl -o out {a}", "curl --output=out {a}", "wget -qO- {a}",
+        "psql -v name={a} -f query.sql", "man {a}", "grep make {a}", "echo find {a}", "git --version",
+        "find . -exec make all ; -name {a}",
+    ],
+)  # fmt: skip
+def test_a_known_program_may_take_arguments_elsewhere(template: str) -> None:
+    assert refused(template) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "schema"),
+    [
+        ("git {a} --max-count={n}", {"a": {"enum": ["log", "diff"]}}),
+        ("git {a}", {"a": {"anyOf": [{"const": "log"}, {"enum": ["diff", None]}]}}),
+        ("sh -c {a}", {"a": {"enum": ["id", "exit 1"]}}),
+        ("find . -exec {a} ;", {"a": {"enum": ["ls"]}}),
+        ("make -j{n} {quiet:--quiet}", {"n": {"type": "integer"}, "quiet": {"type": "boolean"}}),
+    ],
+)
+def test_constants_are_the_authors_words(template: str, schema: dict[str, Any]) -> None:
+    assert refused(template, **schema) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "schema", "name"),
+    [
+        ("env {p} {a}", {"p": {"enum": ["grep", "bash"]}}, "bash"),
+        ("git {p} {a}", {"p": {"enum": ["log", "config"]}}, "git"),
+        # `p` may be absent, and `a` is then the first operand.
+        ("git {p} {a}", {"p": {"enum": ["log"]}}, "git"),
+        ("sh {c:-c} {a}", {"c": {"type": "boolean"}}, "sh"),
+        ("sh -c {a}", {"a": {"type": "array", "items": {"enum": ["id"]}}}, "sh"),
+        ("sh -c {a}", {"a": {"anyOf": [{"const": "id"}, {"type": "string"}]}}, "sh"),
+    ],
+)
+def test_each_constant_is_looked_at(template: str, schema: dict[str, Any], name: str) -> None:
+    assert refused(template, **schema) == [f"`cli.argv` must not let an argument be what {name} runs"]
+
+
+def test_a_constant_that_is_always_there_keeps_its_place() -> None:
+    tool = entry("git", "{p}", "{a}", schema={"p": {"enum": ["log"]}, "a": {"type": "string"}})
+    whole = {**tool.schema_, "required": ["p"]}
+
+    assert [one.message for one in template_findings(tool)] == ["`cli.argv` must not let an argument be what git runs"]
+    assert list(template_findings(tool.model_copy(update={"schema_": whole}))) == []
 
 
 @pytest.mark.parametrize(
@@ -245,12 +349,7 @@ def test_a_template_in_which_the_model_would_write_a_script(template: str, name:
     ],
 )
 def test_a_template_whose_script_is_stated_may_take_arguments(template: str) -> None:
-    argv = tuple(template.split(" "))
-
-    declared = DeclaredTool.model_validate({"name": "t", "type": "cli", "schema": {}, "cli": {"argv": argv}})
-
-    assert declared.cli is not None
-    assert declared.cli.argv == argv
+    assert refused(template) == []
 
 
 TEXT = {"type": "string"}
@@ -343,6 +442,43 @@ def test_what_could_be_an_option_is_a_fault_of_the_manifest(tmp_path: Path) -> N
     assert list(load_effective(file, None).tools) == ["list_files"]
 
 
+LEFT_OUT = """\
+manifest_version: 2026.1.0
+tools:
+  - name: list_files
+    type: cli
+    description: List files.
+    effect_class: read-internal
+    schema: {type: object, properties: {order: {type: integer, description: How.}}}
+    cli: {argv: [ls, "{other}"]}
+  - name: find_files
+    type: cli
+    description: Find files.
+    effect_class: read-internal
+    schema: {type: object, properties: {program: {type: string, description: What.}}}
+    cli: {argv: [find, ., -exec, "{program}", ;]}
+"""
+
+
+def test_a_command_line_that_its_schema_does_not_go_with_is_a_fault_of_the_manifest() -> None:
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective("m.yaml", None, manifest_text=LEFT_OUT.encode())
+
+    assert [
+        (fault.place.line, fault.place.column, fault.message, fault.hint)
+        for fault in caught.value.faults
+        if not fault.warning
+    ] == [
+        (8, 17, "`cli.argv` does not use argument `order`", "add `{order}`, or drop the argument"),
+        (8, 22, "`cli.argv[1]` uses `other`, which is no argument", "name it in the schema"),
+        (
+            14, 17,
+            "`cli.argv` must not let an argument be the value of -exec of find: what it runs, loads or writes to",
+            "state the value; or list what the argument may be: `enum: [...]`",
+        ),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "schema", [{"enum": ["a", "R"]}, {"type": "integer"}, {"type": "array", "items": {"type": "number"}}]
 )
@@ -365,12 +501,12 @@ def test_an_options_value_is_no_end_of_options(template: tuple[str, ...]) -> Non
     ("tool", "message"),
     [
         (
-            entry("p", "{a}", schema={"b": {}}),
-            "tool run_it: cli.argv uses a, which is no argument (name it in the schema)",
+            entry("p", "{a}", schema={}).model_copy(update={"schema_": {}}),
+            "tool run_it: `cli.argv[1]` uses `a`, which is no argument (name it in the schema)",
         ),
         (
-            entry("p", "{a}", schema={"a": {}, "b": {}}),
-            "tool run_it: cli.argv does not use argument b (add `{b}`, or drop the argument)",
+            entry("p", "{a}", schema={"a": TEXT, "b": TEXT}),
+            "tool run_it: `cli.argv` does not use argument `b` (add `{b}`, or drop the argument)",
         ),
         (
             entry("p").model_copy(update={"cli": None}),

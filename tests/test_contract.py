@@ -33,7 +33,16 @@ def compiled(**entry: Any) -> CompiledManifest:
             "properties": {
                 "text": {"type": "string"},
                 "count": {"type": "integer"},
-                "source_ids": {"type": ["array", "string", "number", "object", "boolean", "null"]},
+                "source_ids": {
+                    "anyOf": [
+                        {
+                            "type": ["array", "string", "number", "object", "null"],
+                            "items": {"type": "string"},
+                            "additionalProperties": {"type": "string"},
+                        },
+                        {"const": False},
+                    ]
+                },
                 "tags": {"type": "object", "properties": {"a": {"type": "string"}}},
             },
         },

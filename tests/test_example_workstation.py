@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,12 +41,17 @@ SESSION = {"claims": {"sub": "ann", "emts": {"files.read": True}}}
 
 def agent(*options: object) -> str:
     """What the agent prints, run as a process from the repository's folder."""
-    done = subprocess.run(
-        [sys.executable, str(WORKSTATION / "agent.py"), *map(str, options)],
-        capture_output=True, check=False, cwd=ROOT, env=environment(), timeout=120, text=True,
-    )  # fmt: skip
+    done = started(*options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+def started(*options: object, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """What the agent came to, run likewise."""
+    return subprocess.run(
+        [sys.executable, str(WORKSTATION / "agent.py"), *map(str, options)],
+        stdout=stdout, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment(), timeout=120, text=True,
+    )  # fmt: skip
 
 
 def test_the_agent_prints_what_its_readme_says() -> None:
@@ -62,6 +69,38 @@ def test_a_tool_whose_folder_is_not_there_is_not_available(tmp_path: Path) -> No
     ]  # fmt: skip
     assert lines[5] == "call-3 read_file: TOOL_EXECUTION_FAILED: argument path: is no file of the working folder"
     assert lines[-1] == "2 results, 3 errors"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "cannot be read: No such file or directory\n    hint: name a bundle file\n"),
+        (
+            b"no bundle at all",
+            "not a gzip file, or a damaged one\n    hint: copy the file again, or build it with `pdp bundle build`\n",
+        ),
+    ],
+    ids=["missing", "damaged"],
+)
+def test_a_bundle_that_is_none(content: bytes | None, complaint: str, tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tar.gz"
+    if content is not None:
+        bundle.write_bytes(content)
+
+    done = started("--bundle", bundle)
+
+    assert (done.returncode, done.stderr) == (2, f"error: {bundle}: {complaint}")
+
+
+def test_who_closes_the_pipe_ends_the_agent_in_silence() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = started(stdout=write)
+    finally:
+        os.close(write)
+
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
 
 
 @pytest.mark.opa

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from typing import Any
 
 import pytest
@@ -10,11 +12,12 @@ from hypothesis import strategies as st
 
 from pdp.contract.invariant_rules import Circumstances, changed
 from pdp.contract.invariants import Invariants, Settled
-from pdp.contract.tool_contract import DROP_STEP, ToolContract, ToolInvariant
+from pdp.contract.tool_contract import DROP_STEP, ToolContract, ToolInvariant, ToolStateEffect
 from pdp.errors import UsageError
 from pdp.manifest.records import Invariant
 
 NAMES = frozenset("abc")
+TYPES = "(dict, list, str, int, float or bool)"
 NOTHING = Circumstances({}, {})
 
 
@@ -226,7 +229,26 @@ def test_functions_see_state_config_and_the_plan() -> None:
     assert seen == [({"a": 1}, {"s": 1, "plan": [{"arguments": {"a": 1}}]}, {"k": 2})]
 
 
-def contract(*invariants: ToolInvariant, **fields: Any) -> ToolContract:
+@pytest.mark.parametrize(
+    ("correcting", "fault"),
+    [(False, "R: its check gives coroutine, not true or false"),
+     (True, "R: its corrector has to return (arguments, true or false) or DROP_STEP")],
+)  # fmt: skip
+def test_an_asynchronous_function_rejects_and_leaves_nothing_behind(correcting: bool, fault: str) -> None:
+    async def later(call: Any, state: Any, config: Any) -> bool:
+        return True
+
+    rule = python(is_one, later) if correcting else python(later)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        settled = settle(of_python(rule), {"a": 2})
+        gc.collect()
+
+    assert settled.fault == fault
+    assert warned == []
+
+
+def contract(*invariants: Any, **fields: Any) -> ToolContract:
     return ToolContract(
         **{"name": "do_it", "schema": {"a": "int"}, "invariants": invariants, "description": "Do.", **fields}
     )
@@ -268,6 +290,50 @@ def test_validate_leaves_the_plan_in_the_state_alone() -> None:
             lambda: contract(python(is_one, to_one, corrects="a")),
             "contract `do_it`: invariant `R`: corrects is a text (list the names: corrects=['a'])",
         ),
+        (
+            lambda: contract(python(is_one, to_one, corrects=3)),
+            "contract `do_it`: invariant `R`: corrects is int (a list of str)",
+        ),
+        (
+            lambda: contract(python(is_one, to_one, corrects=["a", 3])),
+            "contract `do_it`: invariant `R`: corrects: 3 is no str (a list of str)",
+        ),
+        (lambda: contract("a"), "contract `do_it`: invariants: 'a' is no ToolInvariant (a list of ToolInvariant)"),
+        (
+            lambda: contract(invariants=None),
+            "contract `do_it`: invariants is NoneType (a list of ToolInvariant)",
+        ),
+        (
+            lambda: contract(config_params="mode"),
+            "contract `do_it`: config_params is str (a list of ToolConfigParam)",
+        ),
+        (
+            lambda: contract(state_reads=["notes"]),
+            "contract `do_it`: state_reads: 'notes' is no ToolStateRead (a list of ToolStateRead)",
+        ),
+        (
+            lambda: contract(state_effects={"notes": list}),
+            "contract `do_it`: state_effects is dict (a list of ToolStateEffect)",
+        ),
+        (
+            lambda: contract(schema=None),
+            'contract `do_it`: schema is NoneType (write `{"ARGUMENT": "TYPE — description"}`)',
+        ),
+        (lambda: contract(description=None), "contract `do_it`: description is NoneType (write a text)"),
+        *[
+            (
+                lambda hint=hint: contract(state_effects=[ToolStateEffect("notes", hint)]),
+                f"contract `do_it`: state effect `notes`: type {shown} is not one of JSON {TYPES}",
+            )
+            for hint, shown in (
+                ({}, "{}"), ("list", "'list'"), (tuple, "tuple"), (None, "None"), (list[str], "list[str]")
+            )
+        ],
+        (
+            lambda: contract().validate(None, {}, {}),  # type: ignore[arg-type]
+            "the call is NoneType (hand in its arguments, by name)",
+        ),
+        (lambda: contract().validate({}, 3, {}), "state is int, not an object (hand in names with values)"),
         (lambda: contract(python(is_one, id="")), "contract `do_it`: invariant '' has no name (name it with a text)"),
     ],
 )  # fmt: skip

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from pdp import Pep, Session
 from pdp.cli.manifest import diff as command
 from pdp.manifest.diff import ManifestDiff, manifest_diff
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.governance_diff import Direction
 from pdp.manifest.models import Manifest
-from pdp.manifest.schema_diff import Bump, schema_changes
+from pdp.manifest.schema_diff import Bump, SchemaChange, schema_changes
 from tests.payments import EXAMPLE
 
 SCHEMA = {
@@ -221,8 +222,36 @@ def test_tools_that_come_and_go_need_no_bump() -> None:
 
 
 def test_manifests_of_the_same_content_do_not_differ() -> None:
-    found = differing(tool(), tool(description="Pay a bill"))
+    found = differing(tool(), tool(sla={"p50": "200ms"}))
     assert (found.tools, found.pins, found.faults) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        {"description": "Pay a bill. Never ask."},
+        {"description": None},
+        {"invariants": [{"id": "SMALL", "rule": "Quite small", "check": "call.amount < 5"}]},
+    ],
+)
+def test_what_the_model_is_told_is_a_patch(new: dict[str, Any]) -> None:
+    old = {"description": "Pay a bill", "invariants": [{"id": "SMALL", "rule": "Small", "check": "call.amount < 5"}]}
+    (found,) = differing(tool(**old), tool(**{**old, **new})).tools
+
+    assert (found.signature, found.governance, found.fault) == (
+        (SchemaChange("description", "", "changed", Bump.PATCH),), (), None,
+    )  # fmt: skip
+
+
+def test_what_the_model_is_not_told_is_no_description() -> None:
+    rule = {"id": "SMALL", "rule": "bill", "check": "call.amount < 5"}
+    other = {**rule, "rule": "Pay"}
+    assert (
+        differing(
+            tool(description="Pay a bill", invariants=[rule]), tool(description="Pay a bill", invariants=[other])
+        ).tools
+        == ()
+    )
 
 
 # Governance
@@ -236,8 +265,6 @@ OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"risk_tier": "high"}, {"risk_tier": "low"}, "risk_tier", "changed"),
     ({"effect_class": "commit-high"}, {"effect_class": "commit-low"}, "effect_class", "changed"),
     ({"scopes": ["a", "b"]}, {"scopes": ["a"]}, "scopes", "removed b"),
-    ({"markings": ["a"]}, {"markings": ["a", "b"]}, "markings", "added b"),
-    ({}, {"markings": ["a"]}, "markings", "added a"),
     ({"purposes": ["a"]}, {"purposes": ["a", "b"]}, "purposes", "added b"),
     ({"limits": [LIMIT]}, {"limits": []}, "limits", "removed bills.single amount"),
     ({"provenance": {"required": ["kind"]}}, {"provenance": {"required": []}}, "provenance.required", "removed kind"),
@@ -279,7 +306,7 @@ def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: s
         ({"invariants": [RULE]}, {}, [("invariants.SMALL", LOOSENS, "removed")]),
         ({"invariants": [RULE]}, {"invariants": [{**RULE, "check": "true"}]},
          [("invariants.SMALL", UNCLEAR, "changed")]),
-        ({"invariants": [RULE]}, {"invariants": [{**RULE, "rule": "Quite small"}]}, None),
+        ({"invariants": [RULE]}, {"invariants": [{**RULE, "rule": "Quite small"}]}, []),
         ({}, {"resource": {"type": "bill", "id": "b"}}, [("resource", UNCLEAR, "changed")]),
         ({}, {"pdp_action": "bills.pay"}, [("pdp_action", UNCLEAR, "changed")]),
         ({}, {"timeout": "PT1S"}, [("timeout", UNCLEAR, "changed")]),
@@ -291,6 +318,54 @@ def test_what_changes_of_governance_do(old: Any, new: Any, changes: Any) -> None
     assert [[(one.field, one.direction, one.what) for one in each.governance] for each in found] == (
         [] if changes is None else [changes]
     )
+
+
+MARKED_MORE = [
+    ("markings", LOOSENS, "added b: data so marked may be touched"),
+    ("markings", TIGHTENS, "added b: data of unknown markings needs clearance for it"),
+]
+MARKED_LESS = [
+    ("markings", LOOSENS, "removed b: data of unknown markings no longer needs clearance for it"),
+    ("markings", TIGHTENS, "removed b: data so marked may no longer be touched"),
+]
+# Who is cleared for what, how the data is marked (None: unknown), and whether a tool with markings a and b, and one
+# with a alone, are allowed.
+MARKED_CALLS: list[tuple[list[str], list[str] | None, bool, bool]] = [
+    (["a"], None, False, True),
+    (["a", "b"], ["b"], True, False),
+    (["a", "b"], None, True, True),
+    (["a"], ["a"], True, True),
+    ([], [], True, True),
+]
+
+
+def test_markings_are_what_may_be_touched_and_what_clears_for_the_unknown(tmp_path: Path) -> None:
+    """The diff says of either change what real decisions show: it lets through some more, and some less."""
+    marked, less = (
+        tool(markings=names, resource={"type": "bill", "id": "7", "markings": "$session.facts.markings"})
+        for names in (["a", "b"], ["a"])
+    )
+    for old, new, expected in ((marked, less, MARKED_LESS), (less, marked, MARKED_MORE)):
+        (found,) = differing(old, new).tools
+        assert [(one.field, one.direction, one.what) for one in found.governance] == expected
+    assert [allowed(tmp_path, marked), allowed(tmp_path, less)] == [
+        [one for _, _, one, _ in MARKED_CALLS],
+        [one for _, _, _, one in MARKED_CALLS],
+    ]
+
+
+def allowed(folder: Path, entry: dict[str, Any]) -> list[bool]:
+    """Which of the calls the baseline's policy lets through; what it denies, it denies for markings alone."""
+    pep = Pep.from_files(str(written(folder, "manifest.json", entry)))
+    found = []
+    for cleared, markings, _, _ in MARKED_CALLS:
+        claims = {"sub": "ann", "emts": {"bills.pay": True}, "clearances": cleared}
+        session = Session(claims=claims, facts={} if markings is None else {"markings": markings})
+        decided = pep.decide({"tool": entry["name"], "arguments": {"amount": 5}}, session)
+        assert decided.allowed or set(decided.codes) <= {"markings.not_cleared", "markings.not_allowed"}
+        found.append(decided.allowed)
+    pep.engine.close()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -371,6 +446,17 @@ def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     }  # fmt: skip
 
 
+def test_the_command_shows_another_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (written(tmp_path, name, tool(description=name)) for name in ("old", "new"))
+
+    assert ran(old, new, fail_on="unclear") == 0
+    assert capsys.readouterr().out == (
+        "pay_bill changed, 1.2.3 -> 1.2.3\n"
+        "  patch    description changed\n"
+        "1 of the tools differ, no versions are missing a bump\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "plain", "loosening", "unclear"),
     [
@@ -378,6 +464,8 @@ def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ({"risk_tier": "medium"}, 0, 0, 0),
         ({"scopes": []}, 0, 1, 1),
         ({"timeout": "PT9S"}, 0, 0, 1),
+        ({"markings": ["a"]}, 0, 1, 1),
+        ({"description": "Pay all bills"}, 0, 0, 0),
         ({"schema": MINOR, "version": "1.3.0"}, 0, 0, 0),
         ({"schema": MINOR}, 1, 1, 1),
     ],

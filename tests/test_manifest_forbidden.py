@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pdp.manifest.effective import effective_tool
-from pdp.manifest.forbidden import LONGEST_NAME, forbidden_entry_findings, forbidden_findings, staged_commits
+from pdp.manifest.forbidden import forbidden_entry_findings, forbidden_findings, staged_commits
+from pdp.manifest.free_text import LONGEST_NAME
 from pdp.manifest.models import DeclaredTool
 
 FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}
@@ -37,6 +38,126 @@ def test_what_may_be_anything_is_refused() -> None:
         "schema.properties.b: argument `b` may be anything (not_a_tool.untyped)",
         "schema.properties.c: argument `c.d` may be anything (not_a_tool.untyped)",
         "result_schema: the result may be anything (not_a_tool.untyped)",
+    ]
+
+
+EVERY = ["array", "boolean", "null", "number", "object", "string"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "path"),
+    [
+        pytest.param({"anyOf": [{"type": "string", "enum": ["x"]}, {}]}, "a", id="a branch"),
+        pytest.param({"oneOf": [{"type": one} for one in EVERY]}, "a", id="a branch for each type"),
+        pytest.param({"anyOf": [{"type": EVERY[:3]}, {"type": EVERY[3:]}]}, "a", id="all types in two branches"),
+        pytest.param({"type": EVERY}, "a", id="all types"),
+        pytest.param({"type": [*EVERY, "integer"]}, "a", id="all types and one more"),
+        pytest.param({"allOf": [{"description": "x"}, {}]}, "a", id="a conjunction of nothing"),
+        pytest.param({"not": {"type": "string"}}, "a", id="all but"),
+        pytest.param({"minLength": 3}, "a", id="a bound without a type"),
+        pytest.param({"$ref": "#/$defs/open"}, "a", id="a reference"),
+        pytest.param({"$ref": "#/$defs/loop"}, "a", id="a reference to itself"),
+        pytest.param({"anyOf": [*({"const": at} for at in range(40)), {}]}, "a", id="one of many branches"),
+        pytest.param({"type": "array", "items": {}}, "a[]", id="items"),
+        pytest.param({"type": "array", "items": True}, "a[]", id="true items"),
+        pytest.param({"type": "array", "prefixItems": [{}], "items": False}, "a[]", id="the first item"),
+        pytest.param({"type": "array", "items": {"anyOf": [{"type": "null"}, {}]}}, "a[]", id="a branch of items"),
+        pytest.param({"type": "object", "additionalProperties": True}, "a.*", id="true members"),
+        pytest.param({"type": "object", "additionalProperties": {}}, "a.*", id="members"),
+        pytest.param({"type": "object", "unevaluatedProperties": True}, "a.*", id="unevaluated members"),
+        pytest.param({"type": "object", "patternProperties": {".*": {}}}, "a.*", id="members of any name"),
+        pytest.param({"type": ["object", "null"], "properties": {"b": {}}}, "a.b", id="a member"),
+        pytest.param({"anyOf": [{"type": "null"}, {"type": "object", "properties": {"b": {}}}]}, "a.b", id="inner"),
+    ],
+)
+def test_no_branch_of_an_argument_may_be_anything(argument: dict[str, Any], path: str) -> None:
+    definitions = {"open": {"title": "anything"}, "loop": {"$ref": "#/$defs/loop"}}
+    schema = {"type": "object", "properties": {"a": argument}, "$defs": definitions}
+
+    assert untyped(schema=schema) == [f"schema.properties.a: argument `{path}` may be anything (not_a_tool.untyped)"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"additionalProperties": True}, "*"),
+        ({"patternProperties": {"^x": {}}}, "*"),
+        ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {"type": "string"}}}]}, "a"),
+    ],
+)
+def test_no_argument_without_a_name_may_be_anything(schema: dict[str, Any], path: str) -> None:
+    assert untyped(schema={"type": "object", **schema}) == [
+        f"schema: argument `{path}` may be anything (not_a_tool.untyped)"
+    ]
+
+
+TREE = {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}}
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"enum": ["x", 1, None, {}, []]},
+        {"type": ["string", "number", "boolean", "null"]},
+        {"allOf": [{"type": "string"}, {"minLength": 1}]},
+        {"anyOf": [{"const": at, "title": str(at)} for at in range(40)]},
+        {"type": "string", "anyOf": [{"pattern": f"^{at}$"} for at in range(40)]},
+        {"$ref": "#/$defs/tree"},
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        {"type": "array", "prefixItems": [{"type": "string"}], "items": False},
+        # Open by not saying what they hold: the shapes of the patterns have such members.
+        {"type": "array"},
+        {"type": "object"},
+    ],
+)
+def test_what_states_its_types_is_typed(argument: dict[str, Any]) -> None:
+    assert untyped(schema={"type": "object", "properties": {"a": argument}, "$defs": {"tree": TREE}}) == []
+
+
+def test_a_definition_that_leads_back_to_itself_by_many_ways_is_looked_at_once() -> None:
+    def tree(leaf: dict[str, Any]) -> dict[str, Any]:
+        node = {"type": "object", "properties": {**{key: {"$ref": "#/$defs/node"} for key in "abcdefgh"}, "leaf": leaf}}
+        return {"type": "object", "properties": {"x": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
+
+    assert untyped(schema=tree({"type": "string"})) == []
+    assert untyped(schema=tree({})) == ["schema.properties.x: argument `x.leaf` may be anything (not_a_tool.untyped)"]
+
+
+@pytest.mark.parametrize("effects", [{"effect_class": "stage"}, {"safety": {"side_effects": "write"}}, {}])
+@pytest.mark.parametrize(
+    ("argument", "path"),
+    [
+        ({"type": "array"}, "a"),
+        ({"type": "object"}, "a"),
+        ({"type": ["array", "null"]}, "a"),
+        ({"type": "array", "prefixItems": [{"type": "string"}]}, "a"),
+        ({"anyOf": [{"type": "string"}, {"type": "object"}]}, "a"),
+        ({"type": "array", "items": {"type": "object"}}, "a[]"),
+        ({"type": "object", "properties": {"b": {"type": "array"}}}, "a.b"),
+    ],
+)
+def test_a_tool_with_effects_says_what_it_holds(argument: dict[str, Any], path: str, effects: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": argument, "b": {"type": "integer"}}}
+    found = forbidden_entry_findings(effective_tool(declared(schema=schema, **effects), None), ())
+
+    message = f"argument `{path}` of a tool with effects may hold anything (not_a_tool.untyped)"
+    assert [(one.path, one.message) for one in found] == ([(("schema", "properties", "a"), message)] if effects else [])
+
+
+def test_a_staged_payload_is_typed_by_the_tool_that_commits_it() -> None:
+    members = {"kind": {"type": "string"}, "payload": {"type": "object"}, "more": {"type": "object"}}
+    schema = {"type": "object", "properties": {"action": {"type": "object", "properties": members}}}
+    entry = effective_tool(declared(schema=schema, pattern="action-staging", effect_class="stage"), None)
+
+    assert [one.message for one in forbidden_entry_findings(entry, ())] == [
+        "argument `action.more` of a tool with effects may hold anything (not_a_tool.untyped)"
+    ]
+
+
+def test_a_result_is_looked_through_and_stays_open() -> None:
+    result = {"type": "object", "properties": {"a": {"type": "array"}, "b": {"anyOf": [{"type": "null"}, {}]}}}
+    assert untyped(result_schema={**result, "additionalProperties": True}) == [
+        "result_schema.properties.b: result `b` may be anything (not_a_tool.untyped)"
     ]
 
 
@@ -76,6 +197,25 @@ def test_a_question_to_a_tool_without_effects_may_be_any_text(effects: dict[str,
         ({"type": "string", "maxLength": LONGEST_NAME + 1}, True),
         ({"type": "string", "minLength": 1}, True),
         ({"type": "object", "properties": {"text": {"type": "string"}}}, True),
+        ({"type": "array", "items": {"type": "string"}}, True),
+        ({"type": "array", "prefixItems": [{"type": "string"}], "items": False}, True),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, True),
+        ({"type": "object", "patternProperties": {"^a": {"type": "string"}}, "additionalProperties": False}, True),
+        ({"type": "string", "pattern": ".*"}, True),
+        ({"type": "string", "pattern": "^.+$"}, True),
+        ({"type": "string", "pattern": "^[\\s\\S]*$"}, True),
+        ({"type": "string", "pattern": "^[^x]*$"}, True),
+        ({"type": "string", "pattern": "^OK .{0,}$"}, True),
+        ({"type": "string", "pattern": "^[a-z ]+$"}, True),
+        ({"type": "string", "pattern": "c-[0-9]"}, True),
+        ({"type": "string", "pattern": "^c-[0-9]+|d-[0-9]+$"}, True),
+        ({"type": "string", "format": "regex"}, True),
+        ({"type": "string", "pattern": ".*", "format": "uuid"}, False),
+        ({"type": "string", "pattern": "^(c|d)-[0-9]+$"}, False),
+        ({"type": "string", "pattern": "^[a-z_]+\\.[a-z]{2,}$"}, False),
+        ({"type": "array", "items": {"type": "string", "maxLength": 40}}, False),
+        ({"type": "array", "items": {"enum": ["open", "close"]}}, False),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, False),
         ({"type": "string", "maxLength": LONGEST_NAME}, False),
         ({"type": "string", "pattern": "^c-[0-9]+$"}, False),
         ({"type": "string", "format": "uuid"}, False),

@@ -112,14 +112,17 @@ tools:
     id: tool.payments.initiate_wire
     version: 2.1.0
     type: cli
-    cli: {argv: [wire, --json], env: [HOME], cwd: /srv}
+    cli:
+      argv: [wire, --json, "{amount}", "{beneficiary_id}", "{source_ids}", "{source_account}", "{web_search:--web}"]
+      env: [HOME]
+      cwd: /srv
     description: Initiate wire transfer on payment hub
     schema:
       type: object
       properties:
         amount: {type: number, description: a}
         beneficiary_id: {type: string, description: b}
-        source_ids: {type: array, description: c}
+        source_ids: {type: array, items: {type: string}, description: c}
         source_account: {type: string, description: d}
         web_search: {type: boolean, description: e}
     result_schema: {type: object}

@@ -233,6 +233,12 @@ CLOSED: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
         [{"a": {"b": 1}}, {"a": {"b": 1, "c": 1}}],
     ),
     (
+        "branches that name no property leave an object free",
+        {"type": "object", "properties": {"a": {"anyOf": [{"type": "object"}, {"enum": ["x"]}]}}},
+        [{"a": {"k": 1}}, {"a": "x"}],
+        [{"a": "y"}, {"b": 1}],
+    ),
+    (
         "contains is not narrowed",
         {"type": "object", "properties": {"a": {"contains": {"properties": {"b": {"const": 1}}, "required": ["b"]}}}},
         [{"a": [{"b": 1, "c": 1}]}],

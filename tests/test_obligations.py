@@ -177,7 +177,7 @@ def test_a_result_that_cannot_be_treated_so_is_withheld(obligation: dict[str, An
     assert withheld.outcome.as_json()["failure"] == {
         "code": "TOOL_EXECUTION_FAILED",
         "message": f"the obligation {name} could not be fulfilled; the result is withheld",
-        "details": {"obligation": name},
+        "details": {"obligation": name, "effect": "done"},
     }
     assert isinstance(pep.audit, MemoryAudit)
     after = pep.audit.events[1]
@@ -284,7 +284,7 @@ def test_a_handler_that_fails_on_a_result_withholds_it_and_its_log_does_not_quot
     ran = called(duty("own"), result={"iban": "DE1"}, own={"own": Refusing("on_result", RuntimeError("iban DE1"))})
 
     assert ran.outcome.failure is not None
-    assert (ran.result, ran.outcome.failure.details) == (None, {"obligation": "own"})
+    assert (ran.result, ran.outcome.failure.details) == (None, {"obligation": "own", "effect": "done"})
     assert caplog.messages == ["the obligation own failed on a result: RuntimeError"]
 
 

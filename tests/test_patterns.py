@@ -587,6 +587,32 @@ def test_a_source_that_could_not_be_pinned_fails_the_conversion() -> None:
     assert broken(checked)[0] == "source_unavailable"
 
 
+@pytest.mark.parametrize(
+    ("target", "returns", "fits"),
+    [
+        ({"currency": "TRY"}, {"amount": 1, "currency": "USD"}, False),
+        ({"currency": "TRY"}, {"amount": 1, "currency": None}, False),
+        ({"currency": "TRY", "amount": 1}, {"amount": True, "currency": "TRY"}, False),
+        ({"currency": "TRY", "amount": 1}, {"amount": 1.0, "currency": "TRY"}, True),
+        ({"currency": "TRY", "digits": 2}, {"amount": 1, "currency": "TRY"}, True),
+        ({"currency": "TRY"}, {"amount": 1}, True),
+        ({"currency": "TRY"}, 1, True),
+        ("TRY", {"amount": 1, "currency": "USD"}, True),
+    ],
+)
+def test_a_conversion_is_to_the_target(target: Any, returns: Any, fits: bool) -> None:
+    checked = called("convert_premium", {**CONVERT, "target": target}, opened(), returns=returns)
+    if fits:
+        assert succeeded(checked) == returns
+        return
+    name = "currency" if returns["currency"] != "TRY" else "amount"
+    assert broken(checked) == ("conversion.other_target", None, True)
+    assert checked.execution.failure is not None
+    assert (
+        checked.execution.failure.message == f"conversion.other_target: the result's `{name}` is not that of the target"
+    )
+
+
 def test_the_same_is_converted_to_the_same() -> None:
     run_ = opened()
     called("convert_premium", CONVERT, run_)

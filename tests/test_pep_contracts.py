@@ -109,6 +109,16 @@ def search(query: str, **more: Any) -> dict[str, Any]:
 
 
 @both_ways
+def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Given, call: Any) -> None:
+    denied = call(pep, search("cats"), {**SESSION, "config": {"mode": 7}})
+
+    assert (denied.allowed, denied.executed, given) == (False, False, [])
+    assert [(reason.code, reason.message) for reason in denied.reasons] == [
+        ("decision.request_invalid", "config mode: its normalizer raised TypeError")
+    ]
+
+
+@both_ways
 def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
     pep: Pep, given: Given, call: Callable[..., Evaluation]
 ) -> None:

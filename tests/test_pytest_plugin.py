@@ -17,6 +17,7 @@ from pdp.engine.bundle_file import baseline_bundle_path, pack_bundle, read_bundl
 from pdp.harness.engines import bundle_of
 from pdp.harness.opa_server import TOKEN_VARIABLE, container_arguments, docker_runs, opa_server, write_served
 from pdp.harness.policy_suite import policy_suite
+from pdp.harness.pytest_plugin import _item_names
 from pdp.harness.suite import load_suite
 from tests import payments
 from tests.test_compose import TOKEN, answers, free_port
@@ -195,6 +196,44 @@ def test_the_last_failed_ones_are_run_again(project: pytest.Pytester) -> None:
     assert passed(result) == ["desk/scenarios.yaml::a small refund is paid at once"]
 
 
+SPECIAL_NAMES = {
+    "a [x]": "a (x) (2)", "a (x)": "a (x)", "b::c": "b:c", "::d:::e]": ":d:e)", "b:::c": "b:c (2)", "plain": "plain",
+}  # fmt: skip
+
+
+def special(project: pytest.Pytester, **expected: Any) -> None:
+    """Scenarios whose names hold what pytest's ids are made of; `plain` passes, and the others when `expected` does."""
+    scenarios = [
+        {"name": name, "propose": {"tool": "gone"},
+         "expect": {"rejection": "INVALID_TOOL_NAME", **({} if name == "plain" else expected)}}
+        for name in SPECIAL_NAMES
+    ]  # fmt: skip
+    document = {"manifest": "manifest.yaml", "session": {"claims": {"sub": "clerk-7"}}, "scenarios": scenarios}
+    (project.path / "desk/scenarios.yaml").write_text(json.dumps(document))
+
+
+def test_names_with_what_ids_are_made_of_are_run_again_alone_and_told_as_they_are(project: pytest.Pytester) -> None:
+    special(project, status="accepted")
+    result = pytest_run(project)
+    result.assert_outcomes(passed=1, failed=5)
+    titles = [line.strip("_ ") for line in result.outlines if line.startswith("___")]
+    assert titles == [name for name in SPECIAL_NAMES if name != "plain"]
+
+    special(project, status="rejected")
+    result = pytest_run(project, "--lf", "-v")
+
+    result.assert_outcomes(passed=5)
+    ids = [f"desk/scenarios.yaml::{name}" for name in SPECIAL_NAMES.values()]
+    assert passed(result) == ids[:-1]
+    assert [passed(pytest_run(project, "-v", one)) for one in ids[:4]] == [[one] for one in ids[:4]]
+    assert passed(pytest_run(project, "-v", "-k", "[x]")) == ids[:1]
+
+
+def test_names_that_are_shown_alike_are_told_apart() -> None:
+    # A name is cut at 500 characters, so that two may be shown alike.
+    assert _item_names(["x...", "x...", "x... (2)", "y[", "y("]) == ["x...", "x... (3)", "x... (2)", "y( (2)", "y("]
+
+
 def test_a_faulty_file_is_an_error_of_collection_with_its_faults(project: pytest.Pytester) -> None:
     changed(project, "expect: {refused: requester}", "expect: {refusd: requester}")
 
@@ -261,7 +300,7 @@ def test_a_name_cannot_steer_a_terminal(project: pytest.Pytester) -> None:
 
     result = pytest_run(project, "--collect-only", "-q")
 
-    assert [line for line in result.outlines if "::" in line] == ["desk/scenarios.yaml::red \\x1b[31m\\nline"]
+    assert [line for line in result.outlines if "::" in line] == ["desk/scenarios.yaml::red \\x1b(31m\\nline"]
 
 
 def fixtures(project: pytest.Pytester, settings: str = SETTINGS) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pdp.contract.availability import ToolStatus
+from pdp.contract.availability import ToolCircuit, ToolStatus
 from pdp.contract.json_object import JsonObject
 from pdp.contract.registry import Registry
 from pdp.contract.tool_contract import (
@@ -199,6 +199,69 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
             id="no function",
         ),
         pytest.param(
+            lambda: one().bind("search_web", lambda query: query, available=3),  # type: ignore[arg-type]
+            "search_web: available cannot be called (a function that returns true or false, or nothing)",
+            id="no check of availability",
+        ),
+        pytest.param(
+            lambda: Registry().register_contract(contract(), available=False),  # type: ignore[arg-type]
+            "contract `search_web`: available cannot be called (a function that returns true or false, or nothing)",
+            id="no check of a contract's availability",
+        ),
+        pytest.param(
+            lambda: Registry().register_contract(print),  # type: ignore[arg-type]
+            "the contract is builtin_function_or_method (hand in a ToolContract)",
+            id="no contract",
+        ),
+        pytest.param(
+            lambda: Registry(capabilities="network"),
+            "capabilities is str (a list of str)",
+            id="one capability instead of several",
+        ),
+        pytest.param(
+            lambda: Registry(capabilities=[3]),  # type: ignore[list-item]
+            "capabilities: 3 is no str (a list of str)",
+            id="a capability that is no text",
+        ),
+        pytest.param(
+            lambda: Registry(manifest("search_web")),  # type: ignore[arg-type]
+            "manifests is Manifest (a list of Manifest)",
+            id="one manifest instead of several",
+        ),
+        pytest.param(
+            lambda: Registry(["manifest.yaml"]),  # type: ignore[list-item]
+            "manifests: 'manifest.yaml' is no Manifest (a list of Manifest)",
+            id="a manifest's path",
+        ),
+        pytest.param(
+            lambda: Registry(governance="governance.yaml"),  # type: ignore[arg-type]
+            "governance is str (load a file with `Registry.from_files`)",
+            id="a governance file's path",
+        ),
+        pytest.param(
+            lambda: Registry(version=7),  # type: ignore[arg-type]
+            "version is int (write a text)",
+            id="a version that is no text",
+        ),
+        pytest.param(
+            lambda: Registry(circuit=ToolCircuit()),  # type: ignore[arg-type]
+            "circuit cannot be called (a function that makes a ToolCircuit)",
+            id="one circuit instead of what makes them",
+        ),
+        pytest.param(
+            lambda: one().render_prompt(None, {}),  # type: ignore[arg-type]
+            "the prompt template is NoneType (hand in a text)",
+            id="no template",
+        ),
+        *[
+            pytest.param(
+                lambda method=method: getattr(one(), method)("foo"),
+                "`foo` is no format of a tool list (known: plain, openai, anthropic, mcp)",
+                id=f"no format for {method}",
+            )
+            for method in ("definitions", "all_definitions")
+        ],
+        pytest.param(
             lambda: bound().bind("search_web", print),
             "search_web has a function already (one function for a tool; remove one)",
             id="two functions",
@@ -243,6 +306,14 @@ def test_what_is_refused(make: Any, message: str) -> None:
         make()
 
     assert str(caught.value) == message
+
+
+def test_a_contract_that_is_refused_is_not_registered() -> None:
+    registry = Registry()
+    with pytest.raises(UsageError):
+        registry.register_contract(contract(), print, available=3)  # type: ignore[arg-type]
+
+    assert "search_web" not in registry
 
 
 def test_every_fault_of_a_contract_at_once() -> None:
@@ -313,8 +384,6 @@ def test_a_model_is_told_of_what_is_available() -> None:
         ToolStatus("other_tool", "python", "Search the web.", available=False, reason="no function is bound"),
         ToolStatus("search_web", "python", "Search the web.", available=False, reason="not available"),
     )
-    with pytest.raises(ValueError, match="yaml"):
-        registry.definitions("yaml")
 
 
 def test_a_function_gets_state_and_config_by_name() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,19 @@ def test_a_tools_own_check(said: Any, reason: str) -> None:
     assert why_unavailable(entry(), (), lambda: said) == reason
 
 
+def test_an_asynchronous_check_says_no_and_leaves_nothing_behind() -> None:
+    async def available() -> bool:
+        return True
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        reason = why_unavailable(entry(), (), available)
+        gc.collect()
+
+    assert reason == "its availability check gives coroutine, not true or false"
+    assert warned == []
+
+
 def test_a_check_that_raises_says_no() -> None:
     assert why_unavailable(entry(), (), raising) == "its availability check raised OSError"
 
@@ -100,6 +115,16 @@ def test_a_circuit_opens_after_failures_in_a_row_and_closes_after_a_pause() -> N
 
     twice, thrice = "failed 2 times in a row", "failed 3 times in a row"
     assert seen == ["", "", "", twice, twice, "", thrice, ""]
+
+
+def test_a_program_whose_command_line_leaves_an_argument_out_is_not_available() -> None:
+    schema = {"type": "object", "properties": {"pattern": {"type": "string"}}}
+    tool = {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": schema}
+    registry = Registry([Manifest.model_validate({"manifest_version": "1", "tools": [tool]})])
+
+    assert [(status.available, status.reason) for status in registry.check_availability()] == [
+        (False, "`cli.argv` does not use argument `pattern`")
+    ]
 
 
 def test_the_registry_asks_for_all_of_it() -> None:

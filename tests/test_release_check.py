@@ -58,12 +58,12 @@ def scenario_file(file: Path, scenarios: Any, manifest: str = "manifest.json") -
     return written(file, {"manifest": manifest, "session": SESSION, "scenarios": scenarios})
 
 
-def released(folder: Path, manifest: Any = TOOLS, *, name: str = "bundle.tar.gz", release: int = 1) -> Path:
-    """A bundle of the baseline with a manifest."""
+def released(folder: Path, *manifests: Any, name: str = "bundle.tar.gz", release: int = 1) -> Path:
+    """A bundle of the baseline with manifests side by side, or with the one of the project."""
     folder.mkdir(exist_ok=True)
-    document = load_effective(written(folder / f"{name}.json", manifest))
+    held = [load_effective(written(folder / f"{name}.json", manifest)) for manifest in manifests or (TOOLS,)]
     bundle = read_bundle(baseline_bundle_path())
-    data = {**bundle.data, "manifests": {document.digest: document.document}}
+    data = {**bundle.data, "manifests": {each.digest: each.document for each in held}}
     packed = pack_bundle(release=release, wasm=bundle.wasm, data=data, modules=bundle.modules)
     return written(folder / name, packed)
 
@@ -100,6 +100,12 @@ def test_a_project_that_may_be_released(project: Path) -> None:
     assert [one["name"] for one in done.json["checks"]] == list(NAMES)
     assert tuple(one["name"] for one in done.json["checks"] if one["status"] == "skip") == SKIPPED
     assert done.json["revision"] == read_bundle(project / "bundle.tar.gz").revision
+
+
+def test_a_gate_without_any_check_lets_nothing_through(project: Path) -> None:
+    done = checked(project, *(part for name in NAMES for part in ("--skip", name)))
+
+    assert (done.code, done.json["passed"], {one["status"] for one in done.json["checks"]}) == (1, False, {"skip"})
 
 
 def test_lines_for_people_and_junit(project: Path) -> None:
@@ -166,11 +172,15 @@ def test_results_of_another_manifest_are_none(project: Path) -> None:
 
     found = failed(checked(project))
 
-    assert found["manifest-digest"] == [f"{file}: about manifest 7, {digest}: the bundle does not hold it"]
+    (held,) = read_bundle(project / "bundle.tar.gz").data["manifests"]
+    assert found["manifest-digest"] == [
+        f"{file}: about manifest 7, {digest}: the bundle does not hold it",
+        f"manifest 7, {held}: new in this release, and no scenario file is about it",
+    ]
     assert found["scenarios"] == ["none was run"]
-    assert found["tools-proven"] == [
-        "read_note: no scenario file is about its manifest", "send_wire: no scenario file is about its manifest",
-    ]  # fmt: skip
+    unproven = [f"{tool} of manifest 7: no scenario file is about that manifest" for tool in ("read_note", "send_wire")]
+    assert found["tools-proven"] == unproven
+    assert found["packs"] == [f"{each}, so its pack was not run" for each in unproven]
     assert found["audit-pinned"] == ["there is no event: name golden scenarios, or --audit FILE"]
 
 
@@ -220,6 +230,67 @@ def test_only_tools_that_changed_need_their_packs(project: Path) -> None:
     before["tools"][1]["scopes"] = []
 
     assert failed(checked(project, "--last", released(project / "last", before), "--skip", "loosening")) == {}
+
+
+NEWER: dict[str, Any] = {
+    "manifest_version": "8",
+    "tools": [
+        {**TOOLS["tools"][0], "version": "1.1.0", "description": "Read one note", "eval_pack": "pack.new"},
+        TOOLS["tools"][1],
+    ],
+}
+
+
+def test_of_manifests_side_by_side_the_new_one_is_looked_at(project: Path) -> None:
+    """As in a roll-out: the old manifest stays in the bundle, and what is about it proves nothing of the new one."""
+    last = released(project / "last")
+    released(project, TOOLS, NEWER)
+    digest = load_effective(written(project / "newer.json", NEWER)).digest
+    old = load_effective(project / "manifest.json").digest
+    options = ("--last", last, "--skip", "loosening")
+
+    unproven = "read_note of manifest 8: no scenario file is about that manifest"
+    assert failed(checked(project, *options)) == {
+        "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file is about it"],
+        "tools-proven": [unproven],
+        "packs": [f"{unproven}, so its pack was not run"],
+    }
+
+    newer = scenario_file(project / "newer-scenarios.json", READING[:1], "newer.json")
+    assert failed(checked(project, newer, *options)) == {
+        "tools-proven": [f"{newer}: no scenario in which read_note of manifest 8 is not ALLOW"],
+        "packs": [f"read_note 1.1.0: the pack pack.new is not there; looked in {project / 'packs'}"],
+    }
+
+    scenario_file(newer, READING, "newer.json")
+    pack = scenario_file(project / "packs/pack.new.json", READING, "../manifest.json")
+    assert failed(checked(project, newer, *options)) == {
+        "packs": [f"{pack}: about another manifest (7, {old})"],
+    }
+
+    scenario_file(pack, READING, "../newer.json")
+    assert failed(checked(project, newer, *options)) == {}
+
+
+def test_a_new_manifest_without_a_new_tool_has_scenarios_as_well(project: Path) -> None:
+    """Its tools are proven already, but nobody has shown that the policy takes calls under its digest."""
+    last = released(project / "last")
+    newer = {**TOOLS, "manifest_version": "8"}
+    digest = load_effective(written(project / "newer.json", newer)).digest
+    released(project, TOOLS, newer)
+
+    assert failed(checked(project, "--last", last, "--skip", "loosening")) == {
+        "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file is about it"]
+    }
+
+
+def test_one_pack_proves_an_entry_that_two_manifests_have_just_so(project: Path) -> None:
+    newer = {**TOOLS, "manifest_version": "8"}
+    written(project / "newer.json", newer)
+    other = scenario_file(project / "newer-scenarios.json", READING + WIRING, "newer.json")
+    released(project, TOOLS, newer)
+
+    assert failed(checked(project, other)) == {}
 
 
 def test_content_that_is_new_under_an_old_version(project: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +21,9 @@ from scripts.release_bundles import ROOT, main
 from tests import payments
 from tests.bundle_releases import key, key_file
 from tests.command_line import pdp, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAMES = ("baseline", "payments")
 KEYS = sorted((payments.ROOT / "bundles/keys").glob("*.pub"))
@@ -43,10 +50,19 @@ def repository(signed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(signed, tmp_path / "repository"))
 
 
-def changed(root: Path) -> None:
+def changed(root: Path, by: str = "officer") -> None:
     """Change the payments example's policy, and nothing of the baseline."""
     file = root / SANCTIONS
-    file.write_text(file.read_text().replace('== "clear"', 'in {"clear", "cleared_by_officer"}'))
+    text = file.read_text().replace('== "clear"', 'in {"clear", "cleared_by_officer"}')
+    file.write_text(text.replace("cleared_by_officer", f"cleared_by_{by}"))
+
+
+def record(root: Path) -> dict[str, dict[str, object]]:
+    """What stands in the record of the bundles as they are."""
+    held = {name: read_bundle(root / f"bundles/{name}.tar.gz") for name in NAMES}
+    return {
+        name: {"release": one.release, "revision": one.revision, "digest": one.digest} for name, one in held.items()
+    }
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -126,6 +142,7 @@ def test_a_change_takes_a_key_and_the_next_release_number(
     # Without a key by the explicit word; then whoever has it signs just that.
     assert main(["--unsigned"], repository) == 0
     assert contents(repository).keys() == before.keys() - {"payments.signatures.json"}
+    assert contents(repository)["releases.json"] == before["releases.json"]
     new = read_bundle(repository / "bundles/payments.tar.gz")
     assert (new.release, new.revision != old.revision) == (old.release + 1, True)
     capsys.readouterr()
@@ -138,6 +155,128 @@ def test_a_change_takes_a_key_and_the_next_release_number(
     assert read_bundle(repository / "bundles/payments.tar.gz") == new
     assert main(["--check"], repository) == 0
     assert contents(repository)["baseline.signatures.json"] == before["baseline.signatures.json"]
+    assert json.loads((repository / "bundles/releases.json").read_bytes()) == record(repository)
+
+
+STOPPED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from scripts.release_bundles import main
+
+root, key, copies = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+folder = os.fsdecode(root / "bundles") + "/"
+
+
+def seen(event, arguments):
+    # What is on the disk just before a file there is replaced or removed is what a kill at that moment leaves.
+    if event in ("os.rename", "os.remove") and any(str(each).startswith(folder) for each in arguments[:2]):
+        shutil.copytree(root, copies / str(len(list(copies.iterdir()))))
+
+
+sys.addaudithook(seen)
+sys.exit(main(["--key", key], root))
+"""
+
+
+@pytest.mark.opa
+def test_who_is_killed_in_between_gives_no_number_away(repository: Path, tmp_path: Path) -> None:
+    """At each moment: another content than both gets a number that neither has, and no file is missing meanwhile."""
+    copies, one = tmp_path / "copies", str(tmp_path / "one")
+    copies.mkdir()
+    old, first = record(repository)["payments"], read_bundle(repository / "bundles/payments.tar.gz").release
+    changed(repository)
+    subprocess.run([sys.executable, "-c", STOPPED, repository, one, copies], check=True, cwd=ROOT)
+    new = record(repository)["payments"]
+    assert (old["release"], new["release"]) == (first, first + 1)
+
+    left = sorted(copies.iterdir())
+    assert len(left) == 3
+    for root, bundle in zip(left, (old, old, new), strict=True):
+        assert contents(root).keys() == contents(repository).keys()
+        assert record(root)["payments"] == bundle
+        assert main(["--check"], root) == 1
+
+    # Once more with the same sources it is the same release.
+    assert main(["--key", one], left[1]) == 0
+    assert (record(left[1])["payments"], main(["--check"], left[1])) == (new, 0)
+    # With others: nothing of the first was under the next number, not even the record.
+    for root, number in ((left[0], first + 1), (left[2], first + 2)):
+        changed(root, "nobody")
+        assert main(["--key", one], root) == 0
+        assert (record(root)["payments"]["release"], main(["--check"], root)) == (number, 0)
+
+
+@pytest.mark.opa
+def test_a_number_is_taken_even_when_signature_and_bundle_are_gone(repository: Path, tmp_path: Path) -> None:
+    first = read_bundle(repository / "bundles/payments.tar.gz").release
+    changed(repository)
+    for name in ("payments.tar.gz", "payments.signatures.json"):
+        (repository / "bundles" / name).unlink()
+
+    assert main(["--key", str(tmp_path / "one")], repository) == 0
+    assert record(repository)["payments"]["release"] == first + 1
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        pytest.param(None, "cannot be read: No such file or directory", id="missing"),
+        pytest.param(
+            lambda text: text[:1],
+            "value: not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+            id="cut off",
+        ),
+        pytest.param(
+            lambda text: re.sub('"release": [0-9]+', '"release": 0', text),
+            "baseline: release: Input should be greater than or equal to 1", id="no number",
+        ),
+    ],
+)  # fmt: skip
+def test_without_a_whole_record_nothing_is_released(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: Callable[[str], str] | None, told: str
+) -> None:
+    file = repository / "bundles/releases.json"
+    if edit is None:
+        file.unlink()
+    else:
+        file.write_text(edit(file.read_text()))
+    before = contents(repository)
+    capsys.readouterr()
+
+    for options in (["--check"], ["--key", str(tmp_path / "one")]):
+        assert main(options, repository) == 2
+        assert capsys.readouterr().err == (
+            f"error: bundles/releases.json: {told}"
+            " (restore it from version control: it says which release numbers are taken)\n"
+        )
+    assert contents(repository) == before
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("known", [True, False])
+def test_a_record_that_lacks_what_was_signed_is_told(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, known: bool
+) -> None:
+    """As when two changes were merged and the record of the wrong one was kept."""
+    changes = {"payments": {**record(repository)["payments"], "digest": f"sha256:{'0' * 64}"}} if known else {}
+    stale = {"baseline": record(repository)["baseline"], **changes}
+    written(repository / "bundles/releases.json", stale)
+    before = contents(repository)
+    capsys.readouterr()
+
+    checked = main(["--check"], repository)
+    assert checked == 1
+    assert capsys.readouterr().err == (
+        "fault: bundles/payments.tar.gz: signed, and not the release in bundles/releases.json"
+        " (run: scripts/release-bundles --key FILE)\n"
+    )
+    assert main(["--key", str(tmp_path / "one")], repository) == 2
+    assert capsys.readouterr().err == (
+        "error: bundles/payments.tar.gz: signed, and bundles/releases.json does not have that release"
+        " (restore it from version control: it says which release numbers are taken)\n"
+    )
+    assert contents(repository) == before
 
 
 @pytest.mark.opa

@@ -267,6 +267,14 @@ def test_the_same_scenario_makes_the_same_requests(tmp_path: Path) -> None:
             "import sys\ndef read_note(id):\n    sys.exit(0)",
             "a tool would end the process: sys.exit(0)",
         ),
+        ("import pytest\npytest.fail('x')", "tools.py:2: Failed: x"),
+        ("import pytest\n\ndef read_note(id):\n    pytest.fail('x')", "tools.py:4: Failed: x"),
+        ("class Own(BaseException): ...\nraise Own", "tools.py:2: Own"),
+        ("class Own(BaseException): ...\ndef read_note(id):\n    raise Own('why')", "tools.py:3: Own: why"),
+        ("class Own(BaseException): ...\nasync def read_note(id):\n    raise Own", "tools.py:3: Own"),
+        ("def read_note(id):\n    raise GeneratorExit", "tools.py:2: GeneratorExit"),
+        ("import asyncio\ndef read_note(id):\n    raise asyncio.CancelledError", "tools.py:3: CancelledError"),
+        ("def tools():\n    raise GeneratorExit", "tools.py:2: GeneratorExit"),
         ("import nothing_of_that_name", "tools.py:1: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
     ],
 )
@@ -279,6 +287,14 @@ def test_a_tools_file_that_fails_is_the_scenarios_error(
     result = ran_one(Path(), one(propose=READ, expect={"verdict": "ALLOW"}), tools="tools.py")
 
     assert (result.passed, result.error, result.steps) == (False, error, ())
+
+
+@pytest.mark.parametrize("source", ["raise KeyboardInterrupt", "def read_note(id):\n    raise KeyboardInterrupt"])
+def test_an_interrupt_ends_the_run(tmp_path: Path, source: str) -> None:
+    (tmp_path / "tools.py").write_text(source)
+
+    with pytest.raises(KeyboardInterrupt):
+        ran_one(tmp_path, one(propose=READ, expect={"verdict": "ALLOW"}), tools="tools.py")
 
 
 def test_a_tools_file_may_have_dataclasses_and_files_beside_it(tmp_path: Path) -> None:

@@ -54,12 +54,22 @@ def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
     }
 
 
-@pytest.mark.parametrize("sub", [None, "", 7, ["officer-123"]])
-def test_no_subject_no_session(sub: Any) -> None:
+@pytest.mark.parametrize(
+    ("claims", "wrong"),
+    [
+        ({}, "missing"),
+        ({"sub": None}, "missing"),
+        ({"sub": ""}, "empty"),
+        ({"sub": 7}, "no text"),
+        ({"sub": ["officer-123"]}, "no text"),
+        ({"sub": False}, "no text"),
+    ],
+)
+def test_no_subject_no_session(claims: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ClaimsError) as caught:
-        _ = Session(claims={"sub": sub}).subject
+        _ = Session(claims=claims).subject
 
-    assert str(caught.value) == "session: claims.sub is missing: no subject, no decision"
+    assert str(caught.value) == f"session: claims.sub is {wrong}: no subject, no decision"
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,48 @@ def test_a_failure_is_the_bare_engines_and_nothing_is_compared(error: Exception)
     assert shadow.asked == []
 
 
+class Endless(Scripted):
+    """An engine that answers a task never."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: answer())
+        self.begun = asyncio.Event()
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        self.begun.set()
+        return await asyncio.Future()
+
+    async def aevaluate_plan(self, body: bytes) -> bytes:
+        return await self.aevaluate(body)
+
+
+@pytest.mark.parametrize("method", ["adecide_body", "adecide_plan", "aevaluate", "aevaluate_plan"])
+async def test_a_decision_that_was_cancelled_counts_as_one_without_an_answer(method: str) -> None:
+    bare, shadow = Endless(), said()
+    with ShadowEngine(bare, shadow) as engine:
+        task = asyncio.create_task(getattr(engine, method)(b"{}"))
+        await bare.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        never_ended = getattr(engine, method)(b"{}")
+        never_ended.send(None)
+        never_ended.close()
+
+        assert totals(engine.counts()) == counted(decided=2, failed={"cancelled": 2})
+        assert shadow.asked == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
+def test_an_interrupted_decision_counts_as_well(error: BaseException) -> None:
+    engine = ShadowEngine(Raising(error), said())
+    for evaluate in (engine.evaluate, engine.evaluate_plan):
+        with pytest.raises(type(error)):
+            evaluate(b"{}")
+
+    assert totals(engine.counts()) == counted(decided=2, failed={"cancelled": 2})
+
+
 def test_an_answer_of_the_engine_that_is_none_is_its_failure() -> None:
     class Odd(Scripted):
         def evaluate(self, body: bytes) -> Any:
@@ -438,6 +480,12 @@ async def _asynchronous(_: Any) -> str:
         ((said(), said()), {"waiting": 100_001}, "waiting: 100001 is out of range (1 to 100000)"),
         ((said(), said()), {"closing": float("nan")}, "closing: nan is not a number of seconds (0 to 3600)"),
         ((said(), said()), {"closing": -1}, "closing: -1 is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"closing": "5"}, "closing: '5' is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"closing": None}, "closing: None is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"closing": False}, "closing: False is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"clock": None}, "clock: None is no plain function (it returns seconds)"),
+        ((said(), said()), {"clock": "now"}, "clock: 'now' is no plain function (it returns seconds)"),
+        ((said(), said()), {"waiting": "9"}, "waiting: '9' is out of range (1 to 100000)"),
         ((said(), said()), {"on_difference": 7}, "on_difference: 7 is no plain function (it takes one argument)"),
         ((said(), None), {}, "shadow: NoneType is not an engine (give two opened engines)"),
         (("x", said()), {}, "engine: str is not an engine (give two opened engines)"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, make_url, text
 
 from pdp.errors import PdpError, UsageError
-from pdp.store import database_url, store, upgrading
+from pdp.store import database_url, fork_gate, store, upgrading
 from pdp.store.errors import SchemaError, StoreError
 from pdp.store.store import Store
 from pdp.store.tables import SCHEMA, VERSIONS, metadata
@@ -337,3 +339,209 @@ def test_a_connection_that_the_server_ended_is_made_anew() -> None:
             )
         with opened.write() as connection:
             assert connection.execute(text("SELECT 1")).scalar() == 1
+
+
+def in_child(step: Callable[[], str], *, forked: Callable[[], object] = lambda: None) -> str:
+    """What `step` gives in a forked child, or the error that it ends with; `forked` is called here meanwhile."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = step()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the parent
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    forked()
+    with os.fdopen(reading) as told_by_child:
+        said = told_by_child.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def add_action(opened: Store) -> str:
+    with opened.write() as connection:
+        number = connection.execute(text("SELECT count(*) FROM pdp_actions")).scalar()
+        connection.execute(
+            text("INSERT INTO pdp_actions (id, key_id, state, record) VALUES (:id, :id, 'staged', '')"),
+            {"id": str(number)},
+        )
+    return "added"
+
+
+def count_actions(opened: Store) -> int:
+    with opened.read() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM pdp_actions")).scalar_one())
+
+
+# Python 3.12 warns of every fork beside threads; here it is what is tested.
+may_fork_beside_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+@may_fork_beside_threads
+def test_a_fork_while_threads_write_leaves_parent_and_child_able_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_url, "BUSY_SECONDS", 0.5)
+    url = empty_database("sqlite", tmp_path)
+    added = []
+
+    def add_another() -> str:
+        with Store.open(url) as another:
+            return add_action(another)
+
+    with Store.open(url, upgrade=True) as opened, ThreadPoolExecutor(2) as threads:
+
+        def work(ending: threading.Event) -> None:
+            while not ending.is_set():
+                added.append(add_action(opened))
+
+        for _ in range(10):
+            # They end after the fork: of two processes that write without a pause, one may wait for too long.
+            ending = threading.Event()
+            working = [threads.submit(work, ending) for _ in range(2)]
+            said = in_child(lambda: f"{add_action(opened)}, {add_another()}", forked=ending.set)
+            for one in working:
+                one.result(60)
+            assert said == "added, added"
+
+        assert count_actions(opened) == len(added) + 20
+
+
+@may_fork_beside_threads
+def test_a_fork_waits_for_another_threads_transaction(tmp_path: Path) -> None:
+    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as opened, ThreadPoolExecutor(1) as threads:
+        begun = threading.Event()
+
+        def write() -> None:
+            with opened.write() as connection:
+                begun.set()
+                gate = store._gate
+                with gate._changed:
+                    assert gate._changed.wait_for(lambda: gate._forking is not None, 60)
+                # What is inside still comes in again: it would keep the fork waiting for itself.
+                assert count_actions(opened) == 0
+                connection.execute(
+                    text("INSERT INTO pdp_actions (id, key_id, state, record) VALUES ('a', 'a', 'staged', '')")
+                )
+
+        writing = threads.submit(write)
+        assert begun.wait(60)
+        said = in_child(lambda: f"{count_actions(opened)} there, {add_action(opened)}")
+        writing.result(60)
+
+        assert (said, count_actions(opened)) == ("1 there, added", 2)
+
+
+@may_fork_beside_threads
+def test_a_child_refuses_a_file_whose_transaction_outlasted_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_gate, "FORK_SECONDS", 0.05)
+    url = empty_database("sqlite", tmp_path)
+    with Store.open(url, upgrade=True) as opened, ThreadPoolExecutor(1) as threads:
+        begun, forked = threading.Event(), threading.Event()
+
+        def write() -> None:
+            with opened.write():
+                begun.set()
+                assert forked.wait(60)
+
+        writing = threads.submit(write)
+        assert begun.wait(60)
+        said = in_child(lambda: str(told(lambda: add_action(opened))) + str(told(lambda: Store.open(url))))
+        with_another = Store.open(f"sqlite:///{tmp_path}/other.db", upgrade=True)
+        other = in_child(lambda: add_action(with_another))
+        with_another.close()
+        forked.set()
+        writing.result(60)
+        refusal = (
+            StoreError,
+            (
+                f"database sqlite:///{tmp_path}/store.db: it was in use when this process was forked "
+                "(fork outside of transactions, or start a new process)"
+            ),
+        )
+
+        assert (said, other) == (str(refusal) * 2, "added")
+        assert add_action(opened) == "added"
+
+
+@pytest.mark.parametrize(("ending", "kept"), [(None, 2), (KeyError(), 0)], ids=["committed", "rolled back"])
+def test_a_fork_within_a_transaction_leaves_it_to_the_parent(url: str, ending: Exception | None, kept: int) -> None:
+    with Store.open(url, upgrade=True) as opened:
+        refusal = f"database {opened.name}: this transaction is of the process that was forked "
+        refusal += "(fork outside of transactions)"
+        leaving = ExitStack()
+        with suppress(KeyError), leaving:
+            connection = leaving.enter_context(opened.write())
+            for number in ("a", "b"):
+                connection.execute(
+                    text("INSERT INTO pdp_actions (id, key_id, state, record) VALUES (:id, :id, 'staged', '')"),
+                    {"id": number},
+                )
+                said = in_child(lambda: str(told(leaving.close)))
+                assert said == str((StoreError, refusal))
+            if ending is not None:
+                raise ending
+
+        assert count_actions(opened) == kept
+
+
+def test_a_transaction_within_one_is_refused_at_once_with_sqlite(tmp_path: Path) -> None:
+    url = empty_database("sqlite", tmp_path)
+    with Store.open(url, upgrade=True) as one, Store.open(url) as other:
+        with one.write():
+            for again in (one, other):
+                assert told(again.write().__enter__) == (
+                    StoreError,
+                    (
+                        f"database {url}: this thread is within a transaction that writes to it "
+                        "(end that one first, or write on its connection)"
+                    ),
+                )
+        assert add_action(other) == "added"
+
+
+def by_other_ways(url: str) -> dict[str, str]:
+    """URLs that lead to the server of `url` and are written otherwise; the last two lead to other tables there."""
+    address = make_url(url)
+    ways = {
+        "another option": address.update_query_dict({"application_name": "another"}),
+        "another schema": address.update_query_dict({"options": "-csearch_path=another"}),
+        "another database": make_url(empty_database("postgresql", Path())),
+    }
+    return {way: each.render_as_string(hide_password=False) for way, each in ways.items()}
+
+
+def test_the_servers_of_two_urls_are_asked_whether_they_are_one() -> None:
+    url = empty_database("postgresql", Path())
+    with Store.open(url, upgrade=True) as opened:
+        with opened.write() as connection:
+            connection.execute(text("CREATE SCHEMA another"))
+        found = {}
+        for way, other_url in by_other_ways(url).items():
+            with Store.open(other_url, upgrade=True) as other, other.write() as connection:
+                found[way] = opened.owns(connection)
+                assert count_actions(other) == 0
+
+    assert found == {"another option": True, "another schema": False, "another database": False}
+
+
+def test_a_role_that_may_not_ask_has_another_database_and_keeps_its_transaction() -> None:
+    url = empty_database("postgresql", Path())
+    with Store.open(url, upgrade=True) as opened:
+        with opened.write() as connection:
+            connection.execute(text("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"))
+            connection.execute(text("DROP ROLE IF EXISTS bounded"))
+            connection.execute(text("CREATE ROLE bounded LOGIN"))
+            connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO bounded"))
+        with Store.open(make_url(url).set(username="bounded").render_as_string(hide_password=False)) as other:
+            with other.write() as connection:
+                owned = opened.owns(connection)
+                counted = connection.execute(text("SELECT count(*) FROM pdp_actions")).scalar()
+            with opened.write() as connection:
+                owned = owned or other.owns(connection)
+
+    assert (owned, counted) == (False, 0)

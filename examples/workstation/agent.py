@@ -8,12 +8,14 @@ Run it from the repository's folder. The model is a function that says its lines
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdp import Pep
 from pdp.contract.registry import Registry
+from pdp.errors import PdpError
 from pdp.loop.agent_loop import AgentLoop
 from pdp.loop.messages import ModelRequest, Role, ToolCall, Turn
 
@@ -61,8 +63,12 @@ def show(call: ToolCall, evaluation: Evaluation) -> None:
     print(f"{call.id} {call.tool}: {came}")  # noqa: T201 - that is what it is for
 
 
-def main() -> None:
-    """Run the agent."""
+def run() -> None:
+    """Run the agent.
+
+    Raises:
+        PdpError: a file that is named cannot be used.
+    """
     options = argparse.ArgumentParser(description="An agent with the workstation's tools and a scripted model.")
     options.add_argument("--folder", type=Path, default=FILES, help="what may be read")
     options.add_argument("--bundle", help="policies built with `pdp bundle build`; the baseline when absent")
@@ -82,5 +88,19 @@ def main() -> None:
     print(agent.run("What do the notes say of dice? Roll them.").text)  # noqa: T201
 
 
+def main() -> int:
+    """Run the agent, and return the exit code: 2 when it cannot begin."""
+    if hasattr(signal, "SIGPIPE"):
+        # Who closes the pipe, such as `head`, has seen enough: end as other programs do, and say nothing.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        run()
+    except PdpError as error:
+        hint = f"\n    hint: {error.hint}" if error.hint else ""
+        print(f"error: {error.message}{hint}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

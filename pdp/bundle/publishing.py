@@ -15,7 +15,7 @@ from pdp.bundle.signing import sign_bundle
 from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.engine.bundle_file import pack_bundle, read_bundle
-from pdp.engine.repository_index import Change, Published
+from pdp.engine.repository_index import Change, Published, record_of
 from pdp.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
@@ -57,19 +57,21 @@ def publish(
         why: for people.
         audit: gets an event before the change and one after it, both `bundle.publish`.
         keys: one of them must have signed the bundle; None: it may be unsigned.
-        gate: what the release gate found, with `passed`, which must be true.
+        gate: what the release gate found, as of `pdp release check --json`: about this very bundle, by `release` and
+            `revision`, with `passed`, which must be true, and its `checks`.
         clock: what time it is, in seconds since 1970.
 
     Raises:
-        UsageError: a text or gate results that cannot be used, or a folder that is no repository.
+        UsageError: a text that cannot be used, gate results that are not of this bundle or have not passed, or a
+            folder that is no repository.
         BundleError: a bundle that must not be used, or is not newer than what was published.
         AuditError: it cannot be audited; nothing has changed.
         RepositoryError: it cannot be written; nothing has changed.
     """
     _check_texts(by=by, why=why)
-    checked = _checked_gate(gate)
     bundle = read_bundle(packed, keys=keys)
-    published = _published(bundle)
+    checked = None if gate is None else _checked_gate(dict(gate), bundle)
+    published = record_of(bundle)
     with changing(folder, make=True) as repository:
         index = repository.index
         current = index.current(channel)
@@ -147,7 +149,7 @@ def rollback(
         bundle = read_bundle(packed)
         if bundle.revision != old.revision:
             raise BundleError(f"release {old.release} cannot be released anew: its content would be another one")
-        published = _published(bundle)
+        published = record_of(bundle)
         change = Change(
             sequence=len(index.history) + 1,
             time=to_seconds(clock()),
@@ -206,17 +208,6 @@ def _record(audit: AuditLog, change: Change, published: Published, clock: Callab
     )
 
 
-def _published(bundle: Bundle) -> Published:
-    signature = bundle.signature
-    return Published(
-        release=bundle.release,
-        revision=bundle.revision,
-        digest=bundle.digest,
-        size=bundle.size,
-        key_id=None if signature is None else signature.key_id,
-    )
-
-
 def _check_news(index: Index, published: Published, current: Published | None, channel: Channel) -> None:
     same = next((each for each in index.bundles if each.release == published.release), None)
     if same is not None and same != published:
@@ -263,17 +254,28 @@ def _check_texts(**texts: str) -> None:
             )
 
 
-def _checked_gate(gate: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if gate is None:
-        return None
+def _checked_gate(gate: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
     try:
-        check_json(dict(gate))
+        check_json(gate)
     except JsonValueError as error:
         raise UsageError(f"gate results: {error}") from error
-    if len(canonical(dict(gate))) > MAX_GATE:
+    if len(canonical(gate)) > MAX_GATE:
         raise UsageError(
             f"gate results: larger than {MAX_GATE} bytes", hint="give the summary, and keep the rest with CI"
         )
     if gate.get("passed") is not True:
         raise UsageError("gate results: the release gate has not passed", hint="see its checks; `passed` must be true")
-    return dict(gate)
+    again = "run `pdp release check --json` on this bundle, and give what it writes"
+    for name, own in (("release", bundle.release), ("revision", bundle.revision)):
+        found = gate.get(name)
+        if type(found) is not type(own):
+            raise UsageError(f"gate results: they do not say which {name} they are about", hint=again)
+        if found != own:
+            raise UsageError(f"gate results: about {name} {found}, and the bundle is {name} {own}", hint=again)
+    checks = gate.get("checks")
+    if not isinstance(checks, list) or not checks:
+        raise UsageError("gate results: no checks", hint=again)
+    statuses = [one.get("status") if isinstance(one, dict) else None for one in checks]
+    if not {"pass"} <= set(map(str, statuses)) <= {"pass", "skip"}:
+        raise UsageError("gate results: not every check passed or was skipped, or all were skipped", hint=again)
+    return gate

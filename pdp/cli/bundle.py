@@ -43,6 +43,12 @@ def build(
             hint="name a governance file for every manifest, in the same order, or none at all",
         )
     effective = [load_effective(*pair) for pair in zip_longest(manifests, governance)]
+    for at, each in enumerate(effective):
+        if each.digest in [other.digest for other in effective[:at]]:
+            raise UsageError(
+                f"{manifests[at]}: this manifest is named twice, as version {each.version} with digest {each.digest}",
+                hint="leave one of them out; with another governance file it would be another manifest",
+            )
     bundle = build_bundle(
         policies=[baseline_policies_path(), *policies],
         data=data,
@@ -51,6 +57,10 @@ def build(
         opa=needed_opa("building a bundle"),
         out=output,
     )
+    if data:
+        from pdp.cli.data_warnings import tell_data_warnings  # noqa: PLC0415
+
+        tell_data_warnings(data, bundle.data)
     # A name that is no text, such as a lone byte 0xff, cannot stand in JSON.
     file = os.fsencode(output).decode(errors="replace")
     concerns = bundle.data["config"]["required_concerns"]

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
 from pdp.cli.engines import open_engine
-from pdp.cli.files import check_standard_input, open_audit, read_proposal, read_session
+from pdp.cli.files import check_standard_input, open_audit, read_proposal, read_rules, read_session
 from pdp.cli.output import print_json
 from pdp.decision import Verdict
-from pdp.manifest.loading import load_effective
 from pdp.pep import Pep
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def decide(
         EngineError: a local OPA does not start. Once there is an engine, whatever it does wrong is a DENY.
     """
     check_standard_input(proposal, manifest, session, governance)
-    effective = load_effective(manifest, governance)
+    effective = read_rules(manifest, governance)
     who = read_session(session)
     proposed = read_proposal(proposal)
     manifests = {effective.digest: effective.document}

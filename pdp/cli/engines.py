@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import UsageError
+from pdp.harness.opa_token import opa_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,11 +47,15 @@ def open_engine(
     if opa_url is not None:
         from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
 
-        with SidecarEngine(opa_url, token=os.environ.get("PDP_OPA_TOKEN") or None) as engine:
+        with SidecarEngine(opa_url, token=opa_token()) as engine:
             yield engine
         return
     chosen = _compiled(policies) if policies else read_bundle(bundle or baseline_bundle_path())
     laid_over = read_data(data)
+    if laid_over:
+        from pdp.cli.data_warnings import tell_data_warnings  # noqa: PLC0415
+
+        tell_data_warnings(data, laid_over)
     if name == "embedded":
         from pdp.engine.embedded import EmbeddedEngine  # noqa: PLC0415
 

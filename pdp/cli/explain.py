@@ -11,7 +11,7 @@ from rich.text import Text
 from pdp.cli.decide import exit_code
 from pdp.cli.display import STYLES, console
 from pdp.cli.engines import check_policy_source, needed_opa, open_engine
-from pdp.cli.files import check_standard_input, read_proposal, read_session
+from pdp.cli.files import check_standard_input, read_proposal, read_rules, read_session
 from pdp.cli.output import print_json, printable
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
@@ -20,7 +20,6 @@ from pdp.errors import BundleError, EngineError
 from pdp.harness.explain import FAILED, PASSED, Explanation, explain
 from pdp.harness.shown_file import shown_file
 from pdp.harness.wording import readable
-from pdp.manifest.loading import load_effective
 from pdp.pep import Pep
 from pdp.rego.modules import Module, baseline_policies_path, collect
 
@@ -58,7 +57,7 @@ def run(
     """
     check_standard_input(proposal, manifest, session, governance)
     check_policy_source(bundle, policies)
-    effective = load_effective(manifest, governance)
+    effective = read_rules(manifest, governance)
     who = read_session(session)
     proposed = read_proposal(proposal)
     manifests = {effective.digest: effective.document}

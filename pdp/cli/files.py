@@ -10,12 +10,15 @@ from pydantic import ValidationError
 
 from pdp.audit import FileAudit, MemoryAudit
 from pdp.canonical import MAX_BYTES
+from pdp.cli.output import complain
 from pdp.documents import faults_of, read_document
 from pdp.errors import AuditError, FileFaultsError, UsageError
+from pdp.manifest.loading import read_effective
 from pdp.session import Session
 
 if TYPE_CHECKING:
     from pdp.audit import AuditLog
+    from pdp.manifest.effective import EffectiveManifest
 
 STANDARD_INPUT: Final = "-"
 """The name by which standard input is given instead of a file."""
@@ -32,6 +35,22 @@ def check_standard_input(*names: Path | str | None) -> None:
         raise UsageError(f"standard input (-) is named {asked} times", hint="only one file can come from it")
     if asked and sys.stdin is None:
         raise UsageError("standard input (-) is closed", hint="name a file, or pipe one in")
+
+
+def read_rules(manifest: Path, governance: Path | None) -> EffectiveManifest:
+    """Read both files, and tell on standard error what is likely a mistake in the governance file.
+
+    Such a mistake decides, in silence: rules for a misspelt action are rules for none. What the manifest could say
+    better is for `pdp manifest lint`.
+
+    Raises:
+        UsageError: a file is missing or faulty.
+    """
+    loaded = read_effective(manifest, governance)
+    for warning in loaded.warnings:
+        if warning.place.file == str(governance):
+            complain(str(warning))
+    return loaded.model
 
 
 def read_session(path: Path) -> Session:

@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.contract.handed_in import end_coroutine
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -122,4 +124,5 @@ def _why_not(name: str, probe: Callable[[], Any]) -> str:
             return "not available"
         case (False, str(reason)):
             return reason[:_LONGEST] or "not available"
+    end_coroutine(said)
     return f"its availability check gives {type(said).__name__}, not true or false"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pdp.contract.availability import why_lacking, why_unavailable
 from pdp.contract.inputs import Inputs
 from pdp.errors import UsageError
+from pdp.manifest.command_line import template_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -83,7 +84,11 @@ class Bindings:
     def unavailable(self, entry: Tool) -> str:
         """Return why the tool cannot run right now; empty when it can."""
         bound, circuit = self._bound.get(entry.name), self._circuits.get(entry.name)
-        if bound is None and entry.cli is None:
+        # Found when a manifest is loaded, too; an entry may have been made without a file.
+        fault = next(template_findings(entry), None)
+        if fault is not None:
+            reason = fault.message
+        elif bound is None and entry.cli is None:
             reason = "no function is bound"
         else:
             reason = why_unavailable(entry, self._capabilities, bound.available if bound else None)

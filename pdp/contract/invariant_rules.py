@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from pdp.canonical import JsonValueError, canonical, check_json
+from pdp.contract.handed_in import end_coroutine
 from pdp.contract.json_object import JsonObject
 from pdp.contract.tool_contract import DROP_STEP, DropStep
 from pdp.manifest.expressions import ExpressionError, compile_check
@@ -171,6 +172,7 @@ class PythonRule:
             _log.exception("the check of invariant %s raised", self.id)
             raise RuleRejectsError(self, f"{self.id}: its check raised {type(error).__name__}") from error
         if holds is not True and holds is not False:
+            end_coroutine(holds)
             raise RuleRejectsError(self, f"{self.id}: its check gives {type(holds).__name__}, not true or false")
         return None if holds else f"{self.id}: {self.rule}"
 
@@ -210,6 +212,7 @@ class PythonRule:
 def _pair(given: Any, rule: Rule) -> tuple[Any, bool]:
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], bool):  # noqa: PLR2004 - (call, done)
         return given
+    end_coroutine(given)
     raise RuleRejectsError(rule, f"{rule.id}: its corrector has to return (arguments, true or false) or DROP_STEP")
 
 

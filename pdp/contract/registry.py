@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pdp.contract.availability import ToolCircuit, ToolStatus
 from pdp.contract.bindings import Bindings
 from pdp.contract.compiled import CompiledManifest
+from pdp.contract.handed_in import check_callable, check_kind, listed
 from pdp.contract.plan import validate_plan
 from pdp.contract.registration import check_governed, declared_tool
+from pdp.contract.tool_contract import ToolContract
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest
@@ -27,9 +29,10 @@ if TYPE_CHECKING:
 
     from pdp.contract.json_object import JsonObject
     from pdp.contract.plan import CheckedPlan
-    from pdp.contract.tool_contract import ToolContract
     from pdp.manifest.models import AgentPins, DeclaredTool, Tool
     from pdp.session import Session
+
+_AVAILABLE: Final = "a function that returns true or false, or nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class Registry:
         circuit: makes the circuit breaker of each tool.
 
     Raises:
-        UsageError: a tool or agent is declared twice, or the manifests have several versions and `version` is absent.
+        UsageError: an argument is of another type, a tool or agent is declared twice, or the manifests have several
+            versions and `version` is absent.
     """
 
     def __init__(
@@ -69,9 +73,13 @@ class Registry:
         capabilities: Iterable[str] = (),
         circuit: Callable[[], ToolCircuit] = ToolCircuit,
     ) -> None:
+        manifests = listed(manifests, Manifest, "manifests")
+        check_kind(governance, Governance | None, "governance", "load a file with `Registry.from_files`")
+        check_kind(version, str | None, "version", "write a text")
+        check_callable(circuit, "circuit", "a function that makes a ToolCircuit")
         self._lock = threading.RLock()
         self._governance = governance or Governance.model_construct(actions={})
-        self._bindings = Bindings(capabilities, circuit)
+        self._bindings = Bindings(listed(capabilities, str, "capabilities"), circuit)
         self._declared: dict[str, DeclaredTool] = {}
         self._contracts: dict[str, ToolContract] = {}
         self._compiled: CompiledManifest | None = None
@@ -122,8 +130,11 @@ class Registry:
             fields: what else its manifest entry states, such as `effect_class="read-external"`, `scopes=["search"]`.
 
         Raises:
-            UsageError: a tool of that name is there; the entry is faulty; or the manifest is in use already.
+            UsageError: no contract; a tool of that name is there; the entry is faulty; the manifest is in use already;
+                or as of `bind`.
         """
+        check_kind(contract, ToolContract, "the contract", "hand in a ToolContract")
+        check_callable(available, f"contract {shown_name(contract.name)}: available", _AVAILABLE)
         tool = declared_tool(contract, fields)
         check_governed(tool, self._governance.actions.get(tool.action))
         with self._lock:
@@ -149,11 +160,13 @@ class Registry:
             available: whether it can run now: returns true or false, or `(available, reason)`.
 
         Raises:
-            UsageError: no such tool, it has a function already, or the function asks for what nobody gives.
+            UsageError: no such tool, it has a function already, the function asks for what nobody gives, or what is to
+                be called cannot be.
         """
         declared = self._declared.get(name)
         if declared is None:
             raise self._unknown(name)
+        check_callable(available, f"{name}: available", _AVAILABLE)
         self._bindings.bind(declared, function, available)
         return function
 
@@ -219,14 +232,15 @@ class Registry:
         """Return what a model is told of the tools that are available right now, in the manifest's order.
 
         Raises:
-            ValueError: not one of the formats.
+            UsageError: not one of the formats.
         """
+        form = _format(form)
         available = {status.name for status in self.check_availability() if status.available}
         return export_tools((one for name, one in self.manifest.tools.items() if name in available), form)
 
     def all_definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
         """Return what a model is told of every tool, available or not; form and errors as of `definitions`."""
-        return export_tools(self.manifest.tools.values(), form)
+        return export_tools(self.manifest.tools.values(), _format(form))
 
     def note_run(self, name: str, *, failed: bool) -> None:
         """Note how a run of a tool ended: several failures in a row take it off the list for a while."""
@@ -270,6 +284,14 @@ class Registry:
     def _status(self, tool: RegisteredTool) -> ToolStatus:
         reason = self._bindings.unavailable(tool.entry)
         return ToolStatus(tool.name, tool.type, tool.description, not reason, reason)
+
+
+def _format(form: ExportFormat | str) -> ExportFormat:
+    try:
+        return ExportFormat(form)
+    except ValueError:
+        known = ", ".join(ExportFormat)
+        raise UsageError(f"{shown_name(form)} is no format of a tool list", hint=f"known: {known}") from None
 
 
 def _pins(manifests: Sequence[Manifest]) -> tuple[AgentPins, ...] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.contract.handed_in import check_kind
 from pdp.contract.json_object import JsonObject
 from pdp.contract.tool_contract import TYPE_NAMES
 from pdp.documents import shown_name
@@ -142,7 +143,11 @@ class StateFields:
 
         A text is put there as it is, everything else as RFC 8785 JSON, an absent or null field as nothing. Other
         `{{NAMES}}` stay. What is put in place is not searched again: a tool's result cannot bring in another field.
+
+        Raises:
+            UsageError: the template is no text, or the state is no JSON.
         """
+        check_kind(template, str, "the prompt template", "hand in a text")
         whole = JsonObject.read(state)
 
         def value(match: re.Match[str]) -> str:

@@ -6,16 +6,18 @@ in a manifest is in pdp/manifest/records.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.canonical import JsonValueError, check_json
+from pdp.contract.handed_in import check_callable, check_kind, listed
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pdp.contract.json_object import JsonObject
 
@@ -106,7 +108,8 @@ class ToolContract:
     type object. Lists are kept as tuples.
 
     Raises:
-        UsageError: an id or key stands twice, a rule is no text, a check cannot be called, or a merge is unknown.
+        UsageError: a field is of another type, an id or key stands twice, a rule is no text, a check cannot be called,
+            or a merge is unknown.
     """
 
     name: str
@@ -118,9 +121,11 @@ class ToolContract:
     state_effects: Sequence[ToolStateEffect] = field(default=())
 
     def __post_init__(self) -> None:
-        for name in ("invariants", "config_params", "state_reads", "state_effects"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         where = f"contract {shown_name(self.name)}"
+        check_kind(self.schema, Mapping, f"{where}: schema", 'write `{"ARGUMENT": "TYPE — description"}`')
+        check_kind(self.description, str, f"{where}: description", "write a text")
+        for name, kind in _LISTS.items():
+            object.__setattr__(self, name, listed(getattr(self, name), kind, f"{where}: {name}"))
         _unique((one.id for one in self.invariants), f"{where}: invariant")
         _unique((one.key for one in self.config_params), f"{where}: config parameter")
         _unique((one.key for one in self.state_reads), f"{where}: state read")
@@ -139,12 +144,22 @@ class ToolContract:
             call: the arguments.
             state: the state, plain JSON, with the plan in it if a check asks for that.
             resolved_config: the tool's config, by key.
+
+        Raises:
+            UsageError: one of them is no object of plain JSON.
         """
         from pdp.contract.invariant_rules import Circumstances  # noqa: PLC0415 - it knows this record
         from pdp.contract.invariants import violations  # noqa: PLC0415 - likewise
         from pdp.contract.json_object import JsonObject  # noqa: PLC0415 - likewise
 
+        check_kind(call, Mapping, "the call", "hand in its arguments, by name")
         return violations(self.invariants, call, Circumstances(JsonObject.read(state), resolved_config))
+
+
+_LISTS: Final[dict[str, type]] = {
+    "invariants": ToolInvariant, "config_params": ToolConfigParam, "state_reads": ToolStateRead,
+    "state_effects": ToolStateEffect,
+}  # fmt: skip
 
 
 def _unique(names: Iterable[Any], what: str) -> None:
@@ -162,15 +177,15 @@ def _check_invariant(invariant: ToolInvariant, where: str) -> None:
         raise UsageError(f"{where} has no rule", hint="say in one line what has to hold: the model reads it")
     if not callable(invariant.check):
         raise UsageError(f"{where}: check cannot be called", hint="a function of (call, state, config)")
-    if invariant.correct is not None and not callable(invariant.correct):
-        raise UsageError(f"{where}: correct cannot be called", hint="a function of (call, state, config), or None")
+    check_callable(invariant.correct, f"{where}: correct", "a function of (call, state, config), or None")
     if isinstance(invariant.corrects, str):
         raise UsageError(f"{where}: corrects is a text", hint=f"list the names: corrects=[{invariant.corrects!r}]")
+    if invariant.corrects is not None:
+        listed(invariant.corrects, str, f"{where}: corrects")
 
 
 def _check_param(param: ToolConfigParam, where: str) -> None:
-    if param.normalizer is not None and not callable(param.normalizer):
-        raise UsageError(f"{where}: normalizer cannot be called", hint="a function of one value, or None")
+    check_callable(param.normalizer, f"{where}: normalizer", "a function of one value, or None")
     try:
         check_json(param.default)
     except JsonValueError as error:
@@ -178,8 +193,9 @@ def _check_param(param: ToolConfigParam, where: str) -> None:
 
 
 def _check_effect(effect: ToolStateEffect, where: str) -> None:
-    if effect.type_hint not in TYPE_NAMES:
-        shown = getattr(effect.type_hint, "__name__", repr(effect.type_hint))
+    if not isinstance(effect.type_hint, type) or effect.type_hint not in TYPE_NAMES:
+        bare = type(effect.type_hint) is type  # `list[str]` has the name of `list`
+        shown = effect.type_hint.__name__ if bare else repr(effect.type_hint)
         raise UsageError(f"{where}: type {shown:.40} is not one of JSON", hint="dict, list, str, int, float or bool")
     if effect.merge not in MERGES:
         hint = nearest(str(effect.merge), MERGES) or f"known: {', '.join(MERGES)}"

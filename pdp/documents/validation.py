@@ -56,13 +56,16 @@ class FieldError(ValueError):
         self.hint = hint
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint that names the known word nearest to `name`, whatever its case, or None when none is near."""
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return a hint that names the known word nearest to `name`, whatever its case, or None when none is near.
+
+    `cutoff` is how alike they have to be, 1 being the same.
+    """
     words = sorted(known)
-    found = get_close_matches(name, words, n=1, cutoff=0.6)
+    found = get_close_matches(name, words, n=1, cutoff=cutoff)
     if not found:
         lower = {word.lower(): word for word in words}
-        found = [lower[word] for word in get_close_matches(name.lower(), lower, n=1, cutoff=0.6)]
+        found = [lower[word] for word in get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)]
     return f"did you mean `{found[0]}`?" if found else None
 
 

@@ -27,6 +27,12 @@ COPY: Final = "copy the file again, or build it with `pdp bundle build`"
 
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _BLOCK: Final = 65535
+_EXTENSIONS: Final = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+    tarfile.GNUTYPE_SPARSE,
+)  # fmt: skip
+_NO_TAR: Final = "not a tar file inside, or a damaged one"
+_NO_END: Final = "the tar file inside is damaged, or something follows its end"
 
 
 def unpack_bundle(packed: bytes) -> dict[str, bytes]:
@@ -72,6 +78,7 @@ def _gunzip(packed: bytes) -> bytes:
         raise BundleError(f"larger than {MAX_CONTAINER} bytes", hint="is this a bundle?")
     unpacker = zlib.decompressobj(wbits=31)
     try:
+        # The limit is zlib's own: it stops there, so that a bomb takes no more memory than the largest bundle does.
         content = unpacker.decompress(packed, MAX_CONTAINER + 1)
     except zlib.error as error:
         raise BundleError("not a gzip file, or a damaged one", hint=COPY) from error
@@ -84,26 +91,37 @@ def _gunzip(packed: bytes) -> bytes:
     return content
 
 
+# Header by header and not with `TarFile`, which obeys extensions: a few bytes of one make a file gigabytes long.
 def _untar(content: bytes) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            for member in tar:
-                _check_member(member, files)
-                opened = tar.extractfile(member)
-                files[member.name] = opened.read() if opened else b""
-                if len(files[member.name]) != member.size:
-                    raise BundleError("cut off", hint=COPY)
-            end = tar.offset
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
-        raise BundleError("not a tar file inside, or a damaged one", hint=COPY) from error
-    if content[end:].strip(b"\0"):
-        raise BundleError("the tar file inside is damaged, or something follows its end", hint=COPY)
+    at = 0
+    while (member := _header(content, at)) is not None:
+        _check_member(member, files)
+        at += tarfile.BLOCKSIZE
+        if not 0 <= member.size <= len(content) - at:
+            raise BundleError(_NO_TAR, hint=COPY)
+        files[member.name] = content[at : at + member.size]
+        at += -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    if content[at:].strip(b"\0"):
+        raise BundleError(_NO_END, hint=COPY)
     return files
+
+
+def _header(content: bytes, at: int) -> tarfile.TarInfo | None:
+    """Return the header that stands there, or None where the tar ends."""
+    block = content[at : at + tarfile.BLOCKSIZE]
+    if len(block) == tarfile.BLOCKSIZE and not block.strip(b"\0"):
+        return None
+    try:
+        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        raise BundleError(_NO_END if at else _NO_TAR, hint=COPY) from error
 
 
 def _check_member(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> None:
     shown = repr(member.name[:100])
+    if member.type in _EXTENSIONS:
+        raise BundleError(f"{shown} is an extension of tar (PAX, GNU); a bundle needs none", hint=REBUILD)
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         raise BundleError(f"{shown} is a link, a folder or a device; a bundle has files only", hint=REBUILD)
     if member.name in files:

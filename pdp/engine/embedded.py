@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -12,6 +11,7 @@ from pdp.canonical import MAX_BYTES, canonical
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
+from pdp.engine.seconds import check_seconds
 from pdp.engine.trust import event_of
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, RequestRefusedError, UsageError
 
@@ -69,13 +69,10 @@ class EmbeddedEngine(Engine):
         deadline: float = DEADLINE,
         memory_limit: int = MEMORY_LIMIT,
     ) -> None:
-        if not (math.isfinite(deadline) and 0 < deadline <= _LONGEST_DEADLINE):
+        check_seconds("deadline", deadline, most=_LONGEST_DEADLINE)
+        if type(memory_limit) is not int or not _LEAST_MEMORY <= memory_limit <= _MOST_MEMORY:
             raise UsageError(
-                f"deadline: {deadline} is not a number of seconds", hint=f"above 0, at most {_LONGEST_DEADLINE:g}"
-            )
-        if not _LEAST_MEMORY <= memory_limit <= _MOST_MEMORY:
-            raise UsageError(
-                f"memory_limit: {memory_limit} bytes are out of range", hint=f"{_LEAST_MEMORY} to {_MOST_MEMORY}"
+                f"memory_limit: {memory_limit!r:.40} bytes are out of range", hint=f"{_LEAST_MEMORY} to {_MOST_MEMORY}"
             )
         documents = canonical(merged_data(bundle.data, manifests=manifests, data=data))
         # wasmtime takes 40 ms to import: only who makes an engine pays for it.

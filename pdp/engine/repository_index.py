@@ -10,13 +10,16 @@ that is the bundles' signatures' matter.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from pdp.canonical import MAX_NUMBER, JsonValueError, canonical, parse_json
 from pdp.engine.bundle_file import MAX_BUNDLE
 from pdp.errors import BundleError
+
+if TYPE_CHECKING:
+    from pdp.engine.bundle_file import Bundle
 
 FORMAT: Final = 1
 """The layout above."""
@@ -135,6 +138,31 @@ class Index(_Record):
         return canonical(self.model_dump())
 
 
+def record_of(bundle: Bundle) -> Published:
+    """Return what the index has to say of a bundle."""
+    return Published(
+        release=bundle.release,
+        revision=bundle.revision,
+        digest=bundle.digest,
+        size=bundle.size,
+        key_id=None if bundle.signature is None else bundle.signature.key_id,
+    )
+
+
+def check_record(published: Published, bundle: Bundle) -> None:
+    """Check that the index says of a bundle what it is.
+
+    Raises:
+        BundleError: it says something else, which is no fault of the bundle.
+    """
+    has = record_of(bundle)
+    wrong = [name for name in Published.model_fields if getattr(has, name) != getattr(published, name)]
+    if wrong:
+        raise BundleError(
+            f"the index gives it another {' and '.join(wrong)} than it has", hint=f"restore {INDEX} from a copy"
+        )
+
+
 def parse_index(content: bytes, name: str) -> Index:
     """Return the index that a file holds. `name` says where it comes from, for messages.
 
@@ -146,9 +174,10 @@ def parse_index(content: bytes, name: str) -> Index:
     except JsonValueError as error:
         raise BundleError(f"{name}: {error}", hint="is this the index of a bundle repository?") from error
     found = document.get("format") if isinstance(document, dict) else None
-    if type(found) is int and found != FORMAT:
+    if isinstance(document, dict) and (type(found) is not int or found != FORMAT):
+        shown = "no format that is known" if type(found) is not int else f"format {found}"
         raise BundleError(
-            f"{name}: format {found}, this program reads format {FORMAT}",
+            f"{name}: {shown}, this program reads format {FORMAT}",
             hint="update this program to the repository's",
         )
     try:

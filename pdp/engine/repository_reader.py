@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pdp.canonical import digest
 from pdp.engine.bundle_file import MAX_BUNDLE
 from pdp.engine.repository_index import INDEX, MAX_INDEX, Channel, Index, Published, parse_index
+from pdp.engine.seconds import check_seconds
 from pdp.errors import BundleError, EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ TIMEOUT: Final = 30.0
 _CHUNK: Final = 256 * 1024
 _NOT_MODIFIED: Final = 304
 _CHECK: Final = "check the address, and that it is served"
+_LONGEST: Final = 3600.0
+_SHOWN: Final = 200
 
 
 class RepositoryReader(ABC):
@@ -143,7 +146,7 @@ class HttpReader(RepositoryReader):
         headers: sent along, such as `Authorization`. Shown nowhere.
 
     Raises:
-        UsageError: the URL or the certificates cannot be used.
+        UsageError: an argument that cannot be used.
     """
 
     def __init__(
@@ -155,13 +158,10 @@ class HttpReader(RepositoryReader):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-            raise UsageError(f"{url}: not the address of a repository", hint="such as https://HOST/bundles")
-        if parts.username or parts.password:
-            raise UsageError("a repository's address holds a password", hint="give it as a header: Authorization")
+        check_seconds("timeout", timeout, most=_LONGEST)
+        scheme = _scheme(url)
         try:
-            context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+            context = ssl.create_default_context(cafile=ca_file) if scheme == "https" else None
         except OSError as error:
             raise UsageError(f"{ca_file}: no certificates in PEM form: {error.strerror}") from error
         self.name = url.rstrip("/")
@@ -205,6 +205,11 @@ class HttpReader(RepositoryReader):
             if isinstance(cause, TimeoutError):
                 raise EngineError(f"{url}: no whole answer within {self._timeout:g} s", hint=_CHECK) from error
             raise EngineError(f"{url}: cannot be had: {_said(cause)}", hint=_CHECK) from error
+        except ValueError:
+            # Without its text and cause, which may quote a header.
+            raise UsageError(
+                f"{url}: cannot be asked for", hint="check the address, the headers and the environment's proxy"
+            ) from None
 
     def _body(self, response: Any, url: str, most: int, deadline: float) -> bytes:
         body = bytearray()
@@ -234,6 +239,24 @@ def open_repository(
     return FolderReader(Path(where))
 
 
+def _scheme(url: str) -> str:
+    """Return the scheme of a repository's address, once all of it can be used."""
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in {"http", "https"} and parts.hostname and not parts.query and not parts.fragment
+        # What is read lazily, or only by whoever opens a connection: the port, and a name that DNS can have.
+        usable = named and parts.port != 0 and (parts.hostname or "").encode("idna")
+        secret = parts.username is not None or parts.password is not None
+    except ValueError:
+        usable, secret = False, "@" in url
+    if secret:
+        raise UsageError("a repository's address holds a password", hint="give it as a header: Authorization")
+    # `urlsplit` leaves line breaks out, as if they were not there.
+    if not usable or not parts.path.isascii() or not url.isprintable() or " " in url:
+        raise UsageError(f"{_printable(url)}: not the address of a repository", hint="such as https://HOST/bundles")
+    return parts.scheme
+
+
 def _opener(context: ssl.SSLContext | None) -> Any:
     from urllib import request  # noqa: PLC0415 - only who reads over HTTP pays for it
 
@@ -253,4 +276,8 @@ def _opener(context: ssl.SSLContext | None) -> Any:
 
 def _said(cause: Any) -> str:
     text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:200])
+    return _printable(str(text))
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_SHOWN])

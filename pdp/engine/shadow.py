@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import inspect
-import math
 import os
 import time
 import weakref
@@ -20,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pdp.engine.protocol import DECISION, PLAN, Engine
+from pdp.engine.seconds import check_clock, check_seconds
 from pdp.engine.shadow_queue import ShadowQueue
 from pdp.errors import UsageError
 
@@ -87,9 +87,9 @@ class ShadowEngine(Engine):
             if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
                 raise UsageError(f"{name}: {function!r:.80} is no plain function", hint="it takes one argument")
         if type(waiting) is not int or not 1 <= waiting <= _MOST_WAITING:
-            raise UsageError(f"waiting: {waiting} is out of range", hint=f"1 to {_MOST_WAITING}")
-        if not (math.isfinite(closing) and 0 <= closing <= _LONGEST):
-            raise UsageError(f"closing: {closing} is not a number of seconds", hint=f"0 to {_LONGEST:g}")
+            raise UsageError(f"waiting: {waiting!r:.40} is out of range", hint=f"1 to {_MOST_WAITING}")
+        check_seconds("closing", closing, most=_LONGEST, zero=True)
+        check_clock(clock)
         self.name = engine.name
         self.engine: Final = engine
         self.shadow: Final = shadow
@@ -120,7 +120,7 @@ class ShadowEngine(Engine):
         """Do as `evaluate`, as asynchronously as the engine does."""
         try:
             answer = await self.engine.aevaluate(body)
-        except Exception as error:
+        except BaseException as error:
             self._queue.failed(error)
             raise
         self._queue.offer(DECISION, body, answer)
@@ -130,7 +130,7 @@ class ShadowEngine(Engine):
         """Do as `evaluate_plan`, as asynchronously as the engine does."""
         try:
             answer = await self.engine.aevaluate_plan(body)
-        except Exception as error:
+        except BaseException as error:
             self._queue.failed(error)
             raise
         self._queue.offer(PLAN, body, answer)
@@ -178,7 +178,7 @@ class ShadowEngine(Engine):
     def _shadowed(self, document: str, evaluate: Callable[[bytes], bytes], body: bytes) -> bytes:
         try:
             answer = evaluate(body)
-        except Exception as error:
+        except BaseException as error:
             self._queue.failed(error)
             raise
         self._queue.offer(document, body, answer)

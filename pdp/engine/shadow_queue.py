@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 32 * 1024 * 1024
 """How many bytes of requests and answers wait for the shadow at most."""
 
+CANCELLED: Final = "cancelled"
+"""What is counted for a decision that nobody waited for any longer. Of counts alone: it is no reason code."""
+
 _AT_EXIT: Final = 1.0
 
 _log = logging.getLogger("pdp.engine.shadow")
@@ -83,10 +86,10 @@ class ShadowQueue:
             # Under the lock, so that nothing comes after what ends the thread.
             self._items.put((document, body, answer))
 
-    def failed(self, error: Exception) -> None:
-        """Count that the engine itself gave no decision."""
+    def failed(self, error: BaseException) -> None:
+        """Count that the engine itself gave no decision: it failed, or whoever asked was cancelled or interrupted."""
         with self._lock:
-            self._record.failed(_code(error))
+            self._record.failed(_code(error) if isinstance(error, Exception) else CANCELLED)
 
     def counts(self) -> ShadowCounts:
         """Return what came of it so far."""

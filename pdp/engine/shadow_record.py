@@ -83,7 +83,8 @@ class ShadowCounts:
         compared: how often both gave one.
         same: how often with the same verdict, reason codes and obligations.
         differing: the others, by class (`Difference.kind`).
-        failed: how often the engine gave no decision, by code; the shadow is not asked then.
+        failed: how often the engine gave no decision, by code; the shadow is not asked then. `cancelled`: whoever asked
+            was cancelled or interrupted before there was one.
         shadow_failed: how often the shadow gave none, by code.
         dropped: how often the shadow was not asked, as it is too slow, or closed.
         waiting: how often it has yet to be asked, or has not answered yet.

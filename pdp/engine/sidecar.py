@@ -11,7 +11,6 @@ Whatever is not a decision is an error with a code of its own, and so a DENY:
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from pdp.engine.address import parse_address
 from pdp.engine.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.connections import CONNECT_TIMEOUT, CONNECTIONS, Connections
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
+from pdp.engine.seconds import check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -79,11 +79,10 @@ class SidecarEngine(Engine):
         pause: float = PAUSE,
     ) -> None:
         for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout), ("pause", pause)):
-            if not (math.isfinite(seconds) and 0 < seconds <= _LONGEST):
-                raise UsageError(f"{name}: {seconds} is not a number of seconds", hint=f"above 0, at most {_LONGEST:g}")
+            check_seconds(name, seconds, most=_LONGEST)
         for name, count in (("connections", connections), ("failures", failures)):
-            if count < 1:
-                raise UsageError(f"{name}: {count} is out of range", hint="at least 1")
+            if type(count) is not int or count < 1:
+                raise UsageError(f"{name}: {count!r:.40} is out of range", hint="at least 1")
         if token is not None and not _TOKEN.fullmatch(token):
             raise UsageError("token: it has characters that a bearer token must not have", hint="see RFC 6750")
         address = parse_address(url)

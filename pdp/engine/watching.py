@@ -11,15 +11,16 @@ import math
 import os
 import random
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakSet, ref
 
 from pdp.engine.embedded import DEADLINE, MEMORY_LIMIT, EmbeddedEngine
 from pdp.engine.protocol import Engine
-from pdp.engine.repository_reader import HttpReader, open_repository
-from pdp.engine.trust import BundleEvent, ReleaseFloorError, StaleBundleError, event_of
+from pdp.engine.repository_index import CHANNELS, check_record
+from pdp.engine.repository_reader import HttpReader, RepositoryReader, open_repository
+from pdp.engine.seconds import check_clock, check_seconds, elapsed
+from pdp.engine.trust import BundleEvent, BundleTrust, ReleaseFloorError, StaleBundleError, event_of
 from pdp.errors import BundleError, EngineError, PdpError, UsageError
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     from pdp.engine.bundle_file import Bundle
     from pdp.engine.repository_index import Channel, Published
-    from pdp.engine.repository_reader import RepositoryReader
-    from pdp.engine.trust import BundleTrust
 
 EVERY: Final = 60.0
 """Default time between two looks, in seconds."""
@@ -55,7 +54,8 @@ class BundleHealth:
         age: seconds since the repository said that this is the channel's bundle.
         error: the code of what went wrong at the last look, or None.
         message: what went wrong, or None.
-        refused: the digest of a bundle that was refused as bad, while it is the channel's, or None.
+        refused: the digest of a bundle that was refused, as it is bad or not what the index says of it, while it is the
+            channel's; or None.
     """
 
     state: Literal["current", "behind", "stale"]
@@ -70,6 +70,7 @@ class BundleHealth:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
+    published: Published
     bundle: Bundle
     engine: EmbeddedEngine
 
@@ -110,12 +111,17 @@ class WatchingEngine(Engine):
         data: Mapping[str, Any] | None = None,
         deadline: float = DEADLINE,
         memory_limit: int = MEMORY_LIMIT,
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] = elapsed,
     ) -> None:
         for name, seconds in (("every", every), ("max_age", every if max_age is None else max_age)):
-            if not (math.isfinite(seconds) and 0 < seconds <= _LONGEST):
-                raise UsageError(f"{name}: {seconds} is not a number of seconds", hint="above 0")
+            check_seconds(name, seconds, most=_LONGEST)
+        if channel not in CHANNELS:
+            raise UsageError(f"channel: {channel!r:.40} is not a channel", hint=" or ".join(CHANNELS))
+        check_clock(clock)
         reader = open_repository(repository) if isinstance(repository, str | os.PathLike) else repository
+        for name, given, kind in (("repository", reader, RepositoryReader), ("trust", trust, BundleTrust)):
+            if not isinstance(given, kind):
+                raise UsageError(f"{name}: {type(given).__name__} is not one", hint=f"give a {kind.__name__}")
         if isinstance(reader, HttpReader) and trust.keys is None:
             raise UsageError(
                 f"{reader.name}: bundles over HTTP are taken from signers alone", hint="give BundleTrust public keys"
@@ -128,9 +134,10 @@ class WatchingEngine(Engine):
         self._engine_options: dict[str, Any] = {
             "manifests": manifests, "data": data, "deadline": deadline, "memory_limit": memory_limit,
         }  # fmt: skip
-        self._clock = clock or _now
+        # By default with the machine's sleep: a laptop's lid must not stop a bundle's ageing.
+        self._clock = clock
         self._error: PdpError | None = None
-        self._refusal: tuple[str, BundleError] | None = None
+        self._refusal: tuple[Published, BundleError] | None = None
         self._confirmed = self._clock()
         self._loaded = self._load(reader.current(channel), None)
         self._begin()
@@ -177,7 +184,7 @@ class WatchingEngine(Engine):
             age=age,
             error=None if error is None else error.code,
             message=None if error is None else str(error),
-            refused=None if self._refusal is None else self._refusal[0],
+            refused=None if self._refusal is None else self._refusal[0].digest,
         )
 
     def refresh(self) -> BundleHealth:
@@ -186,7 +193,8 @@ class WatchingEngine(Engine):
             asked = self._clock()
             try:
                 published = self._reader.current(self._channel)
-                if published.digest != self._loaded.bundle.digest:
+                # The whole record: an index that renumbers the bundle at hand is at fault, and that is said.
+                if published != self._loaded.published:
                     self._swap(self._load(published, self._loaded))
             except Exception as caught:  # noqa: BLE001 - whatever it is, the last good bundle is kept, and it is said
                 error = caught if isinstance(caught, PdpError) else EngineError(f"{type(caught).__name__}: {caught}")
@@ -229,8 +237,8 @@ class WatchingEngine(Engine):
 
     def _load(self, published: Published, before: _Loaded | None) -> _Loaded:
         """Return the bundle with an engine of its own, checked and noted as the newest."""
-        if self._refusal is not None and self._refusal[0] == published.digest:
-            # Its bytes are what the index pins, and bad: they will not get better.
+        if self._refusal is not None and self._refusal[0] == published:
+            # Its bytes are what the index pins, and bad or not as it says: neither gets better while it says the same.
             raise self._refusal[1]
         content = self._reader.fetch(published)
         previous = None if before is None else before.bundle.release
@@ -241,7 +249,7 @@ class WatchingEngine(Engine):
         except BundleError as error:
             where = f"{self._reader.name}/{published.path}"
             refusal = type(error)(f"{where}: {error.message.removeprefix('bundle: ')}", hint=error.hint)
-            self._refusal = (published.digest, refusal)
+            self._refusal = (published, refusal)
             self._trust.tell(
                 BundleEvent(
                     "bundle.refused",
@@ -264,9 +272,8 @@ class WatchingEngine(Engine):
 
     def _opened(self, content: bytes, published: Published) -> _Loaded:
         bundle = self._trust.admit(content)
-        if (bundle.release, bundle.revision) != (published.release, published.revision):
-            raise BundleError("the index gives it another release or revision than it has")
-        return _Loaded(bundle, EmbeddedEngine(bundle, **self._engine_options))
+        check_record(published, bundle)
+        return _Loaded(published, bundle, EmbeddedEngine(bundle, **self._engine_options))
 
     def _begin(self) -> None:
         self._ended = threading.Event()
@@ -295,13 +302,6 @@ def _look(engine: ref[WatchingEngine], ended: threading.Event, every: float) -> 
         watched.refresh()
         del watched
 
-
-# With the machine's sleep, where that can be told: a laptop's lid must not stop a bundle's ageing.
-def _now() -> float:
-    return time.clock_gettime(_CLOCK)
-
-
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _watching: Final[WeakSet[WatchingEngine]] = WeakSet()
 

@@ -16,8 +16,7 @@ from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.execution.processes import run_process
 from pdp.manifest.argv import argv_item
-from pdp.manifest.command_line import OPTIONS_END, may_take_value, option_findings
-from pdp.manifest.schemas import argument_schemas
+from pdp.manifest.command_line import OPTIONS_END, may_take_value, template_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,19 +35,8 @@ class CliTool:
         self.__name__ = entry.name
         self._cli = entry.cli
         self._items = tuple(argv_item(text) for text in entry.cli.argv)
-        used = {name for item in self._items for name in item.arguments}
-        stated = argument_schemas(entry.schema_)
-        for name in sorted(used - stated.keys()):
-            raise UsageError(
-                f"tool {entry.name}: cli.argv uses {name}, which is no argument", hint="name it in the schema"
-            )
-        for name in sorted(stated.keys() - used):
-            raise UsageError(
-                f"tool {entry.name}: cli.argv does not use argument {name}",
-                hint=f"add `{{{name}}}`, or drop the argument",
-            )
         # Found when a manifest is loaded, too; an entry may have been made without a file.
-        for finding in option_findings(entry, stated):
+        for finding in template_findings(entry):
             raise UsageError(f"tool {entry.name}: {finding.message}", hint=finding.hint)
 
     def unavailable(self) -> str | None:
@@ -125,7 +113,7 @@ def cli_function(entry: DeclaredTool) -> CliTool:
     """Return the function of a tool of type `cli`.
 
     Raises:
-        UsageError: no program, a template with an argument that the schema does not name, or one that it leaves out.
+        UsageError: no program, or a template that does not go with the schema (`pdp.manifest.command_line`).
     """
     return CliTool(entry)
 

@@ -55,6 +55,8 @@ def _deliver(call: Call, execution: Execution, held: HeldCall) -> None:
     call.pins = checked.pins
     call.execution, delivery = call.duties.delivered(checked.execution)
     if call.execution.failure is not None:
+        if checked.execution.failure is None:  # an obligation withholds what is there
+            call.execution.failure.details["effect"] = "done"
         call.delivery = Delivery(None)
         return
     call.delivery = replace(

@@ -9,14 +9,14 @@ from pdp.documents import nearest
 from pdp.engine.data import merged_data
 from pdp.engine.opa import find_opa
 from pdp.errors import BundleError, EngineError, UsageError
-from pdp.harness.engines import NO_DECISION, bundle_of
+from pdp.harness.engines import NO_DECISION, WITHOUT_OPA, bundle_of
 from pdp.harness.results import Diagnosis, Fired, Missed
 from pdp.harness.shown_file import shown_file
 from pdp.harness.suite import policy_modules
 from pdp.rego.rules import rule_sites, sites_by_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pdp.decision import Decision
@@ -64,15 +64,20 @@ class Diagnoses:
             ),
             None,
         )
+        given = tuple(self._given(failed))
         if not failed.answers:
-            return Diagnosis(stopped=stopped)
+            return Diagnosis(stopped, given=given)
         answer = failed.answers[-1]
         if NO_DECISION.issuperset(answer.decision.codes):
             # Asked again, the policy would fail again, or not end again; and OPA takes longer to give up.
-            return Diagnosis(stopped, tuple(self._decided(answer.decision)))
+            return Diagnosis(stopped, tuple(self._decided(answer.decision)), given=given)
         body = answer.body
         fired = tuple(self._fired(body, failed))
-        return Diagnosis(stopped, fired, tuple(self._missed(body, failed, {each.code for each in fired})))
+        wanted = _wanted(failed)
+        # What fired and is not among the decision's codes belongs to a verdict that did not win.
+        silent = [code for code in wanted if code in self._sites and code not in {each.code for each in fired}]
+        runs, unknown = self._traced(body) if silent else ({}, None)
+        return Diagnosis(stopped, fired, tuple(self._missed(wanted, silent, runs)), given, unknown)
 
     def _prepare(self) -> None:
         if self._read:
@@ -128,22 +133,22 @@ class Diagnoses:
         found = [_at(site) for site in sites if site.part == part] or [_at(site) for site in sites]
         return ", ".join(found) or None
 
-    def _missed(self, body: bytes, failed: StepResult, fired: set[str]) -> Iterator[Missed]:
-        wanted = [
-            code
-            for mismatch in failed.mismatches
-            if mismatch.key.endswith("codes") and isinstance(mismatch.expected, list)
-            for code in mismatch.expected
-            if code not in (mismatch.actual or ())
-        ]
-        # What fired and is not among the decision's codes belongs to a verdict that did not win.
-        codes = [code for code in dict.fromkeys(wanted) if code in self._sites and code not in fired]
-        runs = self._traced(body) if codes else {}
-        for code in dict.fromkeys(wanted):
+    def _given(self, failed: StepResult) -> Iterator[Fired]:
+        """The reasons of the enforcement point's own: they are in no answer of the engine."""
+        answered = {reason for answer in (*failed.answers, *failed.plans) for reason in answer.decision.codes}
+        for evaluation in failed.evaluations:
+            for reason in evaluation.reasons:
+                if reason.code not in answered:
+                    yield Fired("deny", reason.code, reason.message, reason.details, None)
+
+    def _missed(
+        self, wanted: Iterable[str], silent: Iterable[str], runs: Mapping[tuple[str, int], RuleRun]
+    ) -> Iterator[Missed]:
+        for code in wanted:
             if self._sites and code not in self._sites:
                 near = nearest(code, self._sites)
                 yield Missed(code, "no rule gives this code" + (f": {near}" if near else ""))
-        for code in codes:
+        for code in silent:
             for site in self._sites[code]:
                 run = runs.get((site.file, site.line))
                 if run is not None and run.stopped is not None:
@@ -152,17 +157,33 @@ class Diagnoses:
                 elif run is None or not run.fired:
                     yield Missed(code, _at(site))
 
-    def _traced(self, body: bytes) -> Mapping[tuple[str, int], RuleRun]:
-        if self._opa is None or self._left <= 0:
-            return {}
+    def _traced(self, body: bytes) -> tuple[Mapping[tuple[str, int], RuleRun], str | None]:
+        """How each rule ran, by its place; or why that is not known."""
+        if self._opa is None:
+            return {}, WITHOUT_OPA
+        if self._left <= 0:
+            return {}, ": enough others are traced already; select this one with -k"
         self._left -= 1
         from pdp.rego.trace import trace  # noqa: PLC0415
 
         try:
             runs = trace(self._opa, self._modules, self._data, body)
-        except (UsageError, EngineError, BundleError):
-            return {}
-        return {(run.site.file, run.site.line): run for run in runs}
+        except (UsageError, EngineError, BundleError) as error:
+            return {}, f": {error}"
+        return {(run.site.file, run.site.line): run for run in runs}, None
+
+
+def _wanted(failed: StepResult) -> list[str]:
+    """The codes that were expected and did not come."""
+    return list(
+        dict.fromkeys(
+            code
+            for mismatch in failed.mismatches
+            if mismatch.key.endswith("codes") and isinstance(mismatch.expected, list)
+            for code in mismatch.expected
+            if code not in (mismatch.actual or ())
+        )
+    )
 
 
 def _at(site: RuleSite) -> str:

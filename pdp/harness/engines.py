@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from pdp.canonical import canonical, digest
 from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.opa import OPA_VERSION, find_opa
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
+from pdp.harness.opa_token import opa_token
 from pdp.rego.modules import baseline_policies_path, collect
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ ENGINES: Final = ("embedded", "sidecar")
 
 NO_DECISION: Final = frozenset(error.code for error in (EngineError, EngineTimeoutError, AnswerInvalidError))
 """The codes of a DENY that stands for a decision which the policy did not come to."""
+
+WITHOUT_OPA: Final = f" without OPA {OPA_VERSION}; get it with: pdp opa install"
+"""Why it cannot be told where rules stopped, to go on from "not known"."""
 
 _KEPT: Final = 32
 _READ_BESIDE: Final = ("capabilities.json", "schemas/request.json", "config/data.json")
@@ -51,7 +54,7 @@ def open_engine(suite: Suite, name: str, *, opa_url: str | None = None) -> Itera
     if opa_url is not None:
         from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
 
-        with SidecarEngine(opa_url, token=os.environ.get("PDP_OPA_TOKEN") or None) as engine:
+        with SidecarEngine(opa_url, token=opa_token()) as engine:
             yield engine
         return
     bundle = bundle_of(suite)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import canonical
-from pdp.engine.opa import OPA_VERSION
 from pdp.errors import EngineTimeoutError, UsageError
-from pdp.harness.engines import NO_DECISION
+from pdp.harness.engines import NO_DECISION, WITHOUT_OPA
 from pdp.harness.masking import Mask
 from pdp.harness.wording import in_words
 from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
@@ -135,7 +134,7 @@ def _runs(
     if NO_DECISION.issuperset(evaluation.codes):
         # What failed in the engine fails in OPA as well, and what does not end there does not end here.
         return (), ": the policy came to no decision"
-    unknown = f" without OPA {OPA_VERSION}; get it with: pdp opa install"
+    unknown = WITHOUT_OPA
     if opa is not None:
         try:
             return traced(opa), None

@@ -6,6 +6,7 @@ pytest imports this module whenever it starts, so nothing heavy is imported befo
 from __future__ import annotations
 
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -79,8 +80,9 @@ class ScenarioFile(pytest.File):
         from pdp.harness.suite import load_suite  # noqa: PLC0415
 
         self.suite = load_suite(_shown_path(self.path, self.config))
-        for index, scenario in enumerate(self.suite.scenarios):
-            yield ScenarioItem.from_parent(self, name=one_line(scenario.name), index=index)
+        titles = [one_line(scenario.name) for scenario in self.suite.scenarios]
+        for index, (name, title) in enumerate(zip(_item_names(titles), titles, strict=True)):
+            yield ScenarioItem.from_parent(self, name=name, title=title, index=index)
 
     def setup(self) -> None:
         """Open the engines."""
@@ -110,13 +112,15 @@ class ScenarioFile(pytest.File):
 
 
 class ScenarioItem(pytest.Item):
-    """One scenario, on each engine that was asked for."""
+    """One scenario, on each engine that was asked for. `title` is the scenario's own name."""
 
     parent: ScenarioFile
 
-    def __init__(self, *, index: int, **arguments: Any) -> None:
+    def __init__(self, *, index: int, title: str, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._index = index
+        self._title = title
+        self.extra_keyword_matches.add(title)
 
     def runtest(self) -> None:
         """Run it.
@@ -138,7 +142,7 @@ class ScenarioItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return where the scenario stands; pytest counts lines from 0."""
-        return self.path, self.parent.suite.place(self._index).line - 1, self.name
+        return self.path, self.parent.suite.place(self._index).line - 1, self._title
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the report that `pdp test` prints, without a traceback."""
@@ -243,6 +247,21 @@ def _engines(config: pytest.Config) -> tuple[str, ...]:
     if name not in _ENGINES:
         raise pytest.UsageError(f"pdp_engine: {name!r} is no engine; name one of {', '.join(_ENGINES)}")
     return _ENGINES[name]
+
+
+def _item_names(titles: Sequence[str]) -> list[str]:
+    """Return a name for each scenario that is its own, with no character that pytest reads as part of a test's id."""
+    # A title that can stay as it is keeps it, whichever others come to look like it.
+    own = set(titles)
+    names: list[str] = []
+    for title in titles:
+        name = wanted = re.sub(":{2,}", ":", title.replace("[", "(").replace("]", ")"))
+        number = 1
+        while name in names or (name != title and name in own):
+            number += 1
+            name = f"{wanted} ({number})"
+        names.append(name)
+    return names
 
 
 def _told(error: BaseException) -> str | None:

@@ -72,8 +72,9 @@ def _scenario(result: ScenarioResult, diagnosis: Diagnosis | None) -> dict[str, 
                 "part": each.part, "code": each.code, "message": each.message, "where": each.where,
                 "details": _json(each.details) if each.details else "",
             }
-            for each in (diagnosis.fired if diagnosis else ())
+            for each in ((*diagnosis.given, *diagnosis.fired) if diagnosis else ())
         ],
+        "unknown": diagnosis.unknown if diagnosis else None,
         "missed": [
             {
                 "code": each.code, "where": each.where, "condition": each.condition,

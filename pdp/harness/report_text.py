@@ -112,6 +112,11 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.stopped is not None:
         yield ""
         yield f"  stopped before the policy: {one_line(diagnosis.stopped)}"
+    if diagnosis.given:
+        yield ""
+        yield "  denied by the enforcement point:"
+        for given in diagnosis.given:
+            yield from _fired(given)
     if diagnosis.fired:
         yield ""
         yield "  rules that fired:"
@@ -122,6 +127,8 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield "  rules that would have to fire:"
         for missed in diagnosis.missed:
             yield from _missed(missed)
+        if diagnosis.unknown is not None:
+            yield f"  rules that did not fire: not known{one_line(diagnosis.unknown)}"
 
 
 def _fired(fired: Fired) -> Iterator[str]:

@@ -102,7 +102,8 @@ class Fired:
 class Missed:
     """A rule that was expected to fire and did not: where it stands, and the first condition that did not hold.
 
-    `condition` and `seen` are None when OPA is not there to tell; `seen` are the values that the condition saw.
+    `condition` and `seen` are None when nobody can tell, see `Diagnosis.unknown`; `seen` are the values that the
+    condition saw.
     """
 
     code: str
@@ -119,11 +120,15 @@ class Diagnosis:
         stopped: why the policy was not asked: the rejection's reason; None when it was.
         fired: every rule that fired for the step's last request, whichever verdict won.
         missed: the rules of the codes that were expected and not found.
+        given: the reasons of a DENY that the enforcement point gave by itself, whatever the policy said.
+        unknown: why it cannot be told where the missed rules stopped, to go on from "not known"; None where it is.
     """
 
     stopped: str | None = None
     fired: tuple[Fired, ...] = ()
     missed: tuple[Missed, ...] = ()
+    given: tuple[Fired, ...] = ()
+    unknown: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

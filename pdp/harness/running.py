@@ -91,7 +91,7 @@ class Runner:
         """The enforcement point of one scenario, and its functions."""
         if self._tools is None:
             return self._pep, self._stand_ins
-        found = self._tools.read(self._manifest.tools)
+        found = self._tools.read(self._suite.manifest.tools, also=self._manifest.tools)
         absent = {
             name: _absent(name, self._suite.tools)
             for name, entry in self._manifest.tools.items()
@@ -99,7 +99,9 @@ class Runner:
         }
         told = found.deployment
         pep = self._pep if told is None else Pep(self._manifest, self._engine, deployment=told)
-        return pep, {**absent, **found.functions}
+        # Written for the suite's manifest, it may have more than another one that is held against the scenarios.
+        own = {name: function for name, function in found.functions.items() if name in self._manifest.tools}
+        return pep, {**absent, **own}
 
     def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
         """Do the steps, adding each to `done`, and return what kept them from being done."""
@@ -116,6 +118,11 @@ class Runner:
             return str(raised)
         except SystemExit as raised:
             return f"a tool would end the process: sys.exit({raised.code!r})"
+        except BaseException as raised:
+            # Of exceptions, the enforcement point has made a failure of the tool already.
+            if self._tools is None or isinstance(raised, Exception | KeyboardInterrupt):
+                raise
+            return self._tools.told(raised)
         return None
 
 

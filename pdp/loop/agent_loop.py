@@ -111,7 +111,7 @@ class AgentLoop:
         on_tool_result: told of each call and its evaluation, in the order of the proposals. What it raises is logged.
 
     Raises:
-        UsageError: `max_tool_iterations` below 1, or a session that is none.
+        UsageError: `max_tool_iterations` is no whole number of at least 1, or the session is none.
     """
 
     def __init__(
@@ -125,8 +125,7 @@ class AgentLoop:
         max_tool_iterations: int = MAX_TOOL_ITERATIONS,
         on_tool_result: Callable[[ToolCall, Evaluation], object] | None = None,
     ) -> None:
-        if max_tool_iterations < 1:
-            raise UsageError(f"max_tool_iterations: {max_tool_iterations} is out of range", hint="at least 1")
+        _check_number("max_tool_iterations", max_tool_iterations)
         read = Session.read(session)
         self._session = read if read.run_id is not None else read.model_copy(update={"run_id": new_id()})
         self._pep = pep
@@ -147,6 +146,7 @@ class AgentLoop:
         Raises:
             ToolIterationsExceededError: the model does not come to an end.
             TooManyCallsError: the model proposed more than 100 calls in one turn.
+            UsageError: the prompt or its id is no text, or the model's answer is no `Turn`.
         """
         return self._drive(self._flow(prompt, prompt_id))
 
@@ -169,7 +169,7 @@ class AgentLoop:
             ToolIterationsExceededError: as of `run`.
             TooManyCallsError: likewise.
             OutputInvalidError: no answer keeps to the schema.
-            UsageError: the schema is none, or `attempts` below 1.
+            UsageError: the schema is none, or `attempts` no whole number of at least 1; and as of `run`.
         """
         return self._drive(self._output_flow(prompt, prompt_id, OutputSchema(schema), attempts))
 
@@ -181,6 +181,9 @@ class AgentLoop:
 
     def _flow(self, prompt: str, prompt_id: str | None) -> Generator[_Step, Any, Finished]:
         named = new_id() if prompt_id is None else prompt_id
+        for what, text in (("the prompt", prompt), ("prompt_id", named)):
+            if not isinstance(text, str):
+                raise UsageError(f"{what} is {type(text).__name__}", hint="hand in a text")
         messages = [Message(Role.SYSTEM, self._system_prompt)] if self._system_prompt is not None else []
         messages.append(Message(Role.USER, prompt))
         evaluations: list[Evaluation] = []
@@ -207,8 +210,7 @@ class AgentLoop:
     def _output_flow(
         self, prompt: str, prompt_id: str | None, schema: OutputSchema, attempts: int
     ) -> Generator[_Step, Any, Output]:
-        if attempts < 1:
-            raise UsageError(f"attempts: {attempts} is out of range", hint="at least 1")
+        _check_number("attempts", attempts)
         finished = yield from self._flow(prompt, prompt_id)
         messages, faults = list(finished.messages), ""
         for _ in range(attempts):
@@ -223,7 +225,7 @@ class AgentLoop:
 
     def _session_of(self, session: Session, call: ToolCall, prompt_id: str) -> Session:
         """Return the session of one call, with a key that a model which proposes the call again gets again."""
-        entry = self._pep.manifest.tools.get(call.tool)
+        entry = self._pep.manifest.tools.get(call.tool) if isinstance(call.tool, str) else None
         idempotency = entry.idempotency if entry is not None else None
         # A key that the entry derives is the application's own word for what is the same call.
         needed = idempotency is not None and idempotency.required and idempotency.key is None
@@ -295,6 +297,11 @@ class AgentLoop:
 
     def _call(self, call: ToolCall, session: Session) -> Evaluation:
         return self._pep.call(proposal_of(call), session, tool_call_id=call.id)
+
+
+def _check_number(name: str, number: object) -> None:
+    if type(number) is not int or number < 1:
+        raise UsageError(f"{name}: {number!r:.40} is out of range", hint="a whole number, at least 1")
 
 
 def _turn(answered: object) -> Turn:

@@ -5,6 +5,7 @@ Source: tool layer document (several calls in one response, tool results with `I
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +15,7 @@ import orjson
 from pdp.canonical import JsonValueError, canonical, check_json
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable
 
     from pdp.flow.call import Evaluation
 
@@ -30,7 +31,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that a model proposes: its own id of it, and the proposal. `arguments` may be JSON text."""
+    """A call that a model proposes: its own id of it, and the proposal.
+
+    `arguments` may be JSON text. Neither that nor an object: the call is rejected, and the others of its turn are not.
+    """
 
     id: str
     tool: str
@@ -107,8 +111,14 @@ def _text(result: Any) -> str:
 def proposal_of(call: ToolCall) -> Any:
     """Return the proposal that a call makes, as `Pep.call` takes it."""
     if not isinstance(call.arguments, str):
-        return {"tool": call.tool, "arguments": dict(call.arguments)}
+        # What is no mapping is left as it is, for the enforcement point to reject.
+        mapping = isinstance(call.arguments, Mapping)
+        return {"tool": call.tool, "arguments": dict(call.arguments) if mapping else call.arguments}
+    try:
+        tool = orjson.dumps(call.tool)
+    except TypeError:
+        return {"tool": call.tool, "arguments": {}}  # rejected as well, whatever the arguments
     # Text goes into text, and is parsed once, with the rest: a parser here could lose what makes it invalid, such as a
     # key that stands twice, and text that ends too early makes a proposal of unknown fields.
     arguments = call.arguments.encode("utf-8", "surrogatepass") or b"{}"
-    return b'{"tool":%b,"arguments":%b}' % (orjson.dumps(call.tool), arguments)
+    return b'{"tool":%b,"arguments":%b}' % (tool, arguments)

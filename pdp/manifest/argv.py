@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator
 
-from pdp.documents import FieldError
+from pdp.documents import FieldError, shown_name
 from pdp.manifest.fields import Text
-from pdp.manifest.interpreters import Word, writes_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,30 +90,22 @@ def _checked_item(text: str) -> str:
     return text
 
 
-def _word(text: str) -> Word:
-    item = argv_item(text)
-    if item.flag is not None:
-        return Word(item.flag, literal=False)
-    return Word(item.parts[0], literal=not item.arguments)
-
-
 def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that the program is stated, and that nothing which a model chooses is a program or a shell's script.
+    """Check that the program is stated; what it would run of an argument is found with the arguments' schemas.
 
     Raises:
-        FieldError: the first item has an argument in it, or is empty; or a program that runs what stands on its command
-            line, such as a shell, `python` or `xargs`, would be given its script or program by an argument.
+        FieldError: the first item has an argument in it, or is empty.
     """
     if not argv:
         return argv
-    if argv_item(argv[0]).arguments or not argv[0].strip():
-        raise FieldError("must begin with a program, not an argument", "the model chooses arguments, never a program")
-    name = writes_script([_word(text) for text in argv])
-    if name is not None:
+    names = argv_item(argv[0]).arguments
+    if names:
         raise FieldError(
-            f"must not let an argument be what {name} runs",
-            'state the whole script, and pass arguments to it: `[sh, -c, \'... "$1"\', name, "{argument}"]`',
+            f"must begin with a program, not with argument {shown_name(names[0])}",
+            "the model chooses arguments, never a program",
         )
+    if not argv[0].strip():
+        raise FieldError("must begin with a program, and its first item is empty", "name the program: `[grep, ...]`")
     return argv
 
 

@@ -6,10 +6,11 @@ A pure function of two effective manifests, so that two files and two bundles ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from semver import Version
 
+from pdp.manifest.exports import described
 from pdp.manifest.governance_diff import Direction, GovernanceChange, governance_changes
 from pdp.manifest.schema_diff import Bump, SchemaChange, schema_changes
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.models import Tool
+
+_DESCRIPTION: Final = SchemaChange("description", "", "changed", Bump.PATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class ToolDiff:
         tool: its name.
         kind: `added`, `removed` or `changed`.
         old_version, new_version: as stated, or None.
-        signature: changes of its schemas; of a tool that was added or removed none.
+        signature: changes of its schemas and of its description (part `description`); of a tool that was added or
+            removed none.
         governance: changes of what governs it; of one that was added or removed the one change that it is there.
     """
 
@@ -116,7 +120,9 @@ class ManifestDiff:
 
 
 def manifest_diff(old: EffectiveManifest, new: EffectiveManifest) -> ManifestDiff:
-    """Return what differs. Descriptions of tools, service levels and the like are no difference here.
+    """Return what differs. Service levels and the like are no difference here.
+
+    What the model is told of a tool, its description and its rules, is a patch, as all text is.
 
     A changed signature needs its bump also below version 1.0.0: breaking is major, whatever the number.
     """
@@ -146,6 +152,7 @@ def _tool_diff(name: str, old: Tool | None, new: Tool | None) -> ToolDiff | None
     signature = (
         *schema_changes(old.schema_, new.schema_, "request"),
         *schema_changes(old.result_schema, new.result_schema, "response"),
+        *((_DESCRIPTION,) if described(old) != described(new) else ()),
     )
     governance = governance_changes(old, new)
     if not signature and not governance and old.version == new.version:

@@ -1,8 +1,9 @@
 """What is not a tool (tool pattern library, 9.4), refused when a manifest is loaded; each message names its rule.
 
 * `not_a_tool.untyped`         an argument or result that may be anything (9.1). A validation's candidate may: its rule
-                               pack types it.
-* `not_a_tool.free_text`       a tool with effects whose one argument is a text without constraint: "do whatever".
+                               pack types it. On a tool with effects also a list or an object of anything.
+* `not_a_tool.free_text`       a tool with effects whose one argument is a text without constraint, or holds such texts:
+                               "do whatever".
 * `not_a_tool.direct_access`   a database or the network reached without an effect class, or by a tool that says that
                                it only computes.
 * `not_a_tool.unstaged_commit` an effect on a system of record that no action precedes.
@@ -19,23 +20,21 @@ The fifth rule, no state across runs in a tool, is kept at run time: caches and 
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import shown_name
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern
 from pdp.manifest.findings import Finding
-from pdp.manifest.schema_view import View, views
+from pdp.manifest.free_text import LONGEST_NAME, is_free
 from pdp.manifest.schemas import argument_schemas
-from pdp.manifest.untyped import untyped_arguments, untyped_result
+from pdp.manifest.untyped import open_arguments, untyped_arguments, untyped_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pdp.documents.document import Path
     from pdp.manifest.models import DeclaredTool, Tool
-
-LONGEST_NAME: Final = 200
-"""A text that may be no longer than this is a name or a number of something, and no prompt."""
 
 _EFFECTS: Final = frozenset((EffectClass.STAGE, EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 _CHANGES: Final = ("write", "external")
@@ -46,7 +45,6 @@ _DIRECT_PROGRAMS: Final = frozenset(
         "sqlite3", "sqlcmd", "sqlplus", "ssh", "telnet", "wget",
     )
 )  # fmt: skip
-_CONSTRAINTS: Final = ("format", "pattern")
 
 
 def forbidden_findings(tool: DeclaredTool) -> Iterator[Finding]:
@@ -58,10 +56,14 @@ def forbidden_findings(tool: DeclaredTool) -> Iterator[Finding]:
 
 
 def _untyped(schema: dict[str, Any], field: str, path: str, what: str) -> Finding:
-    top = path.partition(".")[0].removesuffix("[]")
-    place: Path = (field, "properties", top) if top in schema.get("properties", {}) else (field,)
     name = f"{what} {shown_name(path)}" if path else f"the {what}"
-    return Finding(place, f"{name} may be anything (not_a_tool.untyped)", "state its `type`")
+    message = f"{name} may be anything (not_a_tool.untyped)"
+    return Finding(_place(schema, field, path), message, "state its `type`")
+
+
+def _place(schema: dict[str, Any], field: str, path: str) -> Path:
+    top = re.split(r"\.|\[\]", path)[0]
+    return (field, "properties", top) if top in schema.get("properties", {}) else (field,)
 
 
 def forbidden_entry_findings(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
@@ -72,7 +74,9 @@ def forbidden_entry_findings(entry: Tool, staged: Iterable[str]) -> Iterator[Fin
         staged: the tools that some tool of pattern action-staging names in `commits`.
     """
     yield from _other_class(entry)
-    yield from _free_text(entry)
+    if _has_effects(entry):
+        yield from _open(entry)
+        yield from _free_text(entry)
     yield from _direct_access(entry)
     yield from _unstaged(entry, staged)
 
@@ -94,35 +98,31 @@ def _other_class(entry: Tool) -> Iterator[Finding]:
         )
 
 
-def _free_text(entry: Tool) -> Iterator[Finding]:
+def _has_effects(entry: Tool) -> bool:
     side_effects = entry.safety.side_effects if entry.safety else None
-    if entry.effect_class not in _EFFECTS and side_effects not in _CHANGES:
-        return
+    return entry.effect_class in _EFFECTS or side_effects in _CHANGES
+
+
+def _open(entry: Tool) -> Iterator[Finding]:
+    for path in open_arguments(entry):
+        yield Finding(
+            _place(entry.schema_, "schema", path),
+            f"argument {shown_name(path)} of a tool with effects may hold anything (not_a_tool.untyped)",
+            "state `items` of a list; of an object `properties`, or `additionalProperties` with a type or false",
+        )
+
+
+def _free_text(entry: Tool) -> Iterator[Finding]:
     arguments = argument_schemas(entry.schema_)
     if len(arguments) != 1:
         return
     ((name, schema),) = arguments.items()
-    if any(_is_free(view, entry.schema_) for view in views(schema, entry.schema_)):
-        stated = name in entry.schema_.get("properties", {})
+    if is_free(schema, entry.schema_):
         yield Finding(
-            ("schema", "properties", name) if stated else ("schema",),
+            _place(entry.schema_, "schema", name),
             f"argument {shown_name(name)} is the only one of a tool with effects, and any text (not_a_tool.free_text)",
             f"state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most {LONGEST_NAME}",
         )
-
-
-def _is_free(view: View, root: dict[str, Any]) -> bool:
-    """Whether an argument, or the one member of it, is a text that could say anything."""
-    if view.values is not None:
-        return False
-    if view.kinds == frozenset(("object",)) and len(view.properties) == 1:
-        (only,) = view.properties.values()
-        return any(_is_free(inner, root) for inner in views(only, root))
-    if view.kinds is not None and "string" not in view.kinds:
-        return False
-    longest = view.rest.get("maxLength")
-    short = isinstance(longest, int) and longest <= LONGEST_NAME
-    return not short and not any(key in view.rest for key in _CONSTRAINTS)
 
 
 def _direct_access(entry: Tool) -> Iterator[Finding]:

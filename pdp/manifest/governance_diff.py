@@ -49,7 +49,7 @@ _LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction
 # Sets of which each member is one more demand.
 _DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safety.requires")
 # Sets of which each member admits more; what None stands for is another matter of each.
-_ADMISSIONS: Final = ("markings", "approval.approvers", "commits")
+_ADMISSIONS: Final = ("approval.approvers", "commits")
 # What changes what the tool is, or what the policy is told about a call: only a person can say what follows.
 _WEIGHED: Final = (
     "cli", "compensation", "config", "context", "pdp_action", "pattern", "resource", "retries", "state", "timeout",
@@ -65,6 +65,7 @@ def governance_changes(old: Tool, new: Tool) -> tuple[GovernanceChange, ...]:
         *_rank_changes(old, new),
         *(change for name in _DEMANDS for change in _set_changes(name, before, after, more=_TIGHTENS)),
         *(change for name in _ADMISSIONS for change in _set_changes(name, before, after, more=_LOOSENS)),
+        *_markings(before, after),
         *_purposes(before, after),
         *_approval(old, new),
         *_idempotency(old, new),
@@ -123,6 +124,24 @@ def _listed(values: list[Any]) -> str:
     return ", ".join(
         value if isinstance(value, str) else " ".join(str(part) for part in value.values()) for value in values
     )
+
+
+def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+    """Yield both sides of each change: what the tool may touch, and what clears for data whose markings nobody knows.
+
+    Of such data the entry's markings count as the data's own (policies/authz/lib/resource/resource.rego).
+    """
+    one, other = before.get("markings"), after.get("markings")
+    gone, come = _missing(one, other), _missing(other, one)
+    for values, verb, touches, clears in (
+        (come, "added", (_LOOSENS, "may be touched"), (_TIGHTENS, "needs clearance for it")),
+        (gone, "removed", (_TIGHTENS, "may no longer be touched"), (_LOOSENS, "no longer needs clearance for it")),
+    ):
+        if values:
+            what = f"{verb} {_listed(values)}: data so marked"
+            yield GovernanceChange("markings", touches[0], one, other, f"{what} {touches[1]}")
+            what = f"{verb} {_listed(values)}: data of unknown markings"
+            yield GovernanceChange("markings", clears[0], one, other, f"{what} {clears[1]}")
 
 
 def _purposes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:

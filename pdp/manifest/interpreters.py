@@ -3,7 +3,8 @@
     [sh, -c, 'grep -e "$1" notes', name, "{word}"]     `sh` runs the script, and `{word}` is its parameter: admitted
     [nice, bash, -c, "{word}"]                         refused: the model would write the script
 
-Read is the literal text before the first argument of a template. What cannot be told for sure is refused.
+Read is the literal text before the first argument of a template. Of the programs that are known here and in
+launchers.py, what cannot be told for sure is refused; every other program is taken for one that runs nothing.
 
 Source: tool layer document, CLI tools ("never pass raw model output as shell arguments").
 """
@@ -12,10 +13,14 @@ from __future__ import annotations
 
 import re
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from pdp.manifest.launchers import KNOWN, NEVER, Danger, launched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pdp.manifest.launchers import Word
 
 _VERSION: Final = re.compile(r"[-\d.]+$")
 _SHELLS: Final = frozenset(("ash", "bash", "dash", "ksh", "mksh", "pdksh", "rbash", "sh", "yash", "zsh"))
@@ -48,27 +53,21 @@ _CODE: Final[dict[str, frozenset[str]]] = {
 }
 # `deno run FILE`: their first operand is no script.
 _SUBCOMMANDS: Final = frozenset(("bun", "deno"))
-# They hand their operands to a shell, here or elsewhere, or read a whole language of commands.
-_NEVER: Final = frozenset(
-    (
-        "at", "batch", "cmd", "ed", "eval", "ex", "expect", "parallel", "powershell",
-        "runuser", "script", "ssh", "su", "vi", "vim", "watch",
-    )
-)  # fmt: skip
 # They run the program that stands after their own options; the number is that of their operands before it.
 _ALONE: Final = (
     "busybox", "catchsegv", "chrt", "command", "dbus-run-session", "doas", "env", "exec", "fakeroot",
-    "firejail", "ionice", "ltrace", "nice", "nohup", "npx", "numactl", "proxychains", "setpriv",
-    "setsid", "stdbuf", "strace", "sudo", "systemd-run", "time", "toybox", "unbuffer", "unshare",
-    "uvx", "xargs",
+    "firejail", "ionice", "ltrace", "nice", "nohup", "npx", "nsenter", "numactl", "proxychains", "rlwrap",
+    "setpriv", "setsid", "stdbuf", "strace", "sudo", "systemd-run", "time", "toybox", "unbuffer", "unshare",
+    "uvx", "valgrind", "xargs", "xvfb-run",
 )  # fmt: skip
 _AFTER_ONE: Final = ("chroot", "flock", "pipx", "taskset", "timeout", "uv")
 _WRAPPERS: Final = dict.fromkeys(_ALONE, 0) | dict.fromkeys(_AFTER_ONE, 1)
 # Words of everyday; they count where a program stands, and elsewhere only with a folder.
 _WORDS: Final = (
-    frozenset(("at", "batch", "command", "ed", "eval", "ex", "exec", "expect", "julia", "node", "parallel", "script"))
-    | frozenset(("su", "time", "timeout", "uv", "vi", "watch", "env", "nice", "bun", "flock", "cmd", "fish"))
-)  # fmt: skip
+    frozenset(("command", "exec", "julia", "node", "time", "timeout", "uv", "env", "nice", "bun", "flock", "fish"))
+    | (NEVER - {"powershell", "runuser", "ssh", "vim"})
+    | KNOWN
+)
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 _SPLITS: Final = re.compile(r"-[A-Za-z0-9]*S|--split-string")
 _SHELL_FLAGS: Final = frozenset(
@@ -77,43 +76,48 @@ _SHELL_FLAGS: Final = frozenset(
 _ABSENT: Final = -1
 
 
-class Word(NamedTuple):
-    """One item of a template: its text, and whether it is all literal; `text` is then as the program gets it."""
-
-    text: str
-    literal: bool
-
-
-def writes_script(words: Sequence[Word]) -> str | None:
-    """Return the name of the program whose script, or whose program, a model would write; None when there is none."""
+def writes_script(words: Sequence[Word]) -> Danger | None:
+    """Return of which program a model would write the script, the command or the program that it runs; None: none."""
     if all(word.literal for word in words):
         return None
     for at, word in enumerate(words):
         if not word.literal:
             continue
         name = _program(word.text)
-        if at and name in _WORDS and "/" not in word.text:
+        if at and "/" not in word.text and (name in _WORDS or (name in NEVER and _program(words[0].text) in KNOWN)):
             continue
         if at and name in _WRAPPERS and "/" not in word.text and name != "busybox":
             continue  # seen through from where a program stands
         rest = words[at + 1 :]
-        if not all(one.literal for one in rest) and not _is_safe(name, rest):
-            return name
+        found = None if all(one.literal for one in rest) else _danger(name, rest)
+        if found is not None:
+            return found
     return None
 
 
 def _program(text: str) -> str:
     name = re.split(r"[/\\]", text)[-1].removesuffix(".exe")
-    return name if name in _CODE else _VERSION.sub("", name)
+    return name if name in _CODE or name in NEVER or name in KNOWN else _VERSION.sub("", name)
 
 
-def _is_safe(name: str, rest: Sequence[Word]) -> bool:
-    literals = [word.text for word in takewhile(lambda word: word.literal, rest)]
-    if name in _NEVER:
-        return False
+def _danger(name: str, rest: Sequence[Word]) -> Danger | None:
+    """Look at a program with arguments among `rest`."""
+    if name in KNOWN:
+        found = launched(name, rest)
+        return found if found is None or isinstance(found, Danger) else writes_script(found)
     if name in _WRAPPERS:
-        at = _wrapped(name, literals)
-        return at != _ABSENT and _is_safe(_program(literals[at]), rest[at + 1 :])
+        at = _wrapped(name, _before_arguments(rest))
+        inner = None if at == _ABSENT else _danger(_program(rest[at].text), rest[at + 1 :])
+        return Danger(name) if at == _ABSENT else inner
+    return Danger(name) if name in NEVER or not _has_own_script(name, rest) else None
+
+
+def _before_arguments(rest: Sequence[Word]) -> list[str]:
+    return [word.text for word in takewhile(lambda word: word.literal, rest)]
+
+
+def _has_own_script(name: str, rest: Sequence[Word]) -> bool:
+    literals = _before_arguments(rest)
     if name in _SHELLS:
         return _shell_has_script(literals)
     if name in _PYTHON:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
-from pdp.manifest.command_line import option_findings
+from pdp.manifest.command_line import template_findings
 from pdp.manifest.expressions import ExpressionError, compile_check, compile_expression
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
@@ -59,8 +59,8 @@ def tool_findings(
         yield Finding(("type",), "`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")
     if tool.type != "cli" and tool.cli is not None and "type" not in unusable:
         yield Finding(("cli",), "`cli` on a tool of another type", "write `type: cli`, or remove it", key=True)
-    if arguments is not None:
-        yield from option_findings(tool, arguments)
+    if arguments is not None and tool.type == "cli":
+        yield from template_findings(tool)
     side_effects = tool.safety.side_effects if tool.safety else None
     if side_effects in _CHANGES and tool.effect_class in _READS:
         yield Finding(

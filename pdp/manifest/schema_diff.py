@@ -33,7 +33,7 @@ class SchemaChange:
     """One change of a signature.
 
     Attributes:
-        part: `request` or `response`.
+        part: `request` or `response`; `description` for what the model is told beside its schema.
         path: the member, dotted, `[]` for items; empty for the whole.
         what: what changed, in words.
         bump: what it asks for.

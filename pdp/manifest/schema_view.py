@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.manifest.schema_references import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _BRANCHES: Final = ("anyOf", "oneOf")
 _MOST_BRANCHES: Final = 32
 _DEEPEST: Final = 16
+_MOST_STEPS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,22 @@ def views(schema: Any, root: Mapping[str, Any]) -> tuple[View, ...]:
     Nothing is admitted by an empty tuple, and anything by a view without types, values and rest.
     """
     return _views(schema, root, ())
+
+
+def branches(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Iterator[View]:
+    """Yield the branches of a schema, however many there are; one that is not whole where nobody can tell."""
+    found = views(schema, root)
+    if all(view.whole for view in found) or not isinstance(schema, dict) or depth > _MOST_STEPS:
+        yield from found
+        return
+    key = next((key for key in ("$ref", *_BRANCHES) if key in schema), None)
+    beside = {name: value for name, value in schema.items() if name != key}
+    for one in (resolve(root, schema[key]),) if key == "$ref" else schema.get(key or "", ()):
+        # What stands beside it holds as well.
+        inner = {**one, "allOf": [*one.get("allOf", ()), beside]} if isinstance(one, dict) else one and beside
+        yield from branches(inner, root, depth + 1)
+    if key is None:
+        yield from found
 
 
 def _views(schema: Any, root: Mapping[str, Any], trail: tuple[str, ...]) -> tuple[View, ...]:

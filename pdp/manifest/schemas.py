@@ -82,7 +82,9 @@ def _closing(schema: dict[str, Any], applied: frozenset[str], *, root: bool) -> 
     by_itself = beside == ["$ref"] and not root and "properties" not in schema
     if by_itself and _definition_name(schema["$ref"]) not in applied:
         return {}
-    return {"unevaluatedProperties": False}
+    # Where no branch names a property there is nothing to hold others against: it stays as free as it is stated.
+    named = root or any("properties" in one or "$ref" in one for _, one in subschemas(schema))
+    return {"unevaluatedProperties": False} if named else {}
 
 
 def _closed_part(schema: Any, applied: frozenset[str]) -> Any:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT: Final = 120
 _UNDEFINED: Final = "undefined function "
+_AT_END: Final = "unexpected eof token"
+_EMPTY: Final = "empty module"
 
 
 class OpaTool:
@@ -135,10 +137,18 @@ class OpaTool:
         location = error["location"]
         staged = PurePosixPath(location["file"]).as_posix()
         source = self._sources.get(staged)
-        row = max(int(location["row"]), 1)
-        place = Place(str(source or staged), row, max(int(location["col"]), 1))
+        row, column = max(int(location["row"]), 1), max(int(location["col"]), 1)
+        lines = [] if source is None else _lines(source)
         message, hint = self._wording(" ".join(str(error["message"]).split()))
-        return Fault(place, message, hint=hint, source=_line(source, row))
+        # OPA may tell of a line after the last, where nothing is to be seen.
+        row, column = min((row, column), _end(lines)) if lines else (row, column)
+        if message == _AT_END:
+            hint = "something is begun and not ended, such as a bracket: close it"
+        elif message == _EMPTY:
+            said = "has comments alone" if any(map(str.strip, lines)) else "is empty"
+            hint = f"the file {said}: begin with `package custom.concerns.NAME`, or remove it"
+        shown = lines[row - 1] if row <= len(lines) else ""
+        return Fault(Place(str(source or staged), row, column), message, hint=hint, source=shown)
 
     def _wording(self, message: str) -> tuple[str, str | None]:
         if message.startswith(_UNDEFINED):
@@ -162,8 +172,11 @@ class OpaTool:
         return {builtin["name"] for builtin in current["builtins"]}
 
 
-def _line(source: Path | None, row: int) -> str:
-    if source is None:
-        return ""
-    lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[row - 1] if row <= len(lines) else ""
+def _lines(source: Path) -> list[str]:
+    return source.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _end(lines: Sequence[str]) -> tuple[int, int]:
+    """The line and column behind the last text."""
+    row = max((at for at, line in enumerate(lines, start=1) if line.strip()), default=1)
+    return row, len(lines[row - 1].rstrip()) + 1

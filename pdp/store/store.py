@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
-from sqlalchemy import create_engine, event
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from pdp.errors import UsageError
 from pdp.store.database_url import BUSY_SECONDS, connect_options, read_url, shown
 from pdp.store.errors import StoreError
+from pdp.store.fork_gate import ForkGate
+from pdp.store.turns import Turns
 from pdp.store.upgrading import check_schema, upgrade_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -30,13 +32,24 @@ if TYPE_CHECKING:
 
 _READS: Final = "pdp_reads"
 _POOL: Final = 8
+# The server, the database, and the very table: two URLs may lead to one database and differ in their schema, and a
+# server that was cloned has the identifier of its original.
+_IDENTITY: Final = """
+    SELECT (SELECT system_identifier FROM pg_control_system()), pg_postmaster_start_time(),
+           (SELECT oid FROM pg_database WHERE datname = current_database()), to_regclass('pdp_approvals')::oid
+"""
 
 
 class Store:
-    """A database whose tables are those of this release. Safe to share between threads, and to fork with.
+    """A database whose tables are those of this release. Safe to share between threads.
 
     Made by `Store.open`. Several on one database are as good as one: they take turns, and know each other's
     transactions.
+
+    A process may fork with it: the fork waits, for 10 s at most, until no other thread uses a SQLite file, and parent
+    and child go on with connections of their own. A thread must not fork inside its own `read` or `write`: the parent's
+    goes on, the child's ends in a StoreError and writes nothing. A SQLite file that was in use at a fork nevertheless
+    is refused in the child from then on, since SQLite would take it as locked there.
     """
 
     def __init__(self, url: URL, engine: Engine) -> None:
@@ -47,8 +60,9 @@ class Store:
             options["isolation_level"] = "AUTOCOMMIT"
         self._reader = engine.execution_options(**options)
         self._place = _place_of(url)
-        self._turn = _turn_at(self._place)
-        _stores.add(self)
+        self._turn = _turns.at(self._place) if engine.dialect.name == "sqlite" else None
+        with _lock:
+            _stores.add(self)
 
     @classmethod
     def open(cls, url: str, *, upgrade: bool = False) -> Self:
@@ -101,36 +115,78 @@ class Store:
         SQLite admits one writer at a time, in any process; PostgreSQL reads what is committed and locks rows.
 
         Raises:
-            StoreError: it could not be begun, or not committed. Then what was written may or may not be there.
+            StoreError: it could not be begun, or not committed. Then what was written may or may not be there. With
+                SQLite also: this thread is within a transaction that writes to the same file.
         """
-        with self._turn, self._opened(self._engine) as connection:
+        turn = nullcontext() if self._turn is None else self._turn.taken(self.name)
+        with turn, self._opened(self._engine) as connection:
             yield connection
 
     def owns(self, connection: Connection) -> bool:
-        """Return whether the connection is one to this database, of whichever store on it."""
-        own = connection.engine.pool is self._engine.pool
-        return own or _place_of(connection.engine.url) == self._place
+        """Return whether the connection is one to this database, of whichever store on it.
+
+        The servers of two PostgreSQL URLs are asked; where one does not say who it is, they are two databases.
+
+        Raises:
+            StoreError: a server could not be asked.
+        """
+        if connection.engine.pool is self._engine.pool or _place_of(connection.engine.url) == self._place:
+            return True
+        if not connection.dialect.name == self.dialect == "postgresql":
+            return False
+        with self.write() as own:
+            identity = _identity(own)
+        return identity is not None and identity == _identity(connection)
 
     @contextmanager
     def _opened(self, engine: Engine) -> Iterator[Connection]:
+        if self._place in _inherited:
+            raise StoreError(
+                f"database {self.name}: it was in use when this process was forked",
+                hint="fork outside of transactions, or start a new process",
+            )
+        process = os.getpid()
         try:
-            with engine.begin() as connection:
-                yield connection
+            with ExitStack() as stack:
+                stack.enter_context(self._used())
+                connection = stack.enter_context(engine.begin())
+                try:
+                    yield connection
+                finally:
+                    if os.getpid() != process:
+                        # The transaction is the parent's: neither committed, nor rolled back, nor closed here.
+                        _parents.append(stack.pop_all())
         except SQLAlchemyError as error:
             raise self._failed(error) from error
+        if os.getpid() != process:
+            raise StoreError(
+                f"database {self.name}: this transaction is of the process that was forked",
+                hint="fork outside of transactions",
+            )
 
     def _failed(self, error: SQLAlchemyError) -> StoreError:
         # The driver's words alone: SQLAlchemy's hold the statement's parameters too.
         told = str(getattr(error, "orig", None) or type(error).__name__).strip().split("\n")[0]
         return StoreError(f"database {self.name}: {told}", hint="check that it is there, and not held by another")
 
+    def _used(self) -> AbstractContextManager[None]:
+        """Let no thread fork meanwhile, where that matters."""
+        return nullcontext() if self._turn is None else _gate.use(self._place)
+
     def close(self) -> None:
         """Close its connections. A store that is used afterwards opens them again."""
-        self._engine.dispose()
+        with self._used():
+            self._engine.dispose()
+
+    def _before_fork(self) -> None:
+        """Leave the child nothing of SQLite: a connection there would share its view of the locks."""
+        if self._turn is not None:
+            self._engine.dispose()
 
     def _in_child(self) -> None:
         """Begin anew after a fork: connections are the parent's, and two processes must not share one."""
-        self._turn = _turn_at(self._place)
+        if self._turn is not None:
+            self._turn = _turns.at(self._place)
         self._engine.dispose(close=False)
 
     def __enter__(self) -> Self:
@@ -197,31 +253,40 @@ def _place_of(url: URL) -> URL:
     return url.set(database=os.path.realpath(str(url.database)))
 
 
-def _turn_at(place: URL) -> AbstractContextManager[Any]:
-    """Return what the writers of a database take turns by, the same for all of its stores in this process.
-
-    SQLite's own waiting is not fair: of many threads that write, one may wait until its time is over.
-    """
-    if place.get_backend_name() == "postgresql":
-        return nullcontext()
-    with _turns_lock:
-        turn = _turns.get(place)
-        if turn is None:
-            turn = _turns[place] = threading.RLock()
-        return turn
+def _identity(connection: Connection) -> tuple[Any, ...] | None:
+    """Return what tells apart the tables of PostgreSQL that a connection leads to; None: it does not say."""
+    try:
+        # A role may be forbidden to ask, which must not end the transaction that it is asked in.
+        with connection.begin_nested():
+            found = tuple(connection.execute(text(_IDENTITY)).one())
+    except ProgrammingError:
+        return None
+    return None if None in found else found
 
 
 _stores: WeakSet[Store] = WeakSet()
-_turns: WeakValueDictionary[URL, Any] = WeakValueDictionary()
-_turns_lock = threading.Lock()
+_lock = threading.Lock()
+_turns = Turns()
+_gate = ForkGate()
+_inherited: set[Hashable] = set()
+_parents: list[ExitStack] = []
+
+
+def _before_fork() -> None:
+    _gate.close()
+    with _lock:
+        stores = list(_stores)
+    for store in stores:
+        store._before_fork()  # noqa: SLF001 - this module's own
 
 
 def _after_fork() -> None:
-    global _turns_lock  # noqa: PLW0603 - another thread of the parent may have held it
-    _turns_lock = threading.Lock()
-    _turns.clear()
+    global _lock, _turns
+    # Other threads of the parent may have held them.
+    _lock, _turns = threading.Lock(), Turns()
+    _inherited.update(_gate.open_in_child())
     for store in list(_stores):
         store._in_child()  # noqa: SLF001 - this module's own
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_gate.open, after_in_child=_after_fork)

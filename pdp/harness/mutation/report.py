@@ -33,7 +33,7 @@ def summary(run: MutationRun) -> str:
     """Return the counts on one line."""
     counts = ", ".join(f"{run.count(fate)} {fate.value}" for fate in Fate if run.count(fate) or fate is Fate.KILLED)
     judged = len(run.judgements)
-    whole = f"{run.total} mutants" if judged == run.total else f"{judged} of {run.total} mutants"
+    whole = f"{run.total} mutant{'s' * (run.total != 1)}" if judged == run.total else f"{judged} of {run.total} mutants"
     score = "nothing to score" if run.score is None else f"score {run.score:.1f} %"
     return f"{whole}: {counts}; {score}"
 

@@ -65,6 +65,20 @@ def absent_manifests(bundle: Bundle, suites: Sequence[Suite]) -> list[str]:
     ]
 
 
+def unexamined_manifests(bundle: Bundle, last: Bundle | None, suites: Sequence[Suite]) -> list[str]:
+    """Return the manifests of the bundle that the last release does not have and no scenario file is about.
+
+    Several may stand side by side, and scenarios about one of them say nothing about another.
+    """
+    known = {} if last is None else last.data.get("manifests", {})
+    examined = {suite.manifest.digest for suite in suites}
+    return [
+        f"manifest {document.get('manifest_version')}, {digest}: new in this release, and no scenario file is about it"
+        for digest, document in bundle.data.get("manifests", {}).items()
+        if digest not in known and digest not in examined
+    ]
+
+
 def unpinned_golden_events(bundle: Bundle, runs: Sequence[tuple[Suite, EmbeddedEngine]]) -> tuple[int, list[str]]:
     """Propose the golden calls once more, and return how many events that made, and what is wrong with them.
 

@@ -45,8 +45,9 @@ class ReleaseCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
-        return all(check.status is not Status.FAILED for check in self.checks)
+        """Whether something passed and nothing failed: a gate without any check lets nothing through."""
+        found = {check.status for check in self.checks}
+        return Status.PASSED in found and Status.FAILED not in found
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `pdp release check --json` prints; its form is stable."""

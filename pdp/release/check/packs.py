@@ -15,7 +15,7 @@ from pdp.harness.running import Runner
 from pdp.harness.suite import load_suite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from pdp.engine.protocol import Engine
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 
-def pack_faults(tool: Tool, digest: str, folders: Sequence[Path], engine: Engine) -> list[str]:
+def pack_faults(tool: Tool, digests: Collection[str], folders: Sequence[Path], engine: Engine) -> list[str]:
     """Return what is wrong with the pack of a tool; empty: it is there, it is whole, and it passes.
 
     Args:
         tool: the effective entry.
-        digest: of its manifest, which the pack has to be about.
+        digests: of the manifests that have just this entry; the pack has to be about one of them.
         folders: where packs are looked for.
-        engine: who decides; it knows the manifest.
+        engine: who decides; it knows those manifests.
     """
     whose = f"{tool.name} {tool.version or 'without a version'}"
     if tool.eval_pack is None:
@@ -44,7 +44,7 @@ def pack_faults(tool: Tool, digest: str, folders: Sequence[Path], engine: Engine
         return [f"{whose}: the pack {tool.eval_pack} is not there; looked in {looked}"]
     try:
         suite = load_suite(file)
-        if suite.manifest.digest != digest:
+        if suite.manifest.digest not in digests:
             return [f"{file}: about another manifest ({suite.manifest.version}, {suite.manifest.digest})"]
         results = Runner(suite, engine).run_all()
     except PdpError as error:

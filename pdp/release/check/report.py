@@ -32,7 +32,7 @@ def summary(found: ReleaseCheck) -> str:
     """Return the last line."""
     failed = sum(one.status is Status.FAILED for one in found.checks)
     passed = sum(one.status is Status.PASSED for one in found.checks)
-    word = "may be released" if not failed else "must not be released"
+    word = "may be released" if found.passed else "must not be released"
     left = len(found.checks) - passed - failed
     return f"release {found.release} {word}: {passed} passed, {failed} failed, {left} skipped"
 
