@@ -41,7 +41,7 @@ def diff(
     """Compare two bundles, print what differs, and return the exit code.
 
     Raises:
-        UsageError: options or files that cannot be used.
+        UsageError: options or files that cannot be used; `fail_on` where nothing was decided.
         BundleError: a bundle that cannot be used.
         EngineError: no room for an engine.
     """
@@ -53,6 +53,11 @@ def diff(
     effective = load_manifests(manifests, governance)
     with progress_bar(quiet=as_json or as_markdown) as progress:
         found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=most, progress=progress)
+    if fail_on is not None and not found.decided:
+        raise UsageError(
+            f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
+            hint="name scenarios or a log that hold calls (--scenarios, --log), or a --grid above 0",
+        )
     if html is not None:
         _write_html(html, found)
     if as_json:

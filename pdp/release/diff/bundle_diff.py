@@ -10,10 +10,12 @@ from pdp.engine.bundle_file import read_bundle
 from pdp.engine.data import merged_data
 from pdp.release.diff.deciding import Duel
 from pdp.release.diff.grid.bases import Entry
-from pdp.release.diff.grid.cases import Extent, Grid, Subject
+from pdp.release.diff.grid.cases import Grid
 from pdp.release.diff.grid.constants import Constants
+from pdp.release.diff.grid.extent import Extent, Subject
 from pdp.release.diff.grid.probes import DIRECTORY, VERSION, probes
 from pdp.release.diff.groups import grouped, sites
+from pdp.release.diff.identity import Identity
 from pdp.release.diff.known import LogRead, log_cases, scenario_cases
 from pdp.release.diff.pairing import Sides, pair_manifests
 from pdp.release.diff.policy_structure import NamedBundle
@@ -95,6 +97,8 @@ class _Work:
         self._sides = Sides(self.pairs, self._before, self._after)
         self.named = NamedBundle(old, names[0]), NamedBundle(new, names[1])
         self._documents = {**self._before, **self._after}
+        settings = (bundle.data.get("settings", {}) for bundle in (old, new))
+        self._constants = Constants(old.modules, new.modules, *settings)
 
     def decide_known(self, logs: Sequence[LogRead], progress: Callable[[str, int], None] | None) -> Known:
         calls = 0
@@ -146,12 +150,6 @@ class _Work:
                 if isinstance(part, dict):
                     directory[name] = {**directory.get(name, {}), **part}
         subjects = [*self._subjects(), *(_probe(one, documents[one.digest]) for one in made_up)]
-        constants = Constants(
-            list(self.old.modules.values()),
-            list(self.new.modules.values()),
-            self.old.data.get("settings", {}),
-            self.new.data.get("settings", {}),
-        )
         with Duel(self.old, self.new, manifests=documents, old_data=laid[0], new_data=laid[1]) as duel:
             yield (
                 duel,
@@ -161,7 +159,7 @@ class _Work:
                     duel=duel,
                     clearances=_markings(subjects, directory),
                     directory=directory,
-                    constants=constants,
+                    constants=self._constants,
                     most=most,
                 ),
             )
@@ -194,7 +192,8 @@ class _Work:
                 )
 
     def _grouped(self, found: Iterable[Difference]) -> tuple[Group, ...]:
-        return grouped(found, *(sites(each.sites) for each in self.named))
+        old, new = (sites(each.sites) for each in self.named)
+        return grouped(found, old, new, Identity(self._constants.readings, (old, new)))
 
     def _entries(self) -> dict[tuple[str, str], Any]:
         documents = {**{name: each.document for name, each in self.known.items()}, **self._documents}

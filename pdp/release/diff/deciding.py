@@ -40,6 +40,7 @@ class Case:
         source: where a call that is known comes from, such as a scenario; empty in the grid.
         plan: whether it is a plan, and the bodies are put to `authz/plan`.
         known_tool: whether the tool is one of a manifest in the bundles, and not one that the grid made up.
+        hostile: whether something in it is mistyped, missing or exchanged without regard to what it is.
     """
 
     tool: str
@@ -50,6 +51,7 @@ class Case:
     source: str = ""
     plan: bool = False
     known_tool: bool = True
+    hostile: bool = False
 
 
 @dataclass(frozen=True, slots=True)

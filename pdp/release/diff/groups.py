@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.canonical import canonical
 from pdp.rego.rules import sites_by_code
+from pdp.release.diff.identity import Witnesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from pdp.manifest.governance_diff import Direction
     from pdp.rego.rules import RuleSite
     from pdp.release.diff.deciding import Case, Difference
+    from pdp.release.diff.identity import Identity
     from pdp.release.diff.judging import Change
 
-_ID: Final = 12
 _NAMED: Final = 3
 _VALUES: Final = 4
 _SOURCES: Final = 20
@@ -46,7 +45,8 @@ class Group:
     """Calls that are decided differently in the same way.
 
     Attributes:
-        id: stable as long as the change, the tools and the effect classes are the same; explanations name it.
+        id: stable as long as the change, the tools, the effect classes and what was seen to lead to it are the same
+            (see `Identity`); explanations name it.
         title: what it is, in words: `DENY -> ALLOW for read-external tools without purpose`.
         change: what differs.
         count: how many calls.
@@ -75,6 +75,11 @@ class Group:
         return self.change.direction
 
     @property
+    def may_loosen(self) -> bool:
+        """Whether it has to be explained: see `Change.may_loosen`."""
+        return self.change.may_loosen
+
+    @property
     def witness(self) -> Any:
         """The smallest call found, as the new bundle is asked it."""
         return orjson.loads(self.case.new)
@@ -85,6 +90,7 @@ class Group:
             "id": self.id,
             "title": self.title,
             "direction": self.direction.value,
+            "may_loosen": self.may_loosen,
             "old_verdict": self.change.old.value,
             "new_verdict": self.change.new.value,
             "codes_gone": list(self.change.gone),
@@ -112,10 +118,12 @@ class _Collected:
     kinds: set[str] = field(default_factory=set)
     words: dict[str, dict[str, None]] | None = None
     sources: dict[str, None] = field(default_factory=dict)
+    witnesses: Witnesses = field(default_factory=Witnesses)
 
     def add(self, found: Difference) -> None:
         case = found.case
         self.count += 1
+        self.witnesses.add(case)
         self.kinds.add(case.kind or "unknown")
         if case.known_tool:
             self.tools.add(case.tool)
@@ -131,7 +139,10 @@ class _Collected:
 
 
 def grouped(
-    differences: Iterable[Difference], old: Mapping[str, tuple[RuleSite, ...]], new: Mapping[str, tuple[RuleSite, ...]]
+    differences: Iterable[Difference],
+    old: Mapping[str, tuple[RuleSite, ...]],
+    new: Mapping[str, tuple[RuleSite, ...]],
+    identity: Identity,
 ) -> tuple[Group, ...]:
     """Return the groups, the most dangerous first.
 
@@ -139,6 +150,7 @@ def grouped(
         differences: what is decided differently.
         old: the rules of the one bundle by code; see `sites`.
         new: those of the other.
+        identity: names the groups.
     """
     found: dict[tuple[Change, bool], _Collected] = {}
     for each in differences:
@@ -146,7 +158,7 @@ def grouped(
         key = (each.change, each.case.known_tool)
         collected = found.setdefault(key, _Collected(each))
         collected.add(each)
-    groups = [_group(change, one, old, new) for (change, _), one in found.items()]
+    groups = [_group(change, one, old, new, identity) for (change, _), one in found.items()]
     return tuple(sorted(groups, key=lambda one: (one.change.danger, not one.tools, -one.count, one.id)))
 
 
@@ -161,16 +173,16 @@ def sites(found: tuple[RuleSite, ...]) -> dict[str, tuple[RuleSite, ...]]:
 
 
 def _group(
-    change: Change, one: _Collected, old: Mapping[str, tuple[RuleSite, ...]], new: Mapping[str, tuple[RuleSite, ...]]
+    change: Change,
+    one: _Collected,
+    old: Mapping[str, tuple[RuleSite, ...]],
+    new: Mapping[str, tuple[RuleSite, ...]],
+    identity: Identity,
 ) -> Group:
     tools, kinds = tuple(sorted(one.tools)), tuple(sorted(one.kinds))
-    identity = canonical(
-        [change.old, change.new, list(change.gone), list(change.come), list(change.duties_gone),
-         list(change.duties_come), list(change.details), list(tools), list(kinds)]
-    )  # fmt: skip
     names = (*change.gone, *change.come, *change.duties_gone, *change.duties_come, *change.details)
     return Group(
-        id=hashlib.sha256(identity).hexdigest()[:_ID],
+        id=identity.of(change, tools, kinds, one.witnesses),
         title=_title(change, one),
         change=change,
         count=one.count,

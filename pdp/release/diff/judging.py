@@ -44,11 +44,22 @@ class Change:
         return Direction.UNCLEAR
 
     @property
+    def may_loosen(self) -> bool:
+        """Whether it counts as admitting more: it loosens, or an ALLOW has an obligation that is not as it was.
+
+        What parameters ask for is the application's to know: `transform` to 900000 instead of 100 may well admit more.
+        Only a call that keeps its obligations as they are and gets another one can be told to be stricter.
+        """
+        if self.direction is not Direction.UNCLEAR:
+            return self.direction is Direction.LOOSENS
+        return self.new is Verdict.ALLOW and bool(self.duties_gone or self.duties_come)
+
+    @property
     def danger(self) -> int:
         """Where it stands in a report, the most dangerous first, from 0."""
         if self.old is not self.new and self.direction is Direction.LOOSENS:
             return 2 - _ORDER[self.new] + (1 if self.old is Verdict.STEP_UP else 0) + (self.new is Verdict.STEP_UP)
-        if self.direction is Direction.LOOSENS:
+        if self.may_loosen:
             return 3
         if self.direction is Direction.UNCLEAR:
             return 4 + (self.new is Verdict.DENY)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.manifest.governance_diff import Direction
 from pdp.rego.modules import Module
 from pdp.rego.rules import rule_sites, statements
-from pdp.release.diff.rego_text import normal, same_policy
+from pdp.release.diff.rego_text import Written, normal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,10 +78,8 @@ def rule_changes(one: NamedBundle, other: NamedBundle) -> tuple[RuleChange, ...]
     it stays in its package.
     """
     old, new = one.bundle, other.bundle
-    shared = [path for path in old.modules if path in new.modules and old.modules[path] != new.modules[path]]
-    same = same_policy(old.modules, new.modules, shared)
-    skipped = {path for path in old.modules if old.modules[path] == new.modules.get(path)} | same
-    before, after = _Rules(one, skipped), _Rules(other, skipped)
+    written = Written(old.modules, new.modules)
+    before, after = (_Rules(side, written, at) for at, side in enumerate((one, other)))
     found = [*_code_changes(before, after), *_helper_changes(before, after)]
     return tuple(sorted((*found, *_messages(one, other)), key=lambda each: (each.kind == "text", each.name, each.kind)))
 
@@ -89,14 +87,17 @@ def rule_changes(one: NamedBundle, other: NamedBundle) -> tuple[RuleChange, ...]
 class _Rules:
     """The rules of one bundle, those of modules that did not change left out."""
 
-    def __init__(self, side: NamedBundle, skipped: set[str]) -> None:
+    def __init__(self, side: NamedBundle, written: Written, at: int) -> None:
+        skipped = written.same
         self.by_code: dict[str, list[RuleSite]] = defaultdict(list)
+        self.bodies: dict[str, Counter[str]] = defaultdict(Counter)
         lines: set[tuple[str, int]] = set()
         for site in side.sites:
             if site.module in skipped:
                 continue
             key = site.code or f"{site.concern} {site.part} without a code"
             self.by_code[key].append(site)
+            self.bodies[key][written.form(at, site.module, site)] += 1
             lines.add((site.module, site.line))
         self.helpers: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for path, text in side.bundle.modules.items():
@@ -111,7 +112,9 @@ class _Rules:
                     continue
                 what = "imports" if head[1] == "import" else head[1]
                 if head[1] != "package":
-                    self.helpers[f"{package} {what}"].append((normal(each.text), f"{side.name}!{path}:{each.line}"))
+                    self.helpers[f"{package} {what}"].append(
+                        (written.form(at, path, each), f"{side.name}!{path}:{each.line}")
+                    )
 
 
 def _code_changes(before: _Rules, after: _Rules) -> Iterator[RuleChange]:
@@ -123,7 +126,7 @@ def _code_changes(before: _Rules, after: _Rules) -> Iterator[RuleChange]:
             direction = _ADDED[part] if other else _OPPOSITE[_ADDED[part]]
             kind = "added" if other else "removed"
             yield RuleChange(kind, direction, code, _place(one), _place(other), f"{kind} {part}: {there[0].title}")
-        elif _bodies(one) != _bodies(other):
+        elif before.bodies[code] != after.bodies[code]:
             what = f"the {other[0].part} rule reads otherwise"
             if one[0].part != other[0].part:
                 what = f"{one[0].part} became {other[0].part}"
@@ -145,10 +148,6 @@ def _messages(old: NamedBundle, new: NamedBundle) -> Iterator[RuleChange]:
         known = before.get(site.code or "")
         if site.code and known and (known.title, known.description) != (site.title, site.description):
             yield RuleChange("text", None, site.code, _place([known]), _place([site]), "says something else to people")
-
-
-def _bodies(sites: Sequence[RuleSite]) -> Counter[str]:
-    return Counter(normal(site.text) for site in sites)
 
 
 def _place(sites: Sequence[RuleSite]) -> str | None:

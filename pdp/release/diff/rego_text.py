@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pdp.canonical import canonical
 from pdp.engine.opa import find_opa
-from pdp.errors import UsageError
-from pdp.rego.modules import Module, write_modules
-from pdp.rego.opa_tool import OpaTool
 from pdp.rego.rules import statements
+from pdp.release.diff.syntax import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pdp.rego.rules import RuleSite, Statement
+    from pdp.release.diff.syntax import Part
+
 # A text, a comment, a word or number, or any other sign.
 _TOKEN: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|`[^`]*`|#[^\n]*|[A-Za-z_]\w*|[0-9][\w.]*|\s+|.', re.DOTALL)
-_PLACES: Final = frozenset(("location", "annotations", "comments"))
 
 
 def statement_texts(text: str) -> Counter[str]:
@@ -42,42 +39,44 @@ def normal(text: str) -> str:
     return " ".join(tokens).strip("; ").replace("{ ;", "{").replace("; }", "}").replace(", }", "}")
 
 
-def same_policy(old: Mapping[str, str], new: Mapping[str, str], paths: list[str]) -> frozenset[str]:
-    """Return those of `paths` whose modules say the same in both bundles, whatever they look like.
+class Written:
+    """Modules of two bundles, compared rule by rule, whatever they look like.
 
     With OPA, modules are compared as it parses them; without it by their tokens, line ends among them.
+
+    Args:
+        old, new: all modules by path.
+
+    Attributes:
+        same: the paths of modules that say the same in both.
     """
-    equal = {path for path in paths if statement_texts(old[path]) == statement_texts(new[path])}
-    rest = [path for path in paths if path not in equal]
-    opa = find_opa() if rest else None
-    if opa is None:
-        return frozenset(equal)
-    trees = [_trees(opa, {path: side[path] for path in rest}) for side in (old, new)]
-    return frozenset(equal | {path for path in rest if trees[0].get(path) == trees[1].get(path, b"")})
+
+    def __init__(self, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+        shared = [path for path in old if path in new]
+        equal = {path for path in shared if old[path] == new[path]}
+        equal |= {
+            path for path in shared if path not in equal and statement_texts(old[path]) == statement_texts(new[path])
+        }
+        rest = [{path: text for path, text in side.items() if path not in equal} for side in (old, new)]
+        opa = find_opa() if all(rest) else None
+        self._trees: tuple[dict[str, tuple[Part, ...]], ...] = ({}, {})
+        if opa is not None:
+            trees = tuple(parsed(opa, each, side) for each, side in zip(rest, (old, new), strict=True))
+            if all(tree.keys() == each.keys() for tree, each in zip(trees, rest, strict=True)):
+                # What OPA does not parse is compared by its tokens, and then all of it, so that like meets like.
+                self._trees = trees
+        one, other = self._trees
+        self.same = frozenset(
+            equal | {path for path in one.keys() & other.keys() if _says(one[path]) == _says(other[path])}
+        )
+
+    def form(self, side: int, path: str, statement: Statement | RuleSite) -> str:
+        """Return what a statement says, in one form; `side` is 0 in the old bundle, 1 in the new one."""
+        last = statement.line + statement.text.count("\n")
+        parts = sorted(part.says for part in self._trees[side].get(path, ()) if statement.line <= part.line <= last)
+        return b"\n".join(parts).decode() if parts else normal(statement.text)
 
 
-def _trees(opa: Path, texts: Mapping[str, str]) -> dict[str, Counter[bytes]]:
-    modules = {path: Module(Path(path), text, path.startswith("custom/")) for path, text in texts.items()}
-    with tempfile.TemporaryDirectory(prefix="pdp-diff-") as folder:
-        write_modules(modules, Path(folder))
-        tool = OpaTool(opa, Path(folder), sources={path: module.file for path, module in modules.items()})
-        found = {}
-        for path in modules:
-            try:
-                found[path] = _parts(tool.parse(path))
-            except UsageError:
-                # What OPA does not parse is compared by its text, and that differs.
-                continue
-    return found
-
-
-def _parts(tree: Any) -> Counter[bytes]:
+def _says(parts: tuple[Part, ...]) -> Counter[bytes]:
     """Package, imports and rules, each by itself: their order is nothing."""
-    parts = [tree.get("package"), *(tree.get("imports") or ()), *(tree.get("rules") or ())]
-    return Counter(canonical(_bare(part)) for part in parts)
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _bare(each) for key, each in value.items() if key not in _PLACES}
-    return [_bare(each) for each in value] if isinstance(value, list) else value
+    return Counter(part.says for part in parts)

@@ -10,6 +10,7 @@ from pdp.harness.html_page import render_page
 from pdp.release.diff.wording import (
     grid_lines,
     known_line,
+    marked,
     rule_lines,
     structure_lines,
     uncovered,
@@ -38,7 +39,7 @@ def render(diff: BundleDiff) -> str:
         known_groups=[_group(group) for group in diff.known.groups],
         grid=grid_lines(diff),
         grid_groups=[_group(group) for group in diff.grid],
-        uncovered=uncovered(),
+        uncovered=uncovered(diff),
     )
 
 
@@ -46,7 +47,8 @@ def _group(group: Group) -> dict[str, Any]:
     return {
         "id": group.id,
         "title": group.title,
-        "direction": group.direction.value,
+        "open": group.may_loosen,
+        "marked": marked(group),
         "count": group.count,
         "witness": witness_line(group),
         "rules": rule_lines(group),

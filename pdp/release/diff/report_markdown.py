@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pdp.release.diff.wording import (
     grid_lines,
     known_line,
+    marked,
     rule_lines,
     structure_lines,
     uncovered,
@@ -58,13 +59,13 @@ def _lines(diff: BundleDiff) -> Iterator[str]:
     yield _plain(first)
     yield from _groups(diff.grid)
     yield ""
-    yield from (f"- {_plain(line)}" for line in (*rest, uncovered()))
+    yield from (f"- {_plain(line)}" for line in (*rest, uncovered(diff)))
 
 
 def _groups(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups[:_MOST]:
         yield ""
-        yield f"#### {group.direction.value}: {_plain(group.title)}"
+        yield f"#### {marked(group)}: {_plain(group.title)}"
         yield ""
         yield f"{_code(group.id)}, {group.count} {'request' if group.count == 1 else 'requests'}; "
         yield _plain(witness_line(group))

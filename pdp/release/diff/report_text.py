@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pdp.release.diff.wording import (
     grid_lines,
     known_line,
+    marked,
     rule_lines,
     structure_lines,
     uncovered,
@@ -44,12 +45,12 @@ def lines(diff: BundleDiff) -> Iterator[str]:
     yield f"grid: {first}"
     yield from _groups(diff.grid)
     yield from (f"  {line}" for line in rest)
-    yield f"  {uncovered()}"
+    yield f"  {uncovered(diff)}"
 
 
 def _groups(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups[:MOST]:
-        yield f"  {group.direction.value:<9} {group.id}  {group.title}"
+        yield f"  {marked(group):<9} {group.id}  {group.title}"
         yield f"            {group.count} {'request' if group.count == 1 else 'requests'}; {witness_line(group)}"
         yield from (f"            {line}" for line in rule_lines(group))
         yield f"            request: {json.dumps(group.witness, ensure_ascii=False, separators=(',', ':'))}"

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.release.diff.result import UNCOVERED
+from pdp.manifest.governance_diff import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +30,21 @@ class Line:
 
 def verdict(diff: BundleDiff) -> str:
     """Return the first line: whether anything differs, and how bad it is."""
+    loosening = len(diff.loosenings())
+    loosens = f"{loosening or 'nothing'} {'loosens' if loosening < 2 else 'loosen'}"  # noqa: PLR2004 - one
+    if not diff.decided:
+        # Nothing that loosens was found, since nothing was looked at.
+        seen = f", {loosens} in structure" if loosening else ""
+        return f"no call was decided, so nothing is known of decisions{seen}"
     if not diff.differs:
         return "no difference that can change a decision"
-    loosening = len(diff.loosenings())
     groups = len(diff.groups)
     known = f"{groups} {'difference' if groups == 1 else 'differences'} in decisions"
-    return f"{known}, {loosening or 'nothing'} {'loosens' if loosening < 2 else 'loosen'}"  # noqa: PLR2004 - one
+    unseen = len(diff.unseen())
+    rest = (
+        f", and {unseen} {'place' if unseen == 1 else 'places'} where a loosening would not be seen" if unseen else ""
+    )
+    return f"{known}, {loosens}{rest}"
 
 
 def structure_lines(structure: Structure) -> Iterator[Line]:
@@ -104,16 +113,25 @@ def grid_lines(diff: BundleDiff) -> tuple[str, ...]:
         "something mistyped, missing or exchanged"
     )
     lines = [asked, covered, f"departures, with the number of values: {axes}"]
-    if extent.unsettled:
+    unseen = diff.unseen()
+    lines += [f"unseen {name}: {what}" for name, what in unseen.items()]
+    if extent.unsettled and not unseen:
         lines.append(
             f"no call was found that is ALLOW or STEP_UP, so little is known of: {', '.join(extent.unsettled)}"
         )
     return tuple(lines)
 
 
-def uncovered() -> str:
-    """Return what no grid covers."""
-    return "not covered: " + "; ".join(UNCOVERED)
+def uncovered(diff: BundleDiff) -> str:
+    """Return what the grid does not cover."""
+    return "not covered: " + "; ".join(diff.not_covered())
+
+
+def marked(group: Group) -> str:
+    """Return which way a difference goes, and that one which cannot be told counts as loosening."""
+    if group.may_loosen and group.direction is not Direction.LOOSENS:
+        return f"{group.direction.value} (counts as loosening)"
+    return group.direction.value
 
 
 def rule_line(side: str, rule: Responsible) -> str:

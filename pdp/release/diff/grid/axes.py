@@ -32,7 +32,14 @@ _OTHER: Final = "https://other.example"
 _FAR: Final = 10**12
 
 
-def axes(entry: Entry, base: Mapping[str, Any], directory: Mapping[str, Any], constants: Constants) -> list[Axis]:
+def axes(
+    entry: Entry,
+    base: Mapping[str, Any],
+    directory: Mapping[str, Any],
+    constants: Constants,
+    *,
+    known_tool: bool,
+) -> list[Axis]:
     """Return the axes of a tool, in a fixed order; an axis without values is left out.
 
     Args:
@@ -40,6 +47,7 @@ def axes(entry: Entry, base: Mapping[str, Any], directory: Mapping[str, Any], co
         base: the call to depart from.
         directory: corpora, documents and entitlements, of both bundles and the grid's own.
         constants: what the policies read, and compare it with.
+        known_tool: whether the tool is one of the bundles'.
     """
     found = [
         axis_of("scopes", _scopes(entry)),
@@ -56,7 +64,8 @@ def axes(entry: Entry, base: Mapping[str, Any], directory: Mapping[str, Any], co
         *(axis_of(f"argument {name}", _sources(name)) for name in entry.sources()),
         axis_of("resource", _resources(directory)),
         axis_of("entitlements", _entitlements(directory)),
-        *(axis_of(dotted(way), values) for way, values in constants.values(entry, base)),
+        *(axis_of(dotted(way), values, paired, fresh=fresh)
+          for way, values, paired, fresh in constants.values(entry, base, known_tool=known_tool)),
     ]  # fmt: skip
     return [axis for axis in found if axis]
 

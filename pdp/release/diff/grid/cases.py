@@ -1,86 +1,45 @@
 """The grid: calls near one that has all it needs, for every tool, tier and effect class. The same in every run.
 
 Base calls first, then one departure at a time, then pairs of them, tool by tool in turn, until there are as many calls
-as were asked for. What there was no room for is counted.
+as were asked for; those first that depart in what a changed module reads. What there was no room for is counted.
 """
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
+import zlib
+from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.canonical import JsonValueError
 from pdp.decision import Verdict
-from pdp.harness.mutation.perturbing import changed, changes
+from pdp.harness.mutation.perturbing import GONE, at, changed, changes
 from pdp.release.diff.deciding import Case
 from pdp.release.diff.grid.axes import axes
-from pdp.release.diff.grid.bases import Entry, base_request, valid_approval
+from pdp.release.diff.grid.bases import base_request, valid_approval
 from pdp.release.diff.grid.departures import dotted, said
+from pdp.release.diff.grid.extent import Extent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdp.harness.mutation.perturbing import Change
+    from pdp.harness.mutation.vocabulary import Way
     from pdp.release.diff.deciding import Duel
     from pdp.release.diff.grid.constants import Constants
     from pdp.release.diff.grid.departures import Axis, Departure
+    from pdp.release.diff.grid.extent import Subject
     from pdp.release.diff.pairing import Sides
 
-PAIRED: Final = 4
-"""How many values of an axis stand in pairs."""
-
 _SETTLING: Final = 3
+_ARGUMENTS: Final = ("context", "arguments")
 _BRIEF: Final = ("approval", "argument amount", "scopes", "limits", "purpose")
 _HOSTILE: Final = 1500
-_SEED: Final = 0
+_FRESH_PAIRS: Final = 0.4
+"""How much of the grid pairs may take that depart in what a changed module reads, before all the rest."""
 
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A tool that the grid is made for.
-
-    Attributes:
-        entry: the tool.
-        known_tool: whether it is one of the bundles' manifests, and not made up.
-        pairs, hostile, brief: as of `Probe`.
-    """
-
-    entry: Entry
-    known_tool: bool
-    pairs: bool = True
-    hostile: bool = True
-    brief: bool = False
-
-
-@dataclass(slots=True)
-class Extent:
-    """What a grid covers, for the report.
-
-    Attributes:
-        tools: how many of the bundles' tools; probes: how many entries that were made up.
-        single: calls with at most one departure; pairs, hostile: calls with two, and with mistyped parts.
-        pairs_possible: how many pairs there are; some come to equal requests, which are asked once.
-        cut: whether there was no room for all of them.
-        axes: the matters in which calls depart, with how many values there are at most.
-        unsettled: tools of which no call was found that is ALLOW or STEP_UP.
-    """
-
-    tools: int = 0
-    probes: int = 0
-    single: int = 0
-    pairs: int = 0
-    hostile: int = 0
-    pairs_possible: int = 0
-    cut: bool = False
-    axes: dict[str, int] = field(default_factory=dict)
-    unsettled: list[str] = field(default_factory=list)
-
-    @property
-    def requests(self) -> int:
-        """How many calls there are."""
-        return self.single + self.pairs + self.hostile
+_MIXED: Final = 2654435761
+"""Knuth's multiplier: it spreads neighbours far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +78,8 @@ class Grid:
         constants: Constants,
         most: int,
     ) -> None:
-        self.extent = Extent()
+        readings = constants.readings
+        self.extent = Extent(dropped=readings.dropped, dropped_changed=readings.dropped_changed)
         self._subjects, self._sides, self._duel, self._most = subjects, sides, duel, most
         self._clearances, self._directory, self._constants = clearances, directory, constants
         self._seen: set[int] = set()
@@ -129,10 +89,21 @@ class Grid:
         near = [self._near(subject) for subject in self._subjects]
         for each in near:
             self._count(each)
+        known = [each for each in near if each.subject.known_tool]
+        made_up = [each for each in near if not each.subject.known_tool]
         taken = 0
-        for name, stage in (("single", self._singles(near)), ("hostile", self._hostile(near, known=False)),
-                            ("pairs", self._pairs(near)), ("hostile", self._hostile(near, known=True))):  # fmt: skip
-            for case in islice(self._fresh(stage), self._most - taken):
+        for name, stage, most in (
+            ("single", self._bases(near), self._most),
+            ("single", self._singles(known, fresh=True), self._most),
+            ("single", self._singles(known), self._most),
+            ("pairs", self._pairs(known, fresh=True), int(self._most * _FRESH_PAIRS)),
+            ("single", self._singles(made_up), self._most),
+            ("single", self._singles(made_up, fresh=True), self._most),
+            ("hostile", self._hostile(made_up), self._most),
+            ("pairs", self._pairs(near), self._most),
+            ("hostile", self._hostile(known), self._most),
+        ):
+            for case in islice(self._unasked(stage), min(self._most - taken, most)):
                 taken += 1
                 setattr(self.extent, name, getattr(self.extent, name) + 1)
                 yield case
@@ -152,23 +123,33 @@ class Grid:
 
     def axes(self, subject: Subject, base: Mapping[str, Any]) -> list[Axis]:
         """Return the axes of a tool; of one that is tried briefly, those that matter to most rules."""
-        found = axes(subject.entry, base, self._directory, self._constants)
+        found = axes(subject.entry, base, self._directory, self._constants, known_tool=subject.known_tool)
         return [axis[:2] for axis in found if axis[0].axis in _BRIEF] if subject.brief else found
 
     def _settled(self, subject: Subject, base: dict[str, Any]) -> tuple[tuple[Verdict, ...], dict[str, Any]]:
         """Give the call what custom concerns ask for, one attribute after the other, as far as that helps."""
         best, denials = base, self._denials(subject, base)
+        given: dict[Way, Any] = {}
         for _ in range(_SETTLING if subject.known_tool else 1):
             if not denials[0] or subject.brief:
                 break
-            for way, values in self._constants.values(subject.entry, best):
+            for _, values, _, _ in self._constants.values(subject.entry, best, known_tool=subject.known_tool):
                 for _, applied in values:
+                    # Only an argument may have to be absent: all else that a base call has, it needs.
+                    if any(value is GONE and each[:2] != _ARGUMENTS for each, value in applied):
+                        continue
                     other = changed(best, *applied)
                     if (found := self._denials(subject, other))[0] < denials[0]:
+                        given |= {each: at(base, each) for each, _ in applied}
                         best, denials = other, found
                         break
-                if not denials[0] or way is None:
+                if not denials[0]:
                     break
+        # What turned out not to be needed is taken back: a call that departs in it would not show as one that does.
+        for way, before in given.items():
+            other = changed(best, (way, before))
+            if (found := self._denials(subject, other))[0] <= denials[0]:
+                best, denials = other, found
         return denials[1], best
 
     def _denials(self, subject: Subject, request: dict[str, Any]) -> tuple[int, tuple[Verdict, ...]]:
@@ -186,20 +167,22 @@ class Grid:
         if near.subject.pairs:
             self.extent.pairs_possible += len(near.bases) * sum(1 for _ in _pairs(near.axes))
 
-    def _singles(self, near: Sequence[_Near]) -> Iterator[Case | None]:
+    def _bases(self, near: Sequence[_Near]) -> Iterator[Case | None]:
         for each in near:
             for departed, base in each.bases:
                 yield self._case(each.subject, base, departed)
+
+    def _singles(self, near: Sequence[_Near], *, fresh: bool = False) -> Iterator[Case | None]:
         for each in near:
             for departed, base in each.bases:
                 for axis in each.axes:
-                    for departure in axis:
+                    for departure in axis if axis[0].fresh is fresh else ():
                         yield self._departing(each.subject, base, (*departed, departure))
 
-    def _pairs(self, near: Sequence[_Near]) -> Iterator[Case | None]:
-        """Of each tool in turn, so that none takes all the room; shuffled, so that a part is spread over all axes."""
+    def _pairs(self, near: Sequence[_Near], *, fresh: bool = False) -> Iterator[Case | None]:
+        """Of each tool in turn, so that none takes all the room."""
         turns = [
-            self._pairs_of(each.subject, departed, base, each.axes)
+            self._pairs_of(each.subject, departed, base, each.axes, fresh=fresh)
             for each in near
             if each.subject.pairs
             for departed, base in each.bases
@@ -214,16 +197,23 @@ class Grid:
             turns = still
 
     def _pairs_of(
-        self, subject: Subject, departed: tuple[Departure, ...], base: dict[str, Any], found: Iterable[Axis]
+        self,
+        subject: Subject,
+        departed: tuple[Departure, ...],
+        base: dict[str, Any],
+        found: Iterable[Axis],
+        *,
+        fresh: bool,
     ) -> Iterator[Case | None]:
-        pairs = list(_pairs(found))
-        random.Random(_SEED).shuffle(pairs)  # noqa: S311 - an order, and no secret
-        for pair in pairs:
+        # Mixed by what they say, so that a part is spread over all axes, and is nearly the same where an axis came.
+        for pair in sorted(_pairs(found), key=_mixed):
+            if fresh and not (pair[0].fresh or pair[1].fresh):
+                continue
             yield self._departing(subject, base, (*departed, *pair))
 
-    def _hostile(self, near: Sequence[_Near], *, known: bool) -> Iterator[Case | None]:
+    def _hostile(self, near: Sequence[_Near]) -> Iterator[Case | None]:
         for each in near:
-            if not each.subject.hostile or each.subject.known_tool is not known:
+            if not each.subject.hostile:
                 continue
             departed, base = each.bases[-1]
             for way, value in islice(changes(base, self._constants.every), _HOSTILE):
@@ -253,9 +243,10 @@ class Grid:
             old=old,
             new=new,
             known_tool=subject.known_tool,
+            hostile=words is not None,
         )
 
-    def _fresh(self, cases: Iterable[Case | None]) -> Iterator[Case]:
+    def _unasked(self, cases: Iterable[Case | None]) -> Iterator[Case]:
         for case in cases:
             if case is not None and (key := hash((case.old, case.new))) not in self._seen:
                 self._seen.add(key)
@@ -271,7 +262,16 @@ _END: Final = _End()
 
 def _pairs(found: Iterable[Axis]) -> Iterator[tuple[Departure, Departure]]:
     for one, other in combinations(found, 2):
-        yield from ((first, second) for first in one[:PAIRED] for second in other[:PAIRED])
+        yield from ((first, second) for first in one if first.paired for second in other if second.paired)
+
+
+def _mixed(pair: tuple[Departure, Departure]) -> tuple[bool, int]:
+    """A place in an order that has nothing to do with that of the axes, and is the same in every run.
+
+    Before all others come the pairs of which changed modules read both.
+    """
+    one, other = (zlib.crc32(f"{each.axis}\0{each.words}".encode()) for each in pair)
+    return not (pair[0].fresh and pair[1].fresh), (one * _MIXED ^ other) % 2**32 * _MIXED % 2**32
 
 
 def _approved(subject: Subject, base: Mapping[str, Any], grid: Grid) -> tuple[Departure, ...]:

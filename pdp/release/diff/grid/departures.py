@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.harness.mutation.perturbing import GONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pdp.harness.mutation.perturbing import Change
 
 _SHOWN: Final = 48
+PAIRED: Final = 4
+"""How many values of an axis stand in pairs, if not more of them are news."""
 
 Worded = tuple[str, tuple["Change", ...]]
 """Words and changes, before it is known on which axis they stand."""
@@ -22,30 +23,37 @@ Worded = tuple[str, tuple["Change", ...]]
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """One value on an axis: its words, as `without purpose`, and what it changes in the request."""
+    """One value on an axis.
+
+    Attributes:
+        axis: the matter; words: the value in words, as `without purpose`.
+        changes: what it changes in the request.
+        paired: whether it stands in pairs.
+        fresh: whether a module reads it that differs between the bundles, so that it is tried first.
+    """
 
     axis: str
     words: str
     changes: tuple[Change, ...]
+    paired: bool = False
+    fresh: bool = False
 
 
 Axis = tuple[Departure, ...]
 """The departures in one matter, those first that say most: pairs are made of the first few."""
 
 
-def axis_of(name: str, values: Sequence[Worded]) -> Axis:
-    """Return an axis."""
-    return tuple(Departure(name, words, changes) for words, changes in values)
+def axis_of(name: str, values: Sequence[Worded], paired: int = PAIRED, *, fresh: bool = False) -> Axis:
+    """Return an axis of which the first `paired` values stand in pairs."""
+    return tuple(
+        Departure(name, words, changes, paired=place < paired, fresh=fresh)
+        for place, (words, changes) in enumerate(values)
+    )
 
 
 def dotted(way: Sequence[str | int]) -> str:
     """Return a place in a request as people write it."""
     return ".".join(map(str, way))
-
-
-def put(way: Sequence[str | int], values: Iterator[Any], most: int) -> list[Worded]:
-    """Return departures that put values at one place of a request, worded by place and value; at most so many."""
-    return [(said(way, value), ((tuple(way), value),)) for value in islice(values, most)]
 
 
 def said(way: Sequence[str | int], value: Any) -> str:
