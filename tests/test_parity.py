@@ -95,21 +95,25 @@ ASKED_FOR = "high_None_3"
 
 @pytest.fixture(scope="module")
 def saving() -> CompiledManifest:
-    """A manifest whose only tool, `save`, needs the argument `sources`, of whatever type."""
-    types = ["array", "string", "number", "object", "boolean", "null"]
-    tool = {
-        "name": "save",
-        "description": "Save",
-        "version": "1.0.0",
-        "schema": {"type": "object", "properties": {"sources": {"type": types}}},
-        "provenance": {"required": ["sources"]},
-    }
-    text = orjson.dumps({"manifest_version": "1", "tools": [tool]})
+    """A manifest whose tools need the argument `sources`, of whatever type but null, or null: no tool may take all."""
+    types = {"save": ["array", "string", "number", "object", "boolean"], "save_null": ["null"]}
+    tools = [
+        {
+            "name": name,
+            "description": "Save",
+            "version": "1.0.0",
+            "schema": {"type": "object", "properties": {"sources": {"type": taken}}},
+            "provenance": {"required": ["sources"]},
+        }
+        for name, taken in types.items()
+    ]
+    text = orjson.dumps({"manifest_version": "1", "tools": tools})
     return CompiledManifest(effective_manifest(load_manifest("manifest.json", text=text)))
 
 
 def _named_before_the_policy(manifest: CompiledManifest, sources: Any) -> bool:
-    proposal = Proposal.read({"tool": "save", "arguments": {"sources": sources}})
+    tool = "save_null" if sources is None else "save"
+    proposal = Proposal.read({"tool": tool, "arguments": {"sources": sources}})
     try:
         check(proposal, payments.session(), manifest, Checked())
     except ProposalRejectedError as error:

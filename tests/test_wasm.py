@@ -526,9 +526,9 @@ expected = pool.evaluate(0, body("echo"))
 signal.signal(signal.SIGALRM, interrupt)
 broken_off = 0
 for _ in range(300):
-    armed = True
-    signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0001, 0.003))
     try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0001, 0.003))
         while armed:
             assert pool.evaluate(0, body("echo")) == expected
     except Interrupted:

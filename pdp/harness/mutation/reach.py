@@ -32,9 +32,13 @@ class Reach:
     def __init__(self, evaluator: Evaluator, groups: Iterable[Sequence[bytes]]) -> None:
         self._lines: dict[bytes, Mapping[str, frozenset[int]] | None] = {}
         several = list(groups)
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pdp-reach") as pool:
+        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pdp-reach")
+        try:
             for bodies, lines in zip(several, pool.map(lambda each: _evaluated(evaluator, each), several), strict=True):
                 self._lines |= dict.fromkeys(bodies, lines)
+        finally:
+            # Who is interrupted does not wait for what has not begun.
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def matters(self, body: bytes, module: str, lines: tuple[int, int] | None) -> bool:
         """Return whether a change within these lines of a module can matter for a request; None is any change."""
