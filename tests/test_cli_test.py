@@ -416,11 +416,8 @@ def test_a_denial_of_the_enforcement_points_own_is_told_of(sub: object, wrong: s
     )
 
 
-def test_without_opa_it_is_said_that_nobody_knows_where_rules_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_opa_it_is_said_that_nobody_knows_where_rules_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     _no_opa(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     project(Path(), one(propose=READ, expect={"codes": ["scopes.missing"]}))
 
     done = pdp("test", ".")
@@ -442,3 +439,5 @@ def _own_policy(folder: str, text: str) -> None:
 def _no_opa(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PDP_OPA", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
+    # Where an OPA may be installed.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("nowhere").absolute()))

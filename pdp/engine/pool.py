@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from pdp.engine.wasm import WasmInstance
@@ -181,8 +182,9 @@ class _Clock:
         self.resting = True
         self._pool = weakref.ref(pool)
         self._module = pool._module  # noqa: SLF001 - a part of the pool
-        self._ended = threading.Event()
-        self._woken = threading.Event()
+        self._ended = False
+        # Not an Event: broken off by a Ctrl-C within `set`, it would keep its lock for ever.
+        self._woken: SimpleQueue[None] = SimpleQueue()
         self._starting = threading.Lock()
         self._started = False
 
@@ -200,16 +202,16 @@ class _Clock:
                     raise EngineError(f"no thread for the engine's clock: {error}") from error
                 self._started = True
             self.resting = False
-            self._woken.set()
+            self._woken.put(None)
 
     def stop(self) -> None:
         """End the thread as soon as the pool is no longer busy; it is not waited for."""
-        self._ended.set()
-        self._woken.set()
+        self._ended = True
+        self._woken.put(None)
 
     def _run(self) -> None:
         idle = 0
-        while self._busy() or not self._ended.is_set():
+        while self._busy() or not self._ended:
             time.sleep(TICK)
             self._module.tick()
             idle = 0 if self._busy() else idle + 1
@@ -218,13 +220,14 @@ class _Clock:
                 idle = 0
 
     def _rest(self) -> None:
-        self._woken.clear()
+        while not self._woken.empty():
+            self._woken.get()
         self.resting = True
         # Who took an instance before this look is seen by it; who takes one after it sees `resting`.
         if self._busy():
             self.resting = False
-        elif not self._ended.is_set():
-            self._woken.wait()
+        elif not self._ended:
+            self._woken.get()
 
     def _busy(self) -> bool:
         pool = self._pool()
