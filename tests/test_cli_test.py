@@ -342,6 +342,7 @@ def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pyte
     kept = list(Path("cache").rglob("*.tar.gz"))
     with monkeypatch.context() as patch:
         _no_opa(patch)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         second = pdp("test", ".")
     kept[0].write_bytes(b"damaged")
     third = pdp("test", ".")
