@@ -12,10 +12,11 @@ from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
 from pdp.engine.embedded import EmbeddedEngine
 from pdp.errors import EngineTimeoutError, FileFaultsError, UsageError
 from pdp.rego.batch import Batch, Lines, View, canonical_answer
-from pdp.rego.evaluation import Evaluator, evaluate_batch
+from pdp.rego.evaluation import Evaluator
 from tests import generated_requests
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.opa
@@ -40,6 +41,13 @@ CONFLICT = (
     "eval_conflict_error: rule data.authz.verdict produced conflicting values: "
     '"DENY" at a.rego:5 "ALLOW" at a.rego:7 (a.rego:7)'
 )
+
+
+def evaluate_batch(
+    opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], inputs: Sequence[bytes], *, coverage: bool = False
+) -> Batch:
+    with Evaluator(opa, modules, data) as evaluator:
+        return evaluator.evaluate(inputs, coverage=coverage)
 
 
 def test_answers_are_those_of_the_embedded_engine(opa: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
 from pdp.cli.files import check_standard_input
-from pdp.cli.output import print_json, printable, tell
+from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.errors import UsageError
 from pdp.harness.suite import find_suites, load_suites
 from pdp.manifest.loading import load_effective
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.release.diff.result import BundleDiff, FailOn
+    from pdp.release.diff.result import FailOn
 
 
 def diff(
@@ -59,7 +59,9 @@ def diff(
             hint="name scenarios or a log that hold calls (--scenarios, --log), or a --grid above 0",
         )
     if html is not None:
-        _write_html(html, found)
+        from pdp.release.diff.report_html import render as page  # noqa: PLC0415
+
+        write_report(html, page(found))
     if as_json:
         print_json(found.as_json())
     elif as_markdown:
@@ -107,14 +109,3 @@ def progress_bar(*, quiet: bool) -> Iterator[Callable[[str, int], None] | None]:
             bar.update(tasks[what], advance=more)
 
         yield advance
-
-
-def _write_html(file: Path, found: BundleDiff) -> None:
-    from pdp.release.diff.report_html import render  # noqa: PLC0415
-
-    try:
-        file.write_text(render(found), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{file}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
-        ) from error

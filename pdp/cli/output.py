@@ -1,10 +1,15 @@
-"""What commands print: text that cannot steer a terminal, and JSON that any encoding can carry."""
+"""What commands print or write: text that cannot steer a terminal, JSON that any encoding can carry, reports."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pdp.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def tell(text: str) -> None:
@@ -23,6 +28,20 @@ def print_json(value: Any) -> None:
     ASCII, because names come from models: as escapes they can neither steer a terminal nor fail to be encoded.
     """
     tell(json.dumps(value, indent=2))
+
+
+def write_report(file: Path, text: str) -> None:
+    """Write a report into a file of the user's.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{file}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
+        ) from error
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
-from pdp.cli.output import print_json, printable, tell
+from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.harness.suite import find_suites, load_suites
@@ -62,7 +62,7 @@ def check(
     )
     found = release_check(gate, None if as_json else _tell)
     if junit_file is not None:
-        _write(junit_file, junit(found))
+        write_report(junit_file, junit(found))
     if as_json:
         print_json(found.as_json())
     else:
@@ -73,12 +73,3 @@ def check(
 def _tell(one: Check) -> None:
     for line in lines(one):
         tell(printable(line))
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{file}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
-        ) from error

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import print_json, tell, write_report
 from pdp.errors import UsageError
 from pdp.harness.report_text import failure_text, summary_text
 from pdp.harness.results import Run
@@ -122,20 +122,11 @@ def _write_reports(run: Run, coverage: Coverage | None, junit: Path | None, html
     if junit is not None:
         from pdp.harness.report_junit import render  # noqa: PLC0415
 
-        _write(junit, render(run))
+        write_report(junit, render(run))
     if html is not None:
         from pdp.harness.report_html import render as page  # noqa: PLC0415
 
-        _write(html, page(run, coverage))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
-        ) from None
+        write_report(html, page(run, coverage))
 
 
 def _tell(run: Run) -> None:

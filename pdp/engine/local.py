@@ -26,8 +26,8 @@ from pdp.engine.address import parse_address
 from pdp.engine.bundle_file import ROOTS, Bundle, read_bundle
 from pdp.engine.connections import Connections
 from pdp.engine.data import merged_data
-from pdp.engine.opa import opa_environment
 from pdp.errors import EngineError, UsageError
+from pdp.rego.opa_run import opa_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 from platformdirs import user_cache_path
 
 from pdp.errors import PdpError, UsageError
+from pdp.rego.opa_run import opa_environment
 
 OPA_VERSION: Final = "1.22.0"
 """The one version that this program is tested with; bundles are built and decided by it."""
@@ -84,11 +85,6 @@ def opa_version(program: Path) -> str | None:
         if name == "Version":
             return value.strip()
     return None
-
-
-def opa_environment() -> dict[str, str]:
-    """Return the environment to run OPA in: ours, without the variables from which OPA takes options."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("OPA_")}
 
 
 def _named(program: Path) -> Path:

@@ -6,7 +6,6 @@ one of them can be exchanged at the cost of a run. It is no way to decide a call
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ import orjson
 from pdp.canonical import canonical
 from pdp.errors import EngineTimeoutError, Fault, FileFaultsError, Place, UsageError
 from pdp.rego.batch import Batch, BatchRun, message_of
+from pdp.rego.opa_run import run_opa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,20 +33,6 @@ DECISION: Final = "data.authz.decision"
 
 _AT_RUN_TIME: Final = "eval_"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-def evaluate_batch(
-    opa: Path,
-    modules: Mapping[str, str],
-    data: Mapping[str, Any],
-    inputs: Sequence[bytes],
-    *,
-    document: str = DECISION,
-    coverage: bool = False,
-) -> Batch:
-    """Evaluate a document for every input, in one run; arguments and errors as of `Evaluator`."""
-    with Evaluator(opa, modules, data) as evaluator:
-        return evaluator.evaluate(inputs, document=document, coverage=coverage)
 
 
 class Evaluator:
@@ -153,22 +139,15 @@ class Evaluator:
         """Run OPA once, and return its answer and what it printed; the answer may hold errors of the run time."""
         arguments = ["eval", "--format", "json", "--input", str(file), "--data", "data.json", *options]
         arguments += [part for source in sources for part in ("--data", source)]
-        # OPA takes options from variables as well. A run is short: collecting garbage often would only cost time.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("OPA_")}
         try:
-            done = subprocess.run(  # noqa: S603 - the program that the caller named, with arguments made here
-                [self._opa, *arguments, query],
-                cwd=self._folder,
-                env={**environment, "GOGC": "off", "GOMEMLIMIT": "512MiB"},
-                capture_output=True,
+            # A run is short: collecting garbage often would only cost time.
+            done = run_opa(
+                self._opa,
+                [*arguments, query],
+                folder=self._folder,
                 timeout=self._timeout,
-                check=False,
-                stdin=subprocess.DEVNULL,
+                variables={"GOGC": "off", "GOMEMLIMIT": "512MiB"},
             )
-        except OSError as error:
-            raise UsageError(
-                f"{self._opa}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
-            ) from error
         except subprocess.TimeoutExpired as error:
             raise EngineTimeoutError(f"OPA did not finish within {self._timeout:g} s") from error
         complaint = done.stderr.decode(errors="replace")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tarfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.rego.opa_run import run_opa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,22 +100,8 @@ class OpaTool:
         return answer["result"][0]["expressions"][0]["value"]
 
     def _run(self, *arguments: str) -> bytes:
-        # OPA takes options from variables as well, and the same sources must give the same bundle everywhere.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("OPA_")}
         try:
-            done = subprocess.run(  # noqa: S603 - the program that the caller named, with arguments made here
-                [self._opa.resolve(), *arguments],
-                cwd=self._folder,
-                env=environment,
-                capture_output=True,
-                timeout=_TIMEOUT,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-        except OSError as error:
-            raise UsageError(
-                f"{self._opa}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
-            ) from error
+            done = run_opa(self._opa, arguments, folder=self._folder, timeout=_TIMEOUT)
         except subprocess.TimeoutExpired as error:
             raise UsageError(f"OPA did not finish within {_TIMEOUT} s") from error
         if done.returncode != 0:
