@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from pdp.cli import Exit
 from pdp.cli.files import check_standard_input
 from pdp.cli.output import print_json, printable, tell, write_report
+from pdp.cli.progress import drawn, is_drawn
 from pdp.errors import UsageError
 from pdp.harness.suite import find_suites, load_suites
 from pdp.manifest.loading import load_effective
@@ -93,14 +93,13 @@ def load_manifests(manifests: Sequence[Path], governance: Sequence[Path]) -> lis
 @contextmanager
 def progress_bar(*, quiet: bool) -> Iterator[Callable[[str, int], None] | None]:
     """Count the calls on a terminal, on standard error, beside whatever is printed; elsewhere nothing."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
+    if not is_drawn(quiet=quiet):
         yield None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed} calls decided"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with drawn(*columns) as bar:
         tasks = {}
 
         def advance(what: str, more: int) -> None:

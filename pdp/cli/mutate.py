@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.output import complain, print_json, printable, tell
+from pdp.cli.progress import drawn, is_drawn
 from pdp.engine.opa import find_opa
 from pdp.errors import FileFaultsError, UsageError
 from pdp.harness.mutation.equivalents import beside, read_equivalents
@@ -75,14 +75,13 @@ def _tell(run: MutationRun, *, as_json: bool) -> None:
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[MutationRun], None] | None]:
     """A bar on a terminal, and nothing elsewhere. It is drawn on standard error, beside whatever is printed."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
+    if not is_drawn(quiet=quiet):
         yield None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[counts]}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with drawn(*columns) as bar:
         task = bar.add_task("", total=None, counts="")
 
         def advance(run: MutationRun) -> None:

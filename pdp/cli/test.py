@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
 from pdp.cli.output import print_json, tell, write_report
+from pdp.cli.progress import drawn, is_drawn
 from pdp.errors import UsageError
 from pdp.harness.report_text import failure_text, summary_text
 from pdp.harness.results import Run
@@ -99,15 +99,14 @@ def _run(
 @contextmanager
 def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[ScenarioResult], None] | None]:
     """A bar on a terminal, and nothing elsewhere. It is drawn on standard error, beside whatever is printed."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
+    if not is_drawn(quiet=quiet):
         yield None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"), TimeElapsedColumn())
     failed = 0
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with drawn(*columns) as bar:
         task = bar.add_task("", total=total, failed="")
 
         def advance(result: ScenarioResult) -> None:
