@@ -14,21 +14,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdp.engine.bundle_file import pack_bundle, read_bundle
-from pdp.engine.opa import find_opa
+from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.errors import PdpError
-from pdp.harness.mutation.asked import asked_rules, package_of
-from pdp.harness.mutation.equivalents import beside, read_equivalents
-from pdp.harness.mutation.rego_mutants import parsed, rego_mutants
-from pdp.rego.modules import baseline_policies_path, collect, write_modules
-from pdp.rego.opa_tool import OpaTool
-from pdp.release.diff.bundle_diff import bundle_diff, first_difference
+from pdp.workbench.diff.bundle_diff import bundle_diff, first_difference
+from pdp.workbench.mutation.asked import asked_rules, package_of
+from pdp.workbench.mutation.equivalents import beside, read_equivalents
+from pdp.workbench.mutation.rego_mutants import parsed, rego_mutants
+from pdp.workbench.opa.modules import baseline_policies_path, collect, write_modules
+from pdp.workbench.opa.program import find_opa
+from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
-    from pdp.engine.bundle_file import Bundle
-    from pdp.harness.mutation.mutant import RegoMutant
-    from pdp.rego.modules import Module
+    from pdp.engine.bundle.file import Bundle
+    from pdp.workbench.mutation.mutant import RegoMutant
+    from pdp.workbench.opa.modules import Module
 
 REQUESTS = 50_000
 SECONDS = 20.0

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.measuring import medians
 from pdp.contract.checks import Checked, check
 from pdp.contract.plan import validate_plan
-from pdp.contract.registry import Registry
-from pdp.contract.tool_contract import ToolConfigParam, ToolContract, ToolInvariant
-from pdp.manifest.models import Manifest
+from pdp.contract.registry.registry import Registry
+from pdp.contract.registry.tool_contract import ToolConfigParam, ToolContract, ToolInvariant
+from pdp.manifest.model import Manifest
 from pdp.proposal import Proposal
 from pdp.session import Session
 

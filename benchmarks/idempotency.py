@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.measuring import medians
-from pdp.execution.idempotency import Fresh, IdempotencyKey, Stored
-from pdp.execution.idempotency_memory import MemoryIdempotency
-from pdp.execution.idempotency_sql import SqlIdempotency
-from pdp.execution.running import Execution
-from pdp.store.store import Store
+from pdp.execution.run import Execution
+from pdp.stores.key import Fresh, IdempotencyKey, Stored
+from pdp.stores.memory_keys import MemoryIdempotency
+from pdp.stores.sql.database import Store
+from pdp.stores.sql.keys import SqlIdempotency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdp.execution.idempotency import IdempotencyStore
+    from pdp.stores.key import IdempotencyStore
 
 REPLAY_MICROSECONDS = 300
 """What a replay from SQLite may take at the median."""

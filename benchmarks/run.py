@@ -25,14 +25,14 @@ from benchmarks.measuring import medians, throughput
 from benchmarks.peers import casbin_calls, cedar_calls
 from benchmarks.transports import OpaClient, RawPool, RawSocket
 from pdp import MemoryAudit, Pep
-from pdp.canonical import canonical, digest
-from pdp.engine.bundle_file import read_bundle
-from pdp.engine.embedded import EmbeddedEngine
-from pdp.engine.local import LocalOpa
-from pdp.engine.opa import find_opa
-from pdp.engine.sidecar import SidecarEngine
+from pdp.engine.bundle.file import read_bundle
+from pdp.engine.opa.engine import SidecarEngine
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.json import canonical, digest
 from pdp.request import Action, Entity, Request
-from tests import payments
+from pdp.workbench.opa.local import LocalOpa
+from pdp.workbench.opa.program import find_opa
+from tests.support import payments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

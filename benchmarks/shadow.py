@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from benchmarks.measuring import throughput
 from pdp import MemoryAudit, Pep
-from pdp.canonical import canonical
-from pdp.engine.embedded import EmbeddedEngine
-from pdp.engine.shadow import ShadowEngine
-from tests import payments
-from tests.shadow_bundles import lax
+from pdp.engine.shadow.engine import ShadowEngine
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.json import canonical
+from tests.support import payments
+from tests.support.shadow_bundles import lax
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def _one_by_one(decide: Callable[[], object], settled: Callable[[], object]) -> 
 def main() -> int:
     """Print the figures; 1 when shadowing costs more than a second engine call."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    logging.getLogger("pdp.engine.shadow").setLevel(logging.CRITICAL)
+    logging.getLogger("pdp.engine.shadow.engine").setLevel(logging.CRITICAL)
     body = _body()
     with payments.engine() as bare, ShadowEngine(payments.engine(), EmbeddedEngine(lax())) as shadowed:
         alone, beside = (lambda: bare.decide_body(body)), (lambda: shadowed.decide_body(body))

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdp import MemoryAudit
-from pdp.bundle.publishing import publish
-from pdp.engine.trust import BundleTrust
-from pdp.engine.watching import WatchingEngine
-from tests.shadow_bundles import lax_file, usual_file, wire_body
+from pdp.engine.bundle.follow import WatchingEngine
+from pdp.engine.bundle.trust import BundleTrust
+from pdp.workbench.bundles.publish import publish
+from tests.support.shadow_bundles import lax_file, usual_file, wire_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,14 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pdp.approvals.approval import Approval, ApprovalState, Grant
     from pdp.approvals.approvals import ApprovalRefusedError, Approvals, Refusal
-    from pdp.approvals.sql_store import SqlApprovals
-    from pdp.approvals.store import ApprovalStore, MemoryApprovals
-    from pdp.audit import AuditEvent, AuditLog, FileAudit, MemoryAudit
+    from pdp.audit.file import AuditEvent, AuditLog, FileAudit, MemoryAudit
     from pdp.contract.planning import PlanningPolicy
-    from pdp.contract.registry import Registry
-    from pdp.contract.tool_contract import (
+    from pdp.contract.registry.registry import Registry
+    from pdp.contract.registry.tool_contract import (
         DROP_STEP,
         ToolConfigParam,
         ToolContract,
@@ -32,22 +29,17 @@ if TYPE_CHECKING:
         ToolStateRead,
     )
     from pdp.decision import Decision, Obligation, Reason, Verdict
-    from pdp.engine.embedded import EmbeddedEngine
+    from pdp.engine.bundle.follow import BundleHealth, WatchingEngine
+    from pdp.engine.bundle.trust import BundleTrust, ReleaseFloor
+    from pdp.engine.opa.engine import SidecarEngine
     from pdp.engine.protocol import Engine
-    from pdp.engine.shadow import ShadowEngine
-    from pdp.engine.shadow_difference import Difference
-    from pdp.engine.shadow_record import ShadowCounts
-    from pdp.engine.sidecar import SidecarEngine
-    from pdp.engine.trust import BundleTrust, ReleaseFloor
-    from pdp.engine.watching import BundleHealth, WatchingEngine
+    from pdp.engine.shadow.difference import Difference
+    from pdp.engine.shadow.engine import ShadowEngine
+    from pdp.engine.shadow.record import ShadowCounts
+    from pdp.engine.wasm.engine import EmbeddedEngine
     from pdp.errors import PdpError
-    from pdp.execution.action_memory import MemoryActions
-    from pdp.execution.action_sql import SqlActions
-    from pdp.execution.actions import Action, ActionState
     from pdp.execution.events import ToolEvent
     from pdp.execution.failures import ToolArgumentError, ToolError, ToolUnavailableError
-    from pdp.execution.idempotency_memory import MemoryIdempotency
-    from pdp.execution.idempotency_sql import SqlIdempotency
     from pdp.execution.telemetry import Telemetry
     from pdp.flow.call import Evaluation
     from pdp.flow.guard import ToolDeniedError, ToolFailedError
@@ -64,39 +56,47 @@ if TYPE_CHECKING:
     from pdp.proposal import Failure, FailureCode, Outcome, Proposal
     from pdp.request import Request
     from pdp.session import Session
-    from pdp.store.store import Store
+    from pdp.stores.action import Action, ActionState
+    from pdp.stores.approval import Approval, ApprovalState, Grant
+    from pdp.stores.memory_actions import MemoryActions
+    from pdp.stores.memory_approvals import ApprovalStore, MemoryApprovals
+    from pdp.stores.memory_keys import MemoryIdempotency
+    from pdp.stores.sql.actions import SqlActions
+    from pdp.stores.sql.approvals import SqlApprovals
+    from pdp.stores.sql.database import Store
+    from pdp.stores.sql.keys import SqlIdempotency
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Action": "pdp.execution.actions",
-    "ActionState": "pdp.execution.actions",
+    "Action": "pdp.stores.action",
+    "ActionState": "pdp.stores.action",
     "AgentLoop": "pdp.loop.agent_loop",
-    "Approval": "pdp.approvals.approval",
+    "Approval": "pdp.stores.approval",
     "ApprovalRefusedError": "pdp.approvals.approvals",
-    "ApprovalState": "pdp.approvals.approval",
-    "ApprovalStore": "pdp.approvals.store",
+    "ApprovalState": "pdp.stores.approval",
+    "ApprovalStore": "pdp.stores.memory_approvals",
     "Approvals": "pdp.approvals.approvals",
-    "AuditEvent": "pdp.audit",
-    "AuditLog": "pdp.audit",
-    "BundleHealth": "pdp.engine.watching",
-    "BundleTrust": "pdp.engine.trust",
-    "DROP_STEP": "pdp.contract.tool_contract",
+    "AuditEvent": "pdp.audit.file",
+    "AuditLog": "pdp.audit.file",
+    "BundleHealth": "pdp.engine.bundle.follow",
+    "BundleTrust": "pdp.engine.bundle.trust",
+    "DROP_STEP": "pdp.contract.registry.tool_contract",
     "Decision": "pdp.decision",
     "Delivery": "pdp.obligations.obligation",
     "Deployment": "pdp.patterns.deployment",
-    "Difference": "pdp.engine.shadow_difference",
-    "EmbeddedEngine": "pdp.engine.embedded",
+    "Difference": "pdp.engine.shadow.difference",
+    "EmbeddedEngine": "pdp.engine.wasm.engine",
     "Engine": "pdp.engine.protocol",
     "Evaluation": "pdp.flow.call",
     "Failure": "pdp.proposal",
     "FailureCode": "pdp.proposal",
-    "FileAudit": "pdp.audit",
-    "Grant": "pdp.approvals.approval",
-    "MemoryActions": "pdp.execution.action_memory",
-    "MemoryApprovals": "pdp.approvals.store",
-    "MemoryAudit": "pdp.audit",
-    "MemoryIdempotency": "pdp.execution.idempotency_memory",
+    "FileAudit": "pdp.audit.file",
+    "Grant": "pdp.stores.approval",
+    "MemoryActions": "pdp.stores.memory_actions",
+    "MemoryApprovals": "pdp.stores.memory_approvals",
+    "MemoryAudit": "pdp.audit.file",
+    "MemoryIdempotency": "pdp.stores.memory_keys",
     "Message": "pdp.loop.messages",
     "ModelRequest": "pdp.loop.messages",
     "Obligation": "pdp.decision",
@@ -112,38 +112,38 @@ _HOMES = {
     "Proposal": "pdp.proposal",
     "Reason": "pdp.decision",
     "Refusal": "pdp.approvals.approvals",
-    "Registry": "pdp.contract.registry",
-    "ReleaseFloor": "pdp.engine.trust",
+    "Registry": "pdp.contract.registry.registry",
+    "ReleaseFloor": "pdp.engine.bundle.trust",
     "Request": "pdp.request",
     "RunClosedError": "pdp.patterns.runs",
     "RunsFullError": "pdp.patterns.runs",
     "Session": "pdp.session",
-    "ShadowCounts": "pdp.engine.shadow_record",
-    "ShadowEngine": "pdp.engine.shadow",
-    "SidecarEngine": "pdp.engine.sidecar",
-    "SqlActions": "pdp.execution.action_sql",
-    "SqlApprovals": "pdp.approvals.sql_store",
-    "SqlIdempotency": "pdp.execution.idempotency_sql",
-    "Store": "pdp.store.store",
+    "ShadowCounts": "pdp.engine.shadow.record",
+    "ShadowEngine": "pdp.engine.shadow.engine",
+    "SidecarEngine": "pdp.engine.opa.engine",
+    "SqlActions": "pdp.stores.sql.actions",
+    "SqlApprovals": "pdp.stores.sql.approvals",
+    "SqlIdempotency": "pdp.stores.sql.keys",
+    "Store": "pdp.stores.sql.database",
     "Telemetry": "pdp.execution.telemetry",
     "TooManyCallsError": "pdp.loop.agent_loop",
     "ToolArgumentError": "pdp.execution.failures",
     "ToolCall": "pdp.loop.messages",
-    "ToolConfigParam": "pdp.contract.tool_contract",
-    "ToolContract": "pdp.contract.tool_contract",
+    "ToolConfigParam": "pdp.contract.registry.tool_contract",
+    "ToolContract": "pdp.contract.registry.tool_contract",
     "ToolDeniedError": "pdp.flow.guard",
     "ToolError": "pdp.execution.failures",
     "ToolEvent": "pdp.execution.events",
     "ToolFailedError": "pdp.flow.guard",
-    "ToolInvariant": "pdp.contract.tool_contract",
+    "ToolInvariant": "pdp.contract.registry.tool_contract",
     "ToolIterationsExceededError": "pdp.loop.agent_loop",
-    "ToolStateEffect": "pdp.contract.tool_contract",
-    "ToolStateRead": "pdp.contract.tool_contract",
+    "ToolStateEffect": "pdp.contract.registry.tool_contract",
+    "ToolStateRead": "pdp.contract.registry.tool_contract",
     "ToolUnavailableError": "pdp.execution.failures",
     "Turn": "pdp.loop.messages",
     "Verdict": "pdp.decision",
     "Visibility": "pdp.flow.visibility",
-    "WatchingEngine": "pdp.engine.watching",
+    "WatchingEngine": "pdp.engine.bundle.follow",
     "pinned": "pdp.patterns.current",
 }
 

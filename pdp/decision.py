@@ -13,8 +13,8 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from pdp.canonical import canonical
 from pdp.errors import AnswerInvalidError
+from pdp.json import canonical
 
 
 class Verdict(StrEnum):

@@ -3,12 +3,13 @@
 * PdpError                        pdp.error            base; every error has a stable `code`
   - UsageError                    pdp.usage            a file or an option is wrong: the command line exits 2
     - FileFaultsError             pdp.file_faults      one or more faults in one file, each with its place
+    - MissingExtraError           pdp.missing_extra    what is asked for needs packages that are not installed
   - EngineError                   engine.unavailable   no decision could be had
     - EngineTimeoutError          engine.timeout
     - AnswerInvalidError          engine.answer_invalid
     - RequestRefusedError         decision.request_invalid  a request that an engine does not take
   - BundleError                   bundle.invalid       a bundle that must not be used
-    - StaleBundleError            bundle.stale         an older release than one seen, or too old (pdp/engine/trust.py)
+    - StaleBundleError            bundle.stale         an older release than one seen, or too old (`engine/bundle/trust.py`)
   - AuditError                    audit.write_failed   an event could not be recorded
 
 The codes of `EngineError` and `BundleError` are reason codes: the enforcement point turns the error into a DENY with
@@ -94,6 +95,16 @@ class FileFaultsError(UsageError):
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column)))
         super().__init__("\n".join(str(fault) for fault in self.faults))
+
+
+class MissingExtraError(UsageError):
+    """What is asked for needs an extra of this package, which is not installed."""
+
+    code = "pdp.missing_extra"
+
+    def __init__(self, extra: str) -> None:
+        super().__init__(f"this needs the extra \"{extra}\": pip install 'tool-pdp[{extra}]'")
+        self.extra = extra
 
 
 class EngineError(PdpError):

@@ -7,14 +7,14 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from pdp.audit import MemoryAudit
+from pdp.audit.file import MemoryAudit
 from pdp.contract.compiled import CompiledManifest
+from pdp.engine.factory import embedded_engine
 from pdp.errors import UsageError
 from pdp.execution.events import Observers
 from pdp.flow.call import Call, Evaluation
 from pdp.flow.calling import CallFlow
 from pdp.flow.drive import adrive, drive
-from pdp.flow.embedding import embedded_engine
 from pdp.flow.executing import Executor
 from pdp.flow.guard import guarded, session_in_use
 from pdp.flow.keeping import Keeping
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pdp.approvals.approvals import Approvals
-    from pdp.audit import AuditLog
+    from pdp.audit.file import AuditLog
     from pdp.contract.json_object import JsonObject
-    from pdp.contract.registry import Registry
+    from pdp.contract.registry.registry import Registry
     from pdp.engine.protocol import Engine
-    from pdp.execution.actions import ActionStore
     from pdp.execution.events import Observer
-    from pdp.execution.idempotency import IdempotencyStore
     from pdp.execution.telemetry import Telemetry
     from pdp.flow.planning import PlanEvaluation
     from pdp.flow.visibility import Visibility
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligation import ObligationHandler
     from pdp.patterns.deployment import Deployment
+    from pdp.stores.action import ActionStore
+    from pdp.stores.key import IdempotencyStore
 
 
 class Pep:
@@ -181,7 +181,7 @@ class Pep:
             UsageError: a file is missing or faulty; the message names every fault with its place.
             BundleError: the bundle cannot be used.
         """
-        from pdp.manifest.loading import load_effective  # noqa: PLC0415
+        from pdp.manifest.load import load_effective  # noqa: PLC0415
 
         effective = load_effective(manifest, governance)
         return cls(effective, embedded_engine(effective, bundle, data), **options)

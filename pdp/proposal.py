@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final, Self
 
 import orjson
 
-from pdp.canonical import MAX_BYTES, JsonValueError, canonical, check_json, parse_json
 from pdp.errors import PdpError
+from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, parse_json
 
 
 class RejectionCode(StrEnum):

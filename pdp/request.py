@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pdp.canonical import MAX_BYTES, JsonValueError, canonical, check_json
+from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Request:
         """Return the RFC 8785 bytes that every engine is handed.
 
         Raises:
-            JsonValueError: not JSON within the bounds of `pdp.canonical`, or larger than 1 MiB.
+            JsonValueError: not JSON within the bounds of `pdp.json`, or larger than 1 MiB.
         """
         value = self.as_json()
         check_json(value)

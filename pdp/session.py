@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pdp.canonical import canonical, check_json
 from pdp.errors import UsageError
+from pdp.json import canonical, check_json
 from pdp.person import is_plain_name
 from pdp.request import Entity
 

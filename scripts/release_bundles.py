@@ -23,26 +23,26 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from pdp.bundle.build import compile_bundle, write_bundle
-from pdp.bundle.keys import SIGNING_VARIABLE
-from pdp.bundle.signing import sign_bundle, unsigned_members
-from pdp.canonical import JsonValueError, digest, parse_json
 from pdp.cli.bundle_keys import given_signing_key
 from pdp.cli.engines import needed_opa
-from pdp.engine.bundle_file import read_bundle, read_packed
-from pdp.engine.container import pack_members, unpack_bundle
-from pdp.engine.keys import load_public_keys
-from pdp.engine.repository_index import Number, Sha256  # noqa: TC001 - pydantic reads them at run time
-from pdp.engine.signature import SIGNATURES
+from pdp.engine.bundle.container import pack_members, unpack_bundle
+from pdp.engine.bundle.file import read_bundle, read_packed
+from pdp.engine.bundle.keys import load_public_keys
+from pdp.engine.bundle.repository_index import Number, Sha256  # noqa: TC001 - pydantic reads them at run time
+from pdp.engine.bundle.signature import SIGNATURES
 from pdp.errors import BundleError, PdpError, UsageError
-from pdp.manifest.loading import load_effective
+from pdp.json import JsonValueError, digest, parse_json
+from pdp.manifest.load import load_effective
+from pdp.workbench.bundles.build import compile_bundle, write_bundle
+from pdp.workbench.bundles.keys import SIGNING_VARIABLE
+from pdp.workbench.bundles.sign import sign_bundle, unsigned_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdp.bundle.keys import SigningKey
-    from pdp.engine.bundle_file import Bundle
-    from pdp.engine.keys import VerificationKey
+    from pdp.engine.bundle.file import Bundle
+    from pdp.engine.bundle.keys import VerificationKey
+    from pdp.workbench.bundles.keys import SigningKey
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -110,7 +110,7 @@ class Released:
         return f"bundles/{self.name}.tar.gz"
 
     def built(self, release: int, opa: Path) -> bytes:
-        """Build it from its sources; errors as of `pdp.bundle.build.compile_bundle`."""
+        """Build it from its sources; errors as of `pdp.workbench.bundles.build.compile_bundle`."""
         example = EXAMPLES[self.name]
         policies, manifests = [self.root / "policies"], {}
         if example is not None:

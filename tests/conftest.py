@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.engine.opa import OPA_VERSION, find_opa
+from pdp.workbench.opa.program import OPA_VERSION, find_opa
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import pytest
 
 from pdp import Pep, Registry
 from pdp.errors import UsageError
-from tests import payments
-from tests.payments import EXAMPLE
+from tests.support import payments
+from tests.support.payments import EXAMPLE
 
 
 def from_files(**options: Any) -> Pep:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdp import Pep
-from pdp.contract.registry import Registry
+from pdp.contract.registry.registry import Registry
 from pdp.errors import PdpError
 from pdp.loop.agent_loop import AgentLoop
 from pdp.loop.messages import ModelRequest, Role, ToolCall, Turn

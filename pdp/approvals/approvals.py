@@ -15,14 +15,14 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pdp.approvals.approval import Approval, ApprovalState, Grant, check_time
-from pdp.approvals.following import move_action
-from pdp.approvals.store import MemoryApprovals
-from pdp.audit import MemoryAudit, recordable
-from pdp.canonical import JsonValueError, canonical, check_json
+from pdp.approvals.actions import move_action
+from pdp.audit.file import MemoryAudit, recordable
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError
+from pdp.json import JsonValueError, canonical, check_json
 from pdp.person import Person, is_plain_name
+from pdp.stores.approval import Approval, ApprovalState, Grant, check_time
+from pdp.stores.memory_approvals import MemoryApprovals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from pdp.approvals.store import ApprovalStore
-    from pdp.audit import AuditEvent, AuditLog
-    from pdp.execution.actions import ActionStore
-    from pdp.manifest.models import Tool
+    from pdp.audit.file import AuditEvent, AuditLog
+    from pdp.manifest.model import Tool
+    from pdp.stores.action import ActionStore
+    from pdp.stores.memory_approvals import ApprovalStore
 
 _log = logging.getLogger("pdp.approvals")
 

@@ -6,14 +6,14 @@ import os
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from pdp.bundle.build import build_bundle
 from pdp.cli import Exit
 from pdp.cli.engines import needed_opa
 from pdp.cli.files import check_standard_input
 from pdp.cli.output import print_json, tell
 from pdp.errors import UsageError
-from pdp.manifest.loading import load_effective
-from pdp.rego.modules import baseline_policies_path
+from pdp.manifest.load import load_effective
+from pdp.workbench.bundles.build import build_bundle
+from pdp.workbench.opa.modules import baseline_policies_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,17 +11,17 @@ from pdp.cli.files import check_standard_input
 from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.cli.progress import drawn, is_drawn
 from pdp.errors import UsageError
-from pdp.harness.suite import find_suites, load_suites
-from pdp.manifest.loading import load_effective
-from pdp.release.diff.bundle_diff import bundle_diff
-from pdp.release.diff.known import read_log
+from pdp.manifest.load import load_effective
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.known import read_log
+from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.release.diff.result import FailOn
+    from pdp.workbench.diff.result import FailOn
 
 
 def diff(
@@ -59,17 +59,17 @@ def diff(
             hint="name scenarios or a log that hold calls (--scenarios, --log), or a --grid above 0",
         )
     if html is not None:
-        from pdp.release.diff.report_html import render as page  # noqa: PLC0415
+        from pdp.workbench.diff.report_html import render as page  # noqa: PLC0415
 
         write_report(html, page(found))
     if as_json:
         print_json(found.as_json())
     elif as_markdown:
-        from pdp.release.diff.report_markdown import render  # noqa: PLC0415
+        from pdp.workbench.diff.report_markdown import render  # noqa: PLC0415
 
         tell(render(found).rstrip("\n"))
     else:
-        from pdp.release.diff.report_text import lines  # noqa: PLC0415
+        from pdp.workbench.diff.report_text import lines  # noqa: PLC0415
 
         for line in lines(found):
             tell(printable(line))

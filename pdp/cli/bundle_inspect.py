@@ -6,17 +6,17 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pdp.bundle.inspection import inspect_bundle
 from pdp.cli import Exit
 from pdp.cli.bundle_keys import given_public_keys
 from pdp.cli.output import print_json, printable, tell
-from pdp.engine.bundle_file import read_bundle
+from pdp.engine.bundle.file import read_bundle
+from pdp.workbench.bundles.inspect import inspect_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pdp.bundle.inspection import ConcernSummary, Inspection, ManifestSummary
+    from pdp.workbench.bundles.inspect import ConcernSummary, Inspection, ManifestSummary
 
 
 def inspect(file: Path, *, keys: Sequence[Path], as_json: bool) -> int:

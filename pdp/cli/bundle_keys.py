@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pdp.bundle.keys import SIGNING_VARIABLE, load_signing_key, signing_key
-from pdp.engine.keys import KEYS_VARIABLE, load_public_keys, public_keys
+from pdp.engine.bundle.keys import KEYS_VARIABLE, load_public_keys, public_keys
 from pdp.errors import UsageError
+from pdp.workbench.bundles.keys import SIGNING_VARIABLE, load_signing_key, signing_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pdp.bundle.keys import SigningKey
-    from pdp.engine.keys import VerificationKey
+    from pdp.engine.bundle.keys import VerificationKey
+    from pdp.workbench.bundles.keys import SigningKey
 
 
 def given_signing_key(path: Path | None) -> SigningKey | None:

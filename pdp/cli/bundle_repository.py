@@ -7,23 +7,23 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from pdp.audit import FileAudit
-from pdp.bundle.publishing import publish as publish_bundle
-from pdp.bundle.publishing import rollback as roll_back
+from pdp.audit.file import FileAudit
 from pdp.cli import Exit
 from pdp.cli.bundle_keys import given_public_keys, given_signing_key, needed_public_keys
 from pdp.cli.output import print_json, printable, tell
 from pdp.documents import read_document
-from pdp.engine.bundle_file import read_packed
-from pdp.engine.repository_index import CHANNELS
-from pdp.engine.repository_reader import open_repository
+from pdp.engine.bundle.file import read_packed
+from pdp.engine.bundle.repository_index import CHANNELS
+from pdp.engine.bundle.repository_reader import open_repository
 from pdp.errors import AuditError, BundleError, EngineError, UsageError
+from pdp.workbench.bundles.publish import publish as publish_bundle
+from pdp.workbench.bundles.publish import rollback as roll_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pdp.engine.repository_index import Change, Channel
+    from pdp.engine.bundle.repository_index import Change, Channel
 
 AUDIT_SUFFIX = ".audit.jsonl"
 """Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""
@@ -45,7 +45,7 @@ def publish(
     """Publish a bundle into a channel.
 
     Raises:
-        UsageError, BundleError, AuditError, RepositoryError: as of `pdp.bundle.publishing.publish`.
+        UsageError, BundleError, AuditError, RepositoryError: as of `pdp.workbench.bundles.publish.publish`.
     """
     if unsigned and keys:
         raise UsageError("--unsigned and --key exclude each other", hint="leave one of them out")
@@ -80,7 +80,7 @@ def rollback(
     """Release an older content anew.
 
     Raises:
-        UsageError, BundleError, AuditError, RepositoryError: as of `pdp.bundle.publishing.rollback`.
+        UsageError, BundleError, AuditError, RepositoryError: as of `pdp.workbench.bundles.publish.rollback`.
     """
     signing_key = given_signing_key(key)
     with closing(_audit(repository, audit)) as stream:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pdp.bundle.build import write_bundle
-from pdp.bundle.keys import PUBLIC_SUFFIX, SIGNING_VARIABLE, generate_key
-from pdp.bundle.signing import sign_bundle
 from pdp.cli import Exit
 from pdp.cli.bundle_keys import given_signing_key, needed_public_keys
 from pdp.cli.output import print_json, tell
-from pdp.engine.bundle_file import read_bundle, read_packed
+from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.errors import BundleError, UsageError
+from pdp.workbench.bundles.build import write_bundle
+from pdp.workbench.bundles.keys import PUBLIC_SUFFIX, SIGNING_VARIABLE, generate_key
+from pdp.workbench.bundles.sign import sign_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pdp.engine.bundle_file import Bundle
-    from pdp.engine.keys import Algorithm
+    from pdp.engine.bundle.file import Bundle
+    from pdp.engine.bundle.keys import Algorithm
 
 
 def keygen(out: Path, *, algorithm: Algorithm, as_json: bool) -> int:

@@ -6,21 +6,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pdp.bundle.conventions import check_conventions
-from pdp.bundle.packages import check_packages, check_unit_tests, parse_modules
 from pdp.cli import Exit
 from pdp.cli.engines import needed_opa
 from pdp.cli.output import tell
 from pdp.documents import read_document
 from pdp.errors import Fault, FileFaultsError
-from pdp.harness.suite import find_suites
-from pdp.rego.modules import baseline_folder, baseline_policies_path, collect, write_modules
-from pdp.rego.opa_tool import OpaTool
+from pdp.workbench.bundles.conventions import check_conventions
+from pdp.workbench.bundles.packages import check_packages, check_unit_tests, parse_modules
+from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect, write_modules
+from pdp.workbench.opa.tool import OpaTool
+from pdp.workbench.scenarios.files.suite import find_suites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pdp.rego.modules import Module
+    from pdp.workbench.opa.modules import Module
 
 
 def check(*, policies: Sequence[Path], scenarios: Sequence[Path]) -> int:

@@ -9,15 +9,15 @@ from rich.text import Text
 
 from pdp.cli.display import console
 from pdp.cli.output import printable
-from pdp.harness.coverage import COLUMNS
-from pdp.harness.shown_file import shown_file
-from pdp.harness.skeletons import skeletons
+from pdp.workbench.coverage.coverage import COLUMNS
+from pdp.workbench.coverage.skeletons import skeletons
+from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pdp.harness.coverage import Coverage
-    from pdp.harness.suite import Suite
+    from pdp.workbench.coverage.coverage import Coverage
+    from pdp.workbench.scenarios.files.suite import Suite
 
 
 def print_coverage(coverage: Coverage, suites: Sequence[Suite], fail_under: float | None) -> None:

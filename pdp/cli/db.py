@@ -9,8 +9,8 @@ from typing import Final
 from pdp.cli import Exit
 from pdp.cli.output import tell
 from pdp.errors import UsageError
-from pdp.execution.idempotency_sql import SqlIdempotency
-from pdp.store.store import Store
+from pdp.stores.sql.database import Store
+from pdp.stores.sql.keys import SqlIdempotency
 
 URL_VARIABLE: Final = "PDP_DATABASE_URL"
 """Where the URL may stand instead of on the command line, which other users of the machine can read."""

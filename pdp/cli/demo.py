@@ -12,14 +12,14 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from pdp.audit import FileAudit, verify_chain
+from pdp.audit.file import FileAudit, verify_chain
 from pdp.cli import Exit
 from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import open_engine
 from pdp.cli.examples import installed, tools_of
 from pdp.cli.files import read_session
 from pdp.engine.protocol import REQUEST_INVALID
-from pdp.manifest.loading import load_effective
+from pdp.manifest.load import load_effective
 from pdp.pep import Pep
 
 if TYPE_CHECKING:

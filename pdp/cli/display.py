@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.text import Text
 
-from pdp.canonical import canonical
 from pdp.cli.output import printable
+from pdp.json import canonical
 
 if TYPE_CHECKING:
     from pdp.flow.call import Evaluation

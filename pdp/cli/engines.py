@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import UsageError
-from pdp.harness.opa_token import opa_token
+from pdp.workbench.scenarios.opa_token import opa_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.engine.bundle_file import Bundle
+    from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import Engine
 
 
@@ -45,7 +45,7 @@ def open_engine(
     """
     _check_options(name, bundle=bundle, policies=policies, data=data, opa_url=opa_url)
     if opa_url is not None:
-        from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
+        from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
 
         with SidecarEngine(opa_url, token=opa_token()) as engine:
             yield engine
@@ -57,13 +57,13 @@ def open_engine(
 
         tell_data_warnings(data, laid_over)
     if name == "embedded":
-        from pdp.engine.embedded import EmbeddedEngine  # noqa: PLC0415
+        from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415
 
         with EmbeddedEngine(chosen, manifests=manifests, data=laid_over) as engine:
             yield engine
     else:
-        from pdp.engine.local import LocalOpa  # noqa: PLC0415
-        from pdp.engine.sidecar import SidecarEngine  # noqa: PLC0415
+        from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
+        from pdp.workbench.opa.local import LocalOpa  # noqa: PLC0415
 
         with (
             LocalOpa(needed_opa("a sidecar"), bundle=chosen, manifests=manifests, data=laid_over) as opa,
@@ -91,7 +91,7 @@ def needed_opa(what: str) -> Path:
     Raises:
         UsageError: there is none.
     """
-    from pdp.engine.opa import OPA_VERSION, find_opa  # noqa: PLC0415
+    from pdp.workbench.opa.program import OPA_VERSION, find_opa  # noqa: PLC0415
 
     found = find_opa()
     if found is None:
@@ -115,8 +115,8 @@ def _check_options(
 
 
 def _compiled(policies: Sequence[Path]) -> Bundle:
-    from pdp.bundle.build import compile_bundle  # noqa: PLC0415
-    from pdp.rego.modules import baseline_policies_path  # noqa: PLC0415
+    from pdp.workbench.bundles.build import compile_bundle  # noqa: PLC0415
+    from pdp.workbench.opa.modules import baseline_policies_path  # noqa: PLC0415
 
     opa = needed_opa("compiling --policies")
     return read_bundle(compile_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=opa))

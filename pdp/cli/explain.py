@@ -13,25 +13,25 @@ from pdp.cli.display import STYLES, console
 from pdp.cli.engines import check_policy_source, needed_opa, open_engine
 from pdp.cli.files import check_standard_input, read_proposal, read_rules, read_session
 from pdp.cli.output import print_json, printable
-from pdp.engine.bundle_file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
-from pdp.engine.opa import find_opa
 from pdp.errors import BundleError, EngineError
-from pdp.harness.explain import FAILED, PASSED, Explanation, explain
-from pdp.harness.shown_file import shown_file
-from pdp.harness.wording import readable
 from pdp.pep import Pep
-from pdp.rego.modules import Module, baseline_policies_path, collect
+from pdp.workbench.explain.explain import FAILED, PASSED, Explanation, explain
+from pdp.workbench.explain.wording import readable
+from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
+from pdp.workbench.opa.program import find_opa
+from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdp.decision import Findings
-    from pdp.engine.bundle_file import Bundle
+    from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import Engine
     from pdp.flow.call import Evaluation
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.rego.trace import Condition, RuleRun
+    from pdp.workbench.explain.trace import Condition, RuleRun
 
 _MANY_TOOLS: Final = 100
 
@@ -84,7 +84,7 @@ def run(
 
 
 def _compiled(policies: Sequence[Path], folder: Path) -> Path:
-    from pdp.bundle.build import build_bundle  # noqa: PLC0415
+    from pdp.workbench.bundles.build import build_bundle  # noqa: PLC0415
 
     file = folder / "bundle.tar.gz"
     opa = needed_opa("compiling --policies")
@@ -117,7 +117,7 @@ def _needed(bundle: Bundle, effective: EffectiveManifest, evaluation: Evaluation
 def _findings(engine: Engine, evaluation: Evaluation) -> Findings | None:
     if evaluation.request is None:
         return None
-    from pdp.canonical import canonical  # noqa: PLC0415
+    from pdp.json import canonical  # noqa: PLC0415
 
     try:
         return engine.findings(canonical(evaluation.request))

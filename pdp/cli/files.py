@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from pdp.audit import FileAudit, MemoryAudit
-from pdp.canonical import MAX_BYTES
+from pdp.audit.file import FileAudit, MemoryAudit
 from pdp.cli.output import complain
 from pdp.documents import faults_of, read_document
 from pdp.errors import AuditError, FileFaultsError, UsageError
-from pdp.manifest.loading import read_effective
+from pdp.json import MAX_BYTES
+from pdp.manifest.load import read_effective
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from pdp.audit import AuditLog
+    from pdp.audit.file import AuditLog
     from pdp.manifest.effective import EffectiveManifest
 
 STANDARD_INPUT: Final = "-"

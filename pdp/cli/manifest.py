@@ -14,9 +14,9 @@ from pdp.cli.output import complain, print_json, printable
 from pdp.errors import FileFaultsError
 from pdp.manifest.diff import manifest_diff
 from pdp.manifest.exports import export as exported
-from pdp.manifest.lint import lint as contracts
-from pdp.manifest.loading import load_effective, load_manifest, read_effective
-from pdp.manifest.schema_diff import Bump
+from pdp.manifest.load import load_effective, load_manifest, read_effective
+from pdp.manifest.rules.lint import lint as contracts
+from pdp.manifest.schema.differences import Bump
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pdp.errors import Fault
     from pdp.manifest.diff import ManifestDiff
     from pdp.manifest.governance_diff import GovernanceChange
-    from pdp.manifest.lint import ToolContract
+    from pdp.manifest.rules.lint import ToolContract
 
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}

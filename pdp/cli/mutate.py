@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.output import complain, print_json, printable, tell
 from pdp.cli.progress import drawn, is_drawn
-from pdp.engine.opa import find_opa
 from pdp.errors import FileFaultsError, UsageError
-from pdp.harness.mutation.equivalents import beside, read_equivalents
-from pdp.harness.mutation.mutant import Fate
-from pdp.harness.mutation.report import as_json as report
-from pdp.harness.mutation.report import lines, summary
-from pdp.harness.mutation.run import MutationRun
-from pdp.harness.mutation.run import mutate as run_mutants
-from pdp.harness.suite import find_suites, load_suites
+from pdp.workbench.mutation.equivalents import beside, read_equivalents
+from pdp.workbench.mutation.mutant import Fate
+from pdp.workbench.mutation.report import as_json as report
+from pdp.workbench.mutation.report import lines, summary
+from pdp.workbench.mutation.run import MutationRun
+from pdp.workbench.mutation.run import mutate as run_mutants
+from pdp.workbench.opa.program import find_opa
+from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

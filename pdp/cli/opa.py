@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdp.cli import Exit
 from pdp.cli.output import complain, tell
-from pdp.engine.opa import OPA_VERSION, find_opa
+from pdp.workbench.opa.program import OPA_VERSION, find_opa
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def ensured() -> Path:
     """Return the OPA program, which is installed when there is none; progress goes to standard error."""
-    from pdp.engine.opa_install import install_opa  # noqa: PLC0415
+    from pdp.workbench.opa.install import install_opa  # noqa: PLC0415
 
     return find_opa() or install_opa(complain)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pdp.cli import Exit
 from pdp.cli.output import tell
-from pdp.rego.modules import baseline_policies_path
+from pdp.workbench.opa.modules import baseline_policies_path
 
 
 def path() -> int:

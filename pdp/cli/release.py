@@ -8,16 +8,16 @@ from pdp.cli import Exit
 from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.documents import nearest
 from pdp.errors import UsageError
-from pdp.harness.suite import find_suites, load_suites
-from pdp.release.check.explanations import read_explanations
-from pdp.release.check.gate import NAMES, Gate, release_check
-from pdp.release.check.report import junit, lines, summary
+from pdp.workbench.gate.explanations import read_explanations
+from pdp.workbench.gate.gate import NAMES, Gate, release_check
+from pdp.workbench.gate.report import junit, lines, summary
+from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pdp.release.check.outcome import Check
+    from pdp.workbench.gate.outcome import Check
 
 
 def check(

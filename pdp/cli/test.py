@@ -9,19 +9,19 @@ from pdp.cli import Exit
 from pdp.cli.output import print_json, tell, write_report
 from pdp.cli.progress import drawn, is_drawn
 from pdp.errors import UsageError
-from pdp.harness.report_text import failure_text, summary_text
-from pdp.harness.results import Run
-from pdp.harness.selection import selection
-from pdp.harness.suite import find_suites, load_suites
-from pdp.harness.suite_run import run_suite
+from pdp.workbench.scenarios.files.selection import selection
+from pdp.workbench.scenarios.files.suite import find_suites, load_suites
+from pdp.workbench.scenarios.reports.text import failure_text, summary_text
+from pdp.workbench.scenarios.results import Run
+from pdp.workbench.scenarios.running.suite_run import run_suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from pdp.harness.coverage import Coverage
-    from pdp.harness.results import ScenarioResult, SuiteRun
-    from pdp.harness.suite import Suite
+    from pdp.workbench.coverage.coverage import Coverage
+    from pdp.workbench.scenarios.files.suite import Suite
+    from pdp.workbench.scenarios.results import ScenarioResult, SuiteRun
 
 
 def test(
@@ -56,7 +56,7 @@ def test(
         raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use words of their names")
     reached = _measured(run) if coverage else None
     if as_json:
-        from pdp.harness.report_json import as_json as report  # noqa: PLC0415
+        from pdp.workbench.scenarios.reports.json import as_json as report  # noqa: PLC0415
 
         print_json(report(run, reached))
     else:
@@ -72,8 +72,8 @@ def test(
 
 
 def _measured(run: Run) -> Coverage:
-    from pdp.engine.opa import find_opa  # noqa: PLC0415
-    from pdp.harness.coverage import measure  # noqa: PLC0415
+    from pdp.workbench.coverage.coverage import measure  # noqa: PLC0415
+    from pdp.workbench.opa.program import find_opa  # noqa: PLC0415
 
     return measure([(each.suite, each.results) for each in run.suites], find_opa())
 
@@ -119,11 +119,11 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[ScenarioResult],
 
 def _write_reports(run: Run, coverage: Coverage | None, junit: Path | None, html: Path | None) -> None:
     if junit is not None:
-        from pdp.harness.report_junit import render  # noqa: PLC0415
+        from pdp.workbench.scenarios.reports.junit import render  # noqa: PLC0415
 
         write_report(junit, render(run))
     if html is not None:
-        from pdp.harness.report_html import render as page  # noqa: PLC0415
+        from pdp.workbench.scenarios.reports.html import render as page  # noqa: PLC0415
 
         write_report(html, page(run, coverage))
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.canonical import canonical, digest
 from pdp.contract.invariant_rules import Circumstances
 from pdp.contract.invariants import log_trips
 from pdp.contract.plan_position import PlanSoFar
 from pdp.errors import PdpError
+from pdp.json import canonical, digest
 from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
 
 if TYPE_CHECKING:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from pdp.contract.config import Config
 from pdp.contract.invariants import Invariants
 from pdp.contract.state import StateFields, state_after, state_read
-from pdp.manifest.expressions import Expression, compile_expression
+from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import duration_seconds
-from pdp.manifest.schemas import argument_schemas, closed_schema, compile_schema
+from pdp.manifest.schema.compile import argument_schemas, closed_schema, compile_schema
 from pdp.request import Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdp.contract.json_object import JsonObject
-    from pdp.contract.tool_contract import ToolContract
+    from pdp.contract.registry.tool_contract import ToolContract
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.models import Tool
+    from pdp.manifest.model import Tool
     from pdp.manifest.records import StateEffect
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.canonical import JsonValueError, check_json
 from pdp.errors import UsageError
+from pdp.json import JsonValueError, check_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pdp.contract.tool_contract import ToolConfigParam
+    from pdp.contract.registry.tool_contract import ToolConfigParam
     from pdp.manifest.records import ConfigParameter
 
 _NORMALIZERS: Final[Mapping[str, Callable[[str], str | None]]] = {

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from pdp.canonical import JsonValueError, canonical, check_json
-from pdp.contract.handed_in import end_coroutine
 from pdp.contract.json_object import JsonObject
-from pdp.contract.tool_contract import DROP_STEP, DropStep
-from pdp.manifest.expressions import ExpressionError, compile_check
+from pdp.contract.registry.handed_in import end_coroutine
+from pdp.contract.registry.tool_contract import DROP_STEP, DropStep
+from pdp.json import JsonValueError, canonical, check_json
+from pdp.manifest.expressions.expression import ExpressionError, compile_check
 from pdp.manifest.records import Correction
 from pdp.proposal import RejectionCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdp.contract.tool_contract import ToolInvariant
+    from pdp.contract.registry.tool_contract import ToolInvariant
     from pdp.manifest.records import Invariant
 
 _log = logging.getLogger("pdp.contract")

@@ -12,15 +12,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.invariant_rules import ExpressionRule, PythonRule, RuleRejectsError, changed
-from pdp.contract.tool_contract import DROP_STEP, DropStep
-from pdp.manifest.expressions import Check, ExpressionError, compile_check
+from pdp.contract.registry.tool_contract import DROP_STEP, DropStep
+from pdp.manifest.expressions.expression import Check, ExpressionError, compile_check
 from pdp.proposal import RejectionCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pdp.contract.invariant_rules import Circumstances, Rule
-    from pdp.contract.tool_contract import ToolInvariant
+    from pdp.contract.registry.tool_contract import ToolInvariant
     from pdp.manifest.records import Invariant
 
 _log = logging.getLogger("pdp.contract")

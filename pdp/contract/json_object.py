@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import orjson
 
-from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.errors import UsageError
+from pdp.json import JsonValueError, canonical, check_json
 
 
 class JsonObject(Mapping[str, Any]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.canonical import canonical, digest
 from pdp.clock import to_seconds
 from pdp.errors import PdpError
-from pdp.manifest.expressions import MISSING
+from pdp.json import canonical, digest
+from pdp.manifest.expressions.expression import MISSING
 from pdp.request import Entity, Request
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.handed_in import check_kind
 from pdp.contract.json_object import JsonObject
-from pdp.contract.tool_contract import TYPE_NAMES
+from pdp.contract.registry.handed_in import check_kind
+from pdp.contract.registry.tool_contract import TYPE_NAMES
 from pdp.documents import shown_name
 from pdp.errors import PdpError, UsageError
 from pdp.manifest.records import StateEffect
@@ -19,7 +19,7 @@ from pdp.manifest.records import StateEffect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pdp.contract.tool_contract import ToolStateEffect
+    from pdp.contract.registry.tool_contract import ToolStateEffect
 
 _PLACE: Final = re.compile(r"\{\{\s*([A-Za-z0-9][A-Za-z0-9_.:/-]*)\s*\}\}")
 _PYTHON: Final = {

@@ -5,7 +5,7 @@
 """
 
 from pdp.documents.document import Document, Part, shown_name
-from pdp.documents.reading import MAX_FILE_BYTES, read_bytes, read_document
+from pdp.documents.read import MAX_FILE_BYTES, read_bytes, read_document
 from pdp.documents.validation import FieldError, faults_of, known_keys, nearest
 
 __all__ = [

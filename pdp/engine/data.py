@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.canonical import JsonValueError, canonical, check_json, digest, parse_json
 from pdp.documents import read_bytes, read_document, shown_name
 from pdp.errors import FileFaultsError, UsageError
+from pdp.json import JsonValueError, canonical, check_json, digest, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,9 +10,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Self
 
-from pdp.canonical import JsonValueError
 from pdp.decision import Decision, Findings, denied, parse_decision, parse_findings
 from pdp.errors import BundleError, EngineError, RequestRefusedError
+from pdp.json import JsonValueError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

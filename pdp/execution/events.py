@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
 from pdp.execution.failures import masked
-from pdp.execution.running import is_asynchronous
+from pdp.execution.run import is_asynchronous
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from pdp.execution.running import Execution
+    from pdp.execution.run import Execution
     from pdp.proposal import Failure
 
 _log = logging.getLogger("pdp.execution")

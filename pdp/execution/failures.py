@@ -16,8 +16,8 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import quote
 
-from pdp.canonical import JsonValueError, canonical
 from pdp.errors import PdpError
+from pdp.json import JsonValueError, canonical
 from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from pdp.canonical import MAX_BYTES, JsonValueError, check_json
-from pdp.execution.idempotency import Conflict, KeyRecord, KeyState, Running, Stored, Unknown
-from pdp.execution.running import Execution
+from pdp.execution.run import Execution
+from pdp.json import MAX_BYTES, JsonValueError, check_json
 from pdp.proposal import Failure, FailureCode
-from pdp.store.errors import StoreError
+from pdp.stores.errors import StoreError
+from pdp.stores.key import Conflict, KeyRecord, KeyState, Running, Stored, Unknown
 
 EFFECT: Final = "effect"
 """The detail of a failure that says what became of the tool's effect: `none`, `done` or `unknown` (so when absent)."""

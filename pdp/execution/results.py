@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.execution.failures import ToolResultError, failure_of
-from pdp.manifest.schemas import compile_schema
+from pdp.json import JsonValueError, canonical, check_json
+from pdp.manifest.schema.compile import compile_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.execution.running import Execution
-    from pdp.manifest.models import DeclaredTool
+    from pdp.execution.run import Execution
+    from pdp.manifest.model import DeclaredTool
 
 MAX_RESULT: Final = 1024 * 1024
 """Bytes of a result's canonical JSON at most, unless the application says otherwise."""

@@ -7,20 +7,20 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from pdp.errors import UsageError
-from pdp.execution.cli_tool import CliTool, cli_function
 from pdp.execution.failures import ToolArgumentError, failure_of, secret_texts
-from pdp.execution.idempotency import has_effects
+from pdp.execution.program import CliTool, cli_function
 from pdp.execution.results import MAX_RESULT, ResultContract
-from pdp.execution.retrying import aretried, attempts, retried
-from pdp.execution.running import Execution, LateThreads, arun, run, timed_out, unavailable
+from pdp.execution.retry import aretried, attempts, retried
+from pdp.execution.run import Execution, LateThreads, arun, run, timed_out, unavailable
 from pdp.manifest.fields import duration_seconds
-from pdp.manifest.schemas import argument_schemas
+from pdp.manifest.schema.compile import argument_schemas
 from pdp.proposal import Failure, FailureCode
+from pdp.stores.key import has_effects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdp.manifest.models import Tool
+    from pdp.manifest.model import Tool
 
 
 class ToolRunner:

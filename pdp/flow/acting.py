@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from pdp.execution.actions import ActionState, ActionStateError
-from pdp.execution.idempotency import has_effects
 from pdp.flow.keys import arguments_digest, caller_of
 from pdp.manifest.fields import EffectClass, Pattern
+from pdp.stores.action import ActionState, ActionStateError
+from pdp.stores.key import has_effects
 
 if TYPE_CHECKING:
-    from pdp.execution.actions import Action, ActionStore
-    from pdp.execution.running import Execution
+    from pdp.execution.run import Execution
     from pdp.flow.call import Call
     from pdp.patterns.run import Run
+    from pdp.stores.action import Action, ActionStore
 
 _log = logging.getLogger("pdp.pep")
 

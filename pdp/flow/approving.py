@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.approvals.approval import ApprovalState
 from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.decision import denied
 from pdp.errors import AuditError
 from pdp.flow.acting import asks_for_action, staged
 from pdp.flow.keys import arguments_digest, key_of
+from pdp.stores.approval import ApprovalState
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from pdp.approvals.approval import Approval
     from pdp.approvals.approvals import Approvals
     from pdp.flow.call import Call
     from pdp.flow.keeping import Keeping
+    from pdp.stores.approval import Approval
 
 _log = logging.getLogger("pdp.pep")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.audit import recordable
+from pdp.audit.file import recordable
 from pdp.contract.checks import Checked
 from pdp.decision import Verdict
 from pdp.obligations.obligations import NO_DUTIES
@@ -16,16 +16,16 @@ from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.approvals.approval import Approval
     from pdp.contract.invariants import Trip
     from pdp.contract.json_object import JsonObject
     from pdp.decision import Decision, Obligation, Reason
-    from pdp.execution.actions import Action
-    from pdp.execution.running import Execution
+    from pdp.execution.run import Execution
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligation import Delivery
     from pdp.proposal import Proposal
     from pdp.session import Session
+    from pdp.stores.action import Action
+    from pdp.stores.approval import Approval
 
 _NAME_LENGTH: Final = 128
 

@@ -24,13 +24,13 @@ from pdp.flow.recording import log_decision, record_dispatch, record_result
 from pdp.obligations.fulfilment import transformed
 from pdp.obligations.obligation import ObligationError
 from pdp.patterns.runs import RunClosedError, RunsFullError
-from pdp.store.errors import StoreError
+from pdp.stores.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pdp.approvals.approvals import Approvals
-    from pdp.audit import AuditLog
+    from pdp.audit.file import AuditLog
     from pdp.contract.compiled import CompiledManifest
     from pdp.execution.telemetry import CallTelemetry
     from pdp.flow.call import Call

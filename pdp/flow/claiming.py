@@ -11,7 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.decision import denied
-from pdp.execution.idempotency import (
+from pdp.execution.run import Execution
+from pdp.flow.approving import APPROVAL_INVALID, use_approval
+from pdp.flow.drive import Pause, Work
+from pdp.flow.keys import arguments_digest, key_of
+from pdp.manifest.fields import duration_seconds
+from pdp.proposal import Failure, FailureCode
+from pdp.stores.key import (
     LASTING,
     ApprovalUse,
     Conflict,
@@ -21,12 +27,6 @@ from pdp.execution.idempotency import (
     Stored,
     begin_waiting,
 )
-from pdp.execution.running import Execution
-from pdp.flow.approving import APPROVAL_INVALID, use_approval
-from pdp.flow.drive import Pause, Work
-from pdp.flow.keys import arguments_digest, key_of
-from pdp.manifest.fields import duration_seconds
-from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from pdp.approvals.approvals import Approvals
-    from pdp.execution.idempotency import Begun, IdempotencyKey, IdempotencyStore
     from pdp.flow.call import Call
     from pdp.flow.drive import Step
+    from pdp.stores.key import Begun, IdempotencyKey, IdempotencyStore
 
 CONFLICT: Final = "idempotency.conflict"
 """The code of a call whose idempotency key stands for a call with other arguments."""

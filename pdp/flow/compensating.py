@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import shown_name
 from pdp.errors import UsageError
-from pdp.execution.actions import ActionState
 from pdp.session import Session
+from pdp.stores.action import ActionState
 
 if TYPE_CHECKING:
-    from pdp.execution.actions import Action
     from pdp.manifest.effective import EffectiveManifest
+    from pdp.stores.action import Action
 
 _COMPENSABLE: Final = (ActionState.COMMITTED, ActionState.FAILED)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdp.errors import PdpError
 from pdp.execution.failures import ToolResultError, failure_of
-from pdp.execution.running import Execution
+from pdp.execution.run import Execution
 from pdp.obligations.obligation import Delivery
 from pdp.patterns.circumstances import Checked
 from pdp.patterns.exceptions import PatternFault

@@ -16,33 +16,31 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdp.canonical import JsonValueError, canonical
 from pdp.decision import denied, new_id
 from pdp.errors import PdpError, UsageError
 from pdp.execution.events import RunIdentity
-from pdp.execution.idempotency import has_effects
-from pdp.execution.running import Execution, cut_short, unavailable
+from pdp.execution.run import Execution, cut_short, unavailable
 from pdp.flow.acting import approved, compensate, needs_action, settle
 from pdp.flow.claiming import Claim, claimed
 from pdp.flow.delivering import deliver, without_room
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
 from pdp.flow.keys import caller_of
 from pdp.flow.recording import dispatch_of, result_digest
+from pdp.json import JsonValueError, canonical
 from pdp.manifest.fields import Pattern
 from pdp.patterns.circumstances import Circumstances
 from pdp.patterns.current import within_run
 from pdp.patterns.enforcement import HeldCall
 from pdp.proposal import Failure, FailureCode
-from pdp.store.errors import StoreError
+from pdp.stores.errors import StoreError
+from pdp.stores.key import has_effects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from pdp.approvals.approvals import Approvals
-    from pdp.audit import AuditLog
-    from pdp.execution.actions import ActionStore
+    from pdp.audit.file import AuditLog
     from pdp.execution.events import Observers, RunEvents
-    from pdp.execution.idempotency import IdempotencyStore
     from pdp.execution.runner import ToolRunner
     from pdp.execution.telemetry import CallTelemetry, Telemetry
     from pdp.flow.call import Call
@@ -51,6 +49,8 @@ if TYPE_CHECKING:
     from pdp.flow.tools import Tools
     from pdp.patterns.deployment import Deployment
     from pdp.patterns.run import Run
+    from pdp.stores.action import ActionStore
+    from pdp.stores.key import IdempotencyStore
 
 _log = logging.getLogger("pdp.pep")
 

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pdp.errors import PdpError, UsageError
-from pdp.execution.running import is_asynchronous
+from pdp.execution.run import is_asynchronous
 from pdp.flow.binding import bound_arguments, check_signature
 from pdp.session import Session
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pdp.execution.action_memory import MemoryActions
-from pdp.execution.idempotency_memory import MemoryIdempotency
 from pdp.flow.keys import caller_of
 from pdp.patterns.deployment import Deployment
 from pdp.patterns.runs import Runs
+from pdp.stores.memory_actions import MemoryActions
+from pdp.stores.memory_keys import MemoryIdempotency
 
 if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals
-    from pdp.execution.actions import ActionStore
-    from pdp.execution.idempotency import IdempotencyStore
     from pdp.flow.call import Call
     from pdp.patterns.run import Run
+    from pdp.stores.action import ActionStore
+    from pdp.stores.key import IdempotencyStore
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Keeping:
     """Where an enforcement point keeps what outlives a call.
 
     Attributes:
-        keys: idempotency keys; see `pdp.execution.idempotency`.
-        actions: staged effects; see `pdp.execution.actions`.
+        keys: idempotency keys; see `pdp.stores.key`.
+        actions: staged effects; see `pdp.stores.action`.
         runs: what each run of an agent remembers; see `pdp.patterns.runs`.
     """
 

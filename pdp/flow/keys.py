@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdp.canonical import canonical, digest
-from pdp.execution.idempotency import IdempotencyKey
+from pdp.json import canonical, digest
 from pdp.manifest.fields import Pattern
+from pdp.stores.key import IdempotencyKey
 
 if TYPE_CHECKING:
     from pdp.flow.call import Call

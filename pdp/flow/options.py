@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pdp.approvals.approvals import Approvals
-from pdp.audit import AuditLog
+from pdp.audit.file import AuditLog
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.patterns.deployment import Deployment

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pdp.canonical import JsonValueError, canonical
 from pdp.contract.plan import validate_plan
 from pdp.decision import Decision, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.flow.drive import PlanQuestion
+from pdp.json import JsonValueError, canonical
 from pdp.request import bounded
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pdp.canonical import JsonValueError, canonical
 from pdp.contract.checks import ProposalPrunedError, check
 from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError
-from pdp.manifest.expressions import ExpressionError
+from pdp.json import JsonValueError, canonical
+from pdp.manifest.expressions.expression import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
 from pdp.request import bounded
 from pdp.session import Session

@@ -6,17 +6,17 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.audit import recordable
-from pdp.canonical import JsonValueError, canonical, check_json
+from pdp.audit.file import recordable
 from pdp.clock import to_milliseconds
 from pdp.decision import denied
 from pdp.errors import AuditError
-from pdp.execution.running import unrecorded
+from pdp.execution.run import unrecorded
 from pdp.execution.telemetry import Dispatch
+from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
-    from pdp.audit import AuditEvent, AuditLog
+    from pdp.audit.file import AuditEvent, AuditLog
     from pdp.flow.call import Call
 
 _log = logging.getLogger("pdp.pep")

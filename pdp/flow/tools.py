@@ -6,16 +6,16 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pdp.execution.failures import ToolError
+from pdp.execution.run import unavailable
 from pdp.execution.runner import ToolRunner
-from pdp.execution.running import unavailable
 from pdp.proposal import FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pdp.contract.compiled import CompiledTool
-    from pdp.contract.registry import Registry
-    from pdp.execution.running import Execution
+    from pdp.contract.registry.registry import Registry
+    from pdp.execution.run import Execution
     from pdp.session import Session
 
 

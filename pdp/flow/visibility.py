@@ -8,11 +8,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.canonical import JsonValueError, canonical
 from pdp.clock import to_seconds
 from pdp.contract.mapping import call_digest
 from pdp.decision import Decision, Verdict
-from pdp.manifest.expressions import MISSING, ExpressionError
+from pdp.json import JsonValueError, canonical
+from pdp.manifest.expressions.expression import MISSING, ExpressionError
 from pdp.request import Entity, Request, bounded
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.flow.drive import Step
-    from pdp.manifest.expressions import Expression
+    from pdp.manifest.expressions.expression import Expression
     from pdp.session import Session
 
 

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from pdp.canonical import canonical, digest
 from pdp.contract.json_object import JsonObject
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
+from pdp.json import canonical, digest
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn, proposal_of, tool_message
 from pdp.loop.output import Output, OutputInvalidError, OutputSchema
 from pdp.loop.tools import Listing, Tools, state_after

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from pdp.canonical import JsonValueError, canonical, check_json
+from pdp.json import JsonValueError, canonical, check_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

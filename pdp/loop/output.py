@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pdp.canonical import JsonValueError, parse_json
 from pdp.errors import PdpError, UsageError
+from pdp.json import JsonValueError, parse_json
 
 if TYPE_CHECKING:
     from pdp.loop.agent_loop import Finished

@@ -12,13 +12,13 @@ from semver import Version
 
 from pdp.manifest.exports import described
 from pdp.manifest.governance_diff import Direction, GovernanceChange, governance_changes
-from pdp.manifest.schema_diff import Bump, SchemaChange, schema_changes
+from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.models import Tool
+    from pdp.manifest.model import Tool
 
 _DESCRIPTION: Final = SchemaChange("description", "", "changed", Bump.PATCH)
 

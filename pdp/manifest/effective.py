@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.canonical import canonical, digest
 from pdp.errors import UsageError
+from pdp.json import canonical, digest
 from pdp.manifest.fields import RiskTier, Writes, duration_seconds
-from pdp.manifest.merging import merged_fields
-from pdp.manifest.models import DeclaredTool, EffectiveApproval, Tool
+from pdp.manifest.merge import merged_fields
+from pdp.manifest.model import DeclaredTool, EffectiveApproval, Tool
 from pdp.manifest.records import Idempotency, Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.manifest.models import ActionRules, Governance, Manifest
+    from pdp.manifest.model import ActionRules, Governance, Manifest
 
 # What the policy reads of an entry. The rest (schemas, mappings, invariants, how it runs) concerns the enforcement
 # point alone; the document has its digest, so that the manifest's digest covers it all.
@@ -49,9 +49,9 @@ class EffectiveManifest:
 
 
 def effective_manifest(manifest: Manifest, governance: Governance | None = None) -> EffectiveManifest:
-    """Merge a manifest with a governance file, the stricter holding (pdp/manifest/merging.py).
+    """Merge a manifest with a governance file, the stricter holding (pdp/manifest/merge.py).
 
-    `pdp.manifest.loading.load_effective` does so from files and checks what they only decide together.
+    `pdp.manifest.load.load_effective` does so from files and checks what they only decide together.
 
     Raises:
         UsageError: two tools of one name.

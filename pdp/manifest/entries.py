@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.manifest.fields import PATTERN_EFFECTS
 from pdp.manifest.file_faults import Salvaged
-from pdp.manifest.forbidden import forbidden_findings
-from pdp.manifest.models import ActionRules, DeclaredTool
-from pdp.manifest.rules import governable_findings, tool_findings
-from pdp.manifest.schema_faults import schema_findings
-from pdp.manifest.schema_references import ReferenceFault, self_contained
-from pdp.manifest.schemas import argument_schemas
-from pdp.manifest.shapes import shape_findings
-from pdp.manifest.spellings import reshaped_tool
+from pdp.manifest.model import ActionRules, DeclaredTool
+from pdp.manifest.rules.forbidden import forbidden_findings
+from pdp.manifest.rules.rules import governable_findings, tool_findings
+from pdp.manifest.schema.compile import argument_schemas
+from pdp.manifest.schema.faults import schema_findings
+from pdp.manifest.schema.references import ReferenceFault, self_contained
+from pdp.manifest.schema.shapes import shape_findings
+from pdp.manifest.spellings.spellings import reshaped_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,14 +8,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from pdp.manifest.schema_references import SCHEMA_KEYS, SCHEMA_LISTS, SCHEMA_MAPS, resolve
-from pdp.manifest.schemas import argument_schemas, closed_schema
+from pdp.manifest.schema.compile import argument_schemas, closed_schema
+from pdp.manifest.schema.references import SCHEMA_KEYS, SCHEMA_LISTS, SCHEMA_MAPS, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.models import DeclaredTool, Manifest
+    from pdp.manifest.model import DeclaredTool, Manifest
 
 
 class ExportFormat(StrEnum):

@@ -1,7 +1,7 @@
 """What changed in what governs a tool: does the new entry let through more than the old one, or less?
 
 Where more is admitted the change loosens, where less it tightens; where it depends, or a person has to look, it is
-unclear. "Stricter" means what it means where manifest and governance file are merged (pdp/manifest/merging.py).
+unclear. "Stricter" means what it means where manifest and governance file are merged (pdp/manifest/merge.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pdp.manifest.fields import EffectClass, RiskTier, duration_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.manifest.models import Tool
+    from pdp.manifest.model import Tool
 
 
 class Direction(StrEnum):

@@ -18,8 +18,8 @@ from pydantic import (
 )
 
 from pdp.documents import FieldError
-from pdp.manifest.argv import ArgvText, check_program
 from pdp.manifest.fields import Duration, Latency, Name, Term, Text
+from pdp.manifest.programs.argv import ArgvText, check_program
 
 _PERCENTILE = re.compile(r"p[0-9]{1,2}(\.[0-9]{1,2})?")
 
@@ -164,7 +164,7 @@ class ExitCodes(Record):
 class Cli(Record):
     """How a tool of type `cli` is run: the program with its arguments, the variables it may see, its folder.
 
-    `argv` is a template (pdp/manifest/argv.py). `env` names variables of the application's environment; the program
+    `argv` is a template (`programs/argv.py`). `env` names variables of the application's environment; the program
     sees no other. `output` says what standard output is, `max_output` how many bytes of it at most.
     """
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.canonical import canonical, check_json
+from pdp.json import canonical, check_json
 from pdp.obligations.obligation import ObligationError, ObligationHandler
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import orjson
 
 from pdp.decision import Verdict
 from pdp.errors import UsageError
-from pdp.execution.running import Execution
+from pdp.execution.run import Execution
 from pdp.obligations.fulfilment import AFTER_OWN, BEFORE_OWN, log_level
 from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
 from pdp.proposal import Failure, FailureCode

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pdp.canonical import canonical, digest
 from pdp.errors import PdpError
 from pdp.execution.failures import ToolUnavailableError
-from pdp.execution.running import Execution
+from pdp.execution.run import Execution
+from pdp.json import canonical, digest
 from pdp.patterns.evidence import refer_back
 from pdp.patterns.exceptions import PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule
@@ -82,7 +82,7 @@ def _key(call: PatternCall) -> str:
 
 
 def check_staged(call: PatternCall) -> None:
-    """Check that a commit which is excused from approval commits what was staged (pdp/manifest/forbidden.py).
+    """Check that a commit which is excused from approval commits what was staged (pdp/manifest/rules/forbidden.py).
 
     Raises:
         PatternFault: `commit.unstaged`: in this run no action of this kind and payload was staged.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdp.canonical import canonical, check_json
 from pdp.errors import UsageError
+from pdp.json import canonical, check_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pdp.execution.actions import ActionStore
+    from pdp.stores.action import ActionStore
 
 _log = logging.getLogger("pdp.patterns")
 

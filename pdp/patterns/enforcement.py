@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.canonical import JsonValueError, canonical, check_json
 from pdp.execution.failures import ToolError, failure_of, secret_texts
-from pdp.execution.running import Execution
+from pdp.execution.run import Execution
+from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import EffectClass, Pattern
-from pdp.manifest.shapes import shape_validator
+from pdp.manifest.schema.shapes import shape_validator
 from pdp.patterns.acting import ActionStaging, ApprovalRequest, check_staged
 from pdp.patterns.circumstances import UNKNOWN, Checked
 from pdp.patterns.evidence import check_snapshots
@@ -32,7 +32,7 @@ from pdp.patterns.reading import Aggregation, Extraction, Lookup, Search
 from pdp.patterns.rule import PatternCall, PatternRule
 
 if TYPE_CHECKING:
-    from pdp.manifest.models import Tool
+    from pdp.manifest.model import Tool
     from pdp.patterns.circumstances import Circumstances
     from pdp.patterns.run import Run
 

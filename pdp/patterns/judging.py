@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.canonical import canonical
-from pdp.manifest.schema_view import views
-from pdp.manifest.schemas import argument_schemas
+from pdp.json import canonical
+from pdp.manifest.schema.compile import argument_schemas
+from pdp.manifest.schema.view import views
 from pdp.patterns.evidence import refer_back
 from pdp.patterns.exceptions import OutOfDistributionError, PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule
 
 if TYPE_CHECKING:
-    from pdp.execution.running import Execution
-    from pdp.manifest.models import Tool
+    from pdp.execution.run import Execution
+    from pdp.manifest.model import Tool
     from pdp.patterns.circumstances import Checked
 
 _VERDICTS: Final = ("pass", "warn", "block")  # lightest first

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdp.execution.running import Execution
+from pdp.execution.run import Execution
 from pdp.patterns.evidence import SNAPSHOT, refer_back
 from pdp.patterns.exceptions import PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pdp.canonical import canonical, digest
+from pdp.json import canonical, digest
 from pdp.patterns.deployment import read_pins
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 

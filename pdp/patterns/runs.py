@@ -11,8 +11,8 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pdp.canonical import canonical
 from pdp.errors import PdpError, UsageError
+from pdp.json import canonical
 from pdp.patterns.deployment import Deployment, replayed_pins
 from pdp.patterns.run import Run
 

@@ -1,0 +1,304 @@
+"""The registry: every tool of an application, declared in manifest files or in Python, with the function that runs it.
+
+Source: tool contract document, "the registry became the dispatcher", and tool layer document, "Registry". It hands
+out what is declared and decides nothing: whoever runs a tool asks the enforcement point, which takes the registry.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pdp.contract.compiled import CompiledManifest
+from pdp.contract.plan import validate_plan
+from pdp.contract.registry.availability import ToolCircuit, ToolStatus
+from pdp.contract.registry.bindings import Bindings
+from pdp.contract.registry.handed_in import check_callable, check_kind, listed
+from pdp.contract.registry.registration import check_governed, declared_tool
+from pdp.contract.registry.tool_contract import ToolContract
+from pdp.documents import nearest, shown_name
+from pdp.errors import UsageError
+from pdp.manifest.effective import EffectiveManifest, effective_manifest
+from pdp.manifest.exports import ExportFormat, described, export_tools
+from pdp.manifest.model import Governance, Manifest
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pdp.contract.json_object import JsonObject
+    from pdp.contract.plan import CheckedPlan
+    from pdp.manifest.model import AgentPins, DeclaredTool, Tool
+    from pdp.session import Session
+
+_AVAILABLE: Final = "a function that returns true or false, or nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredTool:
+    """One tool of a registry; `function` is None until one is bound."""
+
+    name: str
+    type: str
+    description: str
+    entry: Tool
+    function: Callable[..., Any] | None
+
+
+class Registry:
+    """Tools by name. Contracts are registered when the application starts; functions may be bound at any time.
+
+    The manifest is made when it is first asked for, and then no contract can be added: the policy engine knows the
+    manifest by its digest. Safe to share between threads.
+
+    Args:
+        manifests: manifest files, loaded; their tools stand side by side.
+        governance: the policy author's half, for the tools of files and of contracts alike.
+        version: the manifest's version; when absent that of the manifests, or `1` without any.
+        capabilities: what the deployment grants of `safety.requires`; nothing when absent.
+        circuit: makes the circuit breaker of each tool.
+
+    Raises:
+        UsageError: an argument is of another type, a tool or agent is declared twice, or the manifests have several
+            versions and `version` is absent.
+    """
+
+    def __init__(
+        self,
+        manifests: Sequence[Manifest] = (),
+        governance: Governance | None = None,
+        *,
+        version: str | None = None,
+        capabilities: Iterable[str] = (),
+        circuit: Callable[[], ToolCircuit] = ToolCircuit,
+    ) -> None:
+        manifests = listed(manifests, Manifest, "manifests")
+        check_kind(governance, Governance | None, "governance", "load a file with `Registry.from_files`")
+        check_kind(version, str | None, "version", "write a text")
+        check_callable(circuit, "circuit", "a function that makes a ToolCircuit")
+        self._lock = threading.RLock()
+        self._governance = governance or Governance.model_construct(actions={})
+        self._bindings = Bindings(listed(capabilities, str, "capabilities"), circuit)
+        self._declared: dict[str, DeclaredTool] = {}
+        self._contracts: dict[str, ToolContract] = {}
+        self._compiled: CompiledManifest | None = None
+        self._agents = _pins(manifests)
+        for manifest in manifests:
+            for tool in manifest.tools:
+                self._declare(tool)
+        versions = sorted({manifest.manifest_version for manifest in manifests})
+        if version is None and len(versions) > 1:
+            raise UsageError(f"the manifests have versions {', '.join(versions)}", hint="state `version=`")
+        self._version = version or (versions[0] if versions else "1")
+
+    @classmethod
+    def from_files(
+        cls, *manifests: pathlib.Path | str, governance: pathlib.Path | str | None = None, **options: Any
+    ) -> Self:
+        """Return a registry of manifest files.
+
+        Args:
+            manifests: their paths.
+            governance: path of the governance file.
+            options: `version`, `capabilities` and `circuit`, as of the constructor.
+
+        Raises:
+            UsageError: a file is missing or faulty, with every fault and its place; or as of the constructor.
+        """
+        from pdp.manifest.load import load_effective, load_governance, load_manifest  # noqa: PLC0415 - files only
+
+        for path in manifests:
+            load_effective(path, governance)  # finds what a manifest and its governance get wrong together
+        loaded = [load_manifest(path) for path in manifests]
+        return cls(loaded, None if governance is None else load_governance(governance), **options)
+
+    def register_contract(
+        self,
+        contract: ToolContract,
+        function: Callable[..., Any] | None = None,
+        *,
+        available: Callable[[], Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Add a contract in Python, and the function that runs it.
+
+        Args:
+            contract: the contract.
+            function: as of `bind`; it may also be bound later.
+            available: as of `bind`.
+            fields: what else its manifest entry states, such as `effect_class="read-external"`, `scopes=["search"]`.
+
+        Raises:
+            UsageError: no contract; a tool of that name is there; the entry is faulty; the manifest is in use already;
+                or as of `bind`.
+        """
+        check_kind(contract, ToolContract, "the contract", "hand in a ToolContract")
+        check_callable(available, f"contract {shown_name(contract.name)}: available", _AVAILABLE)
+        tool = declared_tool(contract, fields)
+        check_governed(tool, self._governance.actions.get(tool.action))
+        with self._lock:
+            if self._compiled is not None:
+                raise UsageError(
+                    f"contract {shown_name(contract.name)} comes after the manifest was made",
+                    hint="register every contract before the registry is used",
+                )
+            self._declare(tool)
+            self._contracts[contract.name] = contract
+        if function is not None:
+            self.bind(contract.name, function, available=available)
+
+    def bind(
+        self, name: str, function: Callable[..., Any], *, available: Callable[[], Any] | None = None
+    ) -> Callable[..., Any]:
+        """Let `function` run the tool, and return it.
+
+        Args:
+            name: a tool of a manifest, or of a contract.
+            function: takes the arguments by name; other parameters are filled from state and config
+                (pdp/contract/registry/inputs.py).
+            available: whether it can run now: returns true or false, or `(available, reason)`.
+
+        Raises:
+            UsageError: no such tool, it has a function already, the function asks for what nobody gives, or what is to
+                be called cannot be.
+        """
+        declared = self._declared.get(name)
+        if declared is None:
+            raise self._unknown(name)
+        check_callable(available, f"{name}: available", _AVAILABLE)
+        self._bindings.bind(declared, function, available)
+        return function
+
+    @property
+    def manifest(self) -> EffectiveManifest:
+        """The effective manifest of all tools; making it closes the registry to further contracts."""
+        return self.compiled.manifest
+
+    @property
+    def compiled(self) -> CompiledManifest:
+        """The same, its tools ready for calls.
+
+        Raises:
+            UsageError: the tools contradict each other about a field of the state.
+        """
+        with self._lock:
+            if self._compiled is None:
+                whole = Manifest.model_construct(
+                    manifest_version=self._version, agents=self._agents, tools=tuple(self._declared.values())
+                )
+                self._compiled = CompiledManifest(effective_manifest(whole, self._governance), self._contracts)
+            return self._compiled
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._declared
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """Return the function that runs a tool, whether or not it is available; None when none is bound.
+
+        Raises:
+            UsageError: no such tool.
+        """
+        if name not in self._declared:
+            raise self._unknown(name)
+        return self._bindings.function(name)
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Return the bound functions, by tool."""
+        return self._bindings.functions()
+
+    def inputs(self, name: str, state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the tool's function gets beside its arguments, from state and resolved config."""
+        return self._bindings.inputs(name, state, config)
+
+    def lacking(self, name: str) -> str:
+        """Return what a tool needs and is not there, program, environment variable or capability; empty: nothing."""
+        entry = self.manifest.tools.get(name)
+        return self._bindings.lacking(entry) if entry else ""
+
+    def tools(self) -> tuple[RegisteredTool, ...]:
+        """Return every tool, sorted by name."""
+        entries = self.manifest.tools
+        return tuple(
+            RegisteredTool(name, entries[name].type, described(entries[name]), entries[name], self.function(name))
+            for name in sorted(entries)
+        )
+
+    def check_availability(self) -> tuple[ToolStatus, ...]:
+        """Return for every tool whether it can run right now, and why not, sorted by name. Asked anew each time."""
+        return tuple(self._status(one) for one in self.tools())
+
+    def definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
+        """Return what a model is told of the tools that are available right now, in the manifest's order.
+
+        Raises:
+            UsageError: not one of the formats.
+        """
+        form = _format(form)
+        available = {status.name for status in self.check_availability() if status.available}
+        return export_tools((one for name, one in self.manifest.tools.items() if name in available), form)
+
+    def all_definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
+        """Return what a model is told of every tool, available or not; form and errors as of `definitions`."""
+        return export_tools(self.manifest.tools.values(), _format(form))
+
+    def note_run(self, name: str, *, failed: bool) -> None:
+        """Note how a run of a tool ended: several failures in a row take it off the list for a while."""
+        self._bindings.note_run(name, failed=failed)
+
+    def validate_plan(self, steps: Sequence[Any], session: Session) -> CheckedPlan:
+        """Check every call of a plan at once; arguments and errors as of `pdp.contract.plan.validate_plan`."""
+        return validate_plan(steps, session, self.compiled)
+
+    def state_after(self, name: str, state: Mapping[str, Any], result: Any) -> JsonObject:
+        """Return the state after a tool gave `result`, its state effects merged.
+
+        Raises:
+            UsageError: no such tool.
+            StateEffectError: the result is not what the effects declare.
+        """
+        tool = self.compiled.tool(name)
+        if tool is None:
+            raise self._unknown(name)
+        return tool.state_after(state, result)
+
+    def at_turn_start(self, state: Mapping[str, Any]) -> JsonObject:
+        """Return the state at the start of a turn: without what tools write and do not preserve."""
+        return self.compiled.state.at_turn_start(state)
+
+    def render_prompt(self, template: str, state: Mapping[str, Any]) -> str:
+        """Return the template with the declared `{{VAR}}`s replaced by their fields of the state."""
+        return self.compiled.state.render_prompt(template, state)
+
+    def _declare(self, tool: DeclaredTool) -> None:
+        if tool.name in self._declared:
+            raise UsageError(f"tool {tool.name} is declared twice", hint="names are unique: rename or remove one")
+        self._declared[tool.name] = tool
+
+    def _unknown(self, name: str) -> UsageError:
+        return UsageError(
+            f"{shown_name(name)} is not a tool of this registry",
+            hint=nearest(name, self._declared) or "add it to a manifest, or register its contract",
+        )
+
+    def _status(self, tool: RegisteredTool) -> ToolStatus:
+        reason = self._bindings.unavailable(tool.entry)
+        return ToolStatus(tool.name, tool.type, tool.description, not reason, reason)
+
+
+def _format(form: ExportFormat | str) -> ExportFormat:
+    try:
+        return ExportFormat(form)
+    except ValueError:
+        known = ", ".join(ExportFormat)
+        raise UsageError(f"{shown_name(form)} is no format of a tool list", hint=f"known: {known}") from None
+
+
+def _pins(manifests: Sequence[Manifest]) -> tuple[AgentPins, ...] | None:
+    """Return the agents' pins of all manifests; None when none states any."""
+    pins: dict[str, AgentPins] = {}
+    for agent in (one for manifest in manifests for one in manifest.agents or ()):
+        if agent.id in pins:
+            raise UsageError(f"agent {agent.id} is pinned twice", hint="pin its tools in one manifest")
+        pins[agent.id] = agent
+    return tuple(pins.values()) if any(manifest.agents is not None for manifest in manifests) else None

@@ -1,0 +1,187 @@
+"""The engine in the process: a bundle's WebAssembly, evaluated by the calling thread."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.trust import event_of
+from pdp.engine.data import merged_data
+from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
+from pdp.engine.seconds import check_seconds
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, RequestRefusedError, UsageError
+from pdp.json import MAX_BYTES, canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import Self
+
+    from pdp.decision import Decision
+    from pdp.engine.bundle.file import Bundle
+    from pdp.engine.bundle.trust import BundleTrust
+    from pdp.request import Request
+
+DEADLINE: Final = 0.5
+"""Default time for one evaluation, in seconds. Usual ones take 0.0001."""
+
+MEMORY_LIMIT: Final = 64 * 1024 * 1024
+"""Default memory for one evaluation beyond what policy and data occupy, in bytes."""
+
+_LONGEST_DEADLINE: Final = 3600.0
+_LEAST_MEMORY: Final = 1024 * 1024
+_MOST_MEMORY: Final = 2 * 1024 * 1024 * 1024
+_BEFORE: Final = b'[{"result":'
+_AFTER: Final = b"}]"
+_SLICE: Final = 16
+
+
+class EmbeddedEngine(Engine):
+    """Decides by a bundle's WebAssembly, in the process and in the calling thread. Threads decide in parallel.
+
+    The asynchronous methods evaluate on the event loop, as handing an evaluation of 0.1 ms to a thread costs as much:
+    at worst, they hold the loop up for `deadline`.
+
+    Args:
+        bundle: policies and data; see `read_bundle`.
+        manifests: the document of each effective manifest by its digest, beside those in the bundle.
+        data: the roots `directory` and `settings`, laid over the bundle's.
+        deadline: seconds after which an evaluation is stopped: a DENY `engine.timeout`.
+        memory_limit: bytes that an evaluation may use beyond what policy and data occupy.
+
+    Raises:
+        BundleError: the bundle's module is not a policy with `authz/decision`, or cannot read its data.
+        UsageError: data that is not admitted, or a limit out of range.
+        EngineError: the machine has no room for the policy.
+    """
+
+    name = "embedded"
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        manifests: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        deadline: float = DEADLINE,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        check_seconds("deadline", deadline, most=_LONGEST_DEADLINE)
+        if type(memory_limit) is not int or not _LEAST_MEMORY <= memory_limit <= _MOST_MEMORY:
+            raise UsageError(
+                f"memory_limit: {memory_limit!r:.40} bytes are out of range", hint=f"{_LEAST_MEMORY} to {_MOST_MEMORY}"
+            )
+        documents = canonical(merged_data(bundle.data, manifests=manifests, data=data))
+        # wasmtime takes 40 ms to import: only who makes an engine pays for it.
+        from pdp.engine.wasm.pool import InstancePool  # noqa: PLC0415
+
+        self._pool = InstancePool(bundle.wasm, documents, deadline=deadline, memory_limit=memory_limit)
+        if DECISION not in self._pool.entrypoints:
+            self._pool.close()
+            raise BundleError(
+                f"the bundle's policy has no entrypoint {DECISION}", hint="build it with `pdp bundle build`"
+            )
+        self._decision = self._pool.entrypoints[DECISION]
+
+    @classmethod
+    def baseline(cls, *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None) -> Self:
+        """Return an engine with the released baseline bundle; arguments and errors as of the class."""
+        return cls(read_bundle(baseline_bundle_path()), manifests=manifests, data=data)
+
+    @classmethod
+    def trusted(
+        cls,
+        source: Path | bytes,
+        trust: BundleTrust,
+        *,
+        rollback: bool = False,
+        manifests: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        deadline: float = DEADLINE,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> Self:
+        """Return an engine with a bundle that `trust` admits; other errors as of the class.
+
+        Args:
+            source: the bundle's file, or its content.
+            trust: by whom it has to be signed, and which release is the newest so far.
+            rollback: take an older release nevertheless, and report that (`bundle.rollback`).
+            manifests: as of the class.
+            data: as of the class.
+            deadline: as of the class.
+            memory_limit: as of the class.
+
+        Raises:
+            StaleBundleError: older than the newest release so far.
+            BundleError: unsigned, signed by somebody else, changed or no bundle.
+        """
+        bundle = trust.admit(source, rollback=rollback)
+        engine = cls(bundle, manifests=manifests, data=data, deadline=deadline, memory_limit=memory_limit)
+        try:
+            # Only now: a bundle that cannot be decided by must not shut the older ones out.
+            trust.keep(bundle, rollback=rollback)
+        except BaseException:
+            engine.close()
+            raise
+        trust.tell(event_of("bundle.loaded", bundle))
+        return engine
+
+    def evaluate(self, body: bytes) -> bytes:
+        """Evaluate `authz/decision` for the canonical request `body`, as `Engine.evaluate` does.
+
+        Raises:
+            RequestRefusedError: more than 1 MiB, or more than the engine's memory has room for.
+            EngineTimeoutError: not finished within the deadline.
+            AnswerInvalidError: no decision: the policy failed, used up its memory, or leaves the document undefined.
+            EngineError: closed, or no room on the machine.
+        """
+        return self._answer(self._decision, DECISION, body)
+
+    def evaluate_findings(self, body: bytes) -> bytes:
+        """Evaluate `authz/findings`, as `Engine.evaluate_findings` does; errors as of `evaluate`."""
+        return self._answer(self._entrypoint(FINDINGS), FINDINGS, body)
+
+    def evaluate_plan(self, body: bytes) -> bytes:
+        """Evaluate `authz/plan`, as `Engine.evaluate_plan` does; errors as of `evaluate`."""
+        return self._answer(self._entrypoint(PLAN), PLAN, body)
+
+    def _entrypoint(self, name: str) -> int:
+        number = self._pool.entrypoints.get(name)
+        if number is None:
+            raise EngineError(f"the bundle has no entrypoint {name}", hint="build it again: pdp bundle build")
+        return number
+
+    def _answer(self, entrypoint: int, name: str, body: bytes) -> bytes:
+        if len(body) > MAX_BYTES:
+            raise RequestRefusedError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
+        text = self._pool.evaluate(entrypoint, body)
+        try:
+            results = orjson.loads(text)
+        except ValueError as error:
+            raise AnswerInvalidError("the policy's answer is not JSON") from error
+        if type(results) is not list or len(results) != 1:
+            raise AnswerInvalidError(
+                "the policy leaves its decision undefined", hint=f"{name} must be defined for every input"
+            )
+        if not (text.startswith(_BEFORE) and text.endswith(_AFTER) and len(results[0]) == 1):
+            raise AnswerInvalidError("the policy's answer is not a result set of OPA")
+        return text[len(_BEFORE) : -len(_AFTER)]
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        """Do as `evaluate`, on the event loop."""
+        return self.evaluate(body)
+
+    async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
+        """Decide many requests in their order, letting other tasks run in between."""
+        decisions = []
+        for start in range(0, len(requests), _SLICE):
+            decisions += self.decide_batch(requests[start : start + _SLICE])
+            await asyncio.sleep(0)
+        return decisions
+
+    def close(self) -> None:
+        """Give all memory back and end the engine's clock; deciding afterwards is a DENY `engine.unavailable`."""
+        self._pool.close()

@@ -1,0 +1,253 @@
+"""Instances of one policy for many threads, and the clock that stops their evaluations.
+
+A call borrows an instance and gives it back, so threads run in parallel (a call drops the interpreter's lock), a thread
+that ends owes nothing, and there are never more instances than calls at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from pdp.engine.wasm.instance import WasmInstance
+from pdp.engine.wasm.module import TICK, WasmModule
+from pdp.errors import EngineError, EngineTimeoutError, RequestRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_INSTANCES: Final = 32
+"""How many evaluations of one pool run at once, unless it is told otherwise; more of them wait."""
+
+_IDLE_TICKS: Final = 100
+
+
+class InstancePool:
+    """A policy with its data, for any thread to evaluate. A forked child begins anew, without instances.
+
+    Args:
+        wasm: the module as `opa build -t wasm` makes it.
+        data: the base documents, as JSON.
+        deadline: seconds that an evaluation may take, and that it may wait for an instance before. Evaluations are
+            stopped within 20 ms of it while the interpreter has time for its threads, else somewhat later.
+        memory_limit: bytes that an evaluation may use, beyond what policy and data occupy.
+        max_instances: how many evaluations run at once; each instance holds the data and what it used at most.
+
+    Attributes:
+        entrypoints: the number of each entrypoint by its path, as `authz/decision`.
+
+    Raises:
+        BundleError: the module is not a policy that can be evaluated with this data.
+        EngineError: the machine has no room for an instance.
+    """
+
+    def __init__(
+        self, wasm: bytes, data: bytes, *, deadline: float, memory_limit: int, max_instances: int = MAX_INSTANCES
+    ) -> None:
+        self._module = WasmModule(wasm)
+        self._data = data
+        self._deadline = deadline
+        self._ticks = math.ceil(deadline / TICK) + 1
+        self._memory_limit = memory_limit
+        self._max_instances = max_instances
+        self._closed = False
+        self._begin()
+        first = self._borrow()
+        self.entrypoints: Mapping[str, int] = first.entrypoints
+        self._give_back(first)
+        _pools.add(self)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an instance is out or being made, so that time must pass for it."""
+        return self._making > 0 or len(self._free) < len(self._all)
+
+    def evaluate(self, entrypoint: int, body: bytes) -> bytes:
+        """Evaluate one entrypoint, as `WasmInstance.evaluate` does.
+
+        Raises:
+            EngineError: as there; EngineTimeoutError also when no instance gets free, EngineError when closed.
+        """
+        try:
+            instance = self._free.pop()
+        except IndexError:
+            instance = self._borrow()
+        try:
+            # The clock may be asked only now: before it rests, it looks once more whether an instance is out.
+            if self._clock.resting:
+                self._clock.wake()
+            answer = instance.evaluate(entrypoint, body, self._ticks)
+        except RequestRefusedError:
+            self._give_back(instance)
+            raise
+        except BaseException:
+            # Whatever broke it off, a Ctrl-C included: the instance is in no known state.
+            self._drop(instance)
+            raise
+        self._free.append(instance)
+        if self._attention:
+            self._tell()
+        return answer
+
+    def close(self) -> None:
+        """Give all memory back and end the clock. Evaluations that are under way end as usual."""
+        self._closed = self._attention = True
+        self._tell()
+        self._clock.stop()
+
+    def _begin(self) -> None:
+        self._free: deque[WasmInstance] = deque()
+        # Weak, so that an instance which an interrupt made its borrower forget does not count for ever.
+        self._all: weakref.WeakSet[WasmInstance] = weakref.WeakSet()
+        self._making = 0
+        self._waiting = 0
+        self._changed = threading.Condition()
+        self._attention = self._closed
+        self._clock = _Clock(self)
+        self._end = weakref.finalize(self, _end, self._clock, self._free)
+
+    def _begin_in_child(self) -> None:
+        # What was there is left alone: other threads, which are no more, may have held its locks.
+        self._end.detach()
+        self._begin()
+
+    def _borrow(self) -> WasmInstance:
+        """Take an instance when none seems to be free: wait for one, or make one."""
+        until = time.monotonic() + self._deadline
+        with self._changed:
+            self._waiting += 1
+            # Who gives an instance back looks at `_attention` after that, who takes one sets it before.
+            self._attention = True
+            try:
+                while True:
+                    if self._closed:
+                        raise EngineError("the engine is closed")
+                    if self._free:
+                        try:
+                            return self._free.pop()
+                        except IndexError:
+                            continue
+                    if len(self._all) + self._making < self._max_instances:
+                        self._making += 1
+                        break
+                    if not self._changed.wait(until - time.monotonic()):
+                        raise EngineTimeoutError("all instances of the policy were busy until the deadline")
+            finally:
+                self._waiting -= 1
+                self._attention = self._closed or self._waiting > 0
+        made = None
+        try:
+            self._clock.wake()
+            made = WasmInstance(self._module, self._data, self._memory_limit)
+        finally:
+            with self._changed:
+                self._making -= 1
+                if made is None:
+                    self._changed.notify()
+                else:
+                    self._all.add(made)
+        return made
+
+    def _give_back(self, instance: WasmInstance) -> None:
+        self._free.append(instance)
+        if self._attention:
+            self._tell()
+
+    def _drop(self, instance: WasmInstance) -> None:
+        instance.close()
+        with self._changed:
+            self._all.discard(instance)
+            self._changed.notify()
+
+    def _tell(self) -> None:
+        """Let one of those who wait look again; once closed, let all do so and close what is free."""
+        with self._changed:
+            self._changed.notify(self._waiting if self._closed else 1)
+            while self._closed and self._free:
+                instance = self._free.pop()
+                instance.close()
+                self._all.discard(instance)
+
+
+class _Clock:
+    """A thread that ticks while a pool is busy. It starts when first needed and rests after a second without need."""
+
+    def __init__(self, pool: InstancePool) -> None:
+        self.resting = True
+        self._pool = weakref.ref(pool)
+        self._module = pool._module  # noqa: SLF001 - a part of the pool
+        self._ended = False
+        # Not an Event: broken off by a Ctrl-C within `set`, it would keep its lock for ever.
+        self._woken: SimpleQueue[None] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._started = False
+
+    def wake(self) -> None:
+        """Begin to tick, or go on with it.
+
+        Raises:
+            EngineError: the machine has no thread left, so evaluations could not be stopped.
+        """
+        with self._starting:
+            if not self._started:
+                try:
+                    threading.Thread(target=self._run, name="pdp-clock", daemon=True).start()
+                except RuntimeError as error:
+                    raise EngineError(f"no thread for the engine's clock: {error}") from error
+                self._started = True
+            self.resting = False
+            self._woken.put(None)
+
+    def stop(self) -> None:
+        """End the thread as soon as the pool is no longer busy; it is not waited for."""
+        self._ended = True
+        self._woken.put(None)
+
+    def _run(self) -> None:
+        idle = 0
+        while self._busy() or not self._ended:
+            time.sleep(TICK)
+            self._module.tick()
+            idle = 0 if self._busy() else idle + 1
+            if idle >= _IDLE_TICKS:
+                self._rest()
+                idle = 0
+
+    def _rest(self) -> None:
+        while not self._woken.empty():
+            self._woken.get()
+        self.resting = True
+        # Who took an instance before this look is seen by it; who takes one after it sees `resting`.
+        if self._busy():
+            self.resting = False
+        elif not self._ended:
+            self._woken.get()
+
+    def _busy(self) -> bool:
+        pool = self._pool()
+        return pool is not None and pool.busy
+
+
+# When nobody holds the pool any longer, or the program ends: wasmtime's own clean-up may come too late and complain.
+def _end(clock: _Clock, free: deque[WasmInstance]) -> None:
+    clock.stop()
+    while free:
+        free.pop().close()
+
+
+_pools: Final[weakref.WeakSet[InstancePool]] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for pool in list(_pools):
+        pool._begin_in_child()  # noqa: SLF001 - the pool's own second half
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,177 @@
+"""A tool of type `cli`: a program with the decided arguments on its command line, run as any other tool.
+
+Source: tool layer document, CLI tools.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdp.errors import UsageError
+from pdp.execution.failures import ToolArgumentError, ToolExitError, ToolResultError, ToolUnavailableError
+from pdp.execution.processes import run_process
+from pdp.json import JsonValueError, canonical, parse_json
+from pdp.manifest.programs.argv import argv_item
+from pdp.manifest.programs.command_line import OPTIONS_END, may_take_value, template_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdp.execution.processes import Ended
+    from pdp.manifest.model import DeclaredTool
+    from pdp.manifest.programs.argv import ArgvItem
+
+
+class CliTool:
+    """The function of a tool of type `cli`: `await tool(**arguments)`. Make it with `cli_function`."""
+
+    def __init__(self, entry: DeclaredTool) -> None:
+        if entry.cli is None:
+            raise UsageError(f"tool {entry.name} states no program", hint="write `type: cli` and `cli: {argv: [...]}`")
+        self.__name__ = entry.name
+        self._cli = entry.cli
+        self._items = tuple(argv_item(text) for text in entry.cli.argv)
+        # Found when a manifest is loaded, too; an entry may have been made without a file.
+        for finding in template_findings(entry):
+            raise UsageError(f"tool {entry.name}: {finding.message}", hint=finding.hint)
+
+    def unavailable(self) -> str | None:
+        """Return why it cannot run now, or None: its program or its folder is not there."""
+        program = self._cli.argv[0]
+        if _found(program) is None:
+            return f"program {os.path.basename(program)} is not found"  # noqa: PTH119 - a text, not a path to be used
+        if self._cli.cwd is not None and not Path(self._cli.cwd).is_dir():
+            return "the working folder is not there"
+        return None
+
+    def argv(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Return the command line for these arguments; each is an item of its own or a part of one.
+
+        Raises:
+            ToolArgumentError: an argument cannot stand there. A value that begins with `-` may only where it cannot be
+                read as an option: after text, or after an item `--` that is no option's value.
+        """
+        argv: list[str] = []
+        guarded = False
+        for item in self._items:
+            # After an option it may be the option's value, and no end of them.
+            ends = item.parts == (OPTIONS_END,) and not may_take_value(argv[-1])
+            argv += _expanded(item, arguments, guarded=guarded)
+            guarded = guarded or ends
+        return argv
+
+    async def __call__(self, **arguments: Any) -> Any:
+        """Run the program and return its output: text, or what its JSON stands for.
+
+        Cancelling ends the program with everything that it started.
+
+        Raises:
+            ToolArgumentError: as by `argv`.
+            ToolUnavailableError: program or folder are not there, or the exit code says so.
+            ToolExitError: another exit code than a result's, or a signal.
+            ToolResultError: too much output, or none of the kind that was declared.
+        """
+        argv = self.argv(arguments)
+        program, reason = _found(argv[0]), self.unavailable()
+        if program is None or reason is not None:
+            raise ToolUnavailableError(reason or "the program is not found")
+        env = {name: os.environ[name] for name in self._cli.env if name in os.environ}
+        return self._result(
+            await run_process([program, *argv[1:]], env=env, cwd=self._cli.cwd, max_output=self._cli.max_output)
+        )
+
+    def _result(self, ended: Ended) -> Any:
+        codes = self._cli.exit_codes
+        if ended.exit_code in codes.unavailable:
+            raise ToolUnavailableError(self._words(ended))
+        if ended.exit_code not in codes.result:
+            raise ToolExitError(self._words(ended), ended.exit_code)
+        if self._cli.output == "json":
+            try:
+                return parse_json(ended.stdout)
+            except JsonValueError as error:
+                raise ToolResultError(f"the program's output is not JSON: {error}") from error
+        # NUL as well: databases do not keep it in text.
+        return ended.stdout.decode(errors="replace").replace("\0", "\ufffd")
+
+    def _words(self, ended: Ended) -> str:
+        """Say how it ended, with the first line that it wrote: to standard error, or else to standard output."""
+        program = os.path.basename(self._cli.argv[0])  # noqa: PTH119 - a text, not a path to be used
+        if ended.exit_code < 0:
+            how = f"{program} was ended by {_signal_name(-ended.exit_code)}"
+        else:
+            how = f"{program} ended with exit code {ended.exit_code}"
+        lines = (ended.stderr.strip() or ended.stdout.strip()[:1024]).decode(errors="replace").splitlines()
+        return f"{how}: {lines[0]}" if lines else how
+
+
+def cli_function(entry: DeclaredTool) -> CliTool:
+    """Return the function of a tool of type `cli`.
+
+    Raises:
+        UsageError: no program, or a template that does not go with the schema (`pdp.manifest.programs.command_line`).
+    """
+    return CliTool(entry)
+
+
+# With a folder in it, the program is looked for from the application's folder, not from the tool's.
+def _found(program: str) -> str | None:
+    found = shutil.which(program)
+    return None if found is None else os.path.abspath(found)  # noqa: PTH100 - resolving would change what it is called
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _expanded(item: ArgvItem, arguments: Mapping[str, Any], *, guarded: bool) -> Iterator[str]:
+    """Yield the items that one item of the template stands for."""
+    if not item.arguments:
+        yield item.parts[0]
+        return
+    if item.flag is not None:
+        name = item.arguments[0]
+        for value in _values(name, arguments.get(name)):
+            if value is True:
+                yield item.flag
+            elif value is not False:
+                yield from (item.flag, _text(name, value, bare=not guarded))
+        return
+    values = [_values(name, arguments.get(name)) for name in item.arguments]
+    lists = [name for name in item.arguments if isinstance(arguments.get(name), list)]
+    if len(lists) > 1:
+        raise ToolArgumentError(lists[1], "is a list, and so is another argument of the same item")
+    if not all(values):
+        return
+    for at in range(max(len(each) for each in values)):
+        text = item.parts[0]
+        for name, each, literal in zip(item.arguments, values, item.parts[2::2], strict=True):
+            text += _text(name, each[min(at, len(each) - 1)], bare=not guarded and not text) + literal
+        yield text
+
+
+def _values(name: str, value: Any) -> list[Any]:
+    if value is None:
+        return []
+    values = value if isinstance(value, list) else [value]
+    for one in values:
+        if one is None or isinstance(one, list | dict):
+            raise ToolArgumentError(name, "has a part that cannot stand on a command line: an object, a list or null")
+    return values
+
+
+def _text(name: str, value: Any, *, bare: bool) -> str:
+    """Return a value as it stands on the command line; `bare` says that an item begins with it."""
+    text = value if isinstance(value, str) else canonical(value).decode()
+    if "\0" in text:
+        raise ToolArgumentError(name, "has a NUL character")
+    if bare and text.startswith("-"):
+        raise ToolArgumentError(name, "begins with `-`, which the program would read as an option")
+    return text

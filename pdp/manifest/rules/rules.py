@@ -1,0 +1,303 @@
+"""What a well-formed manifest can still get wrong: rules across the fields of one entry, and across entries.
+
+Each rule yields findings with paths relative to what it was given. `unusable` names fields whose values were faulty and
+have been left out: nothing is said about them twice.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.documents import nearest, shown_name
+from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
+from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern, RiskTier
+from pdp.manifest.findings import Finding
+from pdp.manifest.programs.command_line import template_findings
+from pdp.manifest.records import Correction
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from pdp.documents.document import Path
+    from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Tool
+
+PEP_CONTEXT: Final = frozenset(
+    ("agent", "approval", "arguments", "call_digest", "idempotency_key", "purpose", "request_id", "run_id", "time")
+)
+"""What only the enforcement point writes into a request's context."""
+
+PROTECTED: Final = frozenset(
+    (
+        "act", "approval", "approvals", "approved", "approved_by", "approver", "approvers", "claims", "clearances",
+        "entitlements", "limits", "markings", "permissions", "roles", "scopes", "subject",
+    )
+)  # fmt: skip
+"""What says who the subject is, how data is marked, or who approved: never taken from arguments."""
+
+_READS: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
+_COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
+_CHANGES: Final = ("write", "external")
+_SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
+_NOUN: Final = re.compile(r"(?!mention|question|position|auction)[a-z]+(?:tion|sion|ness|ity)")
+_NUMBERS: Final = ("integer", "number")
+
+
+def tool_findings(
+    tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, Any] | None
+) -> Iterator[Finding]:
+    """Yield what is wrong with an entry as it is stated; `arguments` are the schemas of its arguments, if known."""
+    yield from governable_findings(tool, arguments)
+    if tool.pattern and tool.effect_class and tool.effect_class != PATTERN_EFFECTS[tool.pattern]:
+        yield Finding(
+            ("effect_class",),
+            f"effect class {tool.effect_class} disagrees with pattern {tool.pattern}, which is "
+            f"{PATTERN_EFFECTS[tool.pattern]}",
+            "leave `effect_class` out, or name another pattern",
+        )
+    if tool.type == "cli" and tool.cli is None and "cli" not in unusable:
+        yield Finding(("type",), "`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")
+    if tool.type != "cli" and tool.cli is not None and "type" not in unusable:
+        yield Finding(("cli",), "`cli` on a tool of another type", "write `type: cli`, or remove it", key=True)
+    if arguments is not None and tool.type == "cli":
+        yield from template_findings(tool)
+    side_effects = tool.safety.side_effects if tool.safety else None
+    if side_effects in _CHANGES and tool.effect_class in _READS:
+        yield Finding(
+            ("safety", "side_effects"),
+            f"side effects `{side_effects}` on a tool declared {tool.effect_class}",
+            "declare the effect class that the tool has: stage, commit-low or commit-high",
+        )
+    if tool.release is not None and tool.release.deprecation is not None:
+        yield Finding(
+            ("release", "deprecation"),
+            f"{shown_name(tool.name)} is deprecated: {tool.release.deprecation:.200}",
+            "let agents pin what takes its place",
+            warning=True,
+        )
+    if tool.commits is not None and tool.pattern is not Pattern.ACTION_STAGING and "pattern" not in unusable:
+        yield Finding(
+            ("commits",),
+            "`commits` on a tool that stages nothing",
+            "write `pattern: action-staging`, or remove it",
+            key=True,
+        )
+    yield from _invariant_findings(tool, arguments)
+    yield from _repeated(
+        ("config",), "config parameter", ((one.key, (at, "key")) for at, one in enumerate(tool.config))
+    )
+    if tool.state:
+        effects = ((one.key, (at, "key")) for at, one in enumerate(tool.state.effects))
+        yield from _repeated(("state", "effects"), "state effect", effects)
+    yield from _warnings(tool, unusable, arguments)
+
+
+def governable_findings(rules: Governable, arguments: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Yield what is wrong with the fields that manifest and governance file share."""
+    for field, mapping in (("resource", rules.resource), ("context", rules.context)):
+        for name, value in (mapping or {}).items():
+            if field == "context" and name in PEP_CONTEXT:
+                yield Finding(
+                    (field, name),
+                    f"context `{name}` is the enforcement point's own",
+                    "choose another name",
+                    key=True,
+                )
+            yield from _expression_findings(value, (field, name), name if name in PROTECTED else None)
+    limits = rules.limits or ()
+    repeated = (((one.limit, one.argument), (at,)) for at, one in enumerate(limits))
+    yield from _repeated(("limits",), "limit", repeated)
+    if arguments is None:
+        return
+    for at, limit in enumerate(limits):
+        yield from _argument_findings(limit.argument, arguments, ("limits", at, "argument"))
+        schema = arguments.get(limit.argument)
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        if kind is not None and kind not in _NUMBERS:
+            yield Finding(
+                ("limits", at, "argument"),
+                f"limit on argument {shown_name(limit.argument)}, which is not a number",
+                "limits compare arguments of type number or integer",
+            )
+    if rules.provenance:
+        for at, name in enumerate(rules.provenance.required):
+            yield from _argument_findings(name, arguments, ("provenance", "required", at))
+    for at, name in enumerate(rules.sensitive or ()):
+        yield from _argument_findings(name, arguments, ("sensitive", at))
+
+
+def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
+    """Yield what is wrong with an effective entry: what manifest and governance file only decide together.
+
+    Args:
+        entry: the effective entry.
+        tier_stated: whether either file states the risk tier. Where none does it is high, and lack of idempotency is a
+            fault only where the entry says that it changes something.
+    """
+    effects = entry.safety.side_effects if entry.safety else None
+    harmless = entry.effect_class in _READS or (entry.effect_class is None and effects in ("none", "read"))
+    changes = effects in _CHANGES or (entry.effect_class is not None and entry.effect_class not in _READS)
+    risky = changes or (tier_stated and not harmless)
+    if entry.risk_tier is RiskTier.HIGH and risky and not entry.idempotency.required:
+        yield Finding(
+            ("risk_tier",),
+            "high risk tier without idempotency",
+            "write `idempotency: {required: true}`; or declare an effect class without side effects",
+        )
+    if entry.resource is not None:
+        for name in ("type", "id"):
+            if name not in entry.resource:
+                yield Finding(
+                    ("resource",), f"resource has no `{name}`", "map `type` and `id`, or leave the resource out"
+                )
+    if entry.effect_class is None and not entry.scopes:
+        yield Finding(
+            ("name",),
+            f"nothing governs action {shown_name(entry.pdp_action)}: every call is denied",
+            "state scopes or an effect class, here or in the governance file",
+            warning=True,
+        )
+    if entry.effect_class in _COMMITS and entry.compensation is None:
+        yield Finding(
+            ("name",),
+            f"{entry.effect_class} without `compensation`",
+            "name the tool that takes the effect back",
+            warning=True,
+        )
+
+
+def manifest_findings(
+    tools: Sequence[DeclaredTool], positions: Sequence[int], agents: Sequence[AgentPins]
+) -> Iterator[Finding]:
+    """Yield what is wrong across entries.
+
+    Args:
+        tools: the entries, as far as they could be read.
+        positions: for each of them its position in the file.
+        agents: the agents' pins; none when they could not be compared.
+    """
+    first: dict[str, int] = {}
+    for at, tool in enumerate(tools):
+        if tool.name in first:
+            yield Finding(
+                ("tools", positions[at], "name"),
+                f"tool {shown_name(tool.name)} is declared twice, first as number {first[tool.name] + 1} of the tools",
+                "names are unique: rename or remove one",
+            )
+        first.setdefault(tool.name, positions[at])
+    by_name = {tool.name: tool for tool in tools}
+    for at, tool in enumerate(tools):
+        if tool.compensation is not None and tool.compensation not in by_name:
+            yield Finding(
+                ("tools", positions[at], "compensation"),
+                f"compensation {shown_name(tool.compensation)} is not a tool of this manifest",
+                nearest(tool.compensation, by_name),
+                warning=True,
+            )
+        yield from _commit_findings(tool, positions[at], by_name)
+    yield from _repeated(("agents",), "agent", ((agent.id, (at, "id")) for at, agent in enumerate(agents)))
+    for at, agent in enumerate(agents):
+        for name, version in agent.tools.items():
+            path: Path = ("agents", at, "tools", name)
+            if name not in by_name:
+                yield Finding(
+                    path, f"agent pins {shown_name(name)}, which is not a tool here", nearest(name, by_name), key=True
+                )
+            elif by_name[name].version != version:
+                has = by_name[name].version
+                yield Finding(
+                    path,
+                    f"agent pins version {version} of {shown_name(name)}, which has "
+                    + (f"version {has}" if has else "no version"),
+                    f"pin {has}" if has else "state the tool's `version`",
+                )
+
+
+def _commit_findings(tool: DeclaredTool, position: int, by_name: Mapping[str, DeclaredTool]) -> Iterator[Finding]:
+    for at, name in enumerate(tool.commits or ()):
+        committing = by_name.get(name)
+        if committing is None:
+            message, hint = "is not in this manifest: nothing commits it", nearest(name, by_name)
+        elif committing.pattern is not None:
+            message, hint = f"has pattern {committing.pattern}, and does not commit", "a commit tool has no pattern"
+        else:
+            continue
+        yield Finding(
+            ("tools", position, "commits", at), f"{shown_name(name)} {message}", hint, warning=committing is None
+        )
+
+
+def _expression_findings(value: Any, path: Path, protected: str | None) -> Iterator[Finding]:
+    if isinstance(value, dict | list):
+        for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            named = str(step) if step in PROTECTED else protected
+            yield from _expression_findings(inner, (*path, step), named)
+        return
+    try:
+        expression = compile_expression(value)
+    except ExpressionError as error:
+        yield Finding(path, error.message, error.hint)
+        return
+    if protected and any(read[0] == "arguments" for read in expression.reads):
+        yield Finding(
+            path,
+            f"{shown_name(protected)} is taken from the arguments, which the model writes",
+            "take it from the session: $session.facts… or $session.claims…",
+        )
+
+
+def _invariant_findings(tool: DeclaredTool, arguments: Mapping[str, Any] | None) -> Iterator[Finding]:
+    yield from _repeated(("invariants",), "invariant", ((one.id, (at, "id")) for at, one in enumerate(tool.invariants)))
+    for at, invariant in enumerate(tool.invariants):
+        try:
+            compile_check(invariant.check)
+        except ExpressionError as error:
+            yield Finding(("invariants", at, "check"), error.message, error.hint)
+        if isinstance(invariant.correct, Correction) and arguments is not None:
+            for name in invariant.correct.set:
+                yield from _argument_findings(name, arguments, ("invariants", at, "correct", "set", name), key=True)
+
+
+def _argument_findings(name: str, arguments: Mapping[str, Any], path: Path, *, key: bool = False) -> Iterator[Finding]:
+    if name not in arguments:
+        hint = nearest(name, arguments) or (f"its arguments: {', '.join(arguments)}" if arguments else "it has none")
+        yield Finding(path, f"{shown_name(name)} is not an argument of the schema", hint, key=key)
+
+
+def _repeated(base: Path, what: str, items: Iterable[tuple[Hashable, Path]]) -> Iterator[Finding]:
+    seen: set[Hashable] = set()
+    for item, path in items:
+        if item in seen:
+            name = " on ".join(item) if isinstance(item, tuple) else str(item)
+            yield Finding((*base, *path), f"{what} {shown_name(name)} is stated twice", "remove one")
+        seen.add(item)
+
+
+def _warnings(tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, Any] | None) -> Iterator[Finding]:
+    if "name" not in unusable and not _SNAKE_CASE.fullmatch(tool.name):
+        yield Finding(
+            ("name",),
+            f"name {shown_name(tool.name)} is not snake_case of at least two words",
+            "write a verb first, such as search_web",
+            warning=True,
+        )
+    elif "name" not in unusable and _NOUN.fullmatch(tool.name.partition("_")[0]):
+        yield Finding(
+            ("name",),
+            f"name {shown_name(tool.name)} begins with a noun",
+            "write a verb first, such as search_web",
+            warning=True,
+        )
+    if tool.description is None and not {"description", "name"} & unusable:
+        yield Finding(
+            ("name",), f"tool {shown_name(tool.name)} has no description", "the model chooses tools by it", warning=True
+        )
+    for name, schema in (arguments or {}).items():
+        if isinstance(schema, dict) and "description" not in schema and "$ref" not in schema:
+            yield Finding(
+                ("schema", "properties", name),
+                f"argument {shown_name(name)} of {shown_name(tool.name)} has no description",
+                "the model fills it in by it",
+                warning=True,
+                key=True,
+            )

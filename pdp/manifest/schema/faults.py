@@ -1,0 +1,171 @@
+"""Find what is wrong with a tool's JSON Schema, all of it at once, with places."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.documents import nearest
+from pdp.errors import UsageError
+from pdp.manifest.findings import Finding
+from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.references import (
+    SCHEMA_KEYS,
+    SCHEMA_LISTS,
+    SCHEMA_MAPS,
+    ReferenceFault,
+    resolve,
+    self_contained,
+    subschemas,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdp.documents.document import Path
+
+DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+"""The only draft that is supported."""
+
+FORMATS: Final = frozenset(
+    (
+        "date", "date-time", "duration", "email", "hostname", "idn-email", "idn-hostname", "ipv4", "ipv6", "iri",
+        "iri-reference", "json-pointer", "regex", "relative-json-pointer", "time", "uri", "uri-reference",
+        "uri-template", "uuid",
+    )
+)  # fmt: skip
+"""The formats that are asserted (JSON Schema 2020-12, validation, 7.3)."""
+
+# They change what a reference means, and none is needed in a schema that stands on its own.
+_REFUSED: Final = (
+    "$anchor",
+    "$dynamicAnchor",
+    "$dynamicRef",
+    "$id",
+    "$recursiveAnchor",
+    "$recursiveRef",
+    "$vocabulary",
+)
+_KEYWORDS: Final = frozenset(
+    (
+        *SCHEMA_KEYS, *SCHEMA_LISTS, *SCHEMA_MAPS, "$comment", "$ref", "$schema", "const", "contentEncoding",
+        "contentMediaType", "default", "dependentRequired", "deprecated", "description", "enum", "examples",
+        "exclusiveMaximum", "exclusiveMinimum", "format", "maxContains", "maxItems", "maxLength", "maxProperties",
+        "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "pattern",
+        "readOnly", "required", "title", "type", "uniqueItems", "writeOnly",
+    )
+)  # fmt: skip
+
+
+def schema_findings(
+    schema: dict[str, Any], definitions: Mapping[str, Any], path: Path, *, root_object: bool
+) -> Iterator[Finding]:
+    """Yield every fault of a schema, and a warning for each keyword that looks misspelt.
+
+    Args:
+        schema: the schema as the file states it.
+        definitions: the `$defs` of the file.
+        path: where the schema stands.
+        root_object: whether it has to be of type object, as a tool's arguments are.
+    """
+    before = 0
+    for finding in _all_findings(schema, definitions, path, root_object=root_object):
+        before += not finding.warning
+        yield finding
+    if before == 0:
+        try:
+            compile_schema(self_contained(schema, definitions))
+        except UsageError as error:
+            yield Finding(path, error.message, error.hint)
+
+
+def _all_findings(
+    schema: dict[str, Any], definitions: Mapping[str, Any], path: Path, *, root_object: bool
+) -> Iterator[Finding]:
+    meta = list(_meta_findings(schema, path))
+    yield from meta
+    for place, one in subschemas(schema):
+        yield from _keyword_findings(one, (*path, *place))
+    faults: list[ReferenceFault] = []
+    whole = self_contained(schema, definitions, faults)
+    for fault in faults:
+        yield Finding((*path, *fault.place), str(fault), fault.hint)
+    if root_object and not faults and not _is_object(whole) and all(one.path != (*path, "type") for one in meta):
+        yield Finding(
+            path, "schema of the arguments must be of type object", "write `type: object` and its `properties`"
+        )
+
+
+def _is_object(schema: dict[str, Any]) -> bool:
+    one, steps = schema, 0
+    while "type" not in one and isinstance(one.get("$ref"), str) and steps < 100:  # noqa: PLR2004
+        one, steps = resolve(schema, one["$ref"]), steps + 1
+        if not isinstance(one, dict):
+            return False
+    return one.get("type") == "object"
+
+
+@cache
+def _meta_validator() -> Any:
+    import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
+
+    return jsonschema_rs.Draft202012Validator({"$ref": DRAFT})
+
+
+def _meta_findings(schema: Any, path: Path) -> Iterator[Finding]:
+    validator = _meta_validator()
+    if validator.is_valid(schema):
+        return
+    # Several parts of the meta-schema find the same fault; the first of each place is enough.
+    found: dict[Path, Finding] = {}
+    for error in validator.iter_errors(schema):
+        place = tuple(error.instance_path)
+        if place in found:
+            continue
+        hint = None
+        if place and place[-1] == "type" and isinstance(error.instance, str):
+            known = ("array", "boolean", "integer", "null", "number", "object", "string")
+            message = f"`type` must be one of {', '.join(known)}, not `{error.instance:.40}`"
+            hint = nearest(error.instance, known)
+        else:
+            message = f"not a JSON Schema: {error.message:.200}"
+        found[place] = Finding((*path, *place), message, hint)
+    yield from found.values()
+
+
+def _keyword_findings(schema: dict[str, Any], path: Path) -> Iterator[Finding]:
+    for key, value in schema.items():
+        at = (*path, key)
+        if key in _REFUSED:
+            yield Finding(
+                at, f"keyword `{key}` is not supported", "refer to definitions with `$ref: '#/$defs/NAME'`", key=True
+            )
+        elif key == "$schema" and value not in (DRAFT, DRAFT + "#"):
+            yield Finding(at, "only draft 2020-12 of JSON Schema is supported", f"write {DRAFT}, or leave it out")
+        elif key in ("pattern", "patternProperties"):
+            yield from _pattern_findings(value, at)
+        elif key == "format" and isinstance(value, str) and value not in FORMATS:
+            hint = nearest(value, FORMATS) or f"known: {', '.join(sorted(FORMATS))}"
+            yield Finding(at, f"format `{value:.40}` is not known and would never be checked", hint)
+        elif key not in _KEYWORDS and (near := get_close_matches(key, _KEYWORDS, n=1, cutoff=0.8)):
+            yield Finding(
+                at, f"`{key:.40}` is not a keyword of JSON Schema and checks nothing", f"did you mean `{near[0]}`?",
+                warning=True, key=True,
+            )  # fmt: skip
+
+
+def _pattern_findings(value: Any, path: Path) -> Iterator[Finding]:
+    for pattern in value if isinstance(value, dict) else [value]:
+        if not isinstance(pattern, str):
+            continue  # the meta-schema says so
+        try:
+            compile_schema({"pattern": pattern})
+        except UsageError:
+            inside = isinstance(value, dict)
+            yield Finding(
+                (*path, pattern) if inside else path,
+                f"`{pattern:.60}` is not a regular expression that can be checked in linear time",
+                "check its brackets; look-around, back-references and huge repetitions are not supported",
+                key=inside,
+            )

@@ -1,0 +1,185 @@
+"""Make a JSON Schema stand on its own: what it refers to in its file or in types.json is copied into its `$defs`.
+
+So nothing is ever fetched, and what the model is shown and what arguments are validated with are the same text.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Place = tuple[str | int, ...]
+
+SCHEMA_LISTS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+SCHEMA_MAPS: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+SCHEMA_KEYS: Final = frozenset((
+    "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
+    "unevaluatedItems", "unevaluatedProperties",
+))  # fmt: skip
+"""Where in a schema further schemas stand (JSON Schema 2020-12, core, 10 and 11)."""
+
+SHARED_PREFIX: Final = "types_"
+"""How the name begins under which a schema of types.json is copied."""
+
+_POINTER: Final = "#/$defs/"
+_TYPES_FILE: Final = "types.json"
+
+
+class ReferenceFault(ValueError):  # noqa: N818
+    """A `$ref` cannot be followed; `place` is where it stands in the schema, `hint` what to do."""
+
+    def __init__(self, place: Place, message: str, hint: str | None) -> None:
+        super().__init__(message)
+        self.place = place
+        self.hint = hint
+
+
+@cache
+def shared_types() -> dict[str, Any]:
+    """Return the schemas of types.json by name. Do not change them."""
+    content = json.loads(files("pdp.manifest.schema").joinpath(_TYPES_FILE).read_text("utf-8"))
+    types: dict[str, Any] = content["$defs"]
+    return types
+
+
+def subschemas(schema: Any, place: Place = ()) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Yield every schema in `schema`, itself included, with its place; not the values of `const` or `default`."""
+    pending: list[tuple[Place, Any]] = [(place, schema)]
+    while pending:
+        at, one = pending.pop()
+        if not isinstance(one, dict):
+            continue
+        yield at, one
+        inner: list[tuple[Place, Any]] = []
+        for key, value in one.items():
+            if key in SCHEMA_KEYS:
+                inner.append(((*at, key), value))
+            elif isinstance(value, dict) and key in SCHEMA_MAPS:
+                inner += [((*at, key, name), part) for name, part in value.items()]
+            elif isinstance(value, list) and key in SCHEMA_LISTS:
+                inner += [((*at, key, index), part) for index, part in enumerate(value)]
+        pending += reversed(inner)
+
+
+def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
+    """Return what a reference such as `#/$defs/Money` means inside of a schema; None when it leads nowhere."""
+    found: Any = schema
+    for raw in pointer.removeprefix("#").split("/")[1:]:
+        step = raw.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and step in found:
+            found = found[step]
+        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    return found
+
+
+def self_contained(
+    schema: dict[str, Any], definitions: Mapping[str, Any], faults: list[ReferenceFault] | None = None
+) -> dict[str, Any]:
+    """Return the schema with every definition that it refers to in its own `$defs`.
+
+    A reference is `#/…` within the schema, `#/$defs/NAME` of the file (copied as `file_NAME`), or
+    `types.json#/$defs/NAME`, for short `NAME` (copied as `types_NAME`).
+
+    Args:
+        schema: the schema; it is not changed, and returned as it is when it refers to nothing outside.
+        definitions: the `$defs` of the file.
+        faults: where to collect references that lead nowhere; without it the first one is raised.
+
+    Raises:
+        ReferenceFault: a reference leads nowhere, or out of the file.
+    """
+    if not any("$ref" in one for _, one in subschemas(schema)):
+        return schema
+    sources = _Sources(schema, definitions)
+    result = _copied(schema, (), sources)
+    if faults is not None:
+        faults += sources.faults
+    elif sources.faults:
+        raise sources.faults[0]
+    if not sources.copied:
+        return schema
+    return {**result, "$defs": {**result.get("$defs", {}), **sources.copied}}
+
+
+class _Sources:
+    """What references of one schema may lead to, and what has been copied so far.
+
+    `inside` tells where the reference stands: None in the schema itself, else the file it was copied from.
+    """
+
+    def __init__(self, schema: dict[str, Any], definitions: Mapping[str, Any]) -> None:
+        self.schema = schema
+        self.definitions = definitions
+        self.copied: dict[str, Any] = {}
+        self.faults: list[ReferenceFault] = []
+        self.inside: str | None = None
+
+    def name_for(self, name: str) -> str:
+        """Return the name of a copied definition, which none of the schema's own has."""
+        own = self.schema.get("$defs")
+        while isinstance(own, dict) and name in own:
+            name += "_"
+        return name
+
+    def fault(self, place: Place, message: str, hint: str) -> None:
+        self.faults.append(ReferenceFault(place, message, hint))
+
+
+def _copied(schema: Any, place: Place, sources: _Sources) -> Any:
+    """Return a copy of `schema` whose references lead into its own `$defs`."""
+    if not isinstance(schema, dict):
+        return schema
+    copy = {key: _copied_value(key, value, place, sources) for key, value in schema.items()}
+    if isinstance(copy.get("$ref"), str):
+        copy["$ref"] = _target(copy["$ref"], (*place, "$ref"), sources)
+    return copy
+
+
+def _copied_value(key: str, value: Any, place: Place, sources: _Sources) -> Any:
+    if key in SCHEMA_KEYS:
+        return _copied(value, (*place, key), sources)
+    if key in SCHEMA_MAPS and isinstance(value, dict):
+        return {name: _copied(one, (*place, key, name), sources) for name, one in value.items()}
+    if key in SCHEMA_LISTS and isinstance(value, list):
+        return [_copied(one, (*place, key, index), sources) for index, one in enumerate(value)]
+    return value
+
+
+def _target(reference: str, place: Place, sources: _Sources) -> str:
+    within = reference == "#" or reference.startswith("#/")
+    if sources.inside is None and within and resolve(sources.schema, reference) is not None:
+        return reference
+    if sources.inside == _TYPES_FILE or reference.startswith(_TYPES_FILE + _POINTER) or reference in shared_types():
+        inside, name = _TYPES_FILE, reference.removeprefix(_TYPES_FILE).removeprefix(_POINTER)
+    elif within:
+        inside, name = "", reference.removeprefix(_POINTER)
+    else:
+        sources.fault(
+            place,
+            f"$ref leads out of the file: {reference:.80}",
+            "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME",
+        )
+        return reference
+    known = shared_types() if inside else sources.definitions
+    if name not in known:
+        sources.fault(
+            place,
+            f"$ref leads nowhere: {reference:.80}",
+            f"known: {', '.join(sorted(known))}" if known else "define it under `$defs` of the schema or the file",
+        )
+        return reference
+    copy_name = sources.name_for(f"{SHARED_PREFIX}{name}" if inside else f"file_{name}")
+    if copy_name not in sources.copied:
+        sources.copied[copy_name] = True  # stands in while its own references are followed: they may lead back
+        outer, sources.inside = sources.inside, inside
+        sources.copied[copy_name] = _copied(known[name], place, sources)
+        sources.inside = outer
+    return f"#/$defs/{copy_name}"

@@ -1,1 +1,0 @@
-"""What stands between an edit and a release: what a change changes, and whether it may go out."""

@@ -1,0 +1,218 @@
+"""What a person is asked to approve, and what became of it: the record, without the rules of who may change it.
+
+Source: tool pattern library, pattern 7 (an approval request is a task): its subject is `request`, its queue
+`approvers`, its rationale `reasons`, its end `expires_at`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import orjson
+
+from pdp.decision import new_id
+from pdp.errors import UsageError
+from pdp.manifest.fields import duration_seconds
+from pdp.person import Person
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdp.manifest.model import Tool
+
+_FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_LAST: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+class ApprovalState(StrEnum):
+    """Where an approval stands. Only `granted` lets a call through, and it does so once."""
+
+    PENDING = "pending"
+    GRANTED = "granted"
+    DENIED = "denied"
+    WITHDRAWN = "withdrawn"
+    EXPIRED = "expired"
+    CONSUMED = "consumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One person's approval. `roles` are those by which it counts; `at` is RFC 3339 in UTC with `Z`."""
+
+    iss: str | None
+    sub: str
+    roles: tuple[str, ...]
+    at: str
+
+    @property
+    def person(self) -> Person:
+        """Who gave it."""
+        return Person(self.iss, self.sub)
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """One call that waits, or waited, for people to approve it. Times are RFC 3339 in UTC with `Z`, to the second.
+
+    Attributes:
+        id: unguessable.
+        call_digest: the call that it is for, and no other: all of the request but time, request ids and approval.
+        requesters: the subject and every agent that acts for it; none of them may grant.
+        approvers: the roles of which an approver has one; empty: nobody can grant.
+        quorum: how many different people have to grant.
+        body: the decided request as canonical JSON, which is what an approver is shown.
+        reasons: the codes that asked for it.
+        closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: what they said.
+        action_id: the action that was staged for the call, where it has effects.
+    """
+
+    id: str
+    state: ApprovalState
+    call_digest: str
+    tool: str
+    tool_version: str | None
+    action: str
+    subject: str
+    agent: str | None
+    requesters: tuple[Person, ...]
+    manifest_digest: str
+    approvers: tuple[str, ...]
+    quorum: int
+    opened_at: str
+    expires_at: str
+    body: bytes = field(repr=False)
+    reasons: tuple[str, ...]
+    idempotency_key: str | None = None
+    run_id: str | None = None
+    grants: tuple[Grant, ...] = ()
+    closed_at: str | None = None
+    closed_by: Person | None = None
+    why: str | None = None
+    action_id: str | None = None
+
+    @classmethod
+    def asked(cls, body: bytes, entry: Tool, reasons: Sequence[str]) -> Self:
+        """Return the pending approval that a call needs.
+
+        Args:
+            body: the decided request as canonical JSON; it is opened at its `context.time`.
+            entry: the tool's effective entry, which says who approves, how many of them, and until when.
+            reasons: the codes of the decision.
+        """
+        request = orjson.loads(body)
+        subject, context = request["subject"], request["context"]
+        requesters = tuple(_requesters(subject, context.get("agent")))
+        agents = [person.sub for person in requesters[1:]]
+        return cls(
+            id=new_id(),
+            state=ApprovalState.PENDING,
+            call_digest=context["call_digest"],
+            tool=entry.name,
+            tool_version=entry.version,
+            action=request["action"]["name"],
+            subject=subject["id"],
+            agent=context.get("agent") or (agents[0] if agents else None),
+            requesters=requesters,
+            manifest_digest=request["action"]["properties"]["manifest_digest"],
+            approvers=tuple(entry.approval.approvers or ()),
+            quorum=entry.approval.quorum,
+            opened_at=context["time"],
+            expires_at=_later(context["time"], duration_seconds(entry.approval.expires)),
+            body=body,
+            reasons=tuple(reasons),
+            idempotency_key=context.get("idempotency_key"),
+            run_id=context.get("run_id"),
+        )
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The decided request as plain JSON, and a copy."""
+        request: dict[str, Any] = orjson.loads(self.body)
+        return request
+
+    def expired(self, now: str) -> bool:
+        """Return whether its time is over at `now`. An approval is good until its end, and not at it."""
+        return now >= self.expires_at
+
+    def usable(self, now: str) -> bool:
+        """Return whether it lets its call through at `now`: granted by enough people, opened, and not expired."""
+        return (
+            self.state is ApprovalState.GRANTED
+            and len(self.grants) >= self.quorum
+            and self.opened_at <= now < self.expires_at
+        )
+
+    def as_context(self, now: str) -> dict[str, Any]:
+        """Return what the policy sees of it as `context.approval`; `age_seconds` is counted to `now`."""
+        return {
+            "id": self.id,
+            "call_digest": self.call_digest,
+            "age_seconds": int((_moment(now) - _moment(self.opened_at)).total_seconds()),
+            "expires_at": self.expires_at,
+            "grants": [
+                {"iss": grant.iss, "sub": grant.sub, "roles": list(grant.roles), "at": grant.at}
+                for grant in self.grants
+            ],
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON, with `request` as the object that it is."""
+        whole = asdict(self)
+        del whole["body"]
+        people = [{"iss": person.iss, "sub": person.sub} for person in self.requesters]
+        closed_by = None if self.closed_by is None else {"iss": self.closed_by.iss, "sub": self.closed_by.sub}
+        shown = {**whole, "requesters": people, "closed_by": closed_by, "request": self.request}
+        plain: dict[str, Any] = orjson.loads(orjson.dumps(shown))
+        return plain
+
+
+def check_time(text: str) -> str:
+    """Return `text` if it is a time such as `2026-07-01T10:00:00Z`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not isinstance(text, str) or not _TIME.fullmatch(text) or not _is_moment(text):
+        raise UsageError(f"{text!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
+    return text
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        _moment(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _later(start: str, seconds: float) -> str:
+    # Rounded down: an approval may end a little too early, and never too late.
+    begin = _moment(start)
+    room = (_LAST - begin).total_seconds()
+    return (begin + timedelta(seconds=int(min(seconds, room)))).strftime(_FORM)
+
+
+def _requesters(subject: dict[str, Any], agent: str | None) -> Iterator[Person]:
+    # An issuer of another type is none: then an equal `sub` is the same person, whoever issued it.
+    properties = subject["properties"]
+    yield Person(_text(properties.get("iss")), subject["id"])
+    if agent:
+        yield Person(None, agent)
+    actor = properties.get("act")
+    while isinstance(actor, dict):
+        if _text(actor.get("sub")):
+            yield Person(_text(actor.get("iss")), actor["sub"])
+        actor = actor.get("act")
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

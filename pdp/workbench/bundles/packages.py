@@ -1,0 +1,235 @@
+"""Who may write what where: every module is held to its package, and a user's to what a concern may define.
+
+The baseline's modules are packages under `authz`. A user's are all `package custom.concerns.NAME`: they could otherwise
+join a package of the baseline, or be overlooked by the decision, which finds concerns by their path.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.errors import Fault, FileFaultsError, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pdp.workbench.opa.modules import Module
+    from pdp.workbench.opa.tool import OpaTool
+
+_PARTS: Final = ("deny", "step_up", "allow", "obligations")
+# Who else gives codes, or names like them, by their first part. A baseline with a concern of that name says so itself.
+_TAKEN: Final = {
+    "authz": "the baseline",
+    "custom": "users' concerns together",
+    "decision": "the decision itself",
+    "planning": "the decision on plans",
+    "reason": "rules without a code of their own",
+    **dict.fromkeys(
+        ("actions", "approval", "approvals", "audit", "bundle", "contract", "engine", "idempotency", "manifest"),
+        "the enforcement point",
+    ),
+    **dict.fromkeys(("obligations", "pdp", "pep", "run", "session", "store", "tool"), "the enforcement point"),
+    **dict.fromkeys(("loop", "opa"), "the program"),
+    **dict.fromkeys(
+        (
+            "action_staging", "aggregation", "approval_request", "classify", "commit", "composition", "conversion",
+            "evidence", "extraction", "lookup", "patterns", "search", "validation",
+        ),
+        "the tool patterns",
+    ),
+}  # fmt: skip
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
+_USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"
+_NAME_IT: Final = "the decision finds concerns by their path: one package each, and no name of the baseline"
+_BE_A_SET: Final = "the decision collects reasons from sets, and would misread anything else"
+_ASK_LESS: Final = (
+    "the request is in `input`, what may be shared in `data.authz.lib`, data of your own in `data.settings`"
+)
+_AUTHZ: Final = ["data", "authz"]
+_OPEN: Final = (["lib"], ["concerns"])
+_NO_TEST: Final = (
+    "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
+    "test's own"
+)
+_STAND_APART: Final = "a module of your own stands in a folder of your own"
+
+
+@dataclass(frozen=True, slots=True)
+class Concerns:
+    """The names of the concerns in a bundle, sorted."""
+
+    baseline: tuple[str, ...]
+    custom: tuple[str, ...]
+
+
+def parse_modules(modules: Mapping[str, Module], opa: OpaTool) -> dict[str, Any]:
+    """Return the syntax tree of every module by its path, as `OpaTool.parse` does; OPA is run for several at once.
+
+    Raises:
+        FileFaultsError: what is not Rego, in all of them.
+        UsageError: OPA cannot be run.
+    """
+    faults: list[Fault] = []
+    trees: dict[str, Any] = {}
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        parsing = {path: threads.submit(opa.parse, path) for path in modules}
+        for path, parsed in parsing.items():
+            try:
+                trees[path] = parsed.result()
+            except FileFaultsError as error:
+                faults += error.faults
+    if faults:
+        raise FileFaultsError(faults)
+    return trees
+
+
+def check_packages(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> Concerns:
+    """Hold every module to its package, and the user's to what a concern may define.
+
+    Args:
+        modules: the modules by their path.
+        trees: their syntax trees, as `parse_modules` returns them.
+
+    Raises:
+        FileFaultsError: each module or rule that is not admitted, and each concern that defines nothing, by name and
+            place.
+    """
+    baseline: set[str] = set()
+    custom: dict[str, dict[str, set[str]]] = {}
+    faults: list[Fault] = []
+    for path, tree in trees.items():
+        if modules[path].custom:
+            continue
+        package = _package(tree)
+        if package[:1] != ["authz"]:
+            message = f"`package {'.'.join(package)}` in the baseline, which is `package authz` and below"
+            faults.append(_fault(modules[path], tree["package"], message, _STAND_APART))
+        elif package[1:2] == ["concerns"]:
+            baseline.update(package[2:3])
+    for path, tree in trees.items():
+        if modules[path].custom:
+            faults += _custom_faults(path, modules[path], tree, baseline, custom)
+    for name, defined in custom.items():
+        if not any(defined.values()):
+            first = min(defined)
+            message = f"the concern custom.concerns.{name} defines nothing"
+            faults.append(
+                _fault(modules[first], trees[first]["package"], message, f"it needs one of {', '.join(_PARTS)}")
+            )
+    if faults:
+        raise FileFaultsError(faults)
+    return Concerns(tuple(sorted(baseline)), tuple(sorted(custom)))
+
+
+def check_unit_tests(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> None:
+    """Refuse a user's unit test that says what a concern says: it would be left out, and its denials with it.
+
+    Args:
+        modules: the unit tests (`..._test.rego`) by their path; the baseline's are not looked at.
+        trees: their syntax trees, as `parse_modules` returns them; those of other modules may be among them.
+
+    Raises:
+        FileFaultsError: each rule with the name of a concern's part, by place.
+    """
+    faults = [
+        _fault(module, rule, f"`{_name(rule)}` in a unit test, which would be lost", _NO_TEST)
+        for path, module in modules.items()
+        if module.custom
+        for rule in trees[path].get("rules", ())
+        if _name(rule) in _PARTS
+    ]
+    if faults:
+        raise FileFaultsError(faults)
+
+
+def _custom_faults(
+    path: str, module: Module, tree: Mapping[str, Any], baseline: set[str], custom: dict[str, dict[str, set[str]]]
+) -> list[Fault]:
+    """What a user's module does that it must not; which parts it defines is added to `custom`, by concern and path."""
+    package = _package(tree)
+    wrong = _misplaced(package, baseline)
+    if wrong:
+        return [_fault(module, tree["package"], wrong, _NAME_IT)]
+    faults = []
+    defined = custom.setdefault(package[2], {}).setdefault(path, set())
+    for rule in tree.get("rules", ()):
+        name = _name(rule)
+        if name in _PARTS:
+            defined.add(name)
+            if not _is_partial_set(rule):
+                message = f"`{name}` of a concern must be a partial set: `{name} contains … if {{ … }}`"
+                faults.append(_fault(module, rule, message, _BE_A_SET))
+    asking = "a concern cannot ask the decision, which asks the concern"
+    faults += [_fault(module, reference, asking, _ASK_LESS) for reference in _of_the_decision(tree)]
+    return faults
+
+
+def _of_the_decision(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The references to what stands in `data.authz` beside the library and the concerns, or to all of `data`.
+
+    OPA refuses them as well, as a recursion of a dozen rules that its author has never seen.
+    """
+    imported = [(one["path"], _names(one["path"]["value"]), one.get("alias")) for one in tree.get("imports", ())]
+    # `import data.authz` gives its parts shorter names, and asks nothing yet.
+    short = {alias or "authz" for _, names, alias in imported if names == _AUTHZ}
+    left: list[Any] = [tree.get("rules", []), [path for path, names, _ in imported if names != _AUTHZ]]
+    while left:
+        node = left.pop()
+        if isinstance(node, list):
+            left.extend(reversed(node))
+        elif isinstance(node, dict):
+            if node.get("type") == "ref" and _is_of_the_decision(_names(node["value"]), short):
+                yield node
+            left.extend(reversed(node.values()))
+
+
+def _is_of_the_decision(names: Sequence[str | None], short: set[str]) -> bool:
+    if names[0] in short:
+        names = [*_AUTHZ, *names[1:]]
+    if names[0] != "data":
+        return False
+    # What stands for any name stands for `authz` as well.
+    return names[1:2] in ([], [None]) or (names[:2] == _AUTHZ and names[2:3] not in _OPEN)
+
+
+def _names(parts: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """The parts of a reference; None for one that is no name."""
+    head, *rest = parts
+    return [head["value"] if head["type"] == "var" else None] + [
+        part["value"] if part["type"] == "string" else None for part in rest
+    ]
+
+
+def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
+    shown = ".".join(package)
+    if list(package[:2]) != ["custom", "concerns"] or len(package) != len(("custom", "concerns", "NAME")):
+        return f"{_USER_PACKAGE}, not `package {shown}`"
+    name = package[2]
+    if not _NAME.fullmatch(name):
+        return f"{_USER_PACKAGE} with a name of small letters, digits and `_`, not {name!r}"
+    if name in baseline:
+        return f"the baseline has a concern {name}: reason codes would not say whose they are"
+    if name in _TAKEN:
+        return f"codes that begin with `{name}.` are given by {_TAKEN[name]}: reason codes would not say whose they are"
+    return None
+
+
+def _is_partial_set(rule: Mapping[str, Any]) -> bool:
+    head = rule["head"]
+    return len(head["ref"]) == 1 and "key" in head and not head.keys() & {"value", "args"}
+
+
+def _name(rule: Mapping[str, Any]) -> str:
+    return str(rule["head"]["ref"][0]["value"])
+
+
+def _package(tree: Mapping[str, Any]) -> list[str]:
+    return [str(term["value"]) for term in tree["package"]["path"][1:]]
+
+
+def _fault(module: Module, node: Mapping[str, Any], message: str, hint: str) -> Fault:
+    row, column = node["location"]["row"], node["location"]["col"]
+    return Fault(Place(str(module.file), row, column), message, hint=hint, source=module.text.split("\n")[row - 1])

@@ -1,0 +1,137 @@
+"""Which lines of Rego the scenarios evaluate: every request that the engine was asked, evaluated again by OPA."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.engine.data import merged_data
+from pdp.json import canonical, digest
+from pdp.workbench.opa.batch import Lines
+from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.opa.rules import rule_sites, statements
+from pdp.workbench.scenarios.files.suite import policy_modules
+from pdp.workbench.scenarios.running.engines import NO_DECISION, bundle_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pdp.workbench.opa.modules import Module
+    from pdp.workbench.scenarios.files.suite import Suite
+    from pdp.workbench.scenarios.results import ScenarioResult
+
+
+# What fired is asked by reports, and not for a decision; its lines are no less the policy's.
+_DOCUMENT: Final = "[data.authz.decision, data.authz.findings]"
+_PLAN: Final = "data.authz.plan"
+_NO_LINES: Final = Lines(frozenset(), frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class FileLines:
+    """One Rego file: its lines, from 1 and sorted, of which all was evaluated, and those of which something was not."""
+
+    file: str
+    covered: tuple[int, ...]
+    missed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """What decides in one or more suites, and every request that it was asked."""
+
+    modules: Mapping[str, Module]
+    counted: frozenset[str]
+    data: Mapping[str, Any]
+    bodies: dict[bytes, None]
+    plans: dict[bytes, None]
+
+
+def whole_data(suite: Suite) -> dict[str, Any]:
+    """Return all the data that a suite's policies see: the bundle's, the manifest and the suite's own.
+
+    Raises:
+        UsageError, BundleError: the suite's policies cannot be compiled or read.
+    """
+    manifests = {suite.manifest.digest: suite.manifest.document}
+    return merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
+
+
+def counted_modules(modules: Mapping[str, Module]) -> dict[str, Module]:
+    """Return the modules that a suite answers for: the custom ones among those that decide, or else all."""
+    custom = {path: module for path, module in modules.items() if module.custom}
+    return custom or dict(modules)
+
+
+def measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path) -> tuple[FileLines, ...]:
+    """Evaluate again what the results' requests were, and return the lines of the files that count, by file.
+
+    Rules that METADATA exempts (`custom.unreached`) are left out where no scenario reaches them, and so are rules that
+    only lead to them.
+
+    Raises:
+        UsageError, BundleError, EngineTimeoutError: policies that cannot be read, or not be evaluated.
+    """
+    covered: dict[str, set[int]] = {}
+    missed: dict[str, set[int]] = {}
+    exempt: dict[str, set[int]] = {}
+    counted: set[str] = set()
+    for policy in _policies(runs):
+        texts = {path: module.text for path, module in policy.modules.items()}
+        with Evaluator(opa, texts, policy.data) as evaluator:
+            asked = [(policy.bodies, _DOCUMENT), *([(policy.plans, _PLAN)] if policy.plans else [])]
+            found_lines = [
+                evaluator.evaluate(list(bodies), document=document, coverage=True).lines or {}
+                for bodies, document in asked
+            ]
+        left_out = _exempt_lines(policy.modules)
+        for path, module in policy.modules.items():
+            file = str(module.file)
+            for lines in found_lines:
+                covered.setdefault(file, set()).update(lines.get(path, _NO_LINES).covered)
+                missed.setdefault(file, set()).update(lines.get(path, _NO_LINES).missed)
+            exempt.setdefault(file, set()).update(left_out.get(path, ()))
+        counted.update(str(policy.modules[path].file) for path in policy.counted)
+    return tuple(
+        FileLines(file, tuple(sorted(covered[file])), tuple(sorted(missed[file] - covered[file] - exempt[file])))
+        for file in sorted(counted)
+    )
+
+
+def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_Policy]:
+    """Suites that are decided by the same policies and data are evaluated together."""
+    found: dict[str, _Policy] = {}
+    for suite, results in runs:
+        modules = policy_modules(suite)
+        counted = frozenset(counted_modules(modules))
+        data = whole_data(suite)
+        name = digest(canonical([data, {path: module.text for path, module in modules.items()}, sorted(counted)]))
+        policy = found.setdefault(name, _Policy(modules, counted, data, {}, {}))
+        policy.bodies.update(
+            (answer.body, None)
+            for one in results
+            for step in one.steps
+            for answer in step.answers
+            # What the policy came to no decision on would fail again, or not end again.
+            if not NO_DECISION.issuperset(answer.decision.codes)
+        )
+        plans = (each for one in results for step in one.steps for each in step.plans)
+        policy.plans.update((each.body, None) for each in plans if not NO_DECISION.issuperset(each.decision.codes))
+    return list(found.values())
+
+
+def _exempt_lines(modules: Mapping[str, Module]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for site in rule_sites(modules):
+        if site.unreached is None:
+            continue
+        rows = found.setdefault(site.module, set())
+        rows.update(range(site.line, site.last_line + 1))
+        # Where a helper makes the reason, the rules that call it exist for it.
+        called = re.compile(rf"(?<!\w){re.escape(site.name)}\(")
+        for statement in statements(modules[site.module].text):
+            if called.search(statement.text):
+                rows.update(range(statement.line, statement.line + statement.text.count("\n") + 1))
+    return found

@@ -1,0 +1,155 @@
+"""What a comparison of two bundles came to, as plain frozen records: every report reads these."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pdp.json import canonical
+from pdp.manifest.governance_diff import Direction
+from pdp.workbench.diff.grid.extent import Extent
+
+if TYPE_CHECKING:
+    from pdp.engine.bundle.file import Bundle
+    from pdp.workbench.diff.groups import Group
+    from pdp.workbench.diff.structure import Structure
+
+UNCOVERED: Final = (
+    "three departures at once, but for a call that is approved first",
+    "attributes that a policy reads by a name that it works out, and constants that it works out",
+    "plans (authz/plan), but for those of scenarios",
+    "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
+    "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",
+)
+"""What no grid tells, for the report."""
+
+_ID: Final = 12
+
+FailOn = Literal["loosening", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The second layer.
+
+    Attributes:
+        scenarios: how many scenarios there are; logged: how many requests of logs; skipped: log lines passed over.
+        calls: how many calls were decided by both bundles.
+        groups: what is decided differently.
+    """
+
+    scenarios: int = 0
+    logged: int = 0
+    skipped: int = 0
+    calls: int = 0
+    groups: tuple[Group, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BundleDiff:
+    """What differs between two bundles.
+
+    Attributes:
+        old, new: the bundles; names: of their files.
+        structure: the first layer.
+        known: the second.
+        grid: the third; extent: what it covers.
+    """
+
+    old: Bundle
+    new: Bundle
+    names: tuple[str, str]
+    structure: Structure
+    known: Known
+    grid: tuple[Group, ...]
+    extent: Extent = field(default_factory=Extent)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The differences of both layers of decisions."""
+        return (*self.known.groups, *self.grid)
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything differs that can change a decision."""
+        return bool(self.structure.differs or self.groups)
+
+    @property
+    def decided(self) -> int:
+        """How many calls were decided by both bundles, known ones and those of the grid."""
+        return self.known.calls + self.extent.requests
+
+    @property
+    def loosens(self) -> bool:
+        """Whether anything admits more, or may: see `Change.may_loosen`."""
+        return Direction.LOOSENS in self.structure.directions() or any(one.may_loosen for one in self.groups)
+
+    def fails(self, fail_on: FailOn | None) -> bool:
+        """Tell whether CI should stop here: on anything that admits more, or on anything at all."""
+        return {None: False, "loosening": self.loosens, "any": self.differs}[fail_on]
+
+    def loosenings(self) -> dict[str, str]:
+        """Return every change that admits more, or may, by the id that an explanation names; in words."""
+        found = {one.id: one.what for one in self.structure.loosenings()}
+        return found | {one.id: one.title for one in self.groups if one.may_loosen}
+
+    def unseen(self) -> dict[str, str]:
+        """Return where something changed and a loosening would not be seen, by the id that an explanation names.
+
+        That is: each tool of which no call was found that is not denied, each attribute that a changed module reads
+        and the grid had no room for, and a comparison in which no call was decided. Nothing, where nothing differs.
+        """
+        if not self.differs:
+            return {}
+        found = [(["tool", name], f"{name}: no call was found that is ALLOW or STEP_UP") for name in
+                 self.extent.unsettled]  # fmt: skip
+        found += [(["attribute", name], f"{name}: a changed module reads it, and the grid had no room for it") for name
+                  in self.extent.dropped_changed]  # fmt: skip
+        if not self.decided:
+            found.append((["nothing"], "no call was decided: neither a grid nor a scenario or log"))
+        return {hashlib.sha256(canonical(["unseen", *key])).hexdigest()[:_ID]: what for key, what in found}
+
+    def not_covered(self) -> tuple[str, ...]:
+        """Return what the grid does not cover, in words."""
+        dropped = self.extent.dropped
+        if not dropped:
+            return UNCOVERED
+        return (*UNCOVERED, f"{len(dropped)} attributes that there was no room for: {', '.join(dropped)}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `pdp bundle diff --json` prints; its form is stable."""
+        return {
+            "old": _bundle_json(self.old, self.names[0]),
+            "new": _bundle_json(self.new, self.names[1]),
+            "differs": self.differs,
+            "loosens": self.loosens,
+            "unseen": [{"id": name, "what": what} for name, what in self.unseen().items()],
+            "structure": self.structure.as_json(),
+            "known": {
+                "scenarios": self.known.scenarios,
+                "logged_requests": self.known.logged,
+                "log_lines_skipped": self.known.skipped,
+                "calls": self.known.calls,
+                "groups": [group.as_json() for group in self.known.groups],
+            },
+            "grid": {
+                "requests": self.extent.requests,
+                "single_departures": self.extent.single,
+                "pairs": self.extent.pairs,
+                "pairs_possible": self.extent.pairs_possible,
+                "cut": self.extent.cut,
+                "hostile": self.extent.hostile,
+                "tools": self.extent.tools,
+                "made_up_entries": self.extent.probes,
+                "axes": dict(self.extent.axes),
+                "never_allowed": list(self.extent.unsettled),
+                "attributes_dropped": list(self.extent.dropped),
+                "not_covered": list(self.not_covered()),
+                "groups": [group.as_json() for group in self.grid],
+            },
+        }
+
+
+def _bundle_json(bundle: Bundle, name: str) -> dict[str, Any]:
+    return {"file": name, "revision": bundle.revision, "release": bundle.release}

@@ -1,0 +1,294 @@
+"""The checks in their order. Each stands alone: one that fails keeps none of the others from being made.
+
+Sources: tool registry document, "Release gate" (schema validation 100 % on golden tool scenarios, manifest violations
+0); tool pattern library, 9.1 (eval-gated); the rest is design.md's.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pdp.engine.bundle.file import read_bundle
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import PdpError
+from pdp.workbench.coverage.coverage import measure
+from pdp.workbench.diff.bundle_diff import GRID, bundle_diff
+from pdp.workbench.gate.manifests import (
+    absent_manifests,
+    reused_versions,
+    unexamined_manifests,
+    unknown_actions,
+    unpinned_events,
+    unpinned_golden_events,
+)
+from pdp.workbench.gate.outcome import Check, ReleaseCheck, check, skipped
+from pdp.workbench.gate.packs import pack_faults
+from pdp.workbench.mutation.equivalents import beside, read_equivalents
+from pdp.workbench.mutation.run import MutationRun, mutate
+from pdp.workbench.opa.program import find_opa
+from pdp.workbench.scenarios.results import Run, SuiteRun
+from pdp.workbench.scenarios.running.run import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pdp.engine.bundle.file import Bundle
+    from pdp.workbench.gate.explanations import Explanation
+    from pdp.workbench.scenarios.files.suite import Suite
+
+NAMES: Final = (
+    "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",
+    "coverage", "mutation", "packs", "loosening", "manifest-version", "audit-pinned",
+)  # fmt: skip
+"""The checks, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What is to be released, and what it is held against.
+
+    Attributes:
+        bundle: the file.
+        suites: scenarios about its manifests.
+        last: the bundle of the last release; None: this is the first.
+        explanations: of loosenings.
+        coverage: how many of a hundred lines of Rego scenarios have to reach; None: only tools and codes are asked for.
+        mutation: how many of a hundred mutants scenarios have to notice; None: not looked at.
+        packs: folders with contract test packs; those called `packs` beside the scenario files are looked in as well.
+        audit: audit files of a run with this bundle.
+        skip: names of checks that are not made.
+        grid: how many calls the search for loosenings makes up.
+    """
+
+    bundle: Path
+    suites: Sequence[Suite]
+    last: Path | None = None
+    explanations: Sequence[Explanation] = ()
+    coverage: float | None = None
+    mutation: float | None = None
+    packs: Sequence[Path] = ()
+    audit: Sequence[Path] = ()
+    skip: Collection[str] = ()
+    grid: int = GRID
+
+
+def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -> ReleaseCheck:
+    """Make every check.
+
+    Args:
+        gate: what is to be released.
+        progress: is told of each check that was made.
+
+    Raises:
+        BundleError: a bundle that cannot be used.
+        UsageError, EngineError: a file, or an engine, that cannot be had at all.
+    """
+    bundle = read_bundle(gate.bundle)
+    last = None if gate.last is None else read_bundle(gate.last)
+    done: list[Check] = []
+    with ExitStack() as stack:
+        work = _Work(gate, bundle, last, stack)
+        for name in NAMES:
+            if name in gate.skip:
+                made = skipped(name, "left out, as was asked for")
+            else:
+                try:
+                    made = work.made(name)
+                except PdpError as error:
+                    made = check(name, "could not be checked", error.message.splitlines())
+            done.append(made)
+            if progress is not None:
+                progress(made)
+    return ReleaseCheck(bundle.revision, bundle.release, tuple(done))
+
+
+class _Work:
+    def __init__(self, gate: Gate, bundle: Bundle, last: Bundle | None, stack: ExitStack) -> None:
+        self._gate, self._bundle, self._last = gate, bundle, last
+        held = bundle.data.get("manifests", {})
+        # Decided by the bundle itself: neither the files' policies nor a manifest that it does not hold.
+        self._suites = [
+            replace(suite, bundle=gate.bundle, policies=()) for suite in gate.suites if suite.manifest.digest in held
+        ]
+        self._engine = stack.enter_context(EmbeddedEngine(bundle))
+        self._runs = tuple(self._ran(stack))
+        self._run = Run(tuple(run for run, _ in self._runs))
+
+    def made(self, name: str) -> Check:
+        """Make one check."""
+        made: Check = getattr(self, f"_{name.replace('-', '_')}")(name)
+        return made
+
+    def _ran(self, stack: ExitStack) -> Iterator[tuple[SuiteRun, EmbeddedEngine]]:
+        for suite in self._suites:
+            data = {root: value for root, value in suite.data.items() if root not in self._bundle.data}
+            engine = stack.enter_context(EmbeddedEngine(self._bundle, data=data)) if data else self._engine
+            started = time.perf_counter()
+            results = tuple(Runner(suite, engine).run_all())
+            yield SuiteRun(suite, "embedded", results, {}, time.perf_counter() - started), engine
+
+    def _manifest_digest(self, name: str) -> Check:
+        reasons = absent_manifests(self._bundle, self._gate.suites)
+        reasons += unexamined_manifests(self._bundle, self._last, self._gate.suites)
+        for run in self._run.suites:
+            if run.bundle_revision not in (None, self._bundle.revision):
+                reasons.append(f"{run.suite.file}: decided by {run.bundle_revision}")
+        if not self._gate.suites:
+            reasons.append("no scenario file was named")
+        return check(name, f"{len(self._run.suites)} scenario files, decided by {self._bundle.revision}", reasons)
+
+    def _scenarios(self, name: str) -> Check:
+        failed = [f"{one.place.file}:{one.place.line}: {one.name}" for one in self._run.results if not one.passed]
+        if not self._run.results:
+            failed = ["none was run"]
+        return check(name, f"{len(self._run.results)} scenarios", failed)
+
+    def _golden_schemas(self, name: str) -> Check:
+        golden = self._run.golden
+        reasons = [] if golden.total else ["no scenario is golden: mark calls of a well-behaved agent `golden: true`"]
+        if golden.schema_valid < golden.total:
+            reasons += self._golden("schema_valid", "its arguments are not valid against the tool's schema")
+        return check(name, f"{golden.schema_valid} of {golden.total} golden scenarios are valid", reasons)
+
+    def _manifest_violations(self, name: str) -> Check:
+        golden = self._run.golden
+        reasons = self._golden("in_manifest", "proposes a tool that the manifest does not have")
+        return check(
+            name, f"{golden.total - golden.in_manifest} violations in {golden.total} golden scenarios", reasons
+        )
+
+    def _golden(self, field: str, what: str) -> list[str]:
+        return [
+            f"{one.place.file}:{one.place.line}: {one.name}: {what}"
+            for one in self._run.results
+            if one.golden
+            and any(
+                getattr(evaluation.trace, field) is not True for step in one.steps for evaluation in step.evaluations
+            )
+        ]
+
+    def _tools_proven(self, name: str) -> Check:
+        changed = self._changed_tools()
+        reasons = []
+        # Manifest by manifest: what is proven of a tool in one of them says nothing about the same name in another.
+        for digest, tools in changed.items():
+            runs = [(run.suite, run.results) for run, _ in self._runs_about(digest)]
+            if not runs:
+                reasons += [f"{each}: no scenario file is about that manifest" for each in self._named(digest, tools)]
+                continue
+            reasons += [
+                f"{one.file}: {one.message}"
+                for one in measure(runs, None).missing
+                if one.kind in ("allow", "refusal") and one.name in tools
+            ]
+        return check(name, _counted(changed), reasons)
+
+    def _actions_known(self, name: str) -> Check:
+        count = sum(len(each.get("tools", {})) for each in self._bundle.data.get("manifests", {}).values())
+        reasons = unknown_actions(self._bundle, self._engine)
+        return check(name, f"{count} tools", reasons if count else ["the bundle has no tool"])
+
+    def _coverage(self, name: str) -> Check:
+        if self._gate.coverage is None:
+            return skipped(name, "no threshold was named: --coverage PERCENT")
+        coverage = measure([(run.suite, run.results) for run in self._run.suites], find_opa())
+        percent = "unknown" if coverage.percent is None else f"{coverage.percent:.1f} %"
+        return check(name, f"{percent} of the lines of Rego", coverage.complaints(self._gate.coverage))
+
+    def _mutation(self, name: str) -> Check:
+        threshold = self._gate.mutation
+        if threshold is None:
+            return skipped(name, "no threshold was named: --mutation PERCENT")
+        run = MutationRun()
+        marked = read_equivalents(beside([suite.file for suite in self._gate.suites]))
+        mutate(self._gate.suites, opa=find_opa(), baseline=False, only=None, marked=marked, run=run)
+        score = run.score
+        reasons = [str(fault) for fault in run.faults]
+        if score is None or score < threshold:
+            reasons.append(f"{threshold:g} % are asked for; see: pdp mutate")
+        shown = "no mutant to judge" if score is None else f"{score:.1f} % of {run.total} mutants are noticed"
+        return check(name, shown, reasons)
+
+    def _packs(self, name: str) -> Check:
+        changed = self._changed_tools()
+        reasons = []
+        for digest, tools in changed.items():
+            runs = self._runs_about(digest)
+            if not runs:
+                reasons += [
+                    f"{each}: no scenario file is about that manifest, so its pack was not run"
+                    for each in self._named(digest, tools)
+                ]
+            for run, engine in runs:
+                folders = [*self._gate.packs, run.suite.file.parent / "packs"]
+                for tool in run.suite.manifest.tools.values():
+                    if tool.name in tools:
+                        reasons += pack_faults(tool, self._manifests_with(digest, tool.name), folders, engine)
+        return check(name, _counted(changed), list(dict.fromkeys(reasons)))
+
+    def _loosening(self, name: str) -> Check:
+        if self._gate.last is None:
+            return skipped(name, "no last release was named: --last FILE")
+        diff = bundle_diff(self._gate.last, self._gate.bundle, suites=self._gate.suites, most=self._gate.grid)
+        loosenings = diff.loosenings()
+        # What could not be looked at has to be explained as well, or a loosening would pass where nobody looks.
+        found = {**loosenings, **diff.unseen()}
+        explained = {one.difference: one for one in self._gate.explanations}
+        reasons = [f"{what} is not explained: {each}" for what, each in found.items() if what not in explained]
+        reasons += [
+            f"{one.place}: explains {one.difference}, which is no loosening of this release: take it out"
+            for what, one in explained.items()
+            if what not in found
+        ]
+        unseen = f", {len(found) - len(loosenings)} that would not be seen" if len(found) > len(loosenings) else ""
+        return check(name, f"{len(loosenings)} loosenings{unseen}, {len(found.keys() & explained)} explained", reasons)
+
+    def _manifest_version(self, name: str) -> Check:
+        last = {} if self._last is None else self._last.data.get("manifests", {})
+        new = self._bundle.data.get("manifests", {})
+        return check(name, f"{len(new)} manifests", reused_versions(new, last))
+
+    def _audit_pinned(self, name: str) -> Check:
+        events, reasons = unpinned_golden_events(self._bundle, [(run.suite, engine) for run, engine in self._runs])
+        for file in self._gate.audit:
+            count, wrong = unpinned_events(file, self._bundle)
+            events += count
+            reasons += wrong
+        if not events:
+            reasons = ["there is no event: name golden scenarios, or --audit FILE"]
+        return check(name, f"{events} audit events", reasons)
+
+    def _changed_tools(self) -> dict[str, set[str]]:
+        """The tools whose entry no manifest of the last release has just so, by the digest of their manifest."""
+        before = {} if self._last is None else self._last.data.get("manifests", {})
+        known = [document.get("tools", {}) for document in before.values()]
+        changed = {
+            digest: {
+                tool
+                for tool, entry in document.get("tools", {}).items()
+                if not any(tools.get(tool) == entry for tools in known)
+            }
+            for digest, document in self._bundle.data.get("manifests", {}).items()
+        }
+        return {digest: tools for digest, tools in changed.items() if tools}
+
+    def _runs_about(self, digest: str) -> list[tuple[SuiteRun, EmbeddedEngine]]:
+        return [(run, engine) for run, engine in self._runs if run.suite.manifest.digest == digest]
+
+    def _manifests_with(self, digest: str, tool: str) -> set[str]:
+        """The manifests of the bundle that have just this entry: who proves it in one has proven it in all."""
+        held = self._bundle.data["manifests"]
+        entry = held[digest]["tools"][tool]
+        return {each for each, document in held.items() if document.get("tools", {}).get(tool) == entry}
+
+    def _named(self, digest: str, tools: Collection[str]) -> list[str]:
+        version = self._bundle.data["manifests"][digest].get("manifest_version")
+        return [f"{tool} of manifest {version}" for tool in sorted(tools)]
+
+
+def _counted(changed: Mapping[str, Collection[str]]) -> str:
+    return f"{sum(map(len, changed.values()))} tools that are new or changed"

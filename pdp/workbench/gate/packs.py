@@ -1,0 +1,91 @@
+"""Contract test packs: what a tool's `eval_pack` names, run when its version changed.
+
+Source: tool pattern library, 9.1, "eval-gated": golden inputs, side-effect probes and idempotency probes. A pack is a
+scenario file, `packs/NAME.yaml`. Golden inputs are its golden scenarios that call the tool; a side-effect probe is a
+call of the tool that must not run (`executed: false`); an idempotency probe is a scenario that makes one call twice
+and expects that the second one does not run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.errors import PdpError
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.running.run import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from pdp.engine.protocol import Engine
+    from pdp.manifest.model import Tool
+    from pdp.workbench.scenarios.files.scenario import Scenario, Step
+    from pdp.workbench.scenarios.files.suite import Suite
+
+_ENDINGS: Final = (".yaml", ".yml", ".json")
+
+
+def pack_faults(tool: Tool, digests: Collection[str], folders: Sequence[Path], engine: Engine) -> list[str]:
+    """Return what is wrong with the pack of a tool; empty: it is there, it is whole, and it passes.
+
+    Args:
+        tool: the effective entry.
+        digests: of the manifests that have just this entry; the pack has to be about one of them.
+        folders: where packs are looked for.
+        engine: who decides; it knows those manifests.
+    """
+    whose = f"{tool.name} {tool.version or 'without a version'}"
+    if tool.eval_pack is None:
+        return [f"{whose} changed and names no `eval_pack`: state one, and write packs/NAME.yaml"]
+    file = _file(tool.eval_pack, folders)
+    if file is None:
+        looked = ", ".join(map(str, folders)) or "no folder"
+        return [f"{whose}: the pack {tool.eval_pack} is not there; looked in {looked}"]
+    try:
+        suite = load_suite(file)
+        if suite.manifest.digest not in digests:
+            return [f"{file}: about another manifest ({suite.manifest.version}, {suite.manifest.digest})"]
+        results = Runner(suite, engine).run_all()
+    except PdpError as error:
+        return [f"{file}: cannot be run: {error.message.splitlines()[0]}"]
+    failed = [f"{one.place.file}:{one.place.line}: {one.name}: fails" for one in results if not one.passed]
+    return [*failed, *(f"{file}: no {missing} of {whose}" for missing in _missing(suite, tool))]
+
+
+def _file(name: str, folders: Sequence[Path]) -> Path | None:
+    # A name, not a path: what leads out of the folder is not looked for.
+    if "/" in name or "\\" in name or name.startswith("."):
+        return None
+    return next(
+        (file for folder in folders for ending in _ENDINGS if (file := folder / f"{name}{ending}").is_file()), None
+    )
+
+
+def _missing(suite: Suite, tool: Tool) -> Iterator[str]:
+    if not any(scenario.golden and any(_calls(scenario, tool)) for scenario in suite.scenarios):
+        yield "golden input"
+    if not any(_held_back(step) for scenario in suite.scenarios for step in _calls(scenario, tool)):
+        yield "side-effect probe (a call with `executed: false`)"
+    if tool.idempotency.required and not any(_repeats(scenario, tool) for scenario in suite.scenarios):
+        yield "idempotency probe (one call twice, the second with `executed: false`)"
+
+
+def _calls(scenario: Scenario, tool: Tool) -> Iterator[Step]:
+    for step in scenario.steps:
+        value: Any = step.propose
+        if isinstance(value, dict) and tool.name in (value.get("tool"), value.get("tool_name")):
+            yield step
+
+
+def _held_back(step: Step) -> bool:
+    return any(expect.executed is False for expect in step.expectations)
+
+
+def _repeats(scenario: Scenario, tool: Tool) -> bool:
+    calls = list(_calls(scenario, tool))
+    return any(
+        one.propose == other.propose and _held_back(other) and one.expectations[0].executed is True
+        for at, one in enumerate(calls)
+        for other in calls[at + 1 :]
+    )

@@ -1,0 +1,212 @@
+"""Where each finding's rule stands, read from METADATA comments without OPA.
+
+Whoever reports on a policy needs the rule behind a reason code, with its title and its place, also where OPA is not
+installed. So this reads text alone, and passes over whatever is not in the form of docs/policies.md.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdp.workbench.opa.modules import Module
+
+PARTS: Final = ("deny", "step_up", "allow", "obligations")
+"""What a concern may find, in the order in which a decision weighs it."""
+
+UNNAMED: Final = "reason.unnamed"
+"""The code of a reason whose rule has no METADATA with a code."""
+
+DECISION_ITSELF: Final = "decision"
+"""The concern of the findings that the decision makes itself; it only denies."""
+
+_PACKAGE: Final = re.compile(r"package\s+([A-Za-z_][\w.]*)")
+_NAME: Final = re.compile(r"(?:default\s+)?([A-Za-z_]\w*)")
+_CONTINUES: Final = re.compile(r"(?:[\]})]|else\b|with\b)")
+_OBLIGATION: Final = re.compile(r'"id"\s*:\s*"([^"\\]+)"')
+_STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|`[^`]*`')
+_NO_RULE: Final = ("package", "import")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSite:
+    """One rule that finds something.
+
+    Attributes:
+        code: its reason code, `<concern>.<finding>`; None when its METADATA states none.
+        concern: the concern's name; `decision` for the findings of the decision itself.
+        part: what it finds: one of `PARTS`; of the decision's own, `deny`.
+        file: the author's file; line: of the rule's head, from 1.
+        module: the module's path in the bundle.
+        title, description: as METADATA states them, or empty.
+        unreached: why no scenario reaches it (`custom.unreached`), or None.
+        text: the rule as it is written, over all its lines.
+        obligation: the id of the obligation that it makes, if it makes one and names it.
+    """
+
+    code: str | None
+    concern: str
+    part: str
+    file: str
+    line: int
+    module: str
+    title: str
+    description: str
+    unreached: str | None
+    text: str
+    obligation: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The rule's name, such as `deny`, or that of the helper that makes the reason."""
+        found = _NAME.match(self.text)
+        return found[1] if found else self.part
+
+    @property
+    def last_line(self) -> int:
+        """The last line that the rule takes, from 1."""
+        return self.line + self.text.count("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A rule, or another statement of a module: its first line, its text, and the METADATA above it, or nothing."""
+
+    line: int
+    text: str
+    metadata: dict[str, Any]
+
+
+def rule_sites(modules: Mapping[str, Module]) -> tuple[RuleSite, ...]:
+    """Return every rule of a concern that finds something, and every rule of the decision that has a code.
+
+    Rules without a code are among them, so that a finding without a name can be traced to its place. A METADATA block
+    that is no YAML counts as none.
+
+    Args:
+        modules: by their path in the bundle.
+
+    Returns:
+        the sites in the order of the modules' paths and of their lines.
+    """
+    return tuple(
+        site for path in sorted(modules) if not path.endswith("_test.rego") for site in _sites(path, modules[path])
+    )
+
+
+def sites_by_code(sites: tuple[RuleSite, ...]) -> dict[str, tuple[RuleSite, ...]]:
+    """Return the sites by their code, those without one left out; codes sorted."""
+    found: dict[str, list[RuleSite]] = {}
+    for site in sites:
+        if site.code is not None:
+            found.setdefault(site.code, []).append(site)
+    return {code: tuple(found[code]) for code in sorted(found)}
+
+
+def _sites(path: str, module: Module) -> Iterator[RuleSite]:
+    package = ""
+    for statement in statements(module.text):
+        named = _PACKAGE.match(statement.text)
+        if named:
+            package = named[1]
+            continue
+        concern = _concern(package)
+        custom = statement.metadata.get("custom")
+        custom = custom if isinstance(custom, dict) else {}
+        code = custom.get("code") if isinstance(custom.get("code"), str) else None
+        head = _NAME.match(statement.text)
+        if concern is None or head is None or head[1] in _NO_RULE:
+            continue
+        part = head[1] if head[1] in PARTS and concern != DECISION_ITSELF else None
+        if part is None and code is None:
+            continue
+        why = custom.get("unreached")
+        obligation = _OBLIGATION.search(statement.text) if part == "obligations" else None
+        yield RuleSite(
+            code=code,
+            concern=concern,
+            part=part or _part_of_helper(head[1], concern, module.text),
+            file=str(module.file),
+            line=statement.line,
+            module=path,
+            title=_said(statement.metadata, "title"),
+            description=_said(statement.metadata, "description"),
+            unreached=" ".join(why.split()) if isinstance(why, str) and why.strip() else None,
+            text=statement.text,
+            obligation=obligation[1] if obligation else None,
+        )
+
+
+def _concern(package: str) -> str | None:
+    if package == "authz":
+        return DECISION_ITSELF
+    root, _, rest = package.partition(".concerns.")
+    return rest if root in ("authz", "custom") and rest and "." not in rest else None
+
+
+def _part_of_helper(name: str, concern: str, text: str) -> str:
+    """What is found by the rules that call the helper `name`; the decision itself only denies."""
+    if concern == DECISION_ITSELF:
+        return "deny"
+    for statement in statements(text):
+        head = _NAME.match(statement.text)
+        if head and head[1] in PARTS and re.search(rf"\b{re.escape(name)}\b", statement.text):
+            return head[1]
+    return "deny"
+
+
+def _said(metadata: Mapping[str, Any], name: str) -> str:
+    value = metadata.get(name)
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Split a module into its statements. A statement begins in the first column, outside of all brackets."""
+    block: list[str] | None = None
+    metadata: dict[str, Any] = {}
+    held: dict[str, Any] = {}
+    start, depth = 0, 0
+    lines: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        plain = line.strip()
+        # In brackets, a line belongs to its statement, whatever it looks like.
+        if depth == 0 and line.startswith("#"):
+            if plain == "# METADATA":
+                block = []
+            elif block is not None:
+                block.append(line[1:])
+            continue
+        annotated = block is not None
+        if block is not None:
+            metadata, block = _metadata(block), None
+        begins = depth == 0 and plain and (annotated or not (line[0].isspace() or _CONTINUES.match(line)))
+        if begins:
+            if start:
+                yield Statement(start, "\n".join(lines).rstrip(), held)
+            start, lines, held = number, [plain if annotated else line], metadata
+            metadata = {}
+        else:
+            lines.append(line)
+        depth = max(0, depth + _opened(line))
+    if start:
+        yield Statement(start, "\n".join(lines).rstrip(), held)
+
+
+def _opened(line: str) -> int:
+    bare = _STRING.sub("", line).partition("#")[0]
+    return sum(map(bare.count, "{[(")) - sum(map(bare.count, "}])"))
+
+
+def _metadata(block: list[str]) -> dict[str, Any]:
+    try:
+        value = yaml.safe_load("\n".join(block))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        # Dates that are none are a ValueError of PyYAML's; whatever it is, OPA complains about it when it compiles.
+        return {}
+    return value if isinstance(value, dict) else {}

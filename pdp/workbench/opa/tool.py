@@ -1,0 +1,168 @@
+"""OPA as a compiler: run over staged Rego, with its complaints turned into faults of the user's own files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.workbench.opa.run import run_opa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TIMEOUT: Final = 120
+_UNDEFINED: Final = "undefined function "
+_AT_END: Final = "unexpected eof token"
+_EMPTY: Final = "empty module"
+
+
+class OpaTool:
+    """The OPA program, run in a folder in which modules are staged under the paths that they have in the bundle.
+
+    Args:
+        opa: the program.
+        folder: where it runs; sources given by absolute path would leave that path in what is compiled.
+        sources: the user's file behind each staged path, for messages.
+        capabilities: the file that lists the builtins that policies may use, or None for all of OPA's.
+    """
+
+    def __init__(
+        self, opa: Path, folder: Path, *, sources: Mapping[str, Path], capabilities: Path | None = None
+    ) -> None:
+        self._opa = opa
+        self._folder = folder
+        self._sources = sources
+        self._capabilities = [] if capabilities is None else ["--capabilities", str(capabilities)]
+
+    def parse(self, staged: str) -> Any:
+        """Return the syntax tree of one module, with places, as `opa parse --format json` writes it.
+
+        Raises:
+            FileFaultsError: it is not Rego.
+            UsageError: OPA cannot be run.
+        """
+        return json.loads(self._run("parse", "--format", "json", "--json-include", "locations", staged))
+
+    def check(self, *, schemas: Path | None) -> None:
+        """Check all modules, strictly.
+
+        Args:
+            schemas: the folder with schemas that METADATA names, or None.
+
+        Raises:
+            FileFaultsError: each thing that OPA objects to.
+            UsageError: OPA cannot be run.
+        """
+        schema = [] if schemas is None else ["--schema", str(schemas)]
+        self._run(
+            "check", "--strict", "--max-errors", "100", "--format", "json", *self._capabilities, *schema, "-b", "."
+        )
+
+    def compile(self, entrypoints: Sequence[str]) -> bytes:
+        """Compile all modules to one WebAssembly module.
+
+        At `-O 0`: more makes OPA bake data in, which is then ignored at run time, and mix up entrypoints.
+
+        Raises:
+            UsageError: OPA refuses, or cannot be run.
+        """
+        out = self._folder.parent / "compiled.tar.gz"
+        named = [argument for entrypoint in entrypoints for argument in ("-e", entrypoint)]
+        self._run("build", "-t", "wasm", "-O", "0", *named, *self._capabilities, "-b", ".", "-o", str(out))
+        with tarfile.open(out) as tar:
+            module = tar.extractfile("/policy.wasm")
+            if module is None:
+                raise UsageError("OPA compiled no policy.wasm", hint="check the program with `pdp opa path`")
+            return module.read()
+
+    def evaluate(self, query: str, document: Path) -> Any:
+        """Return what `query` gives over all modules and data in the folder, tests left out.
+
+        Args:
+            query: a reference, such as `data.checks.findings`.
+            document: the JSON file that becomes `input`.
+
+        Raises:
+            UsageError: it is undefined, an evaluation fails, or OPA cannot be run.
+        """
+        answer = json.loads(
+            self._run(
+                "eval", "--format", "json", "--strict-builtin-errors", "--ignore", "*_test.rego",
+                "-d", ".", "-i", str(document), query,
+            )
+        )  # fmt: skip
+        if "result" not in answer:
+            raise UsageError(f"OPA knows no {query}", hint="install tool-pdp again")
+        return answer["result"][0]["expressions"][0]["value"]
+
+    def _run(self, *arguments: str) -> bytes:
+        try:
+            done = run_opa(self._opa, arguments, folder=self._folder, timeout=_TIMEOUT)
+        except subprocess.TimeoutExpired as error:
+            raise UsageError(f"OPA did not finish within {_TIMEOUT} s") from error
+        if done.returncode != 0:
+            raise self._refusal(done.stderr or done.stdout)
+        return done.stdout
+
+    def _refusal(self, output: bytes) -> UsageError:
+        """What OPA objects to: faults with places where it names them, else its first line."""
+        try:
+            errors = json.loads(output)["errors"]
+            faults = [self._fault(error) for error in errors]
+        except (ValueError, KeyError, TypeError):
+            lines = output.decode(errors="replace").strip().splitlines()
+            first = lines[0].removeprefix("error: ") if lines else "no message"
+            return UsageError(f"OPA refuses the policies: {first}")
+        return FileFaultsError(list(dict.fromkeys(faults)))
+
+    def _fault(self, error: Mapping[str, Any]) -> Fault:
+        location = error["location"]
+        staged = PurePosixPath(location["file"]).as_posix()
+        source = self._sources.get(staged)
+        row, column = max(int(location["row"]), 1), max(int(location["col"]), 1)
+        lines = [] if source is None else _lines(source)
+        message, hint = self._wording(" ".join(str(error["message"]).split()))
+        # OPA may tell of a line after the last, where nothing is to be seen.
+        row, column = min((row, column), _end(lines)) if lines else (row, column)
+        if message == _AT_END:
+            hint = "something is begun and not ended, such as a bracket: close it"
+        elif message == _EMPTY:
+            said = "has comments alone" if any(map(str.strip, lines)) else "is empty"
+            hint = f"the file {said}: begin with `package custom.concerns.NAME`, or remove it"
+        shown = lines[row - 1] if row <= len(lines) else ""
+        return Fault(Place(str(source or staged), row, column), message, hint=hint, source=shown)
+
+    def _wording(self, message: str) -> tuple[str, str | None]:
+        if message.startswith(_UNDEFINED):
+            name = message.removeprefix(_UNDEFINED)
+            if name in self._builtins():
+                return (
+                    f"the builtin {name} is not admitted in policies",
+                    "policies are pure, and the same on both engines: let time and facts come through the request",
+                )
+            return f"unknown function {name}", "check its spelling, and that its package is imported"
+        for staged, source in self._sources.items():
+            message = message.replace(staged, str(source))
+        if message.startswith("yaml: "):
+            message = message.removeprefix("yaml: ")
+            return f"METADATA is not YAML: {message}", "check its indentation, quotes and brackets"
+        hint = "no rule may need itself: take one of these references out" if " recursive: " in message else None
+        return message, hint
+
+    def _builtins(self) -> set[str]:
+        current = json.loads(self._run("capabilities", "--current"))
+        return {builtin["name"] for builtin in current["builtins"]}
+
+
+def _lines(source: Path) -> list[str]:
+    return source.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _end(lines: Sequence[str]) -> tuple[int, int]:
+    """The line and column behind the last text."""
+    row = max((at for at, line in enumerate(lines, start=1) if line.strip()), default=1)
+    return row, len(lines[row - 1].rstrip()) + 1

@@ -1,0 +1,257 @@
+"""Scenario files as frozen models: what design.md, "Scenario file", names.
+
+A scenario is one proposal, or several steps, and what has to come of each. Unknown keys are errors, and so is an
+expectation that expects nothing: a scenario that cannot fail proves nothing.
+"""
+
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictStr,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from pdp.approvals.approvals import Refusal
+from pdp.decision import Verdict
+from pdp.documents import FieldError, nearest, shown_name
+from pdp.proposal import FailureCode, RejectionCode, Status, Trace
+from pdp.session import Session
+from pdp.stores.approval import ApprovalState
+
+_MAX_TEXT = 4096
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise FieldError("must not be empty")
+    if len(value) > _MAX_TEXT:
+        raise FieldError(f"must have at most {_MAX_TEXT} characters")
+    return value
+
+
+def _time(value: str) -> str:
+    try:
+        Session(claims={}, time=value)
+    except ValidationError:
+        raise FieldError("must be a time such as 2026-07-01T10:00:00Z") from None
+    return value
+
+
+# These tell pydantic which of two shapes a value has, so that it complains about that one alone.
+def _named(value: Any) -> str:
+    return "<object>" if isinstance(value, dict | BaseModel) else "<one>"
+
+
+def _listed(value: Any) -> str:
+    return "<many>" if isinstance(value, list | tuple) else "<one>"
+
+
+Text = Annotated[StrictStr, AfterValidator(_text)]
+Time = Annotated[StrictStr, AfterValidator(_time)]
+
+ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
+"""What a step can do; each step does exactly one of them."""
+
+_DECIDED: Final = frozenset(("verdict", "codes", "details", "messages", "obligations"))
+_OF_PEOPLE: Final = frozenset(("approval", "refused"))
+
+
+class Form(BaseModel):
+    """Base of every part of a scenario file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class ExpectedObligation(Form):
+    """An obligation with all of its parameters."""
+
+    id: Text
+    parameters: dict[str, Any]
+
+
+class Expect(Form):
+    """What has to come of a step. What is not stated is not looked at; at least one thing is stated.
+
+    Args:
+        status: accepted, rejected or transformed.
+        rejection: the fixed code; null: not rejected.
+        verdict: ALLOW, DENY or STEP_UP; null: the policy was not asked.
+        codes: the reasons' codes, as a set, exactly.
+        details: by reason code, some fields of its details: a reason of that code has all of them, with these values.
+        messages: by reason code, what a reason of that code says, exactly.
+        obligations: exactly these: an id, or `{id, parameters}`, each.
+        trace: some of the trace's fields.
+        arguments: the arguments after correction, exactly.
+        pruned: whether the call was dropped from its plan.
+        executed: whether the tool was started.
+        result: what the tool returned and the caller got, exactly.
+        failure: the code of an execution that failed; null: none.
+        approval: the state of the approval that the step opened, used or decided; null: there is none.
+        refused: why an approval was not granted or denied (a code such as `requester`); null: it was.
+        markings: those that the result carries, as a set, exactly.
+    """
+
+    status: Status | None = None
+    rejection: RejectionCode | None = None
+    verdict: Verdict | None = None
+    codes: tuple[Text, ...] | None = None
+    details: dict[Text, dict[str, Any]] | None = None
+    messages: dict[Text, Text] | None = None
+    obligations: (
+        tuple[
+            Annotated[
+                Annotated[Text, Tag("<one>")] | Annotated[ExpectedObligation, Tag("<object>")], Discriminator(_named)
+            ],
+            ...,
+        ]
+        | None
+    ) = None
+    trace: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
+    pruned: StrictBool | None = None
+    executed: StrictBool | None = None
+    result: Any = None
+    failure: FailureCode | None = None
+    approval: ApprovalState | None = None
+    refused: Refusal | None = None
+    markings: tuple[Text, ...] | None = None
+
+    @model_validator(mode="after")
+    def _expects(self) -> "Expect":
+        if not self.model_fields_set:
+            raise FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
+        return self
+
+    @field_validator("details", "messages")
+    @classmethod
+    def _says_something(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and not value:
+            raise FieldError("must not be empty", "name a reason code, such as `limits.exceeded`")
+        for code, fields in (value or {}).items():
+            if not fields:
+                raise FieldError(f"says nothing about {shown_name(code)}", "name a field, or state the code in `codes`")
+        return value
+
+    @field_validator("trace")
+    @classmethod
+    def _known(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and not value:
+            raise FieldError("must not be empty", "name a field, such as `in_manifest: true`")
+        for name in value or ():
+            if name not in Trace.__slots__:
+                raise FieldError(
+                    f"has no field {shown_name(name)}",
+                    nearest(name, Trace.__slots__) or f"known here: {', '.join(Trace.__slots__)}",
+                )
+        return value
+
+
+EXPECTED: Final = {
+    "propose": frozenset(Expect.model_fields) - {"refused"},
+    "plan": frozenset(Expect.model_fields) - {"refused"},
+    "approve": _OF_PEOPLE,
+    "deny": _OF_PEOPLE,
+    "request": _DECIDED,
+}
+"""What can be expected of each action."""
+
+
+class Approver(Form):
+    """Who grants or denies the approval that is open."""
+
+    claims: dict[str, Any]
+
+
+class Step(Form):
+    """One thing that is done, and what has to come of it.
+
+    Exactly one of: `propose` (a proposal), `plan` (proposals in their order), `approve` and `deny` (the approval that
+    the last STEP_UP opened), `request` (raw input straight to the engine, to reach what the contract stops earlier).
+
+    Args:
+        session: laid over the scenario's, deep.
+        at: the time of this step and of those after it, RFC 3339 in UTC with `Z`; the session's when absent.
+        returns: what the tool returns instead of being run; for a plan a list, one for each proposal.
+        expect: what has to come of it; for a plan a list, one for each proposal.
+    """
+
+    propose: Any = None
+    plan: tuple[Any, ...] | None = None
+    approve: Approver | None = None
+    deny: Approver | None = None
+    request: Any = None
+    session: dict[str, Any] = Field(default_factory=dict)
+    at: Time | None = None
+    returns: Any = None
+    expect: Annotated[
+        Annotated[Expect, Tag("<one>")] | Annotated[tuple[Expect, ...], Tag("<many>")], Discriminator(_listed)
+    ]
+
+    @property
+    def action(self) -> str:
+        """Which of `ACTIONS` it does."""
+        return next(name for name in ACTIONS if name in self.model_fields_set)
+
+    @property
+    def expectations(self) -> tuple[Expect, ...]:
+        """What is expected, one for each proposal of a plan, else one."""
+        return self.expect if isinstance(self.expect, tuple) else (self.expect,)
+
+
+class Scenario(Form):
+    """One scenario: a single step written without `steps`, or several.
+
+    Args:
+        name: unique in its file.
+        why: the rule or the document that it comes from; shown when it fails.
+        golden: a call as a well-behaved agent makes it: it fails where the manifest does not have the tool, or where
+            the tool's schema refuses the arguments.
+        session: laid over the file's, deep.
+        steps: several steps instead of one.
+    """
+
+    name: Text
+    why: Text | None = None
+    golden: StrictBool = False
+    session: dict[str, Any] = Field(default_factory=dict)
+    steps: tuple[Step, ...]
+
+    @model_validator(mode="after")
+    def _calls(self) -> "Scenario":
+        if self.golden and not any(step.action in ("propose", "plan") for step in self.steps):
+            raise FieldError("is golden and proposes nothing", "let a step `propose` a call, or leave `golden` out")
+        return self
+
+
+class ScenarioFile(Form):
+    """A scenario file. Paths are relative to the file that states them.
+
+    Args:
+        extends: a file whose settings hold where this one states none; sessions are laid over each other, deep. Its
+            scenarios are its own: they are not run again.
+        manifest, governance: the manifest that the proposals are held against.
+        data: files with the roots `directory` and `settings`.
+        policies: folders with concerns of one's own, compiled with OPA.
+        bundle: instead of `policies`, a bundle file.
+        tools: a Python file with functions named as the tools, or a function `tools()` that returns them by name.
+        session: what every scenario starts from.
+    """
+
+    extends: Text | None = None
+    manifest: Text | None = None
+    governance: Text | None = None
+    data: tuple[Text, ...] = ()
+    policies: tuple[Text, ...] = ()
+    bundle: Text | None = None
+    tools: Text | None = None
+    session: dict[str, Any] = Field(default_factory=dict)
+    scenarios: tuple[Scenario, ...] = ()

@@ -1,0 +1,59 @@
+"""A run as JSON; the form is stable, and documented in docs/scenarios.md."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pdp.workbench.coverage.coverage import Coverage
+    from pdp.workbench.scenarios.results import Diagnosis, Run, ScenarioResult, StepResult, SuiteRun
+
+
+def as_json(run: Run, coverage: Coverage | None = None) -> dict[str, Any]:
+    """Return `{passed, failed, golden, coverage, suites}` as plain JSON; `coverage` is null when it was not measured.
+
+    The same run gives the same JSON: there are no times and no ids in it.
+    """
+    return {
+        "passed": len(run.results) - run.failed,
+        "failed": run.failed,
+        "golden": asdict(run.golden),
+        "coverage": None if coverage is None else coverage.as_json(),
+        "suites": [_suite(each) for each in run.suites],
+    }
+
+
+def _suite(run: SuiteRun) -> dict[str, Any]:
+    return {
+        "file": str(run.suite.file),
+        "engine": run.engine,
+        "manifest_version": run.suite.manifest.version,
+        "manifest_digest": run.suite.manifest.digest,
+        "bundle_revision": run.bundle_revision,
+        "scenarios": [_scenario(result, run.diagnoses.get(result.name)) for result in run.results],
+    }
+
+
+def _scenario(result: ScenarioResult, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "why": result.why,
+        "golden": result.golden,
+        "line": result.place.line,
+        "passed": result.passed,
+        "error": result.error,
+        "steps": [_step(step) for step in result.steps],
+        "diagnosis": None if diagnosis is None else asdict(diagnosis),
+    }
+
+
+def _step(step: StepResult) -> dict[str, Any]:
+    return {
+        "action": step.action,
+        "line": step.place.line,
+        "tool": step.tool,
+        "expected": step.expected,
+        "actual": step.actual,
+        "mismatches": [asdict(mismatch) for mismatch in step.mismatches],
+    }

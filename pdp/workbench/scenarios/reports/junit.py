@@ -1,0 +1,77 @@
+"""A run as JUnit's XML, which CI systems show: a test suite for each file and engine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+from xml.etree import ElementTree as ET
+
+from pdp.workbench.scenarios.reports.text import failure_text
+
+if TYPE_CHECKING:
+    from pdp.workbench.scenarios.results import Run, ScenarioResult, SuiteRun
+
+# What XML 1.0 cannot hold, not even as a reference.
+_NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def render(run: Run) -> str:
+    """Return the XML of a run, with file and line of each scenario and the text report of those that failed."""
+    root = ET.Element(
+        "testsuites", {"name": "pdp test", "tests": str(len(run.results)), "failures": _failures(run.results)}
+    )
+    for each in run.suites:
+        root.append(_suite(each))
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(run: SuiteRun) -> ET.Element:
+    suite = ET.Element(
+        "testsuite",
+        {
+            "name": _text(f"{run.suite.file} [{run.engine}]"),
+            "tests": str(len(run.results)),
+            "failures": _failures(run.results),
+            "errors": "0",
+            "skipped": "0",
+            "time": f"{run.seconds:.3f}",
+        },
+    )
+    properties = ET.SubElement(suite, "properties")
+    manifest = run.suite.manifest
+    for name, value in (
+        ("manifest_version", manifest.version),
+        ("manifest_digest", manifest.digest),
+        ("bundle_revision", run.bundle_revision or ""),
+    ):
+        ET.SubElement(properties, "property", {"name": name, "value": _text(value)})
+    for result in run.results:
+        suite.append(_case(run, result))
+    return suite
+
+
+def _case(run: SuiteRun, result: ScenarioResult) -> ET.Element:
+    case = ET.Element(
+        "testcase",
+        {
+            "classname": _text(f"{result.file} [{result.engine}]"),
+            "name": _text(result.name),
+            "file": _text(result.place.file),
+            "line": str(result.place.line),
+        },
+    )
+    if not result.passed:
+        keys = [mismatch.key for step in result.steps for mismatch in step.mismatches]
+        message = result.error or f"not as expected: {', '.join(keys)}"
+        failure = ET.SubElement(case, "failure", {"message": _text(message)})
+        failure.text = _text(failure_text(result, run.diagnoses.get(result.name)))
+    return case
+
+
+def _failures(results: tuple[ScenarioResult, ...]) -> str:
+    return str(sum(not result.passed for result in results))
+
+
+def _text(text: str) -> str:
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,145 @@
+"""What a person reads of scenarios: a summary, and of each that failed what was expected, what came, and why."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pdp.workbench.scenarios.results import Diagnosis, Fired, Missed, Run, ScenarioResult
+
+_COLUMN: Final = 44
+_KEY: Final = 11
+_LONGEST: Final = 500
+
+
+def failure_text(result: ScenarioResult, diagnosis: Diagnosis | None = None) -> str:
+    """Return what is to be said of a scenario that failed, several lines without a line feed at the end.
+
+    Whatever a scenario or a tool wrote is shown on one line, and nothing in it steers a terminal.
+    """
+    return "\n".join(line.rstrip() for line in _failure(result, diagnosis))
+
+
+def summary_text(run: Run) -> str:
+    """Return the run in one line, and the golden scenarios in another when there are any."""
+    results = run.results
+    engines = ", ".join(dict.fromkeys(result.engine for result in results))
+    files = len({result.file for result in results})
+    passed = len(results) - run.failed
+    text = f"{passed} passed, {run.failed} failed" if run.failed else f"{passed} passed"
+    text += f": {files} {'file' if files == 1 else 'files'}, {engines}, {sum(one.seconds for one in run.suites):.2f} s"
+    golden = run.golden
+    if golden.total:
+        text += (
+            f"\ngolden: {golden.total}, of which {golden.schema_valid} schema-valid and {golden.in_manifest} "
+            "in the manifest"
+        )
+    return text
+
+
+def one_line(text: str) -> str:
+    """Return a text as it is shown: what does not print as escapes, and no longer than 500 characters."""
+    shown = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    if shown.isprintable():
+        return shown
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in shown
+    )
+
+
+def _failure(result: ScenarioResult, diagnosis: Diagnosis | None) -> Iterator[str]:
+    yield f"FAILED {one_line(result.name)} [{result.engine}]"
+    failed = next(((at, step) for at, step in enumerate(result.steps) if step.mismatches), None)
+    yield f"  {result.place.file}:{result.place.line}"
+    if result.why:
+        yield f"  why: {one_line(result.why)}"
+    if result.error is not None:
+        yield f"  error: {one_line(result.error)}"
+    if failed is not None:
+        at, step = failed
+        if at or len(result.steps) > 1 or step.place != result.place:
+            yield f"  step {at + 1}, {step.action}: {step.place.file}:{step.place.line}"
+        yield ""
+        yield from _table([(mismatch.key, mismatch.expected, mismatch.actual) for mismatch in step.mismatches])
+        for evaluation in step.evaluations:
+            failure = evaluation.outcome.failure
+            if failure is not None:
+                yield ""
+                # The model is told the exception's class alone; its text is for whoever writes the tool.
+                raised = evaluation.error
+                text = (
+                    f" ({one_line(str(raised))})" if raised is not None and str(raised) not in failure.message else ""
+                )
+                yield f"  the tool failed: {failure.code}: {one_line(failure.message)}{text}"
+    if diagnosis is not None:
+        yield from _diagnosis(diagnosis)
+    for line in result.log:
+        yield f"  log: {one_line(line)}"
+
+
+def _table(rows: Iterable[tuple[str, Any, Any]]) -> Iterator[str]:
+    yield f"  {'':<{_KEY}} {'expected':<{_COLUMN}} | actual"
+    for key, expected, actual in rows:
+        left, right = _cell(expected), _cell(actual)
+        names = textwrap.wrap(key, _KEY) or [""]
+        for line in range(max(len(left), len(right), len(names))):
+            name, one, other = (cell[line] if line < len(cell) else "" for cell in (names, left, right))
+            yield f"  {name:<{_KEY}} {one:<{_COLUMN}} | {other}"
+
+
+def _cell(value: Any) -> list[str]:
+    """A value as lines of a column: a list has an item on each."""
+    if isinstance(value, list) and value:
+        return [line for item in value for line in _wrapped(item)]
+    return _wrapped(value)
+
+
+def _wrapped(value: Any) -> list[str]:
+    return textwrap.wrap(_value(value), _COLUMN, drop_whitespace=False) or ['""']
+
+
+def _value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return one_line(text)
+
+
+def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
+    if diagnosis.stopped is not None:
+        yield ""
+        yield f"  stopped before the policy: {one_line(diagnosis.stopped)}"
+    if diagnosis.given:
+        yield ""
+        yield "  denied by the enforcement point:"
+        for given in diagnosis.given:
+            yield from _fired(given)
+    if diagnosis.fired:
+        yield ""
+        yield "  rules that fired:"
+        for fired in diagnosis.fired:
+            yield from _fired(fired)
+    if diagnosis.missed:
+        yield ""
+        yield "  rules that would have to fire:"
+        for missed in diagnosis.missed:
+            yield from _missed(missed)
+        if diagnosis.unknown is not None:
+            yield f"  rules that did not fire: not known{one_line(diagnosis.unknown)}"
+
+
+def _fired(fired: Fired) -> Iterator[str]:
+    yield f"    {fired.part:<11} {one_line(fired.code)}  {fired.where or ''}"
+    details = f"  {_value(fired.details)}" if fired.details else ""
+    yield f"    {'':<11} {one_line(fired.message)}{details}"
+
+
+def _missed(missed: Missed) -> Iterator[str]:
+    yield f"    {one_line(missed.code)}  {missed.where}"
+    if missed.condition is not None:
+        yield f"      stopped at: {one_line(missed.condition)}"
+        for name, value in (missed.seen or {}).items():
+            yield f"      {one_line(name)} = {_value(value)}"

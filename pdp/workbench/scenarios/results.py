@@ -1,0 +1,199 @@
+"""What a run of scenarios came to, as plain frozen records: reports, coverage and mutation all read these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdp.decision import Decision
+    from pdp.errors import Place
+    from pdp.flow.call import Evaluation
+    from pdp.workbench.scenarios.files.suite import Suite
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One key of an expectation that was not met; both sides as plain JSON."""
+
+    key: str
+    expected: Any
+    actual: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request that the engine was asked, as canonical bytes, and what it decided. Equal bodies, equal answers."""
+
+    body: bytes
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step that was done.
+
+    Attributes:
+        action: one of `pdp.workbench.scenarios.files.scenario.ACTIONS`.
+        place: where it stands.
+        expected: the expectation as it is written, plain JSON; actual: the same keys, as they were.
+        mismatches: what differs; empty when the step passed.
+        evaluations: of a proposal or a plan; empty for the other steps.
+        answers: every request that the engine was asked on the way, in order.
+        plans: every plan that it was asked about.
+        tool: the tool proposed, or named by the raw request; None for approvals.
+    """
+
+    action: str
+    place: Place
+    expected: Any
+    actual: Any
+    mismatches: tuple[Mismatch, ...]
+    evaluations: tuple[Evaluation, ...]
+    answers: tuple[Answer, ...]
+    tool: str | None
+    plans: tuple[Answer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioResult:
+    """One scenario on one engine.
+
+    Attributes:
+        file: the scenario file as it was named; place: where the scenario stands in it.
+        engine: `embedded` or `sidecar`.
+        steps: those that were done; after one that failed, the rest are not.
+        error: what kept it from being run to its end, one message; None when it was run.
+        log: what the enforcement point logged meanwhile, a line each.
+    """
+
+    file: str
+    name: str
+    why: str | None
+    golden: bool
+    place: Place
+    engine: str
+    manifest_version: str
+    manifest_digest: str
+    steps: tuple[StepResult, ...]
+    error: str | None = None
+    log: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every step came to what was expected of it."""
+        return self.error is None and not any(step.mismatches for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A rule that fired for a request: what it found, and where it stands (`FILE:LINE`; None where unknown)."""
+
+    part: str
+    code: str
+    message: str
+    details: Any
+    where: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A rule that was expected to fire and did not: where it stands, and the first condition that did not hold.
+
+    `condition` and `seen` are None when nobody can tell, see `Diagnosis.unknown`; `seen` are the values that the
+    condition saw.
+    """
+
+    code: str
+    where: str
+    condition: str | None = None
+    seen: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why a step failed, as far as it can be told.
+
+    Attributes:
+        stopped: why the policy was not asked: the rejection's reason; None when it was.
+        fired: every rule that fired for the step's last request, whichever verdict won.
+        missed: the rules of the codes that were expected and not found.
+        given: the reasons of a DENY that the enforcement point gave by itself, whatever the policy said.
+        unknown: why it cannot be told where the missed rules stopped, to go on from "not known"; None where it is.
+    """
+
+    stopped: str | None = None
+    fired: tuple[Fired, ...] = ()
+    missed: tuple[Missed, ...] = ()
+    given: tuple[Fired, ...] = ()
+    unknown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRun:
+    """One scenario file on one engine.
+
+    Attributes:
+        results: in the order of the file, those only that were selected.
+        diagnoses: of the scenarios that failed, by name.
+        seconds: how long it took.
+    """
+
+    suite: Suite
+    engine: str
+    results: tuple[ScenarioResult, ...]
+    diagnoses: Mapping[str, Diagnosis]
+    seconds: float
+
+    @property
+    def bundle_revision(self) -> str | None:
+        """The revision of the bundle that decided; None when nothing was decided by one."""
+        revisions = (
+            answer.decision.bundle_revision
+            for result in self.results
+            for step in result.steps
+            for answer in step.answers
+        )
+        return next((each for each in revisions if each is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """The golden scenarios: how many there are, and of how many every proposal is in the manifest, and schema-valid."""
+
+    total: int
+    in_manifest: int
+    schema_valid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that one `pdp test` ran."""
+
+    suites: tuple[SuiteRun, ...]
+
+    @property
+    def results(self) -> tuple[ScenarioResult, ...]:
+        """Every result, suite by suite."""
+        return tuple(result for run in self.suites for result in run.results)
+
+    @property
+    def failed(self) -> int:
+        """How many scenarios failed."""
+        return sum(not result.passed for result in self.results)
+
+    @property
+    def golden(self) -> Golden:
+        """What is known of the golden scenarios."""
+        traces = [
+            [evaluation.trace for step in result.steps for evaluation in step.evaluations]
+            for result in self.results
+            if result.golden
+        ]
+        return Golden(
+            total=len(traces),
+            in_manifest=sum(all(trace.in_manifest is True for trace in each) for each in traces),
+            schema_valid=sum(all(trace.schema_valid is True for trace in each) for each in traces),
+        )

@@ -1,0 +1,203 @@
+"""What was expected of a step, held against what came of it. Both sides are plain JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pdp.json import JsonValueError, canonical, check_json
+from pdp.proposal import RejectionCode, Status
+from pdp.workbench.scenarios.results import Mismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pdp.contract.plan import PlanStep
+    from pdp.decision import Decision
+    from pdp.flow.call import Evaluation
+    from pdp.stores.approval import Approval
+    from pdp.workbench.scenarios.files.scenario import Expect
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What came of one proposal, approval or request; what does not apply is None.
+
+    `planned`: what became of a plan's step before it was called, if it was.
+    """
+
+    evaluation: Evaluation | None = None
+    decision: Decision | None = None
+    approval: Approval | None = None
+    refused: str | None = None
+    planned: PlanStep | None = None
+
+
+def expected(expect: Expect) -> dict[str, Any]:
+    """Return what is expected, as it is written."""
+    stated: dict[str, Any] = expect.model_dump(mode="json", exclude_unset=True)
+    return stated
+
+
+def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
+    """Return what came of it, in the keys that are expected."""
+    stated = [name for name in type(expect).model_fields if name in expect.model_fields_set]
+    found = {name: _plain(_ACTUAL[name](happened)) for name in stated if name in _ACTUAL}
+    if "trace" in stated:
+        trace = happened.evaluation.trace if happened.evaluation else None
+        found["trace"] = {name: _plain(getattr(trace, name, None)) for name in expect.trace or ()}
+    for name, part in _OF_REASONS.items():
+        if name in stated:
+            reasons = happened.decision.reasons if happened.decision else ()
+            codes = getattr(expect, name) or ()
+            found[name] = {
+                code: [_plain(getattr(each, part)) for each in reasons if each.code == code] for code in codes
+            }
+    return {name: found[name] for name in stated}
+
+
+def mismatches(wanted: dict[str, Any], found: dict[str, Any], prefix: str = "") -> tuple[Mismatch, ...]:
+    """Return the keys in which two sides differ. Codes and markings are sets, obligations have no order.
+
+    Of `details` and `messages` the second side has a list for each code: what every reason of that code has.
+    """
+    return tuple(
+        Mismatch(f"{prefix}{name}", wanted[name], found[name])
+        for name in wanted
+        if not _EQUAL.get(name, equal)(wanted[name], found[name])
+    )
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal: 1 is 1.0 and not true."""
+    return canonical(one) == canonical(other)
+
+
+def has_fields(details: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Return whether a reason's details have these fields with these values; they may have more."""
+    return all(name in details and equal(details[name], value) for name, value in fields.items())
+
+
+def _same_set(one: Any, other: Any) -> bool:
+    return isinstance(one, list) and isinstance(other, list) and set(one) == set(other)
+
+
+def _same_obligations(wanted: Any, found: Any) -> bool:
+    """Whether each expected obligation is there, once for each time that it is named, and no other is."""
+    if not isinstance(wanted, list) or not isinstance(found, list):
+        return bool(wanted == found)
+    whole = Counter(canonical(each) for each in found)
+    whole.subtract(canonical(each) for each in wanted if isinstance(each, dict))
+    if any(count < 0 for count in whole.values()):
+        return False
+    left = Counter(orjson.loads(text)["id"] for text in whole.elements())
+    return left == Counter(each for each in wanted if isinstance(each, str))
+
+
+def _same_details(wanted: Any, found: Any) -> bool:
+    """Whether, for each code, a single reason has all the fields that are expected of it."""
+    if not isinstance(wanted, dict):
+        return bool(wanted == found)
+    return all(
+        isinstance(fields, dict) and any(has_fields(details, fields) for details in found[code])
+        for code, fields in wanted.items()
+    )
+
+
+def _same_messages(wanted: Any, found: Any) -> bool:
+    if not isinstance(wanted, dict):
+        return bool(wanted == found)
+    return all(message in found[code] for code, message in wanted.items())
+
+
+_EQUAL: dict[str, Callable[[Any, Any], bool]] = {
+    "codes": _same_set,
+    "details": _same_details,
+    "messages": _same_messages,
+    "markings": _same_set,
+    "obligations": _same_obligations,
+}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON; what is none, as a text that says so."""
+    try:
+        plain = orjson.loads(orjson.dumps(value))
+        check_json(plain)
+    except (TypeError, ValueError):
+        return f"<not JSON: {type(value).__name__}>"
+    return plain
+
+
+def _codes(happened: Happened) -> Sequence[str]:
+    return happened.decision.codes if happened.decision else ()
+
+
+def _obligations(happened: Happened) -> list[dict[str, Any]]:
+    found = happened.decision.obligations if happened.decision else ()
+    return [{"id": each.id, "parameters": each.parameters} for each in found]
+
+
+def _status(happened: Happened) -> str | None:
+    # What the plan's check corrected or dropped is transformed, whatever came of it afterwards but a rejection.
+    called = happened.evaluation.outcome.status if happened.evaluation else None
+    if called is Status.REJECTED or happened.planned is None:
+        return called
+    if happened.evaluation is None and not happened.planned.pruned:
+        return Status.REJECTED
+    return happened.planned.status if happened.planned.status is Status.TRANSFORMED else called
+
+
+def _rejection(happened: Happened) -> str | None:
+    if happened.evaluation is None and happened.planned is not None and not happened.planned.pruned:
+        return RejectionCode.POLICY_VIOLATION
+    rejection = happened.evaluation.outcome.rejection if happened.evaluation else None
+    return rejection.code if rejection else None
+
+
+def _arguments(happened: Happened) -> Any:
+    request = happened.evaluation.request if happened.evaluation else None
+    return request["context"]["arguments"] if request else None
+
+
+def _pruned(happened: Happened) -> bool:
+    if happened.planned is not None and happened.planned.pruned:
+        return True
+    outcome = happened.evaluation.outcome if happened.evaluation else None
+    return outcome is not None and outcome.status is Status.TRANSFORMED and outcome.proposal is None
+
+
+def _failure(happened: Happened) -> str | None:
+    failure = happened.evaluation.outcome.failure if happened.evaluation else None
+    return failure.code if failure else None
+
+
+def _json_or_not(value: Any) -> Any:
+    try:
+        check_json(value)
+    except JsonValueError:
+        return f"<not JSON: {type(value).__name__}>"
+    return value
+
+
+# What is shown of each reason under these keys, by the codes that are expected.
+_OF_REASONS: Final = {"details": "details", "messages": "message"}
+
+_ACTUAL: dict[str, Callable[[Happened], Any]] = {
+    "status": _status,
+    "rejection": _rejection,
+    "verdict": lambda happened: happened.decision.verdict if happened.decision else None,
+    "codes": _codes,
+    "obligations": _obligations,
+    "arguments": _arguments,
+    "pruned": _pruned,
+    "executed": lambda happened: happened.evaluation is not None and happened.evaluation.executed,
+    "result": lambda happened: _json_or_not(happened.evaluation.result) if happened.evaluation else None,
+    "failure": _failure,
+    "approval": lambda happened: happened.approval.state if happened.approval else None,
+    "refused": lambda happened: happened.refused,
+    "markings": lambda happened: sorted(happened.evaluation.markings) if happened.evaluation else [],
+}

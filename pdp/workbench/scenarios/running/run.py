@@ -1,0 +1,151 @@
+"""Running the scenarios of a suite on an engine, through the enforcement point that applications use."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.errors import UsageError
+from pdp.pep import Pep
+from pdp.workbench.scenarios.files.tools_file import ToolsFile
+from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult
+from pdp.workbench.scenarios.running.captured_log import captured_log
+from pdp.workbench.scenarios.running.recording_engine import RecordingEngine
+from pdp.workbench.scenarios.running.scenario_run import ScenarioRun, returning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pdp.decision import Findings
+    from pdp.engine.protocol import Engine
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.proposal import Trace
+    from pdp.workbench.scenarios.files.scenario import Scenario
+    from pdp.workbench.scenarios.files.suite import Suite
+
+_LOG: Final = logging.getLogger("pdp.harness")
+
+
+class Runner:
+    """Runs the scenarios of one suite on one engine. The same policy, manifest and scenario make the same requests.
+
+    Nothing is shared between scenarios: each has its own approvals, its own audit stream, and its tools file run anew.
+    A tool without a function returns null, so that a scenario can say that it is executed; where there is a tools file,
+    one of type `cli` runs its program. What the file's `deployment()` returns holds for the scenario's runs.
+
+    Args:
+        suite: the scenarios.
+        engine: who decides; it has to know the manifest.
+        manifest: instead of the suite's.
+
+    Raises:
+        UsageError: the tools file cannot be read.
+        FileFaultsError: it is not Python.
+    """
+
+    def __init__(self, suite: Suite, engine: Engine, *, manifest: EffectiveManifest | None = None) -> None:
+        self._suite = suite
+        self._manifest = suite.manifest if manifest is None else manifest
+        self._engine = RecordingEngine(engine)
+        self._pep = Pep(self._manifest, self._engine)
+        self._tools = None if suite.tools is None else ToolsFile(suite.tools)
+        self._stand_ins: dict[str, Callable[..., Any]] = dict.fromkeys(self._manifest.tools, returning(None))
+
+    def run(self, scenario_index: int) -> ScenarioResult:
+        """Run one scenario; it counts from 0. After a step that failed, the rest of them are not run."""
+        suite = self._suite
+        scenario = suite.scenarios[scenario_index]
+        steps: list[StepResult] = []
+        with captured_log() as log:
+            error = self._done(scenario, scenario_index, steps)
+        return ScenarioResult(
+            file=str(suite.file),
+            name=scenario.name,
+            why=scenario.why,
+            golden=scenario.golden,
+            place=suite.place(scenario_index),
+            engine=self._engine.name,
+            manifest_version=self._manifest.version,
+            manifest_digest=self._manifest.digest,
+            steps=tuple(steps),
+            error=error,
+            log=tuple(log),
+        )
+
+    def run_all(self, progress: Callable[[ScenarioResult], None] | None = None) -> list[ScenarioResult]:
+        """Run every scenario in the order of the file; `progress` is told of each."""
+        results = []
+        for index in range(len(self._suite.scenarios)):
+            results.append(self.run(index))
+            if progress is not None:
+                progress(results[-1])
+        return results
+
+    def findings(self, body: bytes) -> Findings:
+        """Return everything that fired for a request of these scenarios; see `Engine.findings`."""
+        return self._engine.findings(body)
+
+    def _with_tools(self) -> tuple[Pep, Mapping[str, Callable[..., Any]]]:
+        """The enforcement point of one scenario, and its functions."""
+        if self._tools is None:
+            return self._pep, self._stand_ins
+        found = self._tools.read(self._suite.manifest.tools, also=self._manifest.tools)
+        absent = {
+            name: _absent(name, self._suite.tools)
+            for name, entry in self._manifest.tools.items()
+            if name not in found.functions and entry.type != "cli"
+        }
+        told = found.deployment
+        pep = self._pep if told is None else Pep(self._manifest, self._engine, deployment=told)
+        # Written for the suite's manifest, it may have more than another one that is held against the scenarios.
+        own = {name: function for name, function in found.functions.items() if name in self._manifest.tools}
+        return pep, {**absent, **own}
+
+    def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
+        """Do the steps, adding each to `done`, and return what kept them from being done."""
+        try:
+            pep, functions = self._with_tools()
+            one = ScenarioRun(pep, self._engine, self._manifest, functions)
+            for at, step in enumerate(scenario.steps):
+                done.append(one.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
+                if scenario.golden:
+                    done[-1] = _held_to_contract(done[-1])
+                if done[-1].mismatches:
+                    break
+        except UsageError as raised:
+            return str(raised)
+        except SystemExit as raised:
+            return f"a tool would end the process: sys.exit({raised.code!r})"
+        except BaseException as raised:
+            # Of exceptions, the enforcement point has made a failure of the tool already.
+            if self._tools is None or isinstance(raised, Exception | KeyboardInterrupt):
+                raise
+            return self._tools.told(raised)
+        return None
+
+
+def _held_to_contract(step: StepResult) -> StepResult:
+    """Fail a golden step that the contract refuses, whatever was expected of it."""
+    wrong = [
+        Mismatch("golden", "the tool is in the manifest, and its schema admits the arguments", shown)
+        for evaluation in step.evaluations
+        if (shown := _refused(evaluation.trace)) is not None
+    ]
+    return replace(step, mismatches=(*step.mismatches, *wrong))
+
+
+def _refused(trace: Trace) -> str | None:
+    if trace.in_manifest is not True:
+        return f"{trace.tool_name} is not in the manifest"
+    return None if trace.schema_valid is True else f"the schema of {trace.tool_name} refuses the arguments"
+
+
+def _absent(name: str, file: Path | None) -> Callable[..., Any]:
+    """A stand-in that says so, for whoever misspelt the name of a function."""
+
+    def stand_in(**_: Any) -> Any:
+        _LOG.warning("%s has no function %s: it returned null", file, name)
+
+    return stand_in

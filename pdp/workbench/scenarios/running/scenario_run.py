@@ -1,0 +1,187 @@
+"""One run of one scenario: its steps, each held against what it expects."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.approvals.approvals import ApprovalRefusedError, Approvals
+from pdp.audit.file import MemoryAudit
+from pdp.decision import Verdict, denied
+from pdp.engine.protocol import REQUEST_INVALID
+from pdp.errors import UsageError
+from pdp.json import JsonValueError, canonical, check_json
+from pdp.request import bounded
+from pdp.stores.memory_actions import MemoryActions
+from pdp.stores.memory_keys import MemoryIdempotency
+from pdp.workbench.scenarios.results import Mismatch, StepResult
+from pdp.workbench.scenarios.running.expectation import Happened, actual, expected, mismatches
+from pdp.workbench.scenarios.running.raw_request import filled_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.pep import Pep
+    from pdp.session import Session
+    from pdp.stores.approval import Approval
+    from pdp.workbench.scenarios.files.scenario import Step
+    from pdp.workbench.scenarios.running.recording_engine import RecordingEngine
+
+_FAILING: Final = ("engine.", "bundle.")
+_FAILURES: Final = frozenset(("pep.internal_error", "store.unavailable", "audit.write_failed"))
+_NO_APPROVAL: Final = "no STEP_UP of this scenario has opened an approval"
+
+
+class ScenarioRun:
+    """One scenario on its way: its approvals, its tools, and the approval that was opened last.
+
+    Args:
+        pep: what it calls, with keys, actions, approvals and an audit stream that are this scenario's alone.
+        engine: who decides; it has to be that of `pep`.
+        manifest: the tools.
+        functions: what runs them, by tool.
+    """
+
+    def __init__(
+        self,
+        pep: Pep,
+        engine: RecordingEngine,
+        manifest: EffectiveManifest,
+        functions: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        self._approvals = Approvals()
+        self._pep = pep.with_changes(
+            tools=functions,
+            audit=MemoryAudit(),
+            approvals=self._approvals,
+            keys=MemoryIdempotency(),
+            # An id that nobody can guess cannot stand in a scenario.
+            actions=MemoryActions(ids="action-{}".format),
+        )
+        self._engine = engine
+        self._manifest = manifest
+        self._open: Approval | None = None
+        engine.begin(self._approvals)
+
+    def step(self, step: Step, session: Session | None, place: Any) -> StepResult:
+        """Do one step, and hold what happened against what the step expects.
+
+        Raises:
+            UsageError: it approves or denies, and there is nothing to approve.
+        """
+        happened = self._happened(step, session)
+        several = isinstance(step.expect, tuple)
+        pairs = list(zip(step.expectations, happened, strict=True))
+        wanted = [expected(expect) for expect, _ in pairs]
+        found = [actual(expect, each) for expect, each in pairs]
+        differing = tuple(
+            mismatch
+            for at in range(len(pairs))
+            for mismatch in (
+                *mismatches(wanted[at], found[at], f"plan[{at}]." if several else ""),
+                *_undecided(pairs[at][1], wanted[at]),
+            )
+        )
+        return StepResult(
+            action=step.action,
+            place=place,
+            expected=wanted if several else wanted[0],
+            actual=found if several else found[0],
+            mismatches=differing,
+            evaluations=tuple(each.evaluation for each in happened if each.evaluation is not None),
+            answers=self._engine.take(),
+            tool=_tool(step),
+            plans=self._engine.take_plans(),
+        )
+
+    def _happened(self, step: Step, session: Any) -> tuple[Happened, ...]:
+        """Do what the step says, as whom the session says; for a plan one answer for each proposal."""
+        if step.action == "propose":
+            return (self._proposed(step.propose, session, step, step.returns),)
+        if step.action == "plan":
+            return self._planned(step, session)
+        if step.action == "request":
+            return (self._requested(step.request),)
+        return (self._decided(self._approvals.grant if step.action == "approve" else self._approvals.deny, session),)
+
+    def _planned(self, step: Step, session: Session) -> tuple[Happened, ...]:
+        """Check the plan as a whole, and call what goes on if the policy accepts it."""
+        proposals = step.plan or ()
+        planned = self._pep.plan(list(proposals), session)
+        happened = []
+        for number, checked in enumerate(planned.checked.steps, start=1):
+            returns = step.returns[number - 1] if step.returns is not None else None
+            each = session.with_changes(request_id=f"{session.request_id}.{number}", plan=planned.plan)
+            if checked.rejection is not None:
+                # Rejected whatever the rest of the plan is: the enforcement point says how.
+                happened.append(self._proposed(proposals[number - 1], each, step, returns))
+            elif checked.proposal is None or planned.decision.verdict is not Verdict.ALLOW:
+                happened.append(Happened(decision=None if checked.pruned else planned.decision, planned=checked))
+            else:
+                one = self._proposed(checked.proposal.as_json(), each, step, returns)
+                happened.append(replace(one, planned=checked))
+        return tuple(happened)
+
+    def _proposed(self, proposal: Any, session: Session, step: Step, returns: Any) -> Happened:
+        pep = self._pep
+        if "returns" in step.model_fields_set:
+            pep = pep.with_changes(tools=dict.fromkeys(self._manifest.tools, returning(returns)))
+        evaluation = pep.call(proposal, session)
+        opened = evaluation.approval
+        approval = None if opened is None else self._approvals.get(opened.id)
+        if approval is not None and evaluation.verdict is Verdict.STEP_UP:
+            self._open = approval
+        return Happened(evaluation, evaluation.decision, approval)
+
+    def _requested(self, raw: Any) -> Happened:
+        request = filled_in(raw, self._manifest)
+        try:
+            check_json(request)
+            decision = self._engine.decide_body(bounded(canonical(request)))
+        except JsonValueError as error:
+            decision = denied(REQUEST_INVALID, str(error))
+        return Happened(decision=decision)
+
+    def _decided(self, decide: Callable[..., Approval], approver: Session) -> Happened:
+        if self._open is None:
+            raise UsageError(_NO_APPROVAL, hint="let a step before it propose the call, with the same arguments")
+        try:
+            decide(self._open.id, approver.claims, approver.time)
+        except ApprovalRefusedError as error:
+            return Happened(approval=self._approvals.get(self._open.id), refused=error.reason)
+        return Happened(approval=self._approvals.get(self._open.id))
+
+
+def _undecided(happened: Happened, wanted: dict[str, Any]) -> tuple[Mismatch, ...]:
+    """What is wrong where nobody decided: a DENY that stands for a failure proves nothing of the policy.
+
+    Whoever means the failure itself expects its code.
+    """
+    codes = happened.decision.codes if happened.decision is not None else ()
+    failed = [code for code in codes if code in _FAILURES or code.startswith(_FAILING)]
+    if not failed or "codes" in wanted:
+        return ()
+    return (Mismatch("decided by", "the policy", f"nobody: {', '.join(failed)}"),)
+
+
+def returning(value: Any) -> Callable[..., Any]:
+    """Return a stand-in for a tool, which takes anything and gives a copy of `value`."""
+
+    def stand_in(**_: Any) -> Any:
+        return deepcopy(value)
+
+    return stand_in
+
+
+def _tool(step: Step) -> str | None:
+    """The tool of a step: the one proposed (of a plan, the first), or the one that a raw request names."""
+    value = step.plan[0] if step.plan else step.propose
+    if step.action == "request":
+        action = step.request.get("action") if isinstance(step.request, dict) else None
+        value = action.get("properties") if isinstance(action, dict) else None
+    if isinstance(value, dict):
+        named = value.get("tool", value.get("tool_name"))
+        return named if isinstance(named, str) else None
+    return None

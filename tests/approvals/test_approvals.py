@@ -1,0 +1,684 @@
+"""Approvals: who may grant, that each counts once, and that nothing counts which was not recorded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sqlalchemy import Connection
+
+from pdp import (
+    Approval,
+    ApprovalRefusedError,
+    Approvals,
+    ApprovalState,
+    Grant,
+    MemoryApprovals,
+    MemoryAudit,
+    Pep,
+    Refusal,
+)
+from pdp.audit.file import AuditEvent, verify_chain
+from pdp.errors import AuditError, UsageError
+from pdp.json import canonical
+from pdp.manifest.model import EffectiveApproval, Tool
+from pdp.person import Person
+from tests.support import payments
+from tests.support.payments import session, wire
+from tests.support.scripted import Scripted, until_approved
+
+OPENED, SOON, LATE, END = (f"2026-07-01T{clock}Z" for clock in ("10:00:00", "10:05:00", "10:59:59", "11:00:00"))
+APPROVER = {"sub": "boss", "iss": "https://id", "roles": ["payments.approver", "staff"]}
+OTHER = {"sub": "vice", "iss": "https://id", "roles": ["payments.approver"]}
+EFFECTIVE = payments.effective()
+
+
+def entry(**approval: Any) -> Tool:
+    tool = EFFECTIVE.tools["initiate_wire"]
+    block = {"approvers": ("payments.approver",), "quorum": 1, "expires": "PT1H", **approval}
+    return tool.model_copy(update={"approval": EffectiveApproval(**block)})
+
+
+def body(**changes: Any) -> bytes:
+    """The request of the worked example's wire, as the enforcement point asks it."""
+    asked = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(**changes)).request
+    assert asked is not None
+    return canonical(asked)
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    return {**session().claims, **changes}
+
+
+def opened(approvals: Approvals, request: bytes | None = None, **approval: Any) -> Approval:
+    return approvals.open(request or body(), entry(**approval), ["approvals.required"])
+
+
+def refusal(step: Callable[[], object]) -> Refusal:
+    with pytest.raises(ApprovalRefusedError) as caught:
+        step()
+    assert caught.value.code == "approvals.refused"
+    return caught.value.reason
+
+
+def log_of(approvals: Approvals) -> list[dict[str, Any]]:
+    assert isinstance(approvals.audit, MemoryAudit)
+    assert verify_chain(list(approvals.audit._lines)) == len(approvals.audit.events)
+    return approvals.audit.events
+
+
+def test_an_opened_approval_holds_what_an_approver_is_shown() -> None:
+    request = body(agent="agent:payments", claims=claims(iss="https://id", act={"sub": "agent:a", "act": {"sub": "b"}}))
+    approval = opened(Approvals(), request)
+
+    assert approval.as_json() == {
+        "id": approval.id,
+        "state": "pending",
+        "call_digest": approval.request["context"]["call_digest"],
+        "tool": "initiate_wire",
+        "tool_version": EFFECTIVE.tools["initiate_wire"].version,
+        "action": "initiate_wire",
+        "subject": "officer-123",
+        "agent": "agent:payments",
+        "requesters": [
+            {"iss": "https://id", "sub": "officer-123"},
+            {"iss": None, "sub": "agent:payments"},
+            {"iss": None, "sub": "agent:a"},
+            {"iss": None, "sub": "b"},
+        ],
+        "manifest_digest": EFFECTIVE.digest,
+        "approvers": ["payments.approver"],
+        "quorum": 1,
+        "opened_at": OPENED,
+        "expires_at": END,
+        "request": approval.request,
+        "reasons": ["approvals.required"],
+        "idempotency_key": "idm-4a2b",
+        "run_id": "run-1",
+        "grants": [],
+        "closed_at": None,
+        "closed_by": None,
+        "why": None,
+        "action_id": None,
+    }
+    assert approval.request["context"]["arguments"] == payments.ARGUMENTS
+    assert "47500" not in repr(approval)
+
+
+def test_a_call_has_one_pending_approval() -> None:
+    approvals = Approvals()
+    first = opened(approvals)
+
+    assert opened(approvals, body(time=LATE, request_id="another")) == first
+    assert opened(approvals, body(purpose="another")).id != first.id
+    assert [event["type"] for event in log_of(approvals)] == ["approval.opened"] * 2
+
+
+def test_a_pending_approval_whose_time_is_over_makes_room_for_another() -> None:
+    approvals = Approvals()
+    first, second = opened(approvals), opened(approvals, body(time=END))
+
+    assert second.id != first.id
+    assert [(each.id, each.state) for each in approvals.list()] == [(first.id, "expired"), (second.id, "pending")]
+
+
+@pytest.mark.parametrize(
+    ("expires", "begins", "ends"),
+    [
+        pytest.param("PT0.9S", OPENED, OPENED, id="less than a second is none"),
+        pytest.param("PT1.9S", OPENED, "2026-07-01T10:00:01Z", id="rounded down"),
+        pytest.param("P1D", OPENED, "2026-07-02T10:00:00Z", id="a day"),
+        pytest.param("PT1H", "9999-12-31T23:30:00Z", "9999-12-31T23:59:59Z", id="beyond the calendar"),
+    ],
+)
+def test_when_an_approval_ends(expires: str, begins: str, ends: str) -> None:
+    assert opened(Approvals(), body(time=begins), expires=expires).expires_at == ends
+
+
+def test_a_grant_by_an_approver_is_enough_for_a_quorum_of_one() -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+
+    assert granted.state is ApprovalState.GRANTED
+    assert granted.grants == (Grant("https://id", "boss", ("payments.approver",), SOON),)
+    assert approvals.usable(granted.call_digest, LATE) == granted
+    assert granted.as_context(SOON) == {
+        "id": granted.id,
+        "call_digest": granted.call_digest,
+        "age_seconds": 300,
+        "expires_at": END,
+        "grants": [{"iss": "https://id", "sub": "boss", "roles": ["payments.approver"], "at": SOON}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("now", "usable"),
+    [("2026-07-01T09:59:59Z", False), (OPENED, True), (LATE, True), (END, False), ("2027-01-01T00:00:00Z", False)],
+)
+def test_an_approval_counts_from_its_opening_up_to_its_end(now: str, usable: bool) -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+
+    assert (approvals.usable(granted.call_digest, now) is not None) is usable
+
+
+def test_a_record_that_says_granted_without_its_quorum_lets_nothing_through() -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+
+    assert granted.usable(SOON)
+    assert not replace(granted, quorum=2).usable(SOON)
+
+
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        pytest.param(None, Refusal.NO_SUBJECT, id="no claims"),
+        pytest.param("boss", Refusal.NO_SUBJECT, id="claims that are text"),
+        pytest.param({**APPROVER, "sub": ""}, Refusal.NO_SUBJECT, id="an empty subject"),
+        pytest.param({**APPROVER, "sub": ["boss"]}, Refusal.NO_SUBJECT, id="a list as subject"),
+        pytest.param({**APPROVER, "sub": "\ud800"}, Refusal.NO_SUBJECT, id="a lone surrogate"),
+        pytest.param({**APPROVER, "sub": "x" * 1025}, Refusal.NO_SUBJECT, id="a subject without end"),
+        pytest.param({"roles": APPROVER["roles"]}, Refusal.NO_SUBJECT, id="no subject"),
+        pytest.param({**APPROVER, "iss": 7}, Refusal.NO_SUBJECT, id="a number as issuer"),
+        pytest.param({**APPROVER, "iss": ""}, Refusal.NO_SUBJECT, id="an empty issuer"),
+        pytest.param({**APPROVER, "act": {"sub": "agent:x"}}, Refusal.AGENT, id="an agent for an approver"),
+        pytest.param({**APPROVER, "act": {}}, Refusal.AGENT, id="an agent without a name"),
+        pytest.param({**APPROVER, "sub": "officer-123"}, Refusal.REQUESTER, id="the subject, by any issuer"),
+        pytest.param({**APPROVER, "sub": "agent:payments"}, Refusal.REQUESTER, id="the agent"),
+        pytest.param({**APPROVER, "sub": "agent:a", "iss": "https://b"}, Refusal.REQUESTER, id="its agent's agent"),
+        pytest.param({**APPROVER, "sub": "agent:b", "iss": None}, Refusal.REQUESTER, id="without issuer"),
+        pytest.param({"sub": "boss"}, Refusal.NOT_AN_APPROVER, id="no roles"),
+        pytest.param({"sub": "boss", "roles": []}, Refusal.NOT_AN_APPROVER, id="empty roles"),
+        pytest.param({"sub": "boss", "roles": ["payments"]}, Refusal.NOT_AN_APPROVER, id="other roles"),
+        pytest.param({"sub": "boss", "roles": "payments.approver"}, Refusal.NOT_AN_APPROVER, id="text as roles"),
+        pytest.param(
+            {"sub": "boss", "roles": ["payments.approver", 1]}, Refusal.NOT_AN_APPROVER, id="a number among roles"
+        ),
+        pytest.param(
+            {"sub": "boss", "roles": {"payments.approver": False}}, Refusal.NOT_AN_APPROVER, id="an object as roles"
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("step", ["grant", "deny"])
+def test_who_may_not_decide(step: str, by: Any, reason: Refusal) -> None:
+    approvals = Approvals()
+    acting = claims(act={"sub": "agent:a", "iss": "https://b", "act": {"sub": "agent:b", "iss": "https://b"}})
+    approval = opened(approvals, body(agent="agent:payments", claims=acting))
+
+    assert refusal(lambda: getattr(approvals, step)(approval.id, by, SOON)) is reason
+    assert approvals.get(approval.id) == approval
+    assert [event["type"] for event in log_of(approvals)] == ["approval.opened"]
+
+
+def test_the_same_name_at_another_issuer_is_another_person() -> None:
+    approvals = Approvals()
+    approval = opened(approvals, body(claims=claims(iss="https://id")))
+
+    assert approvals.grant(approval.id, {**APPROVER, "sub": "officer-123", "iss": "https://b"}, SOON).usable(SOON)
+
+
+@pytest.mark.parametrize("approvers", [None, ()])
+def test_without_approvers_nobody_can_grant(approvers: Any) -> None:
+    approvals = Approvals()
+    approval = opened(approvals, approvers=approvers)
+
+    with pytest.raises(ApprovalRefusedError) as caught:
+        approvals.grant(approval.id, APPROVER, SOON)
+
+    assert str(caught.value) == (
+        f"approval {approval.id}: the claims have none of the roles that approve it: nobody"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("again", [APPROVER, {**APPROVER, "iss": None}, {"sub": "boss", "roles": APPROVER["roles"]}])
+def test_a_quorum_is_of_different_people(again: dict[str, Any]) -> None:
+    approvals = Approvals()
+    approval = approvals.grant(opened(approvals, quorum=2).id, APPROVER, SOON)
+
+    assert approval.state is ApprovalState.PENDING
+    assert approvals.usable(approval.call_digest, SOON) is None
+    assert refusal(lambda: approvals.grant(approval.id, again, SOON)) is Refusal.ALREADY_GRANTED
+    assert approvals.grant(approval.id, OTHER, LATE).state is ApprovalState.GRANTED
+    assert [event["status"] for event in log_of(approvals)] == ["pending", "pending", "granted"]
+
+
+COMPOSED, DECOMPOSED, HIDDEN = "Jos\u00e9", "Jose\u0301", "an\u200bn"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        pytest.param({"sub": COMPOSED}, {"sub": DECOMPOSED}, Refusal.NO_SUBJECT, id="composed and decomposed"),
+        pytest.param({"sub": "ann"}, {"sub": "ann "}, Refusal.NO_SUBJECT, id="a blank behind"),
+        pytest.param({"sub": "ann"}, {"sub": "\u00a0ann"}, Refusal.NO_SUBJECT, id="a blank before"),
+        pytest.param({"sub": "ann"}, {"sub": HIDDEN}, Refusal.NO_SUBJECT, id="an invisible letter"),
+        pytest.param({"sub": "ann"}, {"sub": "Ann"}, Refusal.ALREADY_GRANTED, id="a capital letter"),
+        pytest.param({"sub": "ann"}, {"sub": "\uff41\uff4e\uff4e"}, Refusal.ALREADY_GRANTED, id="wide letters"),
+        pytest.param(
+            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://id/"}, Refusal.ALREADY_GRANTED,
+            id="a slash behind the issuer",
+        ),
+        pytest.param(
+            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://ID"}, Refusal.ALREADY_GRANTED,
+            id="the issuer in capitals",
+        ),
+        pytest.param(
+            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://id "}, Refusal.NO_SUBJECT,
+            id="a blank behind the issuer",
+        ),
+    ],
+)  # fmt: skip
+def test_one_person_under_two_spellings_is_no_quorum_of_two_and_no_approver_of_their_own_call(
+    first: dict[str, str], second: dict[str, str], reason: Refusal
+) -> None:
+    approvals, role = Approvals(), {"roles": ["payments.approver"]}
+    approval = approvals.grant(opened(approvals, quorum=2).id, {**first, **role}, SOON)
+    assert refusal(lambda: approvals.grant(approval.id, {**second, **role}, SOON)) is reason
+    assert approvals.get(approval.id).state is ApprovalState.PENDING
+
+    theirs = opened(approvals, body(claims=claims(**first)))
+    own = Refusal.REQUESTER if reason is Refusal.ALREADY_GRANTED else reason
+    for step in (approvals.grant, approvals.deny):
+        assert refusal(lambda step=step: step(theirs.id, {**second, **role}, SOON)) is own  # type: ignore[misc]
+    assert approvals.get(theirs.id) == theirs
+
+
+@pytest.mark.parametrize("at", ["sub", "iss"])
+@pytest.mark.parametrize("name", [DECOMPOSED, "ann ", HIDDEN, "a\nb"])
+def test_a_requester_whose_name_could_be_read_as_anothers_is_not_decided_for(at: str, name: str) -> None:
+    decided = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(claims=claims(**{at: name})))
+
+    assert decided.codes == ("decision.request_invalid",)
+    assert decided.reasons[0].message == (
+        f"session: claims.{at} is {name!r}: another text looks the same (name people in NFC, without blanks at the "
+        "ends and without invisible letters)"
+    )
+
+
+@pytest.mark.parametrize("step", ["grant", "deny"])
+def test_nobody_decides_before_it_was_asked(step: str) -> None:
+    approvals = Approvals()
+    approval = opened(approvals)
+    with pytest.raises(ApprovalRefusedError) as caught:
+        getattr(approvals, step)(approval.id, APPROVER, "2026-07-01T09:59:59Z")
+
+    assert (caught.value.reason, str(caught.value)) == (
+        Refusal.NOT_YET_OPEN,
+        f"approval {approval.id}: it was opened at {OPENED}, and nobody decides on it before",
+    )
+    assert approvals.get(approval.id) == approval
+
+
+def test_a_pending_approval_is_found_by_its_call() -> None:
+    approvals = Approvals()
+    approval = opened(approvals)
+
+    assert approvals.pending(approval.call_digest, LATE) == approval
+    assert approvals.pending(approval.call_digest, END) is None
+    approvals.grant(approval.id, APPROVER, SOON)
+    assert approvals.pending(approval.call_digest, SOON) is None
+
+
+def test_a_step_whose_transaction_failed_is_in_doubt() -> None:
+    approvals = Approvals()
+    used = approvals.consume(approvals.grant(opened(approvals).id, APPROVER, SOON), LATE)
+    approvals.record_doubt("consumed", used)
+
+    before, after = log_of(approvals)[-2:]
+    assert (before["outcome"], after["outcome"]) == (None, "unknown")
+    chain = ("seq", "time", "prev_hash", "hash", "outcome")
+    assert {k: v for k, v in before.items() if k not in chain} == {k: v for k, v in after.items() if k not in chain}
+
+
+def test_a_doubt_that_cannot_be_recorded_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    approvals = Approvals(audit=FullLog(1))
+    approval = opened(approvals)
+    approvals.record_doubt("consumed", approval)
+
+    assert caplog.messages == [f"that approval {approval.id} may not have been consumed could not be recorded"]
+
+
+def test_what_was_granted_is_granted_no_more() -> None:
+    approvals = Approvals()
+    approval = approvals.grant(opened(approvals).id, APPROVER, SOON)
+
+    assert refusal(lambda: approvals.grant(approval.id, OTHER, SOON)) is Refusal.NOT_PENDING
+
+
+def test_what_is_over_is_refused_and_marked() -> None:
+    approvals = Approvals()
+    approval = opened(approvals)
+
+    assert refusal(lambda: approvals.grant(approval.id, APPROVER, END)) is Refusal.EXPIRED
+    assert approvals.get(approval.id).state is ApprovalState.EXPIRED
+    assert refusal(lambda: approvals.deny(approval.id, APPROVER, SOON)) is Refusal.EXPIRED
+
+
+@pytest.mark.parametrize("unknown", ["", "0" * 32, "x" * 10_000, None, 7])
+def test_an_unknown_approval_is_refused(unknown: Any) -> None:
+    assert refusal(lambda: Approvals().grant(unknown, APPROVER, SOON)) is Refusal.UNKNOWN
+    assert refusal(lambda: Approvals().get(unknown)) is Refusal.UNKNOWN
+
+
+@pytest.mark.parametrize("at", ["", "now", "2026-07-01T10:05:00", "2026-13-01T10:05:00Z", "2026-07-01T10:05:00.5Z", 7])
+def test_a_time_that_is_none_is_an_error(at: Any) -> None:
+    approvals = Approvals()
+    approval = opened(approvals)
+
+    with pytest.raises(UsageError) as caught:
+        approvals.grant(approval.id, APPROVER, at)
+
+    assert str(caught.value) == f"{at!r} is not a time (write it as 2026-07-01T10:00:00Z)"
+
+
+@pytest.mark.parametrize("before", [(), (OTHER,)])
+def test_one_denial_denies_also_after_a_grant(before: Sequence[dict[str, Any]]) -> None:
+    approvals = Approvals()
+    approval = opened(approvals)
+    for by in before:
+        approvals.grant(approval.id, by, SOON)
+    denied = approvals.deny(approval.id, APPROVER, LATE, "not this\nmonth \ud800")
+
+    assert (denied.state, denied.closed_at, denied.closed_by, denied.why) == (
+        ApprovalState.DENIED, LATE, Person("https://id", "boss"), "not this\nmonth \\ud800",
+    )  # fmt: skip
+    assert approvals.usable(approval.call_digest, SOON) is None
+    assert refusal(lambda: approvals.grant(approval.id, OTHER, LATE)) is Refusal.NOT_PENDING
+    assert denied.as_json()["closed_by"] == {"iss": "https://id", "sub": "boss"}
+
+
+@pytest.mark.parametrize("sub", ["officer-123", "agent:payments"])
+def test_a_requester_takes_it_back(sub: str) -> None:
+    approvals = Approvals()
+    approval = opened(approvals, body(agent="agent:payments"))
+    approvals.grant(approval.id, APPROVER, SOON)
+
+    assert refusal(lambda: approvals.withdraw(approval.id, APPROVER, SOON)) is Refusal.NOT_A_REQUESTER
+    assert approvals.withdraw(approval.id, {"sub": sub}, SOON).state is ApprovalState.WITHDRAWN
+    assert approvals.usable(approval.call_digest, SOON) is None
+
+
+def test_it_is_used_once() -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+    consumed = approvals.consume(granted, LATE)
+
+    assert (consumed.state, consumed.closed_at) == (ApprovalState.CONSUMED, LATE)
+    assert approvals.usable(granted.call_digest, LATE) is None
+    for step in (
+        lambda: approvals.consume(granted, LATE),
+        lambda: approvals.grant(granted.id, OTHER, LATE),
+        lambda: approvals.deny(granted.id, OTHER, LATE),
+        lambda: approvals.withdraw(granted.id, {"sub": "officer-123"}, LATE),
+    ):
+        assert refusal(step) is Refusal.CONSUMED
+
+
+def test_what_is_used_is_what_the_policy_saw() -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+
+    for other, now, reason in (
+        (replace(granted, call_digest="sha256:other"), SOON, Refusal.NOT_PENDING),
+        (replace(granted, grants=()), SOON, Refusal.NOT_PENDING),
+        (granted, "2026-07-01T09:00:00Z", Refusal.NOT_PENDING),
+        (granted, END, Refusal.EXPIRED),
+    ):
+        assert refusal(lambda other=other, now=now: approvals.consume(other, now)) is reason  # type: ignore[misc]
+
+
+def test_a_pending_approval_cannot_be_used() -> None:
+    approvals = Approvals()
+    pending = opened(approvals)
+
+    assert refusal(lambda: approvals.consume(pending, SOON)) is Refusal.NOT_PENDING
+
+
+def test_every_step_is_an_event() -> None:
+    log = MemoryAudit()
+    approvals = Approvals(audit=log)
+    acting = body(claims=claims(act={"sub": "agent:payments"}))
+    used = approvals.grant(opened(approvals, acting, quorum=2).id, APPROVER, SOON)
+    used = approvals.consume(approvals.grant(used.id, OTHER, SOON), SOON)
+    denied = approvals.deny(opened(approvals, acting).id, APPROVER, SOON, "no")
+    withdrawn = approvals.withdraw(opened(approvals, acting).id, {"sub": "officer-123"}, SOON)
+
+    same = {
+        "request_id": "req-1", "tool_call_id": None, "run_id": "run-1", "tool": "initiate_wire",
+        "manifest_version": "2026.07.1", "manifest_digest": EFFECTIVE.digest,
+        "arguments_digest": log.digest(canonical(payments.ARGUMENTS)), "rejection": None, "verdict": None,
+        "codes": ["approvals.required"], "decision_id": None, "bundle_revision": None, "idempotency_key": "idm-4a2b",
+        "outcome": None, "result_digest": None, "error_code": None, "duration_ms": None,
+    }  # fmt: skip
+    steps = [
+        ("opened", "officer-123", "agent:payments", "pending", used.id),
+        ("granted", "boss", None, "pending", used.id),
+        ("granted", "vice", None, "granted", used.id),
+        ("consumed", "officer-123", "agent:payments", "consumed", used.id),
+        ("opened", "officer-123", "agent:payments", "pending", denied.id),
+        ("denied", "boss", None, "denied", denied.id),
+        ("opened", "officer-123", "agent:payments", "pending", withdrawn.id),
+        ("withdrawn", "officer-123", "agent:payments", "withdrawn", withdrawn.id),
+    ]
+    chain = ("seq", "time", "prev_hash", "hash")
+    assert [{name: value for name, value in event.items() if name not in chain} for event in log_of(approvals)] == [
+        {**same, "type": f"approval.{what}", "subject": who, "agent": agent, "status": status, "approval_id": which}
+        for what, who, agent, status, which in steps
+    ]
+
+
+class FullLog(MemoryAudit):
+    """Takes as many events as it is told."""
+
+    def __init__(self, takes: int) -> None:
+        super().__init__()
+        self.takes = takes
+
+    def append(self, event: AuditEvent) -> None:
+        if self.takes == 0:
+            raise AuditError("disk full")
+        self.takes -= 1
+        super().append(event)
+
+
+def test_what_cannot_be_recorded_does_not_count() -> None:
+    log = FullLog(0)
+    approvals = Approvals(audit=log)
+    with pytest.raises(AuditError, match="disk full"):
+        opened(approvals)
+    assert list(approvals.list()) == []
+
+    log.takes = 1
+    approval = opened(approvals)
+    for step, by in (("grant", APPROVER), ("deny", APPROVER), ("withdraw", {"sub": "officer-123"})):
+        with pytest.raises(AuditError, match="disk full"):
+            getattr(approvals, step)(approval.id, by, SOON)
+    assert approvals.get(approval.id) == approval
+
+    log.takes = 1
+    granted = approvals.grant(approval.id, APPROVER, SOON)
+    with pytest.raises(AuditError, match="disk full"):
+        approvals.consume(granted, SOON)
+    assert approvals.usable(granted.call_digest, SOON) == granted
+
+
+class Contended(MemoryApprovals):
+    """Somebody else, in another process, is quicker once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quicker: Callable[[], object] | None = None
+
+    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+        if self.quicker is not None:
+            step, self.quicker = self.quicker, None
+            step()
+        return super().replace(old, new, within=within)
+
+
+def test_a_step_that_another_process_overtakes_is_decided_anew_and_recorded_so() -> None:
+    store = Contended()
+    here, there = Approvals(store), Approvals(store)
+    approval = opened(here)
+    store.quicker = lambda: there.deny(approval.id, OTHER, SOON)
+
+    assert refusal(lambda: here.grant(approval.id, APPROVER, SOON)) is Refusal.NOT_PENDING
+    assert here.get(approval.id).grants == ()
+    assert [(event["type"], event["outcome"]) for event in log_of(here)] == [
+        ("approval.opened", None), ("approval.granted", None), ("approval.granted", "failed"),
+    ]  # fmt: skip
+
+
+def test_two_processes_that_open_the_same_have_one() -> None:
+    class Late(MemoryApprovals):
+        def list(self, **which: Any) -> Sequence[Approval]:
+            found = super().list(**which)
+            if not self._all:
+                there.open(body(), entry(), ["approvals.required"])
+            return found
+
+    store = Late()
+    here, there = Approvals(store), Approvals(store)
+    there.store = MemoryApprovals()
+    there.store._all, there.store._by_call = store._all, store._by_call
+
+    approval = opened(here)
+
+    assert [each.id for each in here.list()] == [approval.id]
+    assert [(event["type"], event["outcome"]) for event in log_of(here)] == [
+        ("approval.opened", None), ("approval.opened", "failed"),
+    ]  # fmt: skip
+
+
+def test_a_store_that_fails_leaves_the_outcome_unknown_in_the_record() -> None:
+    class Gone(MemoryApprovals):
+        def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+            raise ConnectionError("database is gone")
+
+    approvals = Approvals(Gone())
+    approval = opened(approvals)
+
+    with pytest.raises(ConnectionError):
+        approvals.grant(approval.id, APPROVER, SOON)
+    assert [event["outcome"] for event in log_of(approvals)] == [None, None, "unknown"]
+
+
+def test_a_store_in_memory_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdp.stores.memory_approvals.KEPT", 2)
+    approvals = Approvals()
+    kept = [opened(approvals, body(purpose=purpose)) for purpose in ("a", "b", "c")]
+
+    assert list(approvals.list()) == kept[1:]
+    assert opened(approvals, body(purpose="a")).id != kept[0].id
+
+
+def test_threads_that_use_one_approval_at_once_use_it_once() -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+    gate, came = threading.Barrier(8), []
+
+    def use() -> None:
+        gate.wait()
+        try:
+            came.append(approvals.consume(granted, SOON).state.value)
+        except ApprovalRefusedError as error:
+            came.append(error.reason.value)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(came) == ["consumed"] * 8
+    assert [event["type"] for event in log_of(approvals)].count("approval.consumed") == 1
+
+
+PEOPLE = [
+    *({"sub": sub, "roles": ["payments.approver"]} for sub in ("boss", "vice", "officer-123", "agent:payments")),
+    {"sub": "boss", "iss": "https://id", "roles": ["payments.approver"]},
+    {"sub": "vice", "iss": "https://id", "roles": ["staff"]},
+    {"sub": "vice", "roles": ["payments.approver"], "act": {"sub": "agent:x"}},
+]
+TIMES = st.sampled_from([OPENED, SOON, LATE, END])
+REQUEST = body(agent="agent:payments")
+
+
+class ApprovalMachine(RuleBasedStateMachine):
+    """Any steps by anybody at any time, against what must hold of every approval ever opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.approvals = Approvals()
+        self.used: list[str] = []
+        self.ids: list[str] = []
+        self.ended: dict[str, ApprovalState] = {}
+
+    @rule(quorum=st.integers(1, 3))
+    def open(self, quorum: int) -> None:
+        approval = opened(self.approvals, REQUEST, quorum=quorum)
+        if approval.id not in self.ids:
+            self.ids.append(approval.id)
+
+    @precondition(lambda self: self.ids)
+    @rule(which=st.integers(0, 50), step=st.sampled_from(["grant", "deny", "withdraw"]), by=st.sampled_from(PEOPLE),
+          at=TIMES)  # fmt: skip
+    def decide(self, which: int, step: str, by: dict[str, Any], at: str) -> None:
+        approval_id = self.ids[which % len(self.ids)]
+        before = self.approvals.get(approval_id)
+        try:
+            after = getattr(self.approvals, step)(approval_id, by, at)
+        except ApprovalRefusedError:
+            kept = replace(self.approvals.get(approval_id), state=before.state)
+            assert kept == before
+        else:
+            assert before.state in {"pending", "granted"}
+            assert len(after.grants) == len(before.grants) + (step == "grant")
+
+    @precondition(lambda self: self.ids)
+    @rule(which=st.integers(0, 50), at=TIMES)
+    def use(self, which: int, at: str) -> None:
+        approval = self.approvals.get(self.ids[which % len(self.ids)])
+        usable = self.approvals.usable(approval.call_digest, at)
+        try:
+            self.approvals.consume(approval, at)
+        except ApprovalRefusedError:
+            assert usable is None or usable.id != approval.id
+        else:
+            assert approval.state is ApprovalState.GRANTED
+            assert OPENED <= at < END
+            self.used.append(approval.id)
+
+    @invariant()
+    def nothing_is_used_twice_or_comes_back(self) -> None:
+        assert len(self.used) == len(set(self.used))
+        for approval in self.approvals.list():
+            assert (approval.state is ApprovalState.CONSUMED) == (approval.id in self.used)
+            assert self.ended.get(approval.id, approval.state) == approval.state
+            if approval.state not in {"pending", "granted"}:
+                self.ended[approval.id] = approval.state
+
+    @invariant()
+    def only_different_approvers_that_asked_for_nothing_have_granted(self) -> None:
+        for approval in self.approvals.list():
+            people = [grant.sub for grant in approval.grants]
+            assert len(people) == len(set(people)) <= approval.quorum
+            assert set(people) <= {"boss", "vice"}
+            assert all(grant.roles == ("payments.approver",) and grant.at < END for grant in approval.grants)
+            if approval.state in {"granted", "consumed"}:
+                assert len(people) == approval.quorum
+
+    @invariant()
+    def one_approval_at_most_is_pending(self) -> None:
+        assert len(self.approvals.list(state=ApprovalState.PENDING)) <= 1
+
+
+ApprovalMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestApprovalMachine = ApprovalMachine.TestCase

@@ -1,0 +1,485 @@
+"""`pdp bundle build`, and deciding by bundles and policies: the user's own, broken ones and hostile ones."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.manifest.load import load_effective
+from tests.support.command_line import codes, decided, pdp, session_file, written
+from tests.support.payments import EXAMPLE, effective, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
+
+BASELINE = ["approvals", "delegation", "documents", "effects", "idempotency", "limits", "manifest", "markings",
+            "provenance", "purposes", "risk", "scopes"]  # fmt: skip
+CONCERNS = sorted([*BASELINE, "beneficiary", "sanctions"])
+
+
+def concern(folder: Path, name: str, text: str) -> Path:
+    """A policy folder with one module."""
+    file = folder / "policies/custom/concerns" / name / f"{name}.rego"
+    file.parent.mkdir(parents=True)
+    written(file, text)
+    return folder / "policies"
+
+
+# Building
+
+
+def test_the_same_sources_give_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--policies", EXAMPLE / "policies", "-m", EXAMPLE / "manifest.json", "-g", EXAMPLE / "governance.yaml"]
+    first = pdp("bundle", "build", "-o", tmp_path / "first.tar.gz", *options, "--json")
+    monkeypatch.chdir(tmp_path)
+    second = pdp("bundle", "build", "--output", "second.tar.gz", *options, "--release", "1")
+    bundle = read_bundle(tmp_path / "first.tar.gz")
+    manifest = effective()
+    assert (first.code, first.json, first.err) == (
+        0,
+        {
+            "file": str(tmp_path / "first.tar.gz"),
+            "revision": bundle.revision,
+            "release": 1,
+            "bytes": (tmp_path / "first.tar.gz").stat().st_size,
+            "manifests": {manifest.digest: "2026.07.1"},
+            "concerns": CONCERNS,
+        },
+        "",
+    )
+    text = (
+        f"second.tar.gz: release 1, {bundle.size} bytes\n"
+        f"  revision  {bundle.revision}\n"
+        f"  concerns  {', '.join(CONCERNS)}\n"
+        f"  manifest  2026.07.1  {manifest.digest}\n"
+    )
+    assert second == (0, text, "")
+    assert (tmp_path / "second.tar.gz").read_bytes() == (tmp_path / "first.tar.gz").read_bytes()
+
+
+def test_what_was_built_is_decided_by(tmp_path: Path) -> None:
+    data = written(tmp_path / "data.json", {"settings": {"a": 1}})
+    built = pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--data", data, "--release", "7", "--json")
+    done = decided(wire(), "--bundle", tmp_path / "b.tar.gz", "--json")
+    assert (built.code, done.code, codes(done)) == (0, 3, ["limits.exceeded"])
+    assert done.json["bundle_revision"] == built.json["revision"] == read_bundle(tmp_path / "b.tar.gz").revision
+    assert (built.json["release"], built.json["manifests"]) == (7, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (
+            ["-m", EXAMPLE / "manifest.json", "-g", "a.yaml", "-g", "b.yaml"],
+            (
+                "error: 1 manifests and 2 governance files\n"
+                "    hint: name a governance file for every manifest, in the same order, or none at all\n"
+            ),
+        ),
+        (["-m", "nowhere.json"], "error: nowhere.json: no such file\n    hint: check the path\n"),
+        (
+            ["-m", "-", "-g", "-"],
+            "error: standard input (-) is named 2 times\n    hint: only one file can come from it\n",
+        ),
+        (
+            ["-m", EXAMPLE / "manifest.json", "-m", EXAMPLE / "manifest.json"],
+            (
+                f"error: {EXAMPLE}/manifest.json: this manifest is named twice, as version 2026.07.1 with digest "
+                f"{load_effective(EXAMPLE / 'manifest.json').digest}\n"
+                "    hint: leave one of them out; with another governance file it would be another manifest\n"
+            ),
+        ),
+        (["--policies", "nowhere"], "error: nowhere: not a folder\n    hint: name folders with Rego files\n"),
+        (
+            ["--data", "nowhere.json"],
+            "error: nowhere.json: no such file\n    hint: check the path\n",
+        ),
+        (
+            ["--release", "99999999999999999999"],
+            "error: release 99999999999999999999 is out of range\n    hint: releases count upwards from 1\n",
+        ),
+    ],
+)
+def test_what_cannot_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[object], complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert pdp("bundle", "build", "-o", "b.tar.gz", *options, stdin=b"") == (2, "", complaint)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("release", ["0", "-1", "one", "1.5", ""])
+def test_a_release_that_is_none(tmp_path: Path, release: str) -> None:
+    done = pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--release", release)
+    assert (done.code, done.out) == (2, "")
+    assert "Invalid value for '--release'" in done.err
+
+
+@pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("nowhere/b.tar.gz", "No such file or directory")])
+def test_where_no_bundle_can_be_written(tmp_path: Path, name: str, why: str) -> None:
+    done = pdp("bundle", "build", "-o", tmp_path / name)
+    assert done == (
+        2,
+        "",
+        f"error: {tmp_path / name}: cannot be written: {why}\n    hint: name a file in a folder of yours\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+# A user's policies
+
+
+def test_a_concern_of_ones_own_denies(tmp_path: Path) -> None:
+    file = session_file(tmp_path, facts={"beneficiary_id": "bene-acme-441", "sanctions_status": "hit"})
+    answers = [
+        decided(wire(amount=1), "--policies", EXAMPLE / "policies", "--json", "--engine", engine, s=file)
+        for engine in ("embedded", "sidecar")
+    ]
+    assert [(done.code, codes(done)) for done in answers] == [(4, ["sanctions.not_clear"])] * 2
+    assert answers[0].json["bundle_revision"] == answers[1].json["bundle_revision"]
+
+
+GRANTING = """\
+# METADATA
+# title: Granting
+# description: Would allow everything.
+package custom.concerns.granting
+
+# METADATA
+# title: All
+# description: Anything goes.
+# custom:
+#   code: granting.all
+allow contains {"code": "granting.all", "message": "Anything goes.", "details": {}}
+"""
+
+
+def test_a_concern_of_ones_own_grants_nothing(tmp_path: Path) -> None:
+    policies = concern(tmp_path, "granting", GRANTING)
+    file = session_file(tmp_path, claims={"emts": {}})
+    done = decided(wire(amount=1), "--policies", policies, "--json", s=file)
+    assert (done.code, codes(done)) == (4, ["scopes.missing"])
+
+
+BLOCKED = """\
+# METADATA
+# title: Blocked
+# description: Lists of those who get nothing.
+package custom.concerns.blocked
+
+# METADATA
+# title: Beneficiary blocked
+# description: Blocked.
+# custom:
+#   code: blocked.beneficiary
+deny contains {"code": "blocked.beneficiary", "message": "Blocked.", "details": {}} if {
+	input.resource.id in data.settings.blocked[data.settings.list]
+}
+"""
+
+
+def test_a_concern_of_ones_own_asks_the_data_of_the_call(tmp_path: Path) -> None:
+    policies = concern(tmp_path, "blocked", BLOCKED)
+    lists = written(
+        tmp_path / "lists.json", {"settings": {"blocked": {"eu": ["bene-acme-441"], "us": []}, "list": "us"}}
+    )
+    chosen = written(tmp_path / "chosen.json", {"settings": {"list": "eu"}})
+    for engine in ("embedded", "sidecar"):
+        options = ["--policies", policies, "--engine", engine, "--json", "--data", lists]
+        assert decided(wire(amount=1), *options).code == 0
+        done = decided(wire(amount=1), *options, "--data", chosen)
+        assert (done.code, codes(done)) == (4, ["blocked.beneficiary"]), engine
+
+
+NOT_PURE = "    hint: policies are pure, and the same on both engines: let time and facts come through the request\n"
+NAME_IT = "    hint: the decision finds concerns by their path: one package each, and no name of the baseline\n"
+BE_A_SET = "    hint: the decision collects reasons from sets, and would misread anything else\n"
+REFUSED = {
+    "http.send": (
+        (
+            'package custom.concerns.probe\n\nanswer := http.send({"method": "GET", "url": "http://localhost"})\n'
+            'deny contains {"code": "probe.x", "message": "", "details": {}} if answer.status_code == 200\n'
+        ),
+        (
+            "FILE:3:11: the builtin http.send is not admitted in policies\n"
+            '    answer := http.send({"method": "GET", "url": "http://localhost"})\n'
+            f"{' ' * 14}^\n{NOT_PURE}"
+        ),
+    ),
+    "time.now_ns": (
+        (
+            'package custom.concerns.probe\n\ndeny contains {"code": "probe.x", "message": "", "details": {}} if {\n'
+            "\ttime.now_ns() > 5\n}\n"
+        ),
+        f"FILE:4:2: the builtin time.now_ns is not admitted in policies\n     time.now_ns() > 5\n     ^\n{NOT_PURE}",
+    ),
+    "in a package of the baseline": (
+        'package authz.concerns.limits\n\ndeny contains {"code": "limits.x", "message": "", "details": {}}\n',
+        (
+            "FILE:1:1: a custom module must be `package custom.concerns.NAME`, not `package authz.concerns.limits`\n"
+            f"    package authz.concerns.limits\n    ^\n{NAME_IT}"
+        ),
+    ),
+    "under a name of the baseline": (
+        'package custom.concerns.limits\n\ndeny contains {"code": "limits.x", "message": "", "details": {}}\n',
+        (
+            "FILE:1:1: the baseline has a concern limits: reason codes would not say whose they are\n"
+            f"    package custom.concerns.limits\n    ^\n{NAME_IT}"
+        ),
+    ),
+    "nested, where it would never be found": (
+        'package custom.concerns.a.b\n\ndeny contains {"code": "probe.x", "message": "", "details": {}}\n',
+        (
+            "FILE:1:1: a custom module must be `package custom.concerns.NAME`, not `package custom.concerns.a.b`\n"
+            f"    package custom.concerns.a.b\n    ^\n{NAME_IT}"
+        ),
+    ),
+    "complete rules": (
+        'package custom.concerns.probe\n\nallow := true\n\ndeny := ["bad"]\n',
+        (
+            "FILE:3:1: `allow` of a concern must be a partial set: `allow contains … if { … }`\n"
+            f"    allow := true\n    ^\n{BE_A_SET}"
+            "FILE:5:1: `deny` of a concern must be a partial set: `deny contains … if { … }`\n"
+            f'    deny := ["bad"]\n    ^\n{BE_A_SET}'
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "complaint"), REFUSED.values(), ids=REFUSED)
+def test_a_policy_that_is_refused_by_name_and_place(tmp_path: Path, text: str, complaint: str) -> None:
+    policies = concern(tmp_path, "probe", text)
+    file = policies / "custom/concerns/probe/probe.rego"
+    count = complaint.count("FILE:")
+    complaint += f"error: {count} {'fault' if count == 1 else 'faults'} in {file}\n"
+    expected = (2, "", complaint.replace("FILE", str(file)))
+    assert pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--policies", policies) == expected
+    assert not (tmp_path / "b.tar.gz").exists()
+    if text == REFUSED["http.send"][0]:
+        assert decided(wire(), "--policies", policies) == expected
+
+
+SHUT = "something is begun and not ended, such as a bracket: close it"
+BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", f"1:1: empty module\n    hint: the file is empty: {BEGIN}\n"),
+        ("\n\n", f"1:1: empty module\n    hint: the file is empty: {BEGIN}\n"),
+        ("# wip\n", f"1:1: empty module\n    # wip\n    ^\n    hint: the file has comments alone: {BEGIN}\n"),
+        (
+            "package custom.concerns.probe\n\ndeny contains 1 if {\n\tinput.x  \n\n",
+            f"4:9: unexpected eof token\n     input.x  \n            ^\n    hint: {SHUT}\n",
+        ),
+    ],
+    ids=["empty", "blank lines", "comments", "broken off"],
+)
+def test_what_ends_too_early_is_shown_where_it_ends(tmp_path: Path, text: str, complaint: str) -> None:
+    policies = concern(tmp_path, "probe", text)
+    file = f"{policies}/custom/concerns/probe/probe.rego"
+
+    done = pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--policies", policies)
+
+    assert done == (2, "", f"{file}:{complaint}error: 1 fault in {file}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("", "empty module"), ("package custom.concerns.probe\n\ndeny contains if {\n", "unexpected"), ("\ufeffé{", "")],
+    ids=["empty", "broken off", "no Rego"],
+)
+def test_what_is_no_rego_is_named_with_its_place(tmp_path: Path, text: str, complaint: str) -> None:
+    policies = concern(tmp_path, "probe", text)
+    done = pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--policies", policies)
+    assert (done.code, done.out) == (2, "")
+    assert re.match(
+        rf"{re.escape(str(policies))}/custom/concerns/probe/probe\.rego:[0-9]+:[0-9]+: .*{complaint}", done.err
+    )
+    assert done.err.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(bytes(range(256)), "not UTF-8 text"), (b"#" * (10 * 1024 * 1024), "larger than 1048576 bytes")],
+    ids=["binary", "10 MB"],
+)
+def test_a_file_that_cannot_be_rego(tmp_path: Path, content: bytes, complaint: str) -> None:
+    policies = concern(tmp_path, "probe", "")
+    file = written(policies / "custom/concerns/probe/probe.rego", content)
+    done = pdp("bundle", "build", "-o", tmp_path / "b.tar.gz", "--policies", policies)
+    assert done == (2, "", f"error: {file}: {complaint}\n    hint: is this Rego?\n")
+
+
+# One policy that costs more than there is: time for the one action, memory for the other. `contains` compares letter by
+# letter in WebAssembly, so that two long arguments take it minutes.
+HUNGRY = """\
+# METADATA
+# title: Hungry
+# description: Costs more than there is.
+package custom.concerns.hungry
+
+# METADATA
+# title: Loops
+# description: Takes too long.
+# custom:
+#   code: hungry.loops
+deny contains {"code": "hungry.loops", "message": "", "details": {}} if {
+	input.action.name == "lookup_beneficiary"
+	is_string(input.context.arguments.payee_name)
+	is_string(input.context.arguments.invoice_ref)
+	contains(input.context.arguments.payee_name, input.context.arguments.invoice_ref)
+}
+
+# METADATA
+# title: Allocates
+# description: Takes too much memory.
+# custom:
+#   code: hungry.allocates
+deny contains {"code": "hungry.allocates", "message": "", "details": {}} if {
+	input.action.name == "initiate_wire"
+	count([[a, b, c, d, e, f] | some a in _many; some b in _many; some c in _many
+		some d in _many; some e in _many; some f in _many]) == 0
+}
+
+_many := [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25]
+"""
+LONG = {"payee_name": "a" * 400_000, "invoice_ref": "a" * 200_000 + "b"}
+
+
+@pytest.fixture(scope="module")
+def hungry(opa: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hungry")
+    policies = concern(folder, "hungry", HUNGRY)
+    assert pdp("bundle", "build", "-o", folder / "hungry.tar.gz", "--policies", policies).code == 0
+    return folder / "hungry.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("engine", "proposal", "reason"),
+    [
+        pytest.param(
+            "embedded", {"tool": "lookup_beneficiary", "arguments": LONG},
+            ("engine.timeout", "the policy did not finish within its deadline"), id="loops",
+        ),
+        pytest.param(
+            "embedded", wire(), ("engine.answer_invalid", "the policy used up its memory"), id="allocates",
+        ),
+        pytest.param("sidecar", wire(), ("engine.timeout", "did not answer within 1 s"), id="allocates, in OPA"),
+    ],
+)  # fmt: skip
+def test_a_policy_without_end_is_a_denial(
+    hungry: Path, engine: str, proposal: dict[str, Any], reason: tuple[str, str]
+) -> None:
+    done = decided(proposal, "--bundle", hungry, "--engine", engine, "--json")
+    (found,) = done.json["reasons"]
+    assert (done.code, done.json["verdict"], found["code"]) == (4, "DENY", reason[0])
+    assert reason[1] in found["message"]
+
+
+# Bundles that must not be used
+
+
+def repacked(bundle: Path, change: Callable[[dict[str, bytes]], None]) -> bytes:
+    """The bundle's file with its members changed."""
+    with tarfile.open(bundle) as tar:
+        files = {member.name: opened.read() for member in tar if (opened := tar.extractfile(member)) is not None}
+    change(files)
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return gzip.compress(out.getvalue())
+
+
+def set_format(files: dict[str, bytes]) -> None:
+    manifest = json.loads(files[".manifest"])
+    manifest["metadata"]["format"] = 2
+    files[".manifest"] = json.dumps(manifest).encode()
+
+
+def set_release(files: dict[str, bytes]) -> None:
+    manifest = json.loads(files[".manifest"])
+    manifest["metadata"]["release"] = 0
+    files[".manifest"] = json.dumps(manifest).encode()
+
+
+def drop_limits(files: dict[str, bytes]) -> None:
+    del files["authz/concerns/limits/limits.rego"]
+
+
+def pose_as_policy(files: dict[str, bytes]) -> None:
+    data = json.loads(files["data.json"])
+    data["authz"] = {"concerns": {"zz": {"allow": ["x"]}}}
+    files["data.json"] = json.dumps(data).encode()
+
+
+def break_module(files: dict[str, bytes]) -> None:
+    files["policy.wasm"] = files["policy.wasm"][:1000]
+
+
+COPY = "copy the file again, or build it with `pdp bundle build`"
+REBUILD = "build the bundle again with `pdp bundle build`"
+UNUSABLE: dict[str, tuple[Callable[[Path], bytes], str, str]] = {
+    "truncated": (lambda bundle: bundle.read_bytes()[:100_000], "cut off", COPY),
+    "followed by something": (
+        lambda bundle: bundle.read_bytes() + b"x",
+        "something follows the end of the gzip file",
+        COPY,
+    ),
+    "of another version": (
+        lambda bundle: repacked(bundle, set_format),
+        ".manifest: format 2, this program reads format 1",
+        "bundle and program must be of the same version: update the one or build the other again",
+    ),
+    "of no release": (
+        lambda bundle: repacked(bundle, set_release),
+        ".manifest: metadata.release is not a number from 1 upwards",
+        REBUILD,
+    ),
+    "without a concern": (
+        lambda bundle: repacked(bundle, drop_limits),
+        "the content is not what its revision names: it was changed",
+        COPY,
+    ),
+    "with data that poses as policy": (
+        lambda bundle: repacked(bundle, pose_as_policy),
+        "data.json: the root 'authz' is not admitted, only config, directory, manifests, settings are",
+        REBUILD,
+    ),
+    "with half a module": (
+        lambda bundle: repacked(bundle, break_module),
+        "the content is not what its revision names: it was changed",
+        COPY,
+    ),
+    "of nothing": (lambda _: gzip.compress(b""), "not a tar file inside, or a damaged one", COPY),
+    "that explodes": (
+        lambda _: gzip.compress(b"\0" * (80 * 1024 * 1024)),
+        "unpacks to more than 67108864 bytes",
+        "is this a bundle?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "complaint", "hint"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_bundle_that_must_not_be_used(
+    tmp_path: Path, content: Callable[[Path], bytes], complaint: str, hint: str
+) -> None:
+    file = written(tmp_path / "b.tar.gz", content(baseline_bundle_path()))
+    expected = (2, "", f"error: {file}: {complaint}\n    hint: {hint}\n")
+    assert decided(wire(), "--bundle", file) == expected
+    assert decided(wire(), "--bundle", file, "--engine", "sidecar") == expected

@@ -1,0 +1,86 @@
+"""`pdp db`: tables made, brought up to date, cleaned; and what cannot be used is named."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pdp.execution.run import Execution
+from pdp.stores.key import IdempotencyKey
+from pdp.stores.sql.database import Store
+from pdp.stores.sql.keys import SqlIdempotency
+from tests.support.command_line import pdp
+
+KEY = IdempotencyKey("", "ann", "pay", "1", "key-1")
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PDP_DATABASE_URL", raising=False)
+
+
+def keep(key: IdempotencyKey, now: float, ttl: float) -> None:
+    with Store.open("sqlite:///pdp.db") as store:
+        keys = SqlIdempotency(store)
+        begun = keys.begin(key, "sha256:a", ttl=ttl, now=now)
+        keys.finish(begun.token, Execution(result=1), now=now)  # type: ignore[union-attr]
+
+
+def test_tables_are_made_and_stay_as_they_are() -> None:
+    first, second = pdp("db", "upgrade", "sqlite:///pdp.db"), pdp("db", "upgrade", "sqlite:///pdp.db")
+
+    assert [(done.code, done.out, done.err) for done in (first, second)] == [
+        (0, f"sqlite:///{Path.cwd()}/pdp.db: up to date\n", "")
+    ] * 2
+    with sqlite3.connect("pdp.db") as connection:
+        tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+    connection.close()
+    assert {"pdp_approvals", "pdp_actions"} <= tables
+
+
+def test_the_url_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDP_DATABASE_URL", "sqlite:///other.db")
+
+    assert pdp("db", "upgrade").out == f"sqlite:///{Path.cwd()}/other.db: up to date\n"
+    assert Path("other.db").is_file()
+
+
+def test_results_whose_time_is_over_are_forgotten_and_others_kept() -> None:
+    pdp("db", "upgrade", "sqlite:///pdp.db")
+    keep(KEY, now=1_000.0, ttl=10)
+    keep(KEY._replace(key="key-2"), now=1_000.0, ttl=1e10)
+
+    assert [pdp("db", "prune", "sqlite:///pdp.db").out for _ in range(2)] == [
+        f"sqlite:///{Path.cwd()}/pdp.db: 1 result forgotten\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: 0 results forgotten\n",
+    ]
+
+
+@pytest.mark.parametrize("command", ["upgrade", "prune"])
+def test_without_a_url_nothing_is_done(command: str) -> None:
+    done = pdp("db", command)
+
+    assert (done.code, done.out, done.err) == (
+        2,
+        "",
+        "error: no database is named\n    hint: name one, as sqlite:///pdp.db, or set PDP_DATABASE_URL\n",
+    )
+
+
+def test_a_database_without_tables_is_not_pruned() -> None:
+    done = pdp("db", "prune", "sqlite:///absent.db")
+
+    assert (done.code, done.out) == (2, "")
+    assert "absent.db" in done.err
+    assert not Path("absent.db").exists()
+
+
+def test_a_url_that_cannot_be_used_is_named_without_its_password() -> None:
+    done = pdp("db", "upgrade", "mysql://ann:secret@db/pdp")
+
+    assert (done.code, done.out) == (2, "")
+    assert "secret" not in done.err
+    assert done.err.startswith("error: ")

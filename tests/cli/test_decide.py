@@ -1,0 +1,544 @@
+"""`pdp decide`: what it answers, what others script against, and what it makes of proposals, claims and options.
+
+Files that are none: test_cli_files.py; policies and bundles: test_cli_bundle.py; OPA: test_cli_opa.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.audit.file import verify_chain
+from pdp.engine.bundle.file import read_bundle
+from tests.support.command_line import OPTIONS, SESSION, codes, decided, line, pdp, session_file, written
+from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE, wire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOOKUP = {"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme", "invoice_ref": "INV-8842"}}
+VALIDATE = {"tool": "validate_payment", "arguments": ARGUMENTS}
+
+# What is answered
+
+GATE = {
+    "code": "effects.gate_satisfied",
+    "message": "Every clause of the effect class's gate holds.",
+    "details": {"clauses": ["scope"], "effect_class": "unclassified"},
+}
+EXCEEDED = {
+    "code": "limits.exceeded",
+    "message": "The amount is above what the subject may do without approval.",
+    "details": {
+        "approval": {
+            "approvers": ["payments.approver"],
+            "expires": "PT1H",
+            "expires_seconds": 3600,
+            "quorum": 1,
+            "unless_within_limits": True,
+        },
+        "argument": "amount",
+        "limit": "wire.auto_approved",
+        "value": 47500,
+    },
+}
+NOT_CLEAR = {
+    "code": "sanctions.not_clear",
+    "message": "The beneficiary's sanctions screening is missing or not clear.",
+    "details": {"status": "not_screened"},
+}
+
+
+def risk(tier: str) -> dict[str, Any]:
+    return {"code": "risk.acceptable", "message": "The tool's risk tier is known.", "details": {"risk_tier": tier}}
+
+
+def golden(verdict: str | None, outcome: dict[str, Any], reasons: list[Any], **trace: Any) -> dict[str, Any]:
+    """The whole answer about a wire, with `trace` laid over its trace."""
+    return {
+        "outcome": outcome,
+        "verdict": verdict,
+        "reasons": reasons,
+        "obligations": [],
+        "trace": {
+            "tool_name": "initiate_wire", "manifest_version": "2026.07.1", "in_manifest": True, "schema_valid": True,
+            "risk_tier": "high", "pdp_action": "initiate_wire", "idempotency_key": "idm-4a2b",
+            "idempotency_missing": False, "request_id": "ID", "tool_call_id": None, "step_name": None, **trace,
+        },
+        "decision_id": "ID" if verdict else None,
+        "bundle_revision": "REVISION" if verdict else None,
+    }  # fmt: skip
+
+
+def accepted(proposal: dict[str, Any]) -> dict[str, Any]:
+    return {"status": "accepted", "proposal": proposal}
+
+
+def rejected(code: str, reason: str) -> dict[str, Any]:
+    return {"status": "rejected", "rejection": {"code": code, "reason": reason}}
+
+
+def refused(verdict: str, reason: dict[str, Any]) -> dict[str, Any]:
+    return rejected("POLICY_VIOLATION", f"{verdict}: {reason['code']}: {reason['message']}")
+
+
+def replaced(document: dict[str, Any], bundle: Path) -> dict[str, Any]:
+    """The answer without what differs from run to run or from release to release."""
+    trace = document["trace"]
+    if document["verdict"] is not None:
+        assert re.fullmatch("[0-9a-f]{32}", document["decision_id"])
+        assert document["bundle_revision"] == read_bundle(bundle).revision
+        document |= {"decision_id": "ID", "bundle_revision": "REVISION"}
+    assert re.fullmatch("[0-9a-f]{32}", trace["request_id"])
+    return {**document, "trace": {**trace, "request_id": "ID"}}
+
+
+STORY = [
+    pytest.param(
+        LOOKUP, {}, 0,
+        golden(
+            "ALLOW", accepted(LOOKUP), [GATE, risk("low")],
+            tool_name="lookup_beneficiary", pdp_action="lookup_beneficiary", risk_tier="low",
+        ),
+        id="lookup",
+    ),
+    pytest.param(
+        VALIDATE, {}, 0,
+        golden(
+            "ALLOW", accepted(VALIDATE), [GATE, risk("medium")],
+            tool_name="validate_payment", pdp_action="validate_payment", risk_tier="medium",
+        ),
+        id="validate",
+    ),
+    pytest.param(
+        wire(amount=20000), {}, 0,
+        golden("ALLOW", accepted(wire(amount=20000)), [GATE, risk("high")]),
+        id="wire within the limit",
+    ),
+    pytest.param(
+        wire(), {}, 3,
+        golden("STEP_UP", refused("STEP_UP", EXCEEDED), [EXCEEDED]),
+        id="wire above the limit",
+    ),
+    pytest.param(
+        {"tool": "shell_exec", "arguments": {"command": "id"}}, {}, 4,
+        golden(
+            None, rejected("INVALID_TOOL_NAME", "'shell_exec' is not a tool of manifest 2026.07.1"), [],
+            tool_name="shell_exec", in_manifest=False, schema_valid=None, risk_tier=None, pdp_action=None,
+            idempotency_key=None, idempotency_missing=None,
+        ),
+        id="not in the manifest",
+    ),
+    pytest.param(
+        wire(amount="47500"), {}, 4,
+        golden(
+            None, rejected("INVALID_PAYLOAD", 'arguments.amount: "47500" is not of type "number"'), [],
+            schema_valid=False, idempotency_key=None, idempotency_missing=None,
+        ),
+        id="amount is a string",
+    ),
+    pytest.param(
+        wire(), {"idempotency_key": None}, 4,
+        golden(
+            None,
+            rejected("INVALID_PAYLOAD", "initiate_wire needs an idempotency key, and the session has none"), [],
+            idempotency_key=None, idempotency_missing=True,
+        ),
+        id="no idempotency key",
+    ),
+    pytest.param(
+        wire(amount=20000), {"facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "not_screened"}}, 4,
+        golden("DENY", refused("DENY", NOT_CLEAR), [NOT_CLEAR]),
+        id="sanctions not clear",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("proposal", "changes", "code", "answer"), STORY)
+def test_the_story_as_json(
+    tmp_path: Path, proposal: dict[str, Any], changes: dict[str, Any], code: int, answer: dict[str, Any]
+) -> None:
+    done = decided(proposal, "--bundle", BUNDLE, "--json", s=session_file(tmp_path, **changes))
+    assert (done.code, replaced(done.json, BUNDLE), done.err) == (code, answer, "")
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+@pytest.mark.parametrize(("proposal", "changes", "code", "answer"), [STORY[2], STORY[3], STORY[7]])
+def test_the_sidecar_answers_the_same(
+    tmp_path: Path, proposal: dict[str, Any], changes: dict[str, Any], code: int, answer: dict[str, Any]
+) -> None:
+    file = session_file(tmp_path, **changes)
+    done = decided(proposal, "--bundle", BUNDLE, "--json", "--engine", "sidecar", s=file)
+    assert (done.code, replaced(done.json, BUNDLE), done.err) == (code, answer, "")
+    embedded = decided(proposal, "--bundle", BUNDLE, "--json", s=file)
+    ids = re.compile('"(decision_id|request_id)": "[0-9a-f]{32}"')
+    assert ids.sub("", done.out) == ids.sub("", embedded.out)
+
+
+def test_json_is_the_same_to_the_byte() -> None:
+    done = decided({"tool": "b\u00f6se\x1b[2J", "arguments": {}}, "--json")
+    assert done.code == 4
+    assert re.sub("[0-9a-f]{32}", "ID", done.out) == (
+        "{\n"
+        '  "outcome": {\n'
+        '    "status": "rejected",\n'
+        '    "rejection": {\n'
+        '      "code": "INVALID_TOOL_NAME",\n'
+        '      "reason": "\'b\\u00f6se\\\\x1b[2J\' is not a tool of manifest 2026.07.1"\n'
+        "    }\n"
+        "  },\n"
+        '  "verdict": null,\n'
+        '  "reasons": [],\n'
+        '  "obligations": [],\n'
+        '  "trace": {\n'
+        '    "tool_name": "b\\u00f6se\\u001b[2J",\n'
+        '    "manifest_version": "2026.07.1",\n'
+        '    "in_manifest": false,\n'
+        '    "schema_valid": null,\n'
+        '    "risk_tier": null,\n'
+        '    "pdp_action": null,\n'
+        '    "idempotency_key": null,\n'
+        '    "idempotency_missing": null,\n'
+        '    "request_id": "ID",\n'
+        '    "tool_call_id": null,\n'
+        '    "step_name": null\n'
+        "  },\n"
+        '  "decision_id": null,\n'
+        '  "bundle_revision": null\n'
+        "}\n"
+    )
+
+
+TEXTS = [
+    pytest.param(
+        wire(),
+        3,
+        "STEP_UP  initiate_wire\n"
+        "  limits.exceeded  The amount is above what the subject may do without approval.\n"
+        '      {"approval":{"approvers":["payments.approver"],"expires":"PT1H","expires_seconds":3600,'
+        '"quorum":1,"unless_within_limits":true},"argument":"amount","limit":"wire.auto_approved","value":47500}\n'
+        "  a person must approve first; this command opens no approval\n"
+        "  manifest 2026.07.1, policy release N, request ID\n",
+        id="step up",
+    ),
+    pytest.param(
+        wire(amount=20000),
+        0,
+        "ALLOW  initiate_wire\n"
+        "  effects.gate_satisfied  Every clause of the effect class's gate holds.\n"
+        '      {"clauses":["scope"],"effect_class":"unclassified"}\n'
+        "  risk.acceptable  The tool's risk tier is known.\n"
+        '      {"risk_tier":"high"}\n'
+        "  manifest 2026.07.1, policy release N, request ID\n",
+        id="allow",
+    ),
+    pytest.param(
+        [],
+        4,
+        "REJECTED  (no tool)\n"
+        "  INVALID_PAYLOAD  a proposal is an object with tool and arguments, not a list\n"
+        "  rejected before the policy was asked\n"
+        "  manifest 2026.07.1, request ID\n",
+        id="rejected",
+    ),
+    pytest.param(
+        {"tool": "a\x1b[2J\x9b\u202e\nALLOW  initiate_wire", "arguments": {}},
+        4,
+        "REJECTED  a\\x1b[2J\\x9b\\u202e\\nALLOW  initiate_wire\n"
+        "  INVALID_TOOL_NAME  'a\\x1b[2J\\x9b\\u202e\\nALLOW  initiate_wire' is not a tool of manifest 2026.07.1\n"
+        "  rejected before the policy was asked\n"
+        "  manifest 2026.07.1, request ID\n",
+        id="a name that would steer the terminal",
+    ),
+    pytest.param(
+        wire(**{"\x1b]0;owned\x07\nALLOW": 1}),
+        4,
+        "REJECTED  initiate_wire\n"
+        "  INVALID_PAYLOAD  arguments: Additional properties are not allowed "
+        "('\\x1b]0;owned\\x07\\nALLOW' was unexpected)\n"
+        "  rejected before the policy was asked\n"
+        "  manifest 2026.07.1, request ID\n",
+        id="an argument that would steer the terminal",
+    ),
+    pytest.param(
+        {"tool": "[bold]x[/bold]", "arguments": {}},
+        4,
+        "REJECTED  [bold]x[/bold]\n"
+        "  INVALID_TOOL_NAME  '[bold]x[/bold]' is not a tool of manifest 2026.07.1\n"
+        "  rejected before the policy was asked\n"
+        "  manifest 2026.07.1, request ID\n",
+        id="a name that looks like markup",
+    ),
+]
+
+
+@pytest.mark.parametrize(("proposal", "code", "text"), TEXTS)
+def test_the_answer_as_text(proposal: object, code: int, text: str) -> None:
+    done = decided(proposal)
+    shown = re.sub("request [0-9a-f]{32}", "request ID", re.sub("release [0-9]+", "release N", done.out))
+    assert (done.code, shown, done.err) == (code, text, "")
+
+
+def test_data_and_audit(tmp_path: Path) -> None:
+    record = tmp_path / "audit.jsonl"
+    data = [written(tmp_path / "data.json", {"settings": {"a": 1}}), written(tmp_path / "more.json", {"directory": {}})]
+    options = ["--audit", record, *(part for file in data for part in ("--data", file))]
+    assert [decided(wire(amount=amount), *options).code for amount in (20000, 47500, "x")] == [0, 3, 4]
+    lines = record.read_bytes().splitlines()
+    assert verify_chain(lines) == 3
+    recorded = [json.loads(event) for event in lines]
+    assert [(event["type"], event["verdict"], event["rejection"]) for event in recorded] == [
+        ("tool.initiate_wire.dispatch", "ALLOW", None),
+        ("tool.initiate_wire.dispatch", "STEP_UP", "POLICY_VIOLATION"),
+        ("tool.initiate_wire.dispatch", None, "INVALID_PAYLOAD"),
+    ]
+
+
+def test_each_file_may_come_from_standard_input(tmp_path: Path) -> None:
+    proposal = written(tmp_path / "wire.json", wire())
+    for option, file in OPTIONS.items():
+        done = pdp(*line(proposal, **{option[1:]: "-"}), stdin=file.read_bytes())
+        assert (done.code, done.out.splitlines()[0]) == (3, "STEP_UP  initiate_wire"), option
+
+
+def test_standard_input_serves_once() -> None:
+    done = pdp(*line(m="-", s="-"), stdin=b"{}")
+    assert done == (2, "", "error: standard input (-) is named 3 times\n    hint: only one file can come from it\n")
+
+
+# Proposals: whatever they are, they are answered with a rejection
+
+MEGABYTES = 10 * 1024 * 1024
+DEEP = 10_000
+PROPOSALS: dict[str, tuple[Any, str]] = {
+    "empty": (b"", "value: not JSON: Expecting value: line 1 column 1 (char 0)"),
+    "binary": (bytes(range(256)), "value: not UTF-8 text"),
+    "UTF-16": (json.dumps(wire()).encode("utf-16"), "value: not UTF-8 text"),
+    "deep": ("[" * DEEP + "]" * DEEP, "value: nested deeper than 32 levels"),
+    "deep objects": ('{"a":' * DEEP + "1" + "}" * DEEP, "value: nested deeper than 32 levels"),
+    "a list": (b"[]", "a proposal is an object with tool and arguments, not a list"),
+    "a string": (b'"initiate_wire"', "a proposal is an object with tool and arguments, not a string"),
+    "null": (b"null", "a proposal is an object with tool and arguments, not null"),
+    "an unknown field": ({**wire(), "dry_run": True}, "unknown field 'dry_run': a proposal has tool and arguments"),
+    "__proto__": ({**wire(), "__proto__": {}}, "unknown field '__proto__': a proposal has tool and arguments"),
+    "both spellings": (
+        {**wire(), "tool_name": "shell_exec"},
+        "unknown field 'tool_name': a proposal has tool and arguments",
+    ),
+    "a tool that is a number": ({"tool": 5, "arguments": {}}, "tool has to be a string and arguments an object"),
+    "arguments that are a list": ({"tool": "x", "arguments": []}, "tool has to be a string and arguments an object"),
+    "the tool twice": (
+        b'{"tool": "lookup_beneficiary", "tool": "initiate_wire"}',
+        "value: key 'tool' stands twice in one object",
+    ),
+    "NaN": (json.dumps(wire(amount=float("nan"))), "value: NaN is not a number of JSON"),
+    "infinite": (json.dumps(wire(amount=float("-inf"))), "value: -Infinity is not a number of JSON"),
+    "1e400": (json.dumps(wire()).replace("47500", "1e400"), "arguments.amount: inf is not a number of JSON"),
+    "2^53": (wire(amount=2**53), "arguments.amount: number beyond 2^53-1"),
+    "-2^53": (wire(amount=-(2**53)), "arguments.amount: number beyond 2^53-1"),
+    "a lone surrogate": (wire(reference="\ud800"), "arguments.reference: lone surrogate in a string"),
+    "a lone surrogate as a key": (wire(**{"\udc00": 1}), "arguments: lone surrogate in a string"),
+}
+
+
+@pytest.mark.parametrize(("proposal", "reason"), PROPOSALS.values(), ids=PROPOSALS)
+def test_what_is_no_proposal(proposal: Any, reason: str) -> None:
+    done = decided(proposal.encode() if isinstance(proposal, str) else proposal, "--json")
+    answer = done.json
+    assert (done.code, done.err) == (4, "")
+    assert answer["outcome"] == rejected("INVALID_PAYLOAD", reason)
+    assert (answer["verdict"], answer["trace"]["tool_name"], answer["trace"]["in_manifest"]) == (None, None, None)
+
+
+def test_a_proposal_of_ten_megabytes() -> None:
+    done = decided(wire(reference="x" * MEGABYTES), "--json")
+    assert (done.code, done.json["outcome"]["rejection"]["code"]) == (4, "INVALID_PAYLOAD")
+    assert "at most 1048576 are admitted" in done.json["outcome"]["rejection"]["reason"]
+    assert len(done.out) < 2000
+
+
+ADDITIONAL = "arguments: Additional properties are not allowed ('{}' was unexpected)"
+NOT_A_NUMBER = 'arguments.amount: {} is not of type "number"'
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"__proto__": {"scopes": ["*"]}}, ADDITIONAL.format("__proto__")),
+        ({"constructor": 1}, ADDITIONAL.format("constructor")),
+        ({"amount": "47500"}, NOT_A_NUMBER.format('"47500"')),
+        ({"amount": True}, NOT_A_NUMBER.format("true")),
+        ({"amount": None}, NOT_A_NUMBER.format("null")),
+        ({"amount": [20000]}, NOT_A_NUMBER.format("[20000]")),
+    ],
+)
+def test_arguments_that_the_schema_does_not_admit(changes: dict[str, Any], reason: str) -> None:
+    done = decided(wire(**changes), "--json")
+    assert (done.code, done.json["outcome"]) == (4, rejected("INVALID_PAYLOAD", reason))
+    assert (done.json["verdict"], done.json["trace"]["schema_valid"]) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("amount", "code", "found"),
+    [
+        (25000, 0, ["effects.gate_satisfied", "risk.acceptable"]),
+        (25000.0, 0, ["effects.gate_satisfied", "risk.acceptable"]),
+        (25000.01, 3, ["limits.exceeded"]),
+        (2**53 - 1, 3, ["limits.exceeded"]),
+        (0, 0, ["effects.gate_satisfied", "risk.acceptable"]),
+        (-0.01, 4, ["limits.invalid"]),
+    ],
+)
+def test_amounts_at_the_bounds(amount: float, code: int, found: list[str]) -> None:
+    done = decided(wire(amount=amount), "--json")
+    assert (done.code, codes(done)) == (code, found)
+
+
+# Sessions: a file that is none is the caller's mistake, claims that cannot be trusted are a DENY
+
+
+@pytest.mark.parametrize(
+    ("sub", "wrong"), [(None, "missing"), ("", "empty"), (5, "no text"), (["officer-123"], "no text")]
+)
+def test_claims_without_subject(tmp_path: Path, sub: object, wrong: str) -> None:
+    message = f"session: claims.sub is {wrong}: no subject, no decision"
+    done = decided(wire(), "--json", s=session_file(tmp_path, claims={"sub": sub}))
+    assert (done.code, done.json["verdict"]) == (4, "DENY")
+    assert done.json["reasons"] == [{"code": "decision.request_invalid", "message": message, "details": {}}]
+
+
+# A governance file that is for nobody
+
+
+@pytest.mark.parametrize("command", ["decide", "explain"])
+def test_rules_for_a_misspelt_action_are_told_of(tmp_path: Path, command: str) -> None:
+    """They are rules for no tool: the call is denied, and nobody would know why."""
+    text = (EXAMPLE / "governance.yaml").read_text().replace("  initiate_wire:", "  initiate_wre:")
+    file = written(tmp_path / "governance.yaml", text)
+    at = text.splitlines().index("  initiate_wre:") + 1
+    arguments = line("-", g=file)
+
+    done = pdp(command, *arguments[1:], "--json", stdin=json.dumps(wire()).encode())
+
+    assert done.err == (
+        f"{file}:{at}:3: warning: action `initiate_wre` belongs to no tool of the manifest\n"
+        "      initiate_wre:\n"
+        "      ^\n"
+        "    hint: did you mean `initiate_wire`?\n"
+    )
+    found = done.json if command == "decide" else done.json["evaluation"]
+    assert (done.code, [each["code"] for each in found["reasons"]]) == (4, ["decision.nothing_allows"])
+
+
+LIMITS: list[Any] = ["25000", None, -1, True, [25000], {}]
+NO_LIMITS: list[Any] = [[], "25000", 25000, None]
+MISTYPED = [
+    *({"limits": {"wire.auto_approved": limit}} for limit in LIMITS),
+    *({"limits": limits} for limits in NO_LIMITS),
+    {"clearances": "pii.high"},
+    {"roles": {"admin": True}},
+    {"act": "agent:payments"},
+]
+
+
+@pytest.mark.parametrize("claims", MISTYPED, ids=json.dumps)
+def test_claims_of_wrong_types_never_allow(tmp_path: Path, claims: dict[str, Any]) -> None:
+    done = decided(wire(amount=1), "--json", s=session_file(tmp_path, claims=claims))
+    assert (done.code, done.json["verdict"], codes(done)) == (4, "DENY", ["decision.request_invalid"])
+
+
+@pytest.mark.parametrize("emts", [["payments.wire.initiate"], {"payments.wire.initiate": "true"}, {}, None, "*"])
+def test_only_literal_true_is_an_entitlement(tmp_path: Path, emts: object) -> None:
+    done = decided(wire(amount=1), "--json", s=session_file(tmp_path, claims={"emts": emts}))
+    assert (done.code, codes(done)) == (4, ["scopes.missing"])
+
+
+def test_no_limit_approves_nothing(tmp_path: Path) -> None:
+    claims = {name: value for name, value in SESSION["claims"].items() if name != "limits"}
+    done = decided(wire(amount=1), "--json", s=written(tmp_path / "s.json", {**SESSION, "claims": claims}))
+    assert (done.code, codes(done)) == (3, ["limits.exceeded"])
+
+
+CLAIMS = '{"claims": {"sub": "x", "limits": {"a": VALUE}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"claims": []}', "1:12: `claims` must be a mapping, not a list"),
+        ('{"claims": {"sub": "x"}, "facts": "none"}', "1:35: `facts` must be a mapping, not `none`"),
+        ('{"claims": {"sub": "x"}, "idempotency_key": 5}', "1:45: `idempotency_key` must be a string, not `5`"),
+        ('{"claim": {"sub": "x"}, "claims": {}}', "1:2: unknown key `claim`"),
+        ('{"claims": {"sub": "x"}, "claims": {}}', "1:26: key `claims` stands twice, first on line 1"),
+        (CLAIMS.replace("VALUE", "NaN"), "1:41: `NaN` is not a value of JSON"),
+        (CLAIMS.replace("VALUE", "1e400"), "1:41: number `1e400` is beyond 2^53-1"),
+        (CLAIMS.replace("VALUE", str(2**53)), "1:41: number `9007199254740992` is beyond 2^53-1"),
+        (CLAIMS.replace("VALUE", r'"\ud800"'), "1:41: half of a surrogate pair is not a character"),
+        (CLAIMS.replace("VALUE", ""), "1:41: not JSON: expecting value"),
+    ],
+)
+def test_a_faulty_session_is_shown_at_its_place(tmp_path: Path, text: str, complaint: str) -> None:
+    file = written(tmp_path / "session.json", text)
+    done = decided(wire(), s=file)
+    first, source, caret, *_, last = done.err.splitlines()
+    assert (done.code, done.out, first, last) == (2, "", f"{file}:{complaint}", f"error: 1 fault in {file}")
+    column = int(complaint.split(":")[1])
+    assert (source, caret) == (f"    {text}", " " * (column + 3) + "^")
+
+
+def test_every_fault_of_every_file_is_counted(tmp_path: Path) -> None:
+    manifest = written(tmp_path / "m.json", {"manifest_version": "1", "tools": [], "extra": 1})
+    governance = written(tmp_path / "g.json", {"actions": {}, "extra": 1})
+    done = decided(wire(), m=manifest, g=governance)
+    assert (done.code, done.err.splitlines()[-1]) == (2, f"error: 2 faults in {governance}, {manifest}")
+
+
+# Usage
+
+MISUSE = [
+    (["decide"], "Missing argument 'PROPOSAL'"),
+    (["decide", "-"], "Missing option '--manifest' / '-m'"),
+    ([*line(), "extra"], "Got unexpected extra argument"),
+    ([*line(), "--nonsense"], "No such option: --nonsense"),
+    ([*line(), "--engine", "wasm"], "'wasm' is not one of 'embedded', 'sidecar'"),
+    ([*line(), "--engine"], "Option '--engine' requires an argument"),
+    (["decid"], "No such command 'decid'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), MISUSE, ids=[complaint for _, complaint in MISUSE])
+def test_misuse_is_explained(arguments: list[object], complaint: str) -> None:
+    done = pdp(*arguments, stdin=b"{}")
+    assert (done.code, done.out) == (2, "")
+    assert complaint in done.err
+
+
+BOTH = (
+    "error: --bundle and --policies exclude each other: a bundle holds its policies\n"
+    "    hint: build them into the bundle: pdp bundle build --policies DIR -o FILE\n"
+)
+URL = ["--opa-url", "http://127.0.0.1:8181"]
+NOT_FOR_EMBEDDED = (
+    "error: --opa-url is not for the embedded engine\n    hint: add --engine sidecar, or leave --opa-url out\n"
+)
+RUNS_ALREADY = (
+    "error: an OPA that runs already decides by its own bundle and data\n"
+    "    hint: leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--bundle", BUNDLE, "--policies", EXAMPLE / "policies"], BOTH),
+        (URL, NOT_FOR_EMBEDDED),
+        *((["--engine", "sidecar", *URL, option, EXAMPLE], RUNS_ALREADY) for option in ("--data", "--policies")),
+        (["--engine", "sidecar", *URL, "--bundle", BUNDLE], RUNS_ALREADY),
+    ],
+)
+def test_options_that_exclude_each_other(options: list[object], complaint: str) -> None:
+    assert decided(wire(), *options) == (2, "", complaint)

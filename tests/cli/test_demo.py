@@ -1,0 +1,130 @@
+"""`pdp demo`: the payments story, on both engines, as people see it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from pdp.audit.file import verify_chain
+from tests.support.command_line import Done, pdp
+
+WIDE = """\
+A payment agent proposes 8 tool calls; the ENGINE engine decides.
+
+it wants to                   verdict   because                                     executed
+look the payee up             ALLOW     effects.gate_satisfied, risk.acceptable     yes
+validate the payment          ALLOW     effects.gate_satisfied, risk.acceptable     yes
+wire 20,000 (limit 25,000)    ALLOW     effects.gate_satisfied, risk.acceptable     yes
+wire 47,500 (limit 25,000)    STEP_UP   limits.exceeded                             no
+run a shell                   REJECTED  INVALID_TOOL_NAME, in_manifest: false       no
+wire an amount given as text  REJECTED  INVALID_PAYLOAD, schema_valid: false        no
+wire without idempotency key  REJECTED  INVALID_PAYLOAD, idempotency_missing: true  no
+wire to a payee not screened  DENY      sanctions.not_clear                         no
+
+limits.exceeded  The amount is above what the subject may do without approval.
+sanctions.not_clear  The beneficiary's sanctions screening is missing or not clear.
+
+Payment hub (a stand-in): called once, 20,000 to bene-acme-441
+Audit: 11 events (8 decisions, 3 results), hash chain intact
+       RECORD
+"""
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for what the demo leaves to look at, and a terminal of 100 columns."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+def told(done: Done, folder: Path) -> str:
+    """The story without trailing blanks, and with RECORD for the audit file, which is checked."""
+    (record,) = folder.glob("pdp-demo-*/audit.jsonl")
+    assert verify_chain(record.read_bytes().splitlines()) > 0
+    return re.sub(" +$", "", done.out, flags=re.MULTILINE).replace(str(record), "RECORD")
+
+
+@pytest.mark.parametrize("columns", ["100", "140"])
+def test_the_story_on_the_embedded_engine(demo: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    done = pdp("demo")
+    assert (done.code, told(done, demo), done.err) == (0, WIDE.replace("ENGINE", "embedded"), "")
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_the_same_story_on_a_real_opa(demo: Path) -> None:
+    done = pdp("demo", "--engine", "sidecar")
+    assert (done.code, told(done, demo), done.err) == (0, WIDE.replace("ENGINE", "sidecar"), "")
+
+
+def test_a_pipe_is_wide(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    assert told(pdp("demo"), demo) == WIDE.replace("ENGINE", "embedded")
+
+
+def test_a_terminal_of_80_columns(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    table = told(pdp("demo"), demo).split("\n\n")[1]
+    assert table == (
+        "it wants to                   verdict   because                    executed\n"
+        "look the payee up             ALLOW     effects.gate_satisfied,    yes\n"
+        "                                        risk.acceptable\n"
+        "validate the payment          ALLOW     effects.gate_satisfied,    yes\n"
+        "                                        risk.acceptable\n"
+        "wire 20,000 (limit 25,000)    ALLOW     effects.gate_satisfied,    yes\n"
+        "                                        risk.acceptable\n"
+        "wire 47,500 (limit 25,000)    STEP_UP   limits.exceeded            no\n"
+        "run a shell                   REJECTED  INVALID_TOOL_NAME,         no\n"
+        "                                        in_manifest: false\n"
+        "wire an amount given as text  REJECTED  INVALID_PAYLOAD,           no\n"
+        "                                        schema_valid: false\n"
+        "wire without idempotency key  REJECTED  INVALID_PAYLOAD,           no\n"
+        "                                        idempotency_missing: true\n"
+        "wire to a payee not screened  DENY      sanctions.not_clear        no"
+    )
+
+
+def test_what_was_recorded(demo: Path) -> None:
+    pdp("demo")
+    (record,) = demo.glob("pdp-demo-*/audit.jsonl")
+    events = [json.loads(event) for event in record.read_bytes().splitlines()]
+    assert [(event["type"], event["verdict"] or event["rejection"] or event["outcome"]) for event in events] == [
+        ("tool.lookup_beneficiary.dispatch", "ALLOW"),
+        ("tool.lookup_beneficiary.result", "succeeded"),
+        ("tool.validate_payment.dispatch", "ALLOW"),
+        ("tool.validate_payment.result", "succeeded"),
+        ("tool.initiate_wire.dispatch", "ALLOW"),
+        ("tool.initiate_wire.result", "succeeded"),
+        ("tool.initiate_wire.dispatch", "STEP_UP"),
+        ("tool.unknown.dispatch", "INVALID_TOOL_NAME"),
+        ("tool.initiate_wire.dispatch", "INVALID_PAYLOAD"),
+        ("tool.initiate_wire.dispatch", "INVALID_PAYLOAD"),
+        ("tool.initiate_wire.dispatch", "DENY"),
+    ]
+
+
+def test_a_story_that_does_not_go_as_it_should_is_a_failure(demo: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    done = pdp("demo", "--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{port}")
+    story = told(done, demo)
+    assert done.code == 1
+    assert "Payment hub (a stand-in): called not at all\nAudit: 8 events (8 decisions, 0 results)" in story
+    assert story.split("RECORD\n")[1].splitlines() == [
+        "not as expected: look the payee up: DENY, not ALLOW",
+        "not as expected: validate the payment: DENY, not ALLOW",
+        "not as expected: wire 20,000 (limit 25,000): DENY, not ALLOW",
+        "not as expected: wire 47,500 (limit 25,000): DENY, not STEP_UP",
+    ]
+
+
+def test_a_running_opa_is_for_the_sidecar(demo: Path) -> None:
+    done = pdp("demo", "--opa-url", "http://127.0.0.1:8181")
+    assert (done.code, done.out) == (2, "")
+    assert list(demo.iterdir()) == []

@@ -1,0 +1,193 @@
+"""Files that are none, for each option that names one: what is wrong, where, and what to do, with exit code 2."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.audit.file import verify_chain
+from tests.support.command_line import OPTIONS, line, pdp, written
+from tests.support.payments import wire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.command_line import Done
+
+MEGABYTES = 10 * 1024 * 1024
+DEEP = 10_000
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{to}: &{to} [{','.join([f'*{of}'] * 10)}]\n" for of, to in zip("abcdefgh", "bcdefghi", strict=True)
+)
+KINDS: dict[str, bytes | str] = {
+    "empty": b"",
+    "binary": bytes(range(256)) * 40,
+    "large": '{"a": "' + "x" * MEGABYTES + '"}',
+    "deep": "[" * DEEP + "]" * DEEP,
+    "list": "[1,2]",
+    "unknown": '{"nonsense": 1}',
+    "exploding": BOMB,
+}
+MISSING = "error: FILE: no such file\n    hint: check the path\n"
+FOLDER = "error: FILE: is a folder, not a file\n    hint: name a file in it\n"
+X160 = '    {"a": "' + "x" * 153 + "\n"
+DEEP_160 = "    " + "[" * 160 + "\n"
+EMPTY = "FILE:1:1: the file is empty\n"
+BINARY = (
+    "FILE:2:118: not text: byte 0x80 is not UTF-8\n"
+    "    hint: save the file as UTF-8, and check that it is the right one\n"
+)
+TOO_DEEP = f"FILE:1:65: nested deeper than 64 levels\n{DEEP_160}{' ' * 68}^\n    hint: make the structure flatter\n"
+EXPLODES = (
+    "FILE:5:17: aliases add more than 50000 values\n"
+    "    e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n"
+    f"{' ' * 20}^\n"
+    "    hint: write the values out, or split the file\n"
+)
+ANY_DOCUMENT = {
+    "missing": MISSING,
+    "folder": FOLDER,
+    "empty": EMPTY,
+    "binary": BINARY,
+    "deep": TOO_DEEP,
+    "exploding": EXPLODES,
+}
+SESSION_KEYS = "agent, claims, config, facts, idempotency_key, plan, purpose, request_id, run_id, state, time"
+NO_BUNDLE = (
+    "error: FILE: not a gzip file, or a damaged one\n"
+    "    hint: copy the file again, or build it with `pdp bundle build`\n"
+)
+NO_AUDIT = (
+    "error: audit file FILE cannot be continued: its last line is not a whole event\n"
+    "    hint: keep the file as evidence and begin a new one\n"
+)
+NO_FOLDER = "error: FILE: not a folder\n    hint: name folders with Rego files\n"
+
+
+def absent(name: str, source: str) -> str:
+    return f"FILE:1:1: `{name}` is missing\n{source}    ^\n"
+
+
+def unknown_root(root: str, source: str) -> str:
+    return f"FILE:1:2: the root `{root}` is not admitted\n{source}     ^\n    hint: only directory and settings are\n"
+
+
+def unknown(name: str, source: str, hint: str) -> str:
+    return f"FILE:1:2: unknown key `{name}`\n{source}     ^\n    hint: {hint}\n"
+
+
+NONSENSE = '    {"nonsense": 1}\n'
+COMPLAINTS: dict[str, dict[str, str]] = {
+    "PROPOSAL": {
+        "missing": "error: FILE: cannot be read: No such file or directory\n"
+        "    hint: name a file with a proposal, or -\n",
+        "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a file with a proposal, or -\n",
+    },
+    "-m": {
+        **ANY_DOCUMENT,
+        "large": absent("manifest_version", X160)
+        + absent("tools", X160)
+        + unknown("a", X160, "known here: agents, manifest_version, tools"),
+        "list": "FILE:1:1: a manifest must be a mapping\n    [1,2]\n    ^\n    hint: check that it is the right file\n",
+        "unknown": absent("manifest_version", NONSENSE)
+        + absent("tools", NONSENSE)
+        + unknown("nonsense", NONSENSE, "known here: agents, manifest_version, tools"),
+    },
+    "-s": {
+        **ANY_DOCUMENT,
+        "large": absent("claims", X160) + unknown("a", X160, f"known here: {SESSION_KEYS}"),
+        "list": "FILE:1:1: must be a mapping, not a list\n    [1,2]\n    ^\n",
+        "unknown": absent("claims", NONSENSE) + unknown("nonsense", NONSENSE, f"known here: {SESSION_KEYS}"),
+    },
+    "-g": {
+        **ANY_DOCUMENT,
+        "large": absent("actions", X160) + unknown("a", X160, "known here: actions"),
+        "list": "FILE:1:1: a governance file must be a mapping\n    [1,2]\n    ^\n"
+        "    hint: check that it is the right file\n",
+        "unknown": absent("actions", NONSENSE) + unknown("nonsense", NONSENSE, "known here: actions"),
+    },
+    "--data": {
+        **ANY_DOCUMENT,
+        "large": unknown_root("a", X160),
+        "list": "FILE:1:1: must be a mapping\n    [1,2]\n    ^\n    hint: with the roots directory and settings\n",
+        "unknown": unknown_root("nonsense", NONSENSE),
+    },
+    "--policies": {
+        **dict.fromkeys(("missing", *KINDS), NO_FOLDER),
+        "folder": "error: FILE: no Rego file in it\n    hint: name folders with Rego files\n",
+    },
+    "--bundle": {
+        **dict.fromkeys(KINDS, NO_BUNDLE),
+        "missing": "error: FILE: cannot be read: No such file or directory\n    hint: name a bundle file\n",
+        "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a bundle file\n",
+        "empty": "error: FILE: cut off\n    hint: copy the file again, or build it with `pdp bundle build`\n",
+    },
+    "--audit": {
+        **{kind: NO_AUDIT for kind in KINDS if kind != "empty"},
+        "folder": "error: audit file FILE cannot be opened: Is a directory\n    hint: check folder and permissions\n",
+    },
+}
+
+
+def bad_file(folder: Path, kind: str) -> Path:
+    """A file of that kind; `missing` and `folder` are none."""
+    file = folder / "FILE"
+    if kind == "folder":
+        file.mkdir()
+    elif kind != "missing":
+        written(file, KINDS[kind])
+    return file
+
+
+def with_file(option: str, file: Path, proposal: Path) -> Done:
+    """Decide with that file in the place of `option`."""
+    if option == "PROPOSAL":
+        return pdp(*line(file))
+    if option in OPTIONS:
+        return pdp(*line(proposal, **{option[1:]: file}))
+    return pdp(*line(proposal), option, file)
+
+
+@pytest.mark.parametrize(
+    ("option", "kind"), [(option, kind) for option, complaints in COMPLAINTS.items() for kind in complaints]
+)
+def test_a_bad_file_is_named_with_its_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, kind: str
+) -> None:
+    if option == "--policies":
+        # Whether there is an OPA is another test's matter.
+        monkeypatch.setenv("PDP_OPA", str(fake_opa(tmp_path)))
+    file = bad_file(tmp_path, kind)
+    done = with_file(option, file, written(tmp_path / "wire.json", wire()))
+    complaint = COMPLAINTS[option][kind]
+    if not complaint.startswith("error: "):
+        count = complaint.count("FILE:")
+        complaint += f"error: {count} {'fault' if count == 1 else 'faults'} in FILE\n"
+    assert done == (2, "", complaint.replace("FILE", str(file)))
+
+
+def fake_opa(folder: Path) -> Path:
+    """A program that says it is OPA of the right version, and can do nothing else."""
+    program = written(folder / "opa", '#!/bin/sh\n[ "$1" = version ] && echo "Version: 1.22.0"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+@pytest.mark.parametrize("option", COMPLAINTS)
+def test_a_file_that_may_not_be_read(tmp_path: Path, option: str) -> None:
+    file = written(tmp_path / "FILE", "{}")
+    file.chmod(0)
+    done = with_file(option, file, written(tmp_path / "wire.json", wire()))
+    assert (done.code, done.out) == (2, "")
+    assert re.match(r"error: (audit file )?\S*FILE.*(ermission|not a folder)", done.err)
+    assert "\n    hint: " in done.err
+
+
+def test_an_empty_audit_file_is_begun(tmp_path: Path) -> None:
+    file = bad_file(tmp_path, "empty")
+    assert with_file("--audit", file, written(tmp_path / "wire.json", wire())).code == 3
+    assert verify_chain(file.read_bytes().splitlines()) == 1

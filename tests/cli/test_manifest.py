@@ -1,0 +1,261 @@
+"""`pdp manifest lint` and `pdp manifest export`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.command_line import pdp, pdp_process, written
+from tests.support.payments import EXAMPLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANIFEST = EXAMPLE / "manifest.json"
+GOVERNANCE = EXAMPLE / "governance.yaml"
+
+# A manifest with one fault and one warning, and what is said of them.
+FAULTY = """\
+manifest_version: "1"
+tools:
+  - name: pay_bill
+    description: Pay a bill
+    schema: {type: object, properties: {amount: {type: number}}}
+    scopes: [bills.pay]
+    idempotency_required: true
+    risk_tire: low
+"""
+FAULT = {
+    "line": 8,
+    "column": 5,
+    "kind": "fault",
+    "message": "unknown key `risk_tire`",
+    "hint": "did you mean `risk_tier`?",
+}
+WARNING = {
+    "line": 5,
+    "column": 41,
+    "kind": "warning",
+    "message": "argument `amount` of `pay_bill` has no description",
+    "hint": "the model fills it in by it",
+}
+
+
+# Lint
+
+
+def test_what_each_tool_meets_and_misses() -> None:
+    done = pdp("manifest", "lint", MANIFEST, "-g", GOVERNANCE)
+    assert (done.code, done.out) == (
+        0,
+        (
+            "lookup_beneficiary meets 1 of 6 clauses: audited\n"
+            "  typed         misses `result_schema`\n"
+            "  versioned     misses `version`, `agents` that pin it\n"
+            "  idempotent    misses `idempotency`, or an effect class without side effects\n"
+            "  permissioned  misses `markings`, `purposes`\n"
+            "  eval-gated    misses `release`\n"
+            "validate_payment meets 1 of 6 clauses: audited\n"
+            "  typed         misses `result_schema`\n"
+            "  versioned     misses `version`, `agents` that pin it\n"
+            "  idempotent    misses `idempotency`, or an effect class without side effects\n"
+            "  permissioned  misses `markings`, `purposes`\n"
+            "  eval-gated    misses `release`\n"
+            "initiate_wire meets 2 of 6 clauses: idempotent, audited\n"
+            "  typed         misses `result_schema`\n"
+            "  versioned     misses `version`, `agents` that pin it\n"
+            "  permissioned  misses `markings`, `purposes`\n"
+            "  eval-gated    misses `release`\n"
+            f"{MANIFEST}: no fault, 10 warnings\n"
+        ),
+    )
+    places = re.findall(
+        r"^\S+manifest\.json:([0-9]+):11: warning: argument `\w+` of `\w+` has no description$", done.err, re.MULTILINE
+    )
+    assert places == ["14", "17", "38", "41", "44", "47", "68", "71", "74", "77"]
+
+
+def test_what_nothing_governs_is_a_warning() -> None:
+    done = pdp("manifest", "lint", MANIFEST, "--json")
+    ungoverned = [fault["message"] for fault in done.json["faults"] if "governs" in fault["message"]]
+    assert (done.code, done.err) == (0, "")
+    assert ungoverned == [
+        f"nothing governs action `{action}`: every call is denied"
+        for action in ("lookup_beneficiary", "validate_payment", "initiate_wire")
+    ]
+
+
+def test_strict_takes_warnings_for_faults() -> None:
+    done = pdp("manifest", "lint", MANIFEST, "-g", GOVERNANCE, "--strict")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == f"error: 10 faults in {MANIFEST}"
+    assert "warning" not in done.err
+
+
+def test_a_fault_is_shown_at_its_place(tmp_path: Path) -> None:
+    file = written(tmp_path / "manifest.yaml", FAULTY)
+    assert pdp("manifest", "lint", file) == (
+        2,
+        "",
+        (
+            f"{file}:8:5: unknown key `risk_tire`\n"
+            "        risk_tire: low\n"
+            "        ^\n"
+            "    hint: did you mean `risk_tier`?\n"
+            f"error: 1 fault in {file}\n"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "faults"),
+    [(FAULTY, 2, [FAULT]), (FAULTY.replace("tire", "tier"), 0, [WARNING])],
+    ids=["fault", "warning"],
+)
+def test_lint_as_json(tmp_path: Path, text: str, code: int, faults: list[dict[str, Any]]) -> None:
+    file = written(tmp_path / "manifest.yaml", text)
+    contract = {
+        "tool": "pay_bill",
+        "missing": {
+            "typed": ["`result_schema`"],
+            "versioned": ["`version`", "`agents` that pin it"],
+            "idempotent": [],
+            "permissioned": ["`markings`", "`purposes`"],
+            "audited": [],
+            "eval-gated": ["`eval_pack`", "`release`"],
+        },
+    }
+    done = pdp("manifest", "lint", file, "--json")
+    assert (done.code, done.json, done.err) == (
+        code,
+        {"faults": [{"file": str(file), **fault} for fault in faults], "tools": [] if code else [contract]},
+        "",
+    )
+
+
+def test_all_of_forty_faults_are_shown(tmp_path: Path) -> None:
+    tools = [{"name": f"tool_{at}", "schema": {"type": "object"}, "risk_tier": f"tier_{at}"} for at in range(40)]
+    manifest = {"manifest_version": "1", "tools": tools}
+    file = written(tmp_path / "manifest.json", json.dumps(manifest, indent=1))
+    expected = {f"`risk_tier` must be one of low, medium, high, not `tier_{at}`" for at in range(40)}
+    lint, as_json = pdp("manifest", "lint", file), pdp("manifest", "lint", file, "--json")
+    assert (lint.code, as_json.code) == (2, 2)
+    assert set(re.findall(r"^\S+:[0-9]+:[0-9]+: (.*)$", lint.err, re.MULTILINE)) == expected
+    assert {fault["message"] for fault in as_json.json["faults"]} == expected
+    assert lint.err.splitlines()[-1] == f"error: 40 faults in {file}"
+    # Whoever only wants to decide is told the same.
+    assert pdp("manifest", "export", file) == lint
+
+
+def test_a_narrow_terminal_cuts_nothing(tmp_path: Path) -> None:
+    name = "look_up_a_beneficiary_by_a_name_that_is_longer_than_the_terminal_is_wide"
+    tool = {"name": name, "schema": {"type": "object"}, "risk_tier": "low", "scopes": ["a"]}
+    file = written(tmp_path / "manifest.json", {"manifest_version": "1", "tools": [tool]})
+    done = pdp_process("manifest", "lint", file, COLUMNS="40")
+    assert done.out.splitlines()[0] == f"{name} meets 1 of 6 clauses: audited"
+
+
+# Export
+
+# As the tool registry document prints it ("Manifest → LLM → PEP").
+PLAIN = {
+    "tools": [
+        {"name": "lookup_beneficiary", "parameters": {"payee_name": "string", "invoice_ref": "string"}},
+        *(
+            {
+                "name": name,
+                "parameters": {
+                    "beneficiary_id": "string",
+                    "amount": "number",
+                    "source_account": "string",
+                    "reference": "string",
+                },
+            }
+            for name in ("validate_payment", "initiate_wire")
+        ),
+    ]
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--format", "plain")])
+def test_plain_is_the_payload_of_the_registry_document(options: tuple[str, ...]) -> None:
+    done = pdp("manifest", "export", MANIFEST, *options)
+    assert (done.code, done.json, done.err) == (0, PLAIN, "")
+
+
+LOOKUP_SCHEMA = {
+    "type": "object",
+    "required": ["payee_name", "invoice_ref"],
+    "properties": {"payee_name": {"type": "string"}, "invoice_ref": {"type": "string"}},
+    "additionalProperties": False,
+}
+DESCRIPTION = "Resolve payee name and invoice to beneficiary id"
+FUNCTION = {"name": "lookup_beneficiary", "description": DESCRIPTION}
+
+
+@pytest.mark.parametrize(
+    ("form", "tool"),
+    [
+        ("openai", {"type": "function", "function": {**FUNCTION, "parameters": LOOKUP_SCHEMA}}),
+        ("anthropic", {**FUNCTION, "input_schema": LOOKUP_SCHEMA}),
+        ("mcp", {**FUNCTION, "inputSchema": LOOKUP_SCHEMA}),
+    ],
+)
+def test_the_forms_of_others(form: str, tool: dict[str, Any]) -> None:
+    done = pdp("manifest", "export", MANIFEST, "--format", form)
+    assert (done.code, done.json["tools"][0], len(done.json["tools"])) == (0, tool, 3)
+
+
+@pytest.mark.parametrize("form", ["plain", "openai", "anthropic", "mcp"])
+def test_nothing_of_governance_shows(form: str) -> None:
+    done = pdp("manifest", "export", MANIFEST, "--format", form)
+    governance = ("pdp_action", "risk_tier", "high", "idempotency", "2026.07.1", "scopes", "limit_", "emts")
+    assert done.code == 0
+    assert [word for word in governance if word in done.out] == []
+
+
+# Bad input
+
+MISSING = "error: {file}: no such file\n    hint: check the path\n"
+FOLDER = "error: {file}: is a folder, not a file\n    hint: name a file in it\n"
+
+
+@pytest.mark.parametrize("command", [("lint",), ("lint", "--json"), ("export",)])
+@pytest.mark.parametrize(("name", "complaint"), [("nowhere.yaml", MISSING), ("", FOLDER)], ids=["missing", "folder"])
+def test_a_manifest_that_is_not_there(tmp_path: Path, command: tuple[str, ...], name: str, complaint: str) -> None:
+    file = tmp_path / name
+    assert pdp("manifest", *command, file) == (2, "", complaint.format(file=file))
+
+
+def test_a_manifest_from_standard_input() -> None:
+    text = MANIFEST.read_bytes()
+    assert pdp("manifest", "export", "-", stdin=text).json == PLAIN
+    faulty = pdp("manifest", "lint", "-", stdin=b"[]")
+    assert (faulty.code, faulty.err.splitlines()[0]) == (2, "<stdin>:1:1: a manifest must be a mapping")
+    twice = pdp("manifest", "lint", "-", "-g", "-", stdin=text)
+    assert twice == (2, "", "error: standard input (-) is named 2 times\n    hint: only one file can come from it\n")
+
+
+def test_names_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    text = FAULTY.replace("risk_tire", '"\\e[2J\\x9b"')
+    done = pdp("manifest", "lint", written(tmp_path / "manifest.yaml", text))
+    assert done.code == 2
+    assert [letter for letter in done.err if not letter.isprintable() and letter != "\n"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("lint",), "Missing argument 'MANIFEST'"),
+        (("export", MANIFEST, "--format", "yaml"), "'yaml' is not one of 'plain', 'openai', 'anthropic', 'mcp'"),
+        (("lnit", MANIFEST), "No such command 'lnit'"),
+    ],
+    ids=["no file", "unknown form", "unknown command"],
+)
+def test_misuse_is_explained(arguments: tuple[object, ...], complaint: str) -> None:
+    done = pdp("manifest", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert complaint in done.err

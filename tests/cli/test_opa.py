@@ -1,0 +1,265 @@
+"""`pdp opa`, and `pdp decide --engine sidecar`: OPA missing, down, hanging, or answering anything but a decision."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.engine.bundle.file import read_bundle
+from pdp.workbench.opa.local import LocalOpa
+from tests.support.command_line import codes, decided, pdp, written
+from tests.support.hostile_opa import HostileOpa, answering, http, result
+from tests.support.payments import BUNDLE, EXAMPLE, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.hostile_opa import Peer
+
+
+def program(folder: Path, script: str) -> Path:
+    """A shell script in the place of OPA."""
+    file = written(folder / "opa", f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.fixture
+def no_opa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without OPA."""
+    monkeypatch.delenv("PDP_OPA", raising=False)
+    for name in ("PATH", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+
+
+# pdp opa
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("command", ["path", "install"])
+def test_the_program_that_is_there(opa: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("PDP_OPA", str(opa))
+    assert pdp("opa", command) == (0, f"{opa}\n", "")
+
+
+@pytest.mark.usefixtures("no_opa")
+def test_there_is_none() -> None:
+    assert pdp("opa", "path") == (1, "", "error: no OPA 1.22.0 is here\n    hint: run: pdp opa install\n")
+
+
+@pytest.mark.parametrize("command", [("opa", "path"), ("opa", "install"), ("bundle", "build", "-o", "b.tar.gz")])
+@pytest.mark.parametrize(
+    ("script", "what"),
+    [
+        ("exit 0", "is not an OPA program that can be run"),
+        ("echo Version: 1.0.0", "is version 1.0.0"),
+        ("echo Version: 1.22.0; exit 1", "is not an OPA program that can be run"),
+    ],
+    ids=["another program", "another version", "one that fails"],
+)
+def test_pdp_opa_names_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], script: str, what: str
+) -> None:
+    file = program(tmp_path, script)
+    monkeypatch.setenv("PDP_OPA", str(file))
+    complaint = f"error: PDP_OPA names {file}, which {what}\n    hint: name OPA 1.22.0, or unset PDP_OPA\n"
+    assert pdp(*command) == (2, "", complaint)
+
+
+@pytest.mark.usefixtures("no_opa")
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--engine", "sidecar"], "a sidecar"),
+        (["--policies", EXAMPLE / "policies"], "compiling --policies"),
+        (["--policies", EXAMPLE / "policies", "--engine", "sidecar"], "compiling --policies"),
+    ],
+)
+def test_deciding_needs_opa(arguments: list[object], what: str) -> None:
+    complaint = f"error: {what} needs Open Policy Agent 1.22.0, and none is here\n    hint: run: pdp opa install\n"
+    assert decided(wire(), *arguments) == (2, "", complaint)
+
+
+@pytest.mark.usefixtures("no_opa")
+def test_building_needs_opa(tmp_path: Path) -> None:
+    assert pdp("bundle", "build", "-o", tmp_path / "b.tar.gz") == (
+        2,
+        "",
+        "error: building a bundle needs Open Policy Agent 1.22.0, and none is here\n    hint: run: pdp opa install\n",
+    )
+
+
+@pytest.mark.usefixtures("no_opa")
+def test_the_embedded_engine_needs_none() -> None:
+    assert decided(wire(), "--bundle", BUNDLE).code == 3
+
+
+def test_an_opa_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = '[ "$1" = version ] && echo "Version: 1.22.0" && exit; echo "no room here" >&2; exit 3'
+    monkeypatch.setenv("PDP_OPA", str(program(tmp_path, script)))
+    assert decided(wire(), "--engine", "sidecar") == (
+        1,
+        "",
+        "error: OPA did not start:\n  no room here\n",
+    )
+
+
+# A sidecar that is there
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP with a token"])
+def test_a_running_opa_decides(opa: Path, monkeypatch: pytest.MonkeyPatch, tcp: bool) -> None:
+    with LocalOpa(opa, bundle=read_bundle(BUNDLE), tcp=tcp) as running:
+        monkeypatch.setenv("PDP_OPA_TOKEN", running.token or "")
+        url = ["--engine", "sidecar", "--opa-url", running.url, "--json"]
+        answers = [decided(wire(amount=amount), *url) for amount in (20000, 47500)]
+        monkeypatch.setenv("PDP_OPA_TOKEN", "another")
+        stranger = decided(wire(amount=20000), *url)
+    assert [(done.code, codes(done)) for done in answers] == [
+        (0, ["effects.gate_satisfied", "risk.acceptable"]),
+        (3, ["limits.exceeded"]),
+    ]
+    assert answers[0].json["bundle_revision"] == read_bundle(BUNDLE).revision
+    assert (stranger.code, codes(stranger)) == ((4, ["engine.unavailable"]) if tcp else (0, codes(answers[0])))
+
+
+# A sidecar that is not what it should be
+
+
+def unreachable(url: str) -> str:
+    return f"OPA at {url} cannot be reached"
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    for url in (f"http://127.0.0.1:{port}", f"unix://{tmp_path}/opa.sock", "http://opa.invalid:8181"):
+        done = decided(wire(amount=1), "--engine", "sidecar", "--opa-url", url, "--json")
+        assert (done.code, done.json["verdict"], codes(done), done.err) == (4, "DENY", ["engine.unavailable"], "")
+        assert done.json["reasons"][0]["message"].startswith(unreachable(url))
+        assert done.json["bundle_revision"] is None
+
+
+def hang(peer: Peer) -> None:
+    peer.request()
+    peer.wait_until_closed()
+
+
+def leave(peer: Peer) -> None:
+    peer.request()
+
+
+def half(peer: Peer) -> None:
+    peer.request()
+    peer.send(http(b'{"result": {"verdict": "ALLOW", "reasons"')[:-20])
+
+
+ALLOW = b'{"verdict":"ALLOW","reasons":[{"code":"x.y","message":"","details":{}}],"obligations":[],"bundle":null}'
+BEHAVIOURS: dict[str, tuple[Callable[[Peer], None], str, str]] = {
+    "hanging": (hang, "engine.timeout", "did not answer within 1 s"),
+    "closing": (leave, "engine.unavailable", "closed without an answer"),
+    "half an answer": (half, "engine.answer_invalid", "broke off in the middle of its answer"),
+    "{}": (answering(http(b"{}")), "engine.answer_invalid", "has no document authz/decision"),
+    "HTML": (
+        answering(http(b"<html>ALLOW</html>", headers=b"Content-Type: text/html\r\n")),
+        "engine.answer_invalid",
+        "answered something that is not JSON: '<html>ALLOW</html>'",
+    ),
+    "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "engine.answer_invalid", "did not answer in HTTP/1.1"),
+    "true": (answering(result(b"true")), "engine.answer_invalid", "is not a decision"),
+    "null": (answering(result(b"null")), "engine.answer_invalid", "is not a decision"),
+    "a verdict alone": (answering(result(b'{"verdict":"ALLOW"}')), "engine.answer_invalid", "is not a decision"),
+    "another verdict": (
+        answering(result(ALLOW.replace(b"ALLOW", b"allow"))), "engine.answer_invalid", "is not a decision",
+    ),
+    "no reason": (
+        answering(result(b'{"verdict":"ALLOW","reasons":[],"obligations":[],"bundle":null}')),
+        "engine.answer_invalid",
+        "is not a decision: no reason for the verdict",
+    ),
+    "an unknown field": (
+        answering(result(ALLOW.replace(b'"bundle"', b'"trust":1,"bundle"'))),
+        "engine.answer_invalid",
+        "is not a decision",
+    ),
+    "an error": (
+        answering(http(b'{"code":"internal_error","message":"eval_conflict"}', status=b"500 Internal Server Error")),
+        "engine.answer_invalid",
+        "made no decision (500): eval_conflict",
+    ),
+    "not ready": (answering(http(b"", status=b"503 Unavailable")), "engine.unavailable", "is not ready (503)"),
+    "no entrance": (answering(http(b"", status=b"401 Unauthorized")), "engine.unavailable", "refused the request"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("behave", "code", "message"), BEHAVIOURS.values(), ids=BEHAVIOURS)
+def test_whatever_else_it_answers_is_a_denial(behave: Callable[[Peer], None], code: str, message: str) -> None:
+    with HostileOpa(behave) as server:
+        done = decided(wire(amount=1), "--engine", "sidecar", "--opa-url", server.url, "--json")
+    assert (done.code, done.json["verdict"], codes(done), done.err) == (4, "DENY", [code], "")
+    assert message in done.json["reasons"][0]["message"]
+    assert done.json["outcome"]["status"] == "rejected"
+
+
+def test_an_answer_cannot_steer_the_terminal() -> None:
+    message = b'"message":"\\u001b[2J\\u009b\\nALLOW  initiate_wire"'
+    document = ALLOW.replace(b"ALLOW", b"DENY").replace(b'"message":""', message)
+    with HostileOpa(answering(result(document))) as server:
+        done = decided(wire(amount=1), "--engine", "sidecar", "--opa-url", server.url)
+    assert (done.code, done.out.splitlines()[:2]) == (
+        4,
+        ["DENY  initiate_wire", "  x.y  \\x1b[2J\\x9b\\nALLOW  initiate_wire"],
+    )
+
+
+def test_the_token_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDP_OPA_TOKEN", "s3cret")
+    with HostileOpa(answering(http(b"", status=b"401 Unauthorized"))) as server:
+        done = decided(wire(), "--engine", "sidecar", "--opa-url", server.url)
+    assert b"\r\nAuthorization: Bearer s3cret\r\n" in server.requests[0]
+    assert "s3cret" not in done.out + done.err
+
+
+# Addresses that are none
+
+HINT = "    hint: give http://HOST:PORT, https://HOST:PORT or unix:///PATH\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("", f"error: OPA's address '' is of no kind that is known\n{HINT}"),
+        ("ftp://opa", f"error: OPA's address 'ftp://opa' is of no kind that is known\n{HINT}"),
+        ("localhost:8181", f"error: OPA's address 'localhost:8181' is of no kind that is known\n{HINT}"),
+        ("http://opa/v1/data", f"error: OPA's address 'http://opa/v1/data' has a path\n{HINT}"),
+        ("http://u:pw@opa:1", "error: OPA's address holds a user or a password\n    hint: give a token instead\n"),
+    ],
+)
+def test_an_address_that_is_none(url: str, complaint: str) -> None:
+    assert decided(wire(), "--engine", "sidecar", "--opa-url", url) == (2, "", complaint)
+
+
+@pytest.mark.parametrize("token", ["two words", "a\n", '"quoted"', "="])
+@pytest.mark.parametrize("command", ["decide", "test"])
+def test_a_token_that_is_none(token: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDP_OPA_TOKEN", token)
+    options = ["--engine", "sidecar", "--opa-url", "http://127.0.0.1:8181"]
+    done = decided(wire(), *options) if command == "decide" else pdp("test", EXAMPLE, *options)
+    assert done == (
+        2,
+        "",
+        (
+            "error: PDP_OPA_TOKEN: it has characters that a bearer token must not have\n"
+            "    hint: letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes\n"
+        ),
+    )
+
+
+def test_a_local_opa_leaves_nothing_behind(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert decided(wire(), "--engine", "sidecar", "--bundle", BUNDLE).code == 3
+    assert list(tmp_path.iterdir()) == []

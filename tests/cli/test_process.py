@@ -1,0 +1,184 @@
+"""The command line as a process: exit codes, streams, signals and imports."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pdp.cli.log import brief_log
+from tests.support import ROOT
+from tests.support.command_line import decided, environment, line, pdp_process, written
+from tests.support.payments import wire
+
+EXIT_CODES = [
+    (["--version"], 0, "pdp 0.1.0\n"),
+    ([], 2, ""),
+    ([*line("nowhere.json")], 2, ""),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "out"), EXIT_CODES)
+def test_a_process_answers_by_its_exit_code(arguments: list[object], code: int, out: str) -> None:
+    done = pdp_process(*arguments)
+    assert (done.code, done.out) == (code, out)
+
+
+def test_a_process_decides_and_imports_nothing_heavy() -> None:
+    done = pdp_process(*line(), "--json", stdin=json.dumps(wire()).encode(), PYTHONPROFILEIMPORTTIME="1")
+    assert (done.code, done.json["verdict"]) == (3, "STEP_UP")
+    imported = {entry.rpartition("|")[2].strip() for entry in done.err.splitlines()}
+    assert "wasmtime" in imported
+    assert imported & {"cel", "aiohttp", "rich.console", "opa_client"} == set()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_no_encoding_hides_a_verdict(encoding: str) -> None:
+    proposal = json.dumps({"tool": "b\u00f6se", "arguments": {}}).encode()
+    text = pdp_process(*line(), stdin=proposal, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    name = "b\u00f6se" if encoding == "utf-8" else "b\\xf6se"
+    assert (text.code, text.out.splitlines()[0], text.err) == (4, f"REJECTED  {name}", "")
+    answer = pdp_process(*line(), "--json", stdin=proposal, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert (answer.code, answer.json["trace"]["tool_name"]) == (4, "b\u00f6se")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_answer_that_cannot_be_written_is_no_answer(options: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pdp", *map(str, line()), *options],
+            input=json.dumps(wire(amount=1)), stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
+            env=environment(),
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: the system refuses: No space left on device\n    hint: check disk space, and where the output goes\n",
+    )
+
+
+def test_a_reader_that_leaves_is_no_fault() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "pdp", *map(str, line()), "--json"],
+        input=json.dumps(wire(amount=1)), stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
+        env=environment(),
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "out", "err"),
+    [
+        ("<&-", 2, "", "error: standard input (-) is closed\n    hint: name a file, or pipe one in\n"),
+        (">&-", 4, "", ""),
+        ("2>&-", 4, "REJECTED  (no tool)\n", ""),
+    ],
+)
+def test_closed_streams(closed: str, code: int, out: str, err: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m pdp "$@" {closed}', sys.executable, *map(str, line())],
+        input="", capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    assert (done.returncode, "".join(done.stdout.splitlines(keepends=True)[:1]), done.stderr) == (code, out, err)
+
+
+def test_an_audit_file_that_cannot_be_continued_is_a_denial(tmp_path: Path) -> None:
+    record = tmp_path / "audit.jsonl"
+    allowed = ["--audit", record]
+    for _ in range(2):
+        assert decided(wire(amount=1), *allowed).code == 0
+    before = record.read_bytes()
+    # No file may grow beyond one block, which the record has already.
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 1; exec "$0" -m pdp "$@"', sys.executable, *map(str, [*line(), *allowed, "--json"])],
+        input=json.dumps(wire(amount=1)), capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict"]) == (4, "DENY")
+    assert [reason["code"] for reason in answer["reasons"]] == ["audit.write_failed"]
+    assert done.stderr == (
+        "error: an audit event could not be written, which is a DENY: "
+        f"audit file {record} cannot be written: File too large\n"
+    )
+    assert record.read_bytes() == before
+
+
+def test_what_is_logged_is_one_line_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("pdp.pep")
+    with brief_log():
+        log.info("nothing to worry about")
+        log.critical("the outcome is unknown")
+        try:
+            dict[str, int]()["a\x1b[2J"]
+        except KeyError:
+            log.exception("a decision failed, which is a DENY")
+    assert capsys.readouterr().err == (
+        "error: the outcome is unknown\n"
+        "error: a decision failed, which is a DENY: KeyError: 'a\\x1b[2J'\n"
+        "    hint: PDP_TRACEBACK=1 shows where it happened\n"
+    )
+
+
+def test_a_fault_of_its_own_is_said_so(tmp_path: Path) -> None:
+    written(tmp_path / "typer.py", "raise RuntimeError('broken\\x1b[2J')\n")
+    command = [sys.executable, "-m", "pdp", "opa", "path"]
+
+    def answered(**variables: str) -> tuple[int, str]:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT,
+            env=environment(PYTHONPATH=str(tmp_path), **variables),
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    assert answered() == (
+        1,
+        (
+            "error: this is a fault of pdp itself: RuntimeError: broken\\x1b[2J\n"
+            "    hint: please report it; PDP_TRACEBACK=1 shows where it happened\n"
+        ),
+    )
+    code, shown = answered(PDP_TRACEBACK="1")
+    assert (code, shown.splitlines()[0]) == (1, "Traceback (most recent call last):")
+
+
+def test_an_interrupt_ends_it_in_silence(tmp_path: Path) -> None:
+    pipe = tmp_path / "proposal"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "pdp", *map(str, line(pipe))]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+        # A job that was started in the background ignores the signal, and so would everything it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads matter here
+    )
+    with process:
+        # Once the pipe has a reader, the command waits for its proposal. The pipe ends after the signal, since one that
+        # comes just before a read does not wake it up.
+        writer = opened(pipe, process)
+        process.send_signal(signal.SIGINT)
+        os.close(writer)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def opened(pipe: Path, process: subprocess.Popen[str]) -> int:
+    while process.poll() is None:
+        with suppress(OSError):
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.01)
+    raise AssertionError(process.communicate())

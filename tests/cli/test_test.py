@@ -1,0 +1,446 @@
+"""`pdp test`: what it prints, writes and answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.errors import UsageError
+from pdp.workbench.scenarios.files.selection import selection
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.support import ROOT
+from tests.support.command_line import pdp
+from tests.support.scenario_files import READ, one, project
+
+ALLOW = one(name="allowed", propose=READ, expect={"verdict": "ALLOW"}, golden=True)
+PROBE = """\
+# METADATA
+# title: Probe
+# description: Denies everything.
+package custom.concerns.probe
+
+import data.authz.lib.reason
+from tests.support import ROOT
+
+# METADATA
+# title: Probed
+# description: This denies every call.
+# custom:
+#   code: probe.a
+deny contains reason.new(rego.metadata.rule(), {}) if input.action.name
+"""
+WRONG = one(
+    name="wrong",
+    why="the document says so",
+    propose=READ,
+    expect={"verdict": "DENY", "codes": ["scopes.missing"], "executed": False},
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files are named as from their own folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def without_seconds(text: str) -> str:
+    """The summary without how long it took."""
+    return "\n".join(line.rpartition(", ")[0] if line.endswith(" s") else line for line in text.splitlines())
+
+
+def test_all_passed() -> None:
+    project(Path(), ALLOW)
+
+    done = pdp("test", ".")
+
+    assert (done.code, done.err) == (0, "")
+    assert without_seconds(done.out) == (
+        "1 passed: 1 file, embedded\ngolden: 1, of which 1 schema-valid and 1 in the manifest"
+    )
+
+
+@pytest.mark.opa
+def test_a_scenario_that_failed_is_explained(opa: Path) -> None:
+    """Expected and actual side by side, the rules that fired, and where the expected one stopped; each with place."""
+    project(Path(), ALLOW, WRONG)
+
+    done = pdp("test", "scenarios.json")
+
+    rules = ROOT / "policies/authz/concerns"
+    lines = [line for line in done.out.splitlines() if "Every clause" not in line]
+    places = {
+        code: f"policies/authz/concerns/{code.split('.')[0]}/{code.split('.')[0]}.rego:{line}"
+        for code, line in (("effects.gate_satisfied", 0), ("risk.acceptable", 0), ("scopes.missing", 0))
+        for line in [_line(rules, code)]
+    }
+    assert done.code == 1
+    assert lines[:13] == [
+        "FAILED wrong [embedded]",
+        "  scenarios.json:1",
+        "  why: the document says so",
+        "",
+        "              expected                                     | actual",
+        "  verdict     DENY                                         | ALLOW",
+        "  codes       scopes.missing                               | effects.gate_satisfied",
+        "                                                           | risk.acceptable",
+        "  executed    false                                        | true",
+        "",
+        "  rules that fired:",
+        f"    allow       effects.gate_satisfied  {places['effects.gate_satisfied']}",
+        f"    allow       risk.acceptable  {places['risk.acceptable']}",
+    ]
+    at = lines.index("  rules that would have to fire:")
+    assert lines[at + 1] == f"    scopes.missing  {places['scopes.missing']}"
+    assert lines[at + 2].startswith("      stopped at: count(missing) > 0 (")
+    assert lines[at + 3] == "      missing = []"
+    assert without_seconds("\n".join(lines[at + 5 :])) == (
+        "1 passed, 1 failed: 1 file, embedded\ngolden: 1, of which 1 schema-valid and 1 in the manifest"
+    )
+
+
+def _line(rules: Path, code: str) -> int:
+    """The line of the rule below the METADATA with this code."""
+    concern = code.split(".", maxsplit=1)[0]
+    lines = (rules / concern / f"{concern}.rego").read_text().splitlines()
+    return next(at for at, line in enumerate(lines, 1) if line == f"#   code: {code}") + 1
+
+
+def test_a_proposal_that_never_reached_the_policy_says_why() -> None:
+    project(Path(), one(propose={"tool": "shell"}, expect={"rejection": "INVALID_TOOL_NAME", "verdict": "DENY"}))
+
+    done = pdp("test", ".")
+
+    assert done.code == 1
+    assert "\n  stopped before the policy: 'shell' is not a tool of manifest 7\n" in done.out
+    assert "rules that" not in done.out
+
+
+def test_names_cannot_steer_a_terminal() -> None:
+    project(Path(), one(name="evil\x1b[2J\nname", propose=READ, expect={"result": "\x1b[31m"}))
+
+    done = pdp("test", ".")
+
+    assert done.code == 1
+    assert done.out.startswith("FAILED evil\\x1b[2J\\nname [embedded]\n")
+    assert "\x1b" not in done.out
+
+
+def test_json_is_stable_and_complete() -> None:
+    project(Path(), ALLOW, WRONG)
+
+    first, second = pdp("test", ".", "--json"), pdp("test", ".", "--json")
+
+    suite = load_suite(Path("scenarios.json"))
+    report = first.json
+    revision = report["suites"][0].pop("bundle_revision")
+    diagnosis = report["suites"][0]["scenarios"][1].pop("diagnosis")
+    assert (first.code, first.err, first.out) == (1, "", second.out)
+    assert revision.startswith("sha256:")
+    assert [each["code"] for each in diagnosis["fired"]] == ["effects.gate_satisfied", "risk.acceptable"]
+    assert report == {
+        "passed": 1,
+        "failed": 1,
+        "golden": {"total": 1, "in_manifest": 1, "schema_valid": 1},
+        "coverage": None,
+        "suites": [
+            {
+                "file": "scenarios.json",
+                "engine": "embedded",
+                "manifest_version": "7",
+                "manifest_digest": suite.manifest.digest,
+                "scenarios": [
+                    {
+                        "name": "allowed", "why": None, "golden": True, "line": 1, "passed": True, "error": None,
+                        "steps": [
+                            {
+                                "action": "propose", "line": 1, "tool": "read_note",
+                                "expected": {"verdict": "ALLOW"}, "actual": {"verdict": "ALLOW"}, "mismatches": [],
+                            }
+                        ],
+                        "diagnosis": None,
+                    },
+                    {
+                        "name": "wrong", "why": "the document says so", "golden": False, "line": 1, "passed": False,
+                        "error": None,
+                        "steps": [
+                            {
+                                "action": "propose", "line": 1, "tool": "read_note",
+                                "expected": {"verdict": "DENY", "codes": ["scopes.missing"], "executed": False},
+                                "actual": {
+                                    "verdict": "ALLOW", "codes": ["effects.gate_satisfied", "risk.acceptable"],
+                                    "executed": True,
+                                },
+                                "mismatches": [
+                                    {"key": "verdict", "expected": "DENY", "actual": "ALLOW"},
+                                    {
+                                        "key": "codes", "expected": ["scopes.missing"],
+                                        "actual": ["effects.gate_satisfied", "risk.acceptable"],
+                                    },
+                                    {"key": "executed", "expected": False, "actual": True},
+                                ],
+                            }
+                        ],
+                    },
+                ],
+            }
+        ],
+    }  # fmt: skip
+
+
+def test_junit() -> None:
+    """A suite for each file and engine; file, line and the text report; what XML cannot hold is replaced."""
+    project(Path(), ALLOW, {**WRONG, "name": "wrong \x00 <&>"})
+
+    done = pdp("test", ".", "--junit", "out.xml")
+
+    root = ET.fromstring(Path("out.xml").read_text())  # noqa: S314 - our own
+    suite = root[0]
+    cases = suite.findall("testcase")
+    assert done.code == 1
+    assert (root.tag, root.attrib) == ("testsuites", {"name": "pdp test", "tests": "2", "failures": "1"})
+    assert suite.attrib == {
+        "name": "scenarios.json [embedded]", "tests": "2", "failures": "1", "errors": "0", "skipped": "0",
+        "time": suite.attrib["time"],
+    }  # fmt: skip
+    assert [case.attrib for case in cases] == [
+        {"classname": "scenarios.json [embedded]", "name": name, "file": "scenarios.json", "line": "1"}
+        for name in ("allowed", "wrong \N{REPLACEMENT CHARACTER} <&>")
+    ]
+    failure = cases[1][0]
+    assert (failure.tag, failure.attrib) == ("failure", {"message": "not as expected: verdict, codes, executed"})
+    assert str(failure.text).startswith("FAILED wrong \\x00 <&> [embedded]\n  scenarios.json:1\n")
+    assert len(cases[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        ("wire", ["a wire", "Wire limit"]),
+        ("WIRE and not limit", ["a wire"]),
+        ("not wire", ["note"]),
+        ("(limit or note) and not (not note)", ["note"]),
+        ("not not note", ["note"]),
+        ("wire or note and limit", ["a wire", "Wire limit"]),
+        ("it-is-none", []),
+    ],
+)
+def test_expressions(expression: str, selected: list[str]) -> None:
+    test = selection(expression)
+
+    assert [name for name in ("a wire", "Wire limit", "note") if test(name)] == selected
+
+
+@pytest.mark.parametrize(
+    ("expression", "at"),
+    [("", "its end"), ("a b", "'b'"), ("a and", "its end"), ("(a", "its end"), ("a)", "')'"), ("or a", "'or'"),
+     ("not", "its end"), ("(" * 60 + "a" + ")" * 60, "'('")],
+)  # fmt: skip
+def test_what_is_no_expression(expression: str, at: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        selection(expression)
+
+    shown = f"{expression!r:.80}"
+    assert str(raised.value) == (
+        f"-k: {shown} is no expression: at {at} "
+        "(write words of names with and, or, not and brackets: 'wire and not limit')"
+    )
+
+
+def test_only_what_is_selected_is_run() -> None:
+    project(Path(), ALLOW, WRONG)
+
+    done = pdp("test", ".", "-k", "not wrong")
+
+    assert (done.code, without_seconds(done.out).splitlines()[0]) == (0, "1 passed: 1 file, embedded")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-k", "nothing"), "-k 'nothing': none of 1 scenarios is selected\n    hint: use words of their names"),
+        (
+            ("--opa-url", "http://127.0.0.1:1"),
+            "--opa-url is not for the embedded engine\n    hint: add --engine sidecar, or --engine both",
+        ),
+        (("--fail-under", "90"), "--fail-under says nothing without --coverage\n    hint: add --coverage"),
+        (
+            ("--junit", "no/such/folder.xml"),
+            (
+                "no/such/folder.xml: cannot be written: No such file or directory\n"
+                "    hint: name a file in a folder of yours"
+            ),
+        ),
+    ],
+)
+def test_usage(options: tuple[str, ...], message: str) -> None:
+    project(Path(), ALLOW)
+
+    done = pdp("test", ".", *options)
+
+    assert (done.code, done.err) == (2, f"error: {message}\n")
+
+
+def test_faults_of_all_files_are_shown_at_once() -> None:
+    project(Path(), one(propose=READ, expect={"verdict": "MAYBE"}), name="a.scenarios.json")
+    Path("b.scenarios.yaml").write_text("")
+
+    done = pdp("test", ".")
+
+    column = Path("a.scenarios.json").read_text().index('"MAYBE"') + 1
+    lines = done.err.splitlines()
+    assert done.code == 2
+    assert [line for line in lines if line.startswith(("a.", "b."))] == [
+        f"a.scenarios.json:1:{column}: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `MAYBE`",
+        "b.scenarios.yaml:1:1: the file is empty",
+    ]
+    assert lines[-1] == "error: 2 faults in a.scenarios.json, b.scenarios.yaml"
+
+
+def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without OPA, data of one's own decide, and the message says so."""
+    _own_policy("mine", "package custom.concerns.probe\n\nallow contains 1 if false\n")
+    Path("d.json").write_text('{"settings": {"x": 1}}')
+    _no_opa(monkeypatch)
+    project(Path(), ALLOW, policies=["mine"])
+    with_policies = pdp("test", ".")
+    project(Path(), ALLOW, data=["d.json"])
+    with_data = pdp("test", ".")
+
+    assert (with_policies.code, with_policies.err) == (
+        2,
+        (
+            "error: compiling policies needs Open Policy Agent 1.22.0, and none is here\n"
+            "    hint: run: pdp opa install; "
+            "without it, scenarios with `data` and manifests of your own run on the baseline\n"
+        ),
+    )
+    assert with_data.code == 0
+
+
+@pytest.mark.opa
+def test_policies_that_are_no_rego_are_shown_with_their_place(opa: Path) -> None:
+    _own_policy("mine", "package custom.concerns.probe\n\ndeny contains 1 if {\n\tx ==\n}\n")
+    project(Path(), ALLOW, policies=["mine"])
+
+    done = pdp("test", ".")
+
+    assert done.code == 2
+    assert done.err.splitlines()[0] == "mine/custom/concerns/probe/probe.rego:5:1: unexpected } token"
+    assert done.err.splitlines()[-1] == "error: 1 fault in mine/custom/concerns/probe/probe.rego"
+
+
+@pytest.mark.opa
+def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run needs no OPA; other sources are compiled anew; a damaged copy is not taken."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = PROBE
+    _own_policy("mine", text)
+    project(Path(), one(propose=READ, expect={"verdict": "DENY", "codes": ["probe.a"]}), policies=["mine"])
+    first = pdp("test", ".")
+    kept = list(Path("cache").rglob("*.tar.gz"))
+    with monkeypatch.context() as patch:
+        _no_opa(patch)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        second = pdp("test", ".")
+    kept[0].write_bytes(b"damaged")
+    third = pdp("test", ".")
+    _own_policy("mine", text.replace("probe.a", "probe.b"))
+    fourth = pdp("test", ".")
+
+    assert [each.code for each in (first, second, third, fourth)] == [0, 0, 0, 1]
+    assert read_bundle(kept[0]).modules["custom/concerns/probe/probe.rego"] == text
+    assert len(list(Path("cache").rglob("*.tar.gz"))) == 2
+
+
+@pytest.mark.opa
+def test_both_engines_have_to_agree(opa: Path) -> None:
+    project(Path(), ALLOW)
+
+    done = pdp("test", ".", "--engine", "both")
+
+    assert done.code == 0
+    assert without_seconds(done.out).splitlines()[0] == "2 passed: 1 file, embedded, sidecar"
+
+
+@pytest.mark.opa
+def test_two_engines_that_disagree_fail_the_scenario_and_say_how(opa: Path) -> None:
+    """A running OPA decides by its own bundle: here by one that does not know the manifest."""
+    from pdp.workbench.opa.local import LocalOpa
+
+    project(Path(), one(name="allowed", propose=READ, expect={"executed": True}))
+    with LocalOpa(opa, bundle=read_bundle(baseline_bundle_path())) as running:
+        done = pdp("test", ".", "--engine", "both", "--opa-url", running.url, "--json")
+
+    embedded, sidecar = done.json["suites"]
+    key, expected, actual = sidecar["scenarios"][0]["steps"][0]["mismatches"][-1].values()
+    assert done.code == 1
+    assert [embedded["scenarios"][0]["passed"], sidecar["scenarios"][0]["passed"]] == [True, False]
+    assert key == "decision, embedded against sidecar"
+    assert (expected["verdict"], actual["verdict"]) == ("ALLOW", "DENY")
+
+
+def test_the_documents_example_passes() -> None:
+    """The first example of docs/scenarios.md, as it stands there."""
+    text = (ROOT / "docs/scenarios.md").read_text()
+    Path("scenarios.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
+    Path("manifest.yaml").write_text(
+        "manifest_version: '1'\ntools: [{name: send_wire, version: 1.0.0, description: Send a wire, "
+        "schema: {type: object, properties: {amount: {type: number}}}, risk_tier: high, "
+        "idempotency: {required: true, key: derive(args)}}]\n"
+    )
+    Path("governance.yaml").write_text(
+        "actions: {send_wire: {scopes: [payments.wire], limits: [{limit: wire.auto, argument: amount}], "
+        "approval: {approvers: [payments.approver]}}}\n"
+    )
+
+    done = pdp("test", ".")
+
+    assert (done.code, without_seconds(done.out)) == (0, "2 passed: 1 file, embedded")
+
+
+@pytest.mark.parametrize(("sub", "wrong"), [(5, "no text"), (None, "missing")])
+def test_a_denial_of_the_enforcement_points_own_is_told_of(sub: object, wrong: str) -> None:
+    project(Path(), one(propose=READ, session={"claims": {"sub": sub}}, expect={"verdict": "ALLOW"}))
+
+    done = pdp("test", ".")
+
+    assert (done.code, done.out.splitlines()[-5:-1]) == (
+        1,
+        [
+            "  denied by the enforcement point:",
+            "    deny        decision.request_invalid",
+            f"                session: claims.sub is {wrong}: no subject, no decision",
+            "",
+        ],
+    )
+
+
+def test_without_opa_it_is_said_that_nobody_knows_where_rules_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    _no_opa(monkeypatch)
+    project(Path(), one(propose=READ, expect={"codes": ["scopes.missing"]}))
+
+    done = pdp("test", ".")
+    diagnosis = pdp("test", ".", "--json").json["suites"][0]["scenarios"][0]["diagnosis"]
+
+    assert done.code == 1
+    assert done.out.splitlines()[-3:-1] == [
+        "  rules that did not fire: not known without OPA 1.22.0; get it with: pdp opa install", "",
+    ]  # fmt: skip
+    assert diagnosis["unknown"] == " without OPA 1.22.0; get it with: pdp opa install"
+
+
+def _own_policy(folder: str, text: str) -> None:
+    file = Path(folder, "custom/concerns/probe/probe.rego")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def _no_opa(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PDP_OPA", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    # Where an OPA may be installed.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("nowhere").absolute()))

@@ -1,0 +1,158 @@
+"""Whether a tool can run right now, and why not."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.contract.registry.availability import ToolCircuit, why_unavailable
+from pdp.contract.registry.registry import Registry
+from pdp.manifest.effective import effective_tool
+from pdp.manifest.model import DeclaredTool, Manifest, Tool
+
+
+def entry(**fields: Any) -> Tool:
+    tool = {"name": "grep_files", "schema": {"type": "object"}, **fields}
+    return effective_tool(DeclaredTool.model_validate(tool), None)
+
+
+def needs(*requires: str) -> Tool:
+    return entry(safety={"requires": requires})
+
+
+@pytest.fixture(autouse=True)
+def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with one program, and one file that is none."""
+    (tmp_path / "grep").write_text("#!/bin/sh\n")
+    (tmp_path / "grep").chmod(0o755)
+    (tmp_path / "text").write_text("no program")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("API_KEY", "x")
+    monkeypatch.setenv("EMPTY", "")
+    monkeypatch.delenv("ABSENT", raising=False)
+
+
+def cli(program: str) -> Tool:
+    return entry(type="cli", cli={"argv": [program, "-r"]})
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [
+        (entry(), ""),
+        (cli("grep"), ""),
+        (cli("text"), "program text is not found"),
+        (cli("absent"), "program absent is not found"),
+        (needs("binary:grep", "env:API_KEY", "network"), ""),
+        (needs("binary:absent"), "program absent is not found"),
+        (needs("binary:"), "program  is not found"),
+        (needs("env:ABSENT"), "environment variable ABSENT is not set"),
+        (needs("env:EMPTY"), "environment variable EMPTY is not set"),
+        (needs("network", "filesystem"), "capability filesystem is not granted"),
+    ],
+)
+def test_what_is_needed(tool: Tool, reason: str) -> None:
+    assert why_unavailable(tool, {"network"}, None) == reason
+
+
+def test_nothing_is_granted_unless_it_is() -> None:
+    assert why_unavailable(needs("network"), frozenset(), None) == "capability network is not granted"
+
+
+def raising() -> bool:
+    raise OSError("secret")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (True, ""), ((True, ""), ""), (False, "not available"), ((False, "rate limit hit"), "rate limit hit"),
+        ((False, ""), "not available"), (None, "its availability check gives NoneType, not true or false"),
+        (1, "its availability check gives int, not true or false"),
+        ((False, "x" * 999), "x" * 200),
+    ],
+)  # fmt: skip
+def test_a_tools_own_check(said: Any, reason: str) -> None:
+    assert why_unavailable(entry(), (), lambda: said) == reason
+
+
+def test_an_asynchronous_check_says_no_and_leaves_nothing_behind() -> None:
+    async def available() -> bool:
+        return True
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        reason = why_unavailable(entry(), (), available)
+        gc.collect()
+
+    assert reason == "its availability check gives coroutine, not true or false"
+    assert warned == []
+
+
+def test_a_check_that_raises_says_no() -> None:
+    assert why_unavailable(entry(), (), raising) == "its availability check raised OSError"
+
+
+def test_a_circuit_opens_after_failures_in_a_row_and_closes_after_a_pause() -> None:
+    now = [0.0]
+    circuit = ToolCircuit(failures=2, pause=10, clock=lambda: now[0])
+    seen = []
+    for failed in (True, False, True, True):
+        circuit.note(failed=failed)
+        seen.append(circuit.why_open())
+    now[0] = 9.9
+    seen.append(circuit.why_open())
+    now[0] = 10.0
+    seen.append(circuit.why_open())
+    circuit.note(failed=True)
+    seen.append(circuit.why_open())
+    circuit.note(failed=False)
+    seen.append(circuit.why_open())
+
+    twice, thrice = "failed 2 times in a row", "failed 3 times in a row"
+    assert seen == ["", "", "", twice, twice, "", thrice, ""]
+
+
+def test_a_program_whose_command_line_leaves_an_argument_out_is_not_available() -> None:
+    schema = {"type": "object", "properties": {"pattern": {"type": "string"}}}
+    tool = {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": schema}
+    registry = Registry([Manifest.model_validate({"manifest_version": "1", "tools": [tool]})])
+
+    assert [(status.available, status.reason) for status in registry.check_availability()] == [
+        (False, "`cli.argv` does not use argument `pattern`")
+    ]
+
+
+def test_the_registry_asks_for_all_of_it() -> None:
+    tools = (
+        {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": {"type": "object"}},
+        {"name": "read_web", "schema": {"type": "object"}, "safety": {"requires": ["network"]}},
+        {"name": "roll_dice", "schema": {"type": "object"}},
+    )
+    manifest = Manifest.model_validate({"manifest_version": "1", "tools": tools})
+    registry = Registry([manifest], circuit=lambda: ToolCircuit(failures=1))
+    for name in ("read_web", "roll_dice"):
+        registry.bind(name, lambda: None)
+
+    def reasons() -> dict[str, str]:
+        return {status.name: status.reason for status in registry.check_availability()}
+
+    assert reasons() == {"grep_files": "", "read_web": "capability network is not granted", "roll_dice": ""}
+    registry.note_run("roll_dice", failed=True)
+    registry.note_run("grep_files", failed=False)
+    assert reasons()["roll_dice"] == "failed 1 times in a row"
+    assert [one["name"] for one in registry.definitions("plain")] == ["grep_files"]
+
+
+def test_a_registry_says_what_a_tool_lacks() -> None:
+    tool = DeclaredTool.model_validate(
+        {"name": "grep_files", "schema": {"type": "object"}, "safety": {"requires": ["gpu"]}}
+    )
+    manifest = Manifest.model_construct(manifest_version="1", agents=None, tools=(tool,))
+
+    assert Registry([manifest]).lacking("grep_files") == "capability gpu is not granted"
+    assert Registry([manifest], capabilities=["gpu"]).lacking("grep_files") == ""

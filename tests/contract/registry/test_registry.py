@@ -1,0 +1,476 @@
+"""The registry: tools of files and of Python side by side, their functions, what a model is told, the state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.contract.json_object import JsonObject
+from pdp.contract.registry.availability import ToolCircuit, ToolStatus
+from pdp.contract.registry.registry import Registry
+from pdp.contract.registry.tool_contract import (
+    ToolConfigParam,
+    ToolContract,
+    ToolInvariant,
+    ToolStateEffect,
+    ToolStateRead,
+)
+from pdp.errors import FileFaultsError, UsageError
+from pdp.flow.tools import Tools
+from pdp.manifest.load import load_effective
+from pdp.manifest.model import Governance, Manifest
+from pdp.session import Session
+from tests.support import ROOT
+from tests.support.payments import EXAMPLE
+
+CLINICAL = ROOT / "examples/clinical/manifest.yaml"
+
+
+def contract(name: str = "search_web", **fields: Any) -> ToolContract:
+    return ToolContract(
+        **{
+            "name": name,
+            "schema": {"query": "str — what to look for"},
+            "invariants": [],
+            "description": "Search the web.",
+            **fields,
+        }
+    )
+
+
+NOTHING = JsonObject()
+FOR_TOOL = "the function for tool search_web:"
+READS: dict[str, Any] = {"effect_class": "read-internal", "scopes": ["search"]}
+
+
+def one(**fields: Any) -> Registry:
+    """A registry of the one contract `search_web`."""
+    registry = Registry()
+    registry.register_contract(contract(**fields), **READS)
+    return registry
+
+
+def test_files_alone_give_the_manifest_that_loading_gives() -> None:
+    files = EXAMPLE / "manifest.json", EXAMPLE / "governance.yaml"
+
+    assert Registry.from_files(files[0], governance=files[1]).manifest == load_effective(*files)
+
+
+def test_files_and_contracts_stand_side_by_side() -> None:
+    registry = Registry.from_files(CLINICAL, EXAMPLE / "manifest.json", version="7")
+    registry.register_contract(contract(), **READS)
+    entry = registry.manifest.tools["search_web"]
+
+    assert registry.manifest.version == "7"
+    assert [tool.name for tool in registry.tools()] == [
+        "initiate_wire", "link_sources", "lookup_beneficiary", "retrieve_evidence", "search_web", "validate_payment",
+    ]  # fmt: skip
+    assert (entry.effect_class, entry.scopes, entry.action) == ("read-internal", ("search",), "search_web")
+
+
+def test_the_governance_file_governs_a_contract_too() -> None:
+    rules = Governance.model_validate({"actions": {"search_web": {"scopes": ["a"], "risk_tier": "low"}}})
+    registry = Registry(governance=rules)
+    registry.register_contract(contract(), scopes=["b"])
+
+    assert registry.manifest.tools["search_web"].scopes == ("a", "b")
+
+
+def test_the_record_becomes_the_entry() -> None:
+    registry = one(
+        invariants=[ToolInvariant("R", "Ask for something", lambda call, state, config: call["query"] != "")],
+        config_params=[ToolConfigParam("mode", "Fast", str.lower)],
+        state_reads=[ToolStateRead("language")],
+        state_effects=[ToolStateEffect("found", list, "append", prompt_template_var="FOUND")],
+    )
+    entry = registry.manifest.tools["search_web"].model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    assert {name: entry[name] for name in ("description", "schema", "invariants", "config", "state")} == {
+        "description": "Search the web.\n- Ask for something",
+        "schema": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "what to look for"}},
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+        "invariants": [],
+        "config": [{"key": "mode", "default": "Fast", "normalize": []}],
+        "state": {
+            "reads": ["language"],
+            "effects": [
+                {"key": "found", "type": "array", "merge": "append", "preserve_across_turns": False,
+                 "prompt_template_var": "FOUND"}
+            ],
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("description", "shown"),
+    [
+        ("Search the web.\n- Ask in English", "Search the web.\n- Ask in English\n- Ask once"),
+        ("Ask once. Ask in English.", "Ask once. Ask in English."),
+    ],
+)
+def test_a_rule_that_the_description_contains_is_not_repeated(description: str, shown: str) -> None:
+    rules = [ToolInvariant(f"R{at}", rule, lambda *_: True) for at, rule in enumerate(["Ask in English", "Ask once"])]
+    registry = one(description=description, invariants=rules)
+
+    assert registry.all_definitions("anthropic")[0]["description"] == shown
+    assert registry.tools()[0].description == shown
+
+
+def test_the_digest_covers_what_a_contract_says() -> None:
+    def digest(**fields: Any) -> str:
+        return one(**fields).manifest.digest
+
+    rule = ToolInvariant("R", "A rule", lambda *_: True)
+    others = [
+        digest(description="Search."), digest(invariants=[rule]), digest(config_params=[ToolConfigParam("k", 1)]),
+        digest(state_reads=[ToolStateRead("k")]), digest(schema={"query": "Optional[str]"}),
+    ]  # fmt: skip
+
+    assert digest() == digest()
+    assert len({digest(), *others}) == 6
+
+
+def bound() -> Registry:
+    registry = one()
+    registry.bind("search_web", lambda query: query)
+    return registry
+
+
+def in_use() -> Registry:
+    registry = one()
+    assert registry.manifest.tools.keys() == {"search_web"}
+    return registry
+
+
+def manifest(*names: str, **fields: Any) -> Manifest:
+    tools = [{"name": name, "schema": {"type": "object"}} for name in names]
+    return Manifest.model_validate({"manifest_version": "1", "tools": tools, **fields})
+
+
+PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(
+            lambda: Registry([manifest("search_web"), manifest("search_web")]),
+            "tool search_web is declared twice (names are unique: rename or remove one)",
+            id="twice in files",
+        ),
+        pytest.param(
+            lambda: Registry([manifest("search_web")]).register_contract(contract()),
+            "tool search_web is declared twice (names are unique: rename or remove one)",
+            id="in a file and in Python",
+        ),
+        pytest.param(
+            lambda: one().register_contract(contract()),
+            "tool search_web is declared twice (names are unique: rename or remove one)",
+            id="twice in Python",
+        ),
+        pytest.param(
+            lambda: Registry([manifest("a"), manifest("b", manifest_version="2")]),
+            "the manifests have versions 1, 2 (state `version=`)",
+            id="several versions",
+        ),
+        pytest.param(
+            lambda: Registry([manifest("a", **PINS), manifest("b", **PINS)]),
+            "agent agent:a is pinned twice (pin its tools in one manifest)",
+            id="an agent twice",
+        ),
+        pytest.param(
+            lambda: one().bind("serch_web", print),
+            "`serch_web` is not a tool of this registry (did you mean `search_web`?)",
+            id="a function for no tool",
+        ),
+        pytest.param(
+            lambda: Registry().function("x"),
+            "`x` is not a tool of this registry (add it to a manifest, or register its contract)",
+            id="the function of no tool",
+        ),
+        pytest.param(
+            lambda: one().bind("search_web", "text"),  # type: ignore[arg-type]
+            "what is bound to search_web cannot be called (bind a function)",
+            id="no function",
+        ),
+        pytest.param(
+            lambda: one().bind("search_web", lambda query: query, available=3),  # type: ignore[arg-type]
+            "search_web: available cannot be called (a function that returns true or false, or nothing)",
+            id="no check of availability",
+        ),
+        pytest.param(
+            lambda: Registry().register_contract(contract(), available=False),  # type: ignore[arg-type]
+            "contract `search_web`: available cannot be called (a function that returns true or false, or nothing)",
+            id="no check of a contract's availability",
+        ),
+        pytest.param(
+            lambda: Registry().register_contract(print),  # type: ignore[arg-type]
+            "the contract is builtin_function_or_method (hand in a ToolContract)",
+            id="no contract",
+        ),
+        pytest.param(
+            lambda: Registry(capabilities="network"),
+            "capabilities is str (a list of str)",
+            id="one capability instead of several",
+        ),
+        pytest.param(
+            lambda: Registry(capabilities=[3]),  # type: ignore[list-item]
+            "capabilities: 3 is no str (a list of str)",
+            id="a capability that is no text",
+        ),
+        pytest.param(
+            lambda: Registry(manifest("search_web")),  # type: ignore[arg-type]
+            "manifests is Manifest (a list of Manifest)",
+            id="one manifest instead of several",
+        ),
+        pytest.param(
+            lambda: Registry(["manifest.yaml"]),  # type: ignore[list-item]
+            "manifests: 'manifest.yaml' is no Manifest (a list of Manifest)",
+            id="a manifest's path",
+        ),
+        pytest.param(
+            lambda: Registry(governance="governance.yaml"),  # type: ignore[arg-type]
+            "governance is str (load a file with `Registry.from_files`)",
+            id="a governance file's path",
+        ),
+        pytest.param(
+            lambda: Registry(version=7),  # type: ignore[arg-type]
+            "version is int (write a text)",
+            id="a version that is no text",
+        ),
+        pytest.param(
+            lambda: Registry(circuit=ToolCircuit()),  # type: ignore[arg-type]
+            "circuit cannot be called (a function that makes a ToolCircuit)",
+            id="one circuit instead of what makes them",
+        ),
+        pytest.param(
+            lambda: one().render_prompt(None, {}),  # type: ignore[arg-type]
+            "the prompt template is NoneType (hand in a text)",
+            id="no template",
+        ),
+        *[
+            pytest.param(
+                lambda method=method: getattr(one(), method)("foo"),
+                "`foo` is no format of a tool list (known: plain, openai, anthropic, mcp)",
+                id=f"no format for {method}",
+            )
+            for method in ("definitions", "all_definitions")
+        ],
+        pytest.param(
+            lambda: bound().bind("search_web", print),
+            "search_web has a function already (one function for a tool; remove one)",
+            id="two functions",
+        ),
+        pytest.param(
+            lambda: in_use().register_contract(contract("other_tool")),
+            "contract `other_tool` comes after the manifest was made "
+            "(register every contract before the registry is used)",
+            id="too late",
+        ),
+        pytest.param(
+            lambda: Registry().register_contract(contract(), invariants=[]),
+            "contract `search_web`: `invariants` is the contract's own (state it in the contract)",
+            id="a field of the contract's own",
+        ),
+        pytest.param(
+            lambda: Registry().register_contract(
+                contract(invariants=[ToolInvariant("R", "r", lambda *_: True, print, corrects=["text"])])
+            ),
+            "contract `search_web`: invariant `R` corrects `text`, which is not an argument of the schema",
+            id="a corrector of no argument",
+        ),
+        pytest.param(
+            lambda: Registry().register_contract(contract(), risk_tier="high", idempotency={"required": False},
+                                                 effect_class="commit-low", compensation="undo_it"),
+            "contract `search_web`: high risk tier without idempotency (write `idempotency: {required: true}`; or "
+            "declare an effect class without side effects)\n"
+            "contract `search_web`: argument `query` is the only one of a tool with effects, and any text "
+            "(not_a_tool.free_text) (state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most "
+            "200)",
+            id="what the entry as a whole gets wrong",
+        ),
+        pytest.param(
+            lambda: Registry().register_contract(contract(), scopes={"a"}),
+            "contract `search_web`: Type is not JSON serializable: set (a contract's schema and fields are plain JSON)",
+            id="a field that is no JSON",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+
+    assert str(caught.value) == message
+
+
+def test_a_contract_that_is_refused_is_not_registered() -> None:
+    registry = Registry()
+    with pytest.raises(UsageError):
+        registry.register_contract(contract(), print, available=3)  # type: ignore[arg-type]
+
+    assert "search_web" not in registry
+
+
+def test_every_fault_of_a_contract_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        Registry().register_contract(contract(), effect_class="reads", scope=["a"])
+
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("contract `search_web`: ") for line in lines)
+
+
+def test_a_faulty_file_keeps_its_places(tmp_path: Path) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text("manifest_version: '1'\ntools: [{name: search_web}]\n")
+    with pytest.raises(FileFaultsError) as caught:
+        Registry.from_files(file)
+
+    assert [(fault.place.line, fault.place.column) for fault in caught.value.faults] == [(2, 9)]
+
+
+def test_dispatch_is_by_name_and_does_not_ask_for_availability() -> None:
+    registry = one()
+    assert registry.function("search_web") is None
+
+    def search_web(query: str) -> str:
+        return query
+
+    assert registry.bind("search_web", search_web, available=lambda: False) is search_web
+    assert registry.function("search_web") is search_web
+    assert registry.functions() == {"search_web": search_web}
+    assert ("search_web" in registry, "absent_tool" in registry) == (True, False)
+
+
+def test_a_call_asks_the_registry_for_one_function_and_a_name_that_it_has_not_is_nobodys() -> None:
+    registry = one()
+    tools = Tools({}, registry)
+    assert [name in tools for name in ("search_web", "absent_tool")] == [False, False]
+
+    registry.bind("search_web", lambda query: query)
+    assert [name in tools for name in ("search_web", "absent_tool")] == [True, False]
+
+
+def test_a_model_is_told_of_what_is_available() -> None:
+    up = [True]
+    registry = Registry()
+    registry.register_contract(contract("search_web"), lambda query: query, available=lambda: up[0], **READS)
+    registry.register_contract(contract("other_tool"), **READS)
+    shown = {
+        "type": "function",
+        "function": {
+            "name": "search_web",
+            "description": "Search the web.",
+            "parameters": {
+                "type": "object",
+                "properties": {"query": {"type": "string", "description": "what to look for"}},
+                "required": ["query"],
+                "additionalProperties": False,
+            },
+        },
+    }
+
+    assert registry.definitions() == [shown]
+    assert registry.definitions("plain") == [{"name": "search_web", "parameters": {"query": "string"}}]
+    assert [each["name"] for each in registry.all_definitions("mcp")] == ["search_web", "other_tool"]
+    up[0] = False
+    assert registry.definitions() == []
+    assert registry.check_availability() == (
+        ToolStatus("other_tool", "python", "Search the web.", available=False, reason="no function is bound"),
+        ToolStatus("search_web", "python", "Search the web.", available=False, reason="not available"),
+    )
+
+
+def test_a_function_gets_state_and_config_by_name() -> None:
+    registry = one(
+        config_params=[ToolConfigParam("mode", "fast"), ToolConfigParam("both")],
+        state_reads=[ToolStateRead("language"), ToolStateRead("both")],
+    )
+
+    def search_web(query: str, mode: str, language: str, state: Any, config: Any, own: int = 1, **more: Any) -> None:
+        """Takes whatever there is."""
+
+    registry.bind("search_web", search_web)
+    tool = registry.compiled.tool("search_web")
+    assert tool is not None
+    state = {"language": "tr", "both": 1, "not read": 2, "query": "never"}
+    config = tool.config.resolve({"mode": "slow", "undeclared": 1}, state)
+
+    assert registry.inputs("search_web", state, config) == {
+        "mode": "slow",
+        "language": "tr",
+        "state": JsonObject.read({"language": "tr", "both": 1}),
+        "config": JsonObject.read({"mode": "slow", "both": 1}),
+    }  # fmt: skip
+    assert registry.inputs("search_web", {}, {}) == {
+        "mode": None,
+        "language": None,
+        "state": NOTHING,
+        "config": NOTHING,
+    }
+    assert tool.state_read(state) == {"language": "tr", "both": 1}
+
+
+def test_what_is_not_there_leaves_a_parameter_its_default() -> None:
+    registry = one(state_reads=[ToolStateRead("language")])
+    registry.bind("search_web", lambda query, language="en": query)
+
+    assert registry.inputs("search_web", {}, {}) == {}
+    assert registry.inputs("search_web", {"language": "tr"}, {}) == {"language": "tr"}
+    assert one().inputs("search_web", {"language": "tr"}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda query, langage: None,
+            (
+                f"{FOR_TOOL} langage is no argument of the schema, no state that it reads and no config "
+                "(did you mean `language`?)"
+            ),
+        ),
+        (
+            lambda query, both: None,
+            f"{FOR_TOOL} both is a key of its state and of its config (take `state` or `config` instead)",
+        ),
+    ],
+)
+def test_a_function_that_asks_for_what_nobody_gives(function: Any, message: str) -> None:
+    registry = one(
+        config_params=[ToolConfigParam("both")], state_reads=[ToolStateRead("language"), ToolStateRead("both")]
+    )
+    with pytest.raises(UsageError) as caught:
+        registry.bind("search_web", function)
+
+    assert (str(caught.value), registry.function("search_web")) == (message, None)
+
+
+def test_the_state_through_a_turn() -> None:
+    registry = Registry.from_files(CLINICAL)
+    state = registry.state_after("retrieve_evidence", {"user": 1}, {"evidence": [{"id": 1}], "last_query": "q"})
+    state = registry.state_after("retrieve_evidence", state, {"evidence": [{"id": 2}], "last_query": "r"})
+
+    assert state.as_json() == {"user": 1, "evidence": [{"id": 1}, {"id": 2}], "last_query": "r"}
+    assert registry.render_prompt("{{EVIDENCE}} / {{LAST_QUERY}}", state) == '[{"id":1},{"id":2}] / r'
+    assert registry.at_turn_start(state).as_json() == {"user": 1, "evidence": [{"id": 1}, {"id": 2}]}
+    with pytest.raises(UsageError, match="is not a tool of this registry"):
+        registry.state_after("other", state, {})
+
+
+def test_a_contract_in_python_checks_calls() -> None:
+    rule = ToolInvariant("NO_X", "Never x", lambda call, state, config: call["query"] != "x")
+    registry = one(invariants=[rule])
+    found = registry.validate_plan(
+        [{"tool": "search_web", "arguments": {"query": text}} for text in ("x", "y")], Session(claims={})
+    )
+
+    assert [str(step) for step in found.steps] == [
+        "step 1: rejected: INVALID_PAYLOAD: NO_X: Never x", "step 2: accepted",
+    ]  # fmt: skip

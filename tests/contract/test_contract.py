@@ -1,0 +1,291 @@
+"""The checks before the policy and the mapping to a request, on manifests made for one thing each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pdp.contract.checks import Checked, ProposalPrunedError, check
+from pdp.contract.compiled import CompiledManifest
+from pdp.contract.mapping import MappingError, build_request, call_digest
+from pdp.manifest.effective import effective_manifest
+from pdp.manifest.expressions.expression import ExpressionError
+from pdp.manifest.load import load_manifest
+from pdp.proposal import Proposal, ProposalRejectedError
+from pdp.request import Request
+from pdp.session import Session
+from tests.support.payments import session
+
+
+def compiled(**entry: Any) -> CompiledManifest:
+    """A manifest of one tool, `save_note`, with some fields changed."""
+    import orjson
+
+    tool = {
+        "name": "save_note",
+        "description": "Save a note",
+        "version": "1.0.0",
+        "risk_tier": "low",
+        "scopes": ["notes.write"],
+        "schema": {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "count": {"type": "integer"},
+                "source_ids": {
+                    "anyOf": [
+                        {
+                            "type": ["array", "string", "number", "object", "null"],
+                            "items": {"type": "string"},
+                            "additionalProperties": {"type": "string"},
+                        },
+                        {"const": False},
+                    ]
+                },
+                "tags": {"type": "object", "properties": {"a": {"type": "string"}}},
+            },
+        },
+    }
+    text = orjson.dumps({"manifest_version": "1", "tools": [{**tool, **entry}]})
+    return CompiledManifest(effective_manifest(load_manifest("manifest.json", text=text)))
+
+
+def checked(manifest: CompiledManifest, arguments: Any, **changes: Any) -> Checked:
+    found = Checked()
+    check(Proposal.read({"tool": "save_note", "arguments": arguments}), session(**changes), manifest, found)
+    return found
+
+
+def rejection(manifest: CompiledManifest, arguments: Any, **changes: Any) -> tuple[str, str]:
+    with pytest.raises(ProposalRejectedError) as caught:
+        checked(manifest, arguments, **changes)
+    return caught.value.rejection.value, caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        pytest.param({"text": 1}, 'arguments.text: 1 is not of type "string"', id="type"),
+        pytest.param({"count": 1.5}, 'arguments.count: 1.5 is not of type "integer"', id="not an integer"),
+        pytest.param({"count": "1"}, 'arguments.count: "1" is not of type "integer"', id="a digit is no number"),
+        pytest.param({"count": True}, 'arguments.count: true is not of type "integer"', id="true is no number"),
+        pytest.param(
+            {"tags": {"b": "x"}},
+            "arguments.tags: Additional properties are not allowed ('b' was unexpected)",
+            id="unknown, nested",
+        ),
+        pytest.param(
+            {"text": 1, "count": "x", "__proto__": {}},
+            'arguments.count: "x" is not of type "integer"; arguments.text: 1 is not of type "string"; '
+            "arguments: Additional properties are not allowed ('__proto__' was unexpected)",
+            id="every fault, in one order",
+        ),
+    ],
+)
+def test_arguments_that_the_schema_refuses(arguments: Any, reason: str) -> None:
+    assert rejection(compiled(), arguments) == ("INVALID_PAYLOAD", reason)
+
+
+def test_a_reason_does_not_repeat_a_long_argument() -> None:
+    code, reason = rejection(compiled(), {"count": "x" * 900_000})
+
+    assert (code, len(reason)) == ("INVALID_PAYLOAD", 300)
+
+
+def test_an_integral_float_is_an_integer() -> None:
+    assert checked(compiled(), {"count": 2.0}).schema_valid is True
+
+
+INVARIANT = {"id": "SHORT", "rule": "A note has at most five characters", "check": "size(call.text) <= 5"}
+
+
+def test_an_invariant_that_holds() -> None:
+    assert checked(compiled(invariants=[INVARIANT]), {"text": "short"}).schema_valid is True
+
+
+@pytest.mark.parametrize(
+    ("invariant", "arguments"),
+    [
+        pytest.param(INVARIANT, {"text": "longer"}, id="violated"),
+        pytest.param(INVARIANT, {}, id="over what is missing"),
+    ],
+)
+def test_an_invariant_that_does_not_hold_rejects(invariant: dict[str, Any], arguments: Any) -> None:
+    assert rejection(compiled(invariants=[invariant]), arguments) == (
+        "INVALID_PAYLOAD", "SHORT: A note has at most five characters",
+    )  # fmt: skip
+
+
+def test_an_invariant_that_cannot_be_evaluated_rejects() -> None:
+    code, reason = rejection(compiled(invariants=[{**INVARIANT, "check": "call.count / 0 == 1"}]), {"count": 1})
+
+    assert (code, reason.partition(":")[0]) == ("INVALID_PAYLOAD", "SHORT")
+
+
+def test_invariants_see_state_config_and_plan() -> None:
+    manifest = compiled(invariants=[{**INVARIANT, "check": "state.a == 1 && config.b == 2 && size(plan) == 2"}])
+
+    assert checked(manifest, {}, state={"a": 1}, config={"b": 2}, plan=[{}]).schema_valid is True
+    assert rejection(manifest, {}, state={"a": 2}, config={"b": 2}, plan=[{}])[0] == "INVALID_PAYLOAD"
+
+
+MENDED = {**INVARIANT, "correct": {"set": {"text": "short"}}}
+
+
+def test_what_is_corrected_is_what_goes_on() -> None:
+    derived = {"required": True, "key": "derive(args)"}
+    manifest = compiled(invariants=[MENDED], idempotency=derived, provenance={"required": ["text"]})
+    corrected = checked(manifest, {"text": "longer", "count": 1}, idempotency_key=None)
+    as_is = checked(manifest, {"text": "short", "count": 1}, idempotency_key=None)
+
+    assert corrected.proposal == as_is.proposal == Proposal("save_note", {"text": "short", "count": 1})
+    assert corrected.proposal is not None
+    assert corrected.proposal.text == b'{"count":1,"text":"short"}'
+    assert corrected.idempotency_key == as_is.idempotency_key
+    assert [trip.as_json() for trip in corrected.trips] == [
+        {"invariant": "SHORT", "rule": INVARIANT["rule"], "way": "corrected", "changed": ["text"]}
+    ]
+    assert as_is.trips == ()
+
+
+def test_a_proposal_without_trips_is_handed_on_as_it_was_made() -> None:
+    proposal, found = Proposal.read({"tool": "save_note", "arguments": {"text": "a"}}), Checked()
+    check(proposal, session(), compiled(invariants=[MENDED]), found)
+
+    assert found.proposal is proposal
+
+
+def test_a_pruned_call_says_by_which_rule() -> None:
+    manifest, found = compiled(invariants=[{**INVARIANT, "correct": "prune"}]), Checked()
+    proposal = Proposal.read({"tool": "save_note", "arguments": {"text": "longer"}})
+    with pytest.raises(ProposalPrunedError, match=r"^SHORT: A note has at most five characters$"):
+        check(proposal, session(), manifest, found)
+
+    assert [str(trip) for trip in found.trips] == ["SHORT: A note has at most five characters (pruned)"]
+
+
+def test_a_correction_that_the_schema_refuses_rejects() -> None:
+    manifest = compiled(invariants=[{**INVARIANT, "correct": {"set": {"text": 1}}}])
+
+    assert rejection(manifest, {"text": "longer"}) == (
+        "INVALID_PAYLOAD",
+        'SHORT: its correction does not pass the schema: arguments.text: 1 is not of type "string"',
+    )
+
+
+def test_trips_are_logged_with_their_id_and_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="pdp.contract")
+    checked(compiled(invariants=[MENDED]), {"text": "secret-secret"})
+
+    assert [record.getMessage() for record in caplog.records] == ["save_note: invariant SHORT tripped: corrected"]
+
+
+def test_the_config_is_resolved_before_the_invariants_are_asked() -> None:
+    config = [{"key": "most", "default": 3}, {"key": "mode", "default": "FAST", "normalize": ["lower"]}]
+    check_text = 'size(call.text) <= int(config.most) && config.mode == "fast"'
+    manifest = compiled(config=config, invariants=[{**INVARIANT, "check": check_text}])
+
+    assert rejection(manifest, {"text": "four"})[0] == "INVALID_PAYLOAD"
+    found = checked(manifest, {"text": "four"}, config={"most": 4}, state={"mode": " FAST".strip()})
+    assert dict(found.config or {}) == {"most": 4, "mode": "fast"}
+
+
+DERIVED = {"idempotency": {"required": True, "key": "derive(args)"}}
+
+
+def test_a_key_is_derived_from_the_arguments() -> None:
+    manifest = compiled(**DERIVED)
+    first, again = (checked(manifest, {"text": "a", "count": 1}, idempotency_key=None) for _ in range(2))
+    other = checked(manifest, {"text": "b", "count": 1}, idempotency_key=None)
+
+    assert first.idempotency_key is not None
+    assert first.idempotency_key.startswith("derived:sha256:")
+    assert first.idempotency_key == again.idempotency_key != other.idempotency_key
+    assert (first.idempotency_missing, checked(manifest, {}).idempotency_key) == (False, "idm-4a2b")
+
+
+def test_no_key_is_derived_for_a_high_commit() -> None:
+    manifest = compiled(**DERIVED, effect_class="commit-high", compensation="save_note", approval={"approvers": ["x"]})
+
+    assert rejection(manifest, {"text": "a"}, idempotency_key=None) == (
+        "INVALID_PAYLOAD", "save_note needs an idempotency key, and the session has none",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sources", ["absent", None, "", [], {}, False])
+def test_missing_provenance(sources: Any) -> None:
+    arguments = {} if sources == "absent" else {"source_ids": sources}
+
+    assert rejection(compiled(provenance={"required": ["source_ids"]}), arguments) == (
+        "MISSING_PROVENANCE", "save_note has to name its sources: source_ids",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sources", ["doc-7", ["doc-7"], 0])
+def test_provenance(sources: Any) -> None:
+    assert checked(compiled(provenance={"required": ["source_ids"]}), {"source_ids": sources}).schema_valid is True
+
+
+def built(manifest: CompiledManifest, arguments: Any, who: Session, **more: Any) -> Request:
+    tool = manifest.tool("save_note")
+    assert tool is not None
+    proposal = Proposal.read({"tool": "save_note", "arguments": arguments})
+    return build_request(tool, proposal, who, "key", request_id=more.get("request_id", "req-1"), now=0.0)
+
+
+def test_without_a_mapping_the_resource_is_the_tool() -> None:
+    request = built(compiled(), {"text": "a"}, session(time=None))
+
+    assert request.as_json()["resource"] == {"type": "tool", "id": "save_note", "properties": {}}
+    assert request.context["time"] == "1970-01-01T00:00:00Z"
+
+
+MAPPED = {
+    "resource": {"type": "note", "id": "$session.facts.note_id", "markings": "$session.facts.markings"},
+    "context": {"length": "$size(arguments.text)", "literal": "$$5", "gone": "$arguments.count"},
+}
+
+
+def test_mappings_fill_resource_and_context_and_leave_out_what_is_missing() -> None:
+    request = built(compiled(**MAPPED), {"text": "abc"}, session(facts={"note_id": "n-1", "markings": ["pii"]}))
+
+    assert request.as_json()["resource"] == {"type": "note", "id": "n-1", "properties": {"markings": ["pii"]}}
+    assert {name: request.context[name] for name in ("length", "literal")} == {"length": 3, "literal": "$5"}
+    assert "gone" not in request.context
+
+
+@pytest.mark.parametrize("note_id", ["absent", None, "", 7, ["n-1"]])
+def test_a_resource_has_an_id(note_id: Any) -> None:
+    facts = {} if note_id == "absent" else {"note_id": note_id}
+
+    with pytest.raises(MappingError, match=r"^save_note: resource\.id has to be a non-empty string"):
+        built(compiled(**MAPPED), {"text": "abc"}, session(facts=facts))
+
+
+def test_an_expression_that_fails_rejects() -> None:
+    with pytest.raises(ExpressionError):
+        built(compiled(context={"x": "$arguments.count / 0"}), {"count": 1}, session())
+
+
+def test_the_digest_covers_the_whole_request_but_time_and_request_ids() -> None:
+    manifest = compiled(context={"status": "$session.facts.status"})
+
+    def digest(text: str = "a", request_id: str = "req-1", **changes: Any) -> str:
+        request = built(manifest, {"text": text}, session(**changes), request_id=request_id)
+        assert request.context["call_digest"] == call_digest(request)
+        return str(request.context["call_digest"])
+
+    same = {digest(), digest(request_id="req-2"), digest(time="2027-01-01T00:00:00Z")}
+    others = {
+        digest("b"), digest(claims={"sub": "another"}), digest(purpose="p"), digest(facts={"status": "x"}),
+        digest(agent="agent:a"), digest(run_id="run-2"),
+    }  # fmt: skip
+    assert (len(same), len(others), same & others) == (1, 6, set())
+
+
+def test_each_tool_is_compiled_once() -> None:
+    manifest = compiled()
+
+    assert manifest.tool("save_note") is manifest.tool("save_note")
+    assert manifest.tool("another") is None

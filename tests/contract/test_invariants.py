@@ -1,0 +1,390 @@
+"""Invariants: correct, prune, reject; and that corrections stay within what is declared, come to rest and repeat."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdp.contract.invariant_rules import Circumstances, changed
+from pdp.contract.invariants import Invariants, Settled
+from pdp.contract.registry.tool_contract import DROP_STEP, ToolContract, ToolInvariant, ToolStateEffect
+from pdp.errors import UsageError
+from pdp.manifest.records import Invariant
+
+NAMES = frozenset("abc")
+TYPES = "(dict, list, str, int, float or bool)"
+NOTHING = Circumstances({}, {})
+
+
+def cel(**fields: Any) -> Invariant:
+    return Invariant.model_validate({"id": "R", "rule": "the rule", **fields})
+
+
+def python(check: Any, correct: Any = None, **fields: Any) -> ToolInvariant:
+    return ToolInvariant(**{"id": "R", "rule": "the rule", "check": check, "correct": correct, **fields})
+
+
+def settle(rules: Invariants, arguments: dict[str, Any], refusal: str | None = None, about: Any = NOTHING) -> Settled:
+    return rules.settle(arguments, about, lambda _: refusal)
+
+
+def of_python(*invariants: ToolInvariant) -> Invariants:
+    return Invariants(of_contract=invariants, arguments=NAMES)
+
+
+def outcome(settled: Settled) -> tuple[dict[str, Any], str | None, bool, list[str]]:
+    return settled.arguments, settled.fault, settled.pruned, [str(trip) for trip in settled.trips]
+
+
+A_IS_ONE = cel(id="ONE", check="has(call.a) && call.a == 1", correct={"set": {"a": 1}})
+B_IS_A = cel(id="SAME", check="has(call.b) && call.b == call.a", correct={"set": {"b": 1}})
+
+
+@pytest.mark.parametrize(
+    ("rules", "arguments", "expected"),
+    [
+        pytest.param([A_IS_ONE, B_IS_A], {"a": 1, "b": 1}, ({"a": 1, "b": 1}, None, False, []), id="all hold"),
+        pytest.param(
+            [B_IS_A, A_IS_ONE],
+            {"a": 2, "b": 2, "c": 3},
+            (
+                {"a": 1, "b": 1, "c": 3}, None, False,
+                ["ONE: the rule (corrected: a)", "SAME: the rule (corrected: b)"],
+            ),
+            id="a correction trips a rule before it",
+        ),
+        pytest.param(
+            [cel(check="call.a == 1", correct="prune"), A_IS_ONE],
+            {"a": 2},
+            ({"a": 2}, None, True, ["R: the rule (pruned)"]),
+            id="pruned",
+        ),
+        pytest.param(
+            [cel(check="call.a == 1"), A_IS_ONE],
+            {"a": 2},
+            ({"a": 2}, "R: the rule", False, ["R: the rule (rejected)"]),
+            id="rejected",
+        ),
+        pytest.param(
+            [A_IS_ONE, cel(check="call.b == 1")],
+            {"a": 2, "b": 2},
+            ({"a": 1, "b": 2}, "R: the rule", False, ["ONE: the rule (corrected: a)", "R: the rule (rejected)"]),
+            id="rejected after a correction",
+        ),
+        pytest.param(
+            [cel(check="call.a == 1", correct={"set": {"b": 1}})],
+            {"a": 2, "b": 1},
+            ({"a": 2, "b": 1}, "R: the rule (its correction does not help)", False, ["R: the rule (rejected)"]),
+            id="a correction that does not help",
+        ),
+        pytest.param(
+            [cel(check="call.a", correct="prune")],
+            {"a": 2},
+            ({"a": 2}, "R: call.a: gives int, not true or false", False, ["R: the rule (rejected)"]),
+            id="what cannot be told is not corrected",
+        ),
+        pytest.param(
+            [cel(check="call.a == 1 // a comment"), cel(id="Q", check="call.b == 1")],
+            {"a": 1, "b": 1},
+            ({"a": 1, "b": 1}, None, False, []),
+            id="a comment does not swallow the next rule",
+        ),
+        pytest.param(
+            [cel(check="call.a"), cel(id="Q", check="call.b == 1")],
+            {"a": 1, "b": 1},
+            ({"a": 1, "b": 1}, "R: call.a: gives int, not true or false", False, ["R: the rule (rejected)"]),
+            id="a check that gives no boolean, among others",
+        ),
+    ],
+)  # fmt: skip
+def test_of_a_manifest(rules: list[Invariant], arguments: Any, expected: Any) -> None:
+    assert outcome(settle(Invariants(rules, arguments=NAMES), arguments)) == expected
+
+
+def test_what_holds_is_handed_on_as_the_same_object() -> None:
+    arguments = {"a": 1, "b": 1}
+
+    assert settle(Invariants([A_IS_ONE, B_IS_A]), arguments).arguments is arguments
+
+
+def test_a_condition_too_long_to_join_is_asked_by_itself() -> None:
+    long = [cel(id=f"R{at}", check=f"call.a == 1 || {'true || ' * 30}false") for at in range(3)]
+    rules = Invariants([*long, cel(check="call.a == 1", correct={"set": {"a": 1}})], arguments=NAMES)
+
+    assert outcome(settle(rules, {"a": 2})) == ({"a": 1}, None, False, ["R: the rule (corrected: a)"])
+
+
+def test_rules_that_undo_each_other_reject() -> None:
+    up = cel(id="UP", check="call.a == 1", correct={"set": {"a": 1}})
+    down = cel(id="DOWN", check="call.a == 2", correct={"set": {"a": 2}})
+    settled = settle(Invariants([up, down]), {"a": 3})
+
+    assert (settled.fault, len(settled.trips)) == ("UP: still violated after 16 corrections", 17)
+
+
+def test_a_correction_that_the_schema_refuses() -> None:
+    assert outcome(settle(Invariants([A_IS_ONE]), {"a": 2}, "a is too small")) == (
+        {"a": 2}, "ONE: its correction does not pass the schema: a is too small", False, ["ONE: the rule (rejected)"],
+    )  # fmt: skip
+
+
+def is_one(call: dict[str, Any], state: Any, config: Any) -> bool:
+    return bool(call.get("a") == 1)
+
+
+def to_one(call: dict[str, Any], state: Any, config: Any) -> Any:
+    return {**call, "a": 1}, True
+
+
+def raising(*_: Any) -> Any:
+    raise LookupError("secret")
+
+
+@pytest.mark.parametrize(
+    ("invariant", "expected"),
+    [
+        pytest.param(python(is_one, to_one), ({"a": 1}, None, False, ["R: the rule (corrected: a)"]), id="corrected"),
+        pytest.param(
+            python(is_one, to_one, corrects=["a"]),
+            ({"a": 1}, None, False, ["R: the rule (corrected: a)"]),
+            id="as it declares",
+        ),
+        pytest.param(
+            python(is_one, lambda *_: DROP_STEP), ({"a": 2}, None, True, ["R: the rule (pruned)"]), id="DROP_STEP"
+        ),
+        pytest.param(
+            python(is_one, lambda *_: (DROP_STEP, True)),
+            ({"a": 2}, None, True, ["R: the rule (pruned)"]),
+            id="DROP_STEP with success",
+        ),
+        pytest.param(
+            python(is_one, lambda *_: (None, False)),
+            ({"a": 2}, "R: the rule", False, ["R: the rule (rejected)"]),
+            id="a corrector that cannot help",
+        ),
+        *(
+            pytest.param(invariant, ({"a": 2}, f"R: {why}", False, ["R: the rule (rejected)"]), id=why)
+            for invariant, why in [
+                (python(is_one), "the rule"),
+                (python(raising), "its check raised LookupError"),
+                (python(lambda *_: 0), "its check gives int, not true or false"),
+                (python(lambda *_: None), "its check gives NoneType, not true or false"),
+                (python(is_one, raising), "its corrector raised LookupError"),
+                (python(is_one, to_one, corrects=["b"]), "its corrector changes a, which it does not declare"),
+                (python(is_one, to_one, corrects=[]), "its corrector changes a, which it does not declare"),
+                (
+                    python(is_one, lambda c, *_: ({**c, "a": 1, "d": 2}, True)),
+                    "its corrector changes d, which it does not declare",
+                ),
+                (
+                    python(is_one, lambda *_: ({}, True), corrects=["b"]),
+                    "its corrector changes a, which it does not declare",
+                ),
+                (
+                    python(is_one, lambda c, *_: c),
+                    "its corrector has to return (arguments, true or false) or DROP_STEP",
+                ),
+                (python(is_one, lambda *_: ([], True)), "its corrector gives list, not arguments"),
+                (
+                    python(is_one, lambda *_: ({"a": {1}}, True)),
+                    "its corrector gives no JSON: a: set is not a type of JSON",
+                ),
+                (python(is_one, lambda c, *_: (c, True)), "the rule (its correction does not help)"),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_of_a_contract_in_python(invariant: ToolInvariant, expected: Any) -> None:
+    assert outcome(settle(of_python(invariant), {"a": 2})) == expected
+
+
+def test_functions_get_copies() -> None:
+    def spoiling(call: dict[str, Any], state: Any, config: Any) -> bool:
+        call["list"].append(1)
+        state["list"].append(1)
+        config["list"].append(1)
+        return True
+
+    arguments, about = {"list": [0]}, Circumstances({"list": [0]}, {"list": [0]}, lambda _: [])
+    settled = settle(of_python(python(spoiling), python(spoiling, id="Q")), arguments, about=about)
+
+    assert (settled.fault, arguments, about.state, about.config) == (None, {"list": [0]}, {"list": [0]}, {"list": [0]})
+
+
+def test_functions_see_state_config_and_the_plan() -> None:
+    seen: list[Any] = []
+
+    def looking(call: dict[str, Any], state: Any, config: Any) -> bool:
+        seen.append((call, state.as_json(), config.as_json()))
+        return True
+
+    about = Circumstances({"s": 1, "plan": "of the application"}, {"k": 2}, lambda call: [{"arguments": call}])
+    settle(of_python(python(looking)), {"a": 1}, about=about)
+
+    assert seen == [({"a": 1}, {"s": 1, "plan": [{"arguments": {"a": 1}}]}, {"k": 2})]
+
+
+@pytest.mark.parametrize(
+    ("correcting", "fault"),
+    [(False, "R: its check gives coroutine, not true or false"),
+     (True, "R: its corrector has to return (arguments, true or false) or DROP_STEP")],
+)  # fmt: skip
+def test_an_asynchronous_function_rejects_and_leaves_nothing_behind(correcting: bool, fault: str) -> None:
+    async def later(call: Any, state: Any, config: Any) -> bool:
+        return True
+
+    rule = python(is_one, later) if correcting else python(later)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        settled = settle(of_python(rule), {"a": 2})
+        gc.collect()
+
+    assert settled.fault == fault
+    assert warned == []
+
+
+def contract(*invariants: Any, **fields: Any) -> ToolContract:
+    return ToolContract(
+        **{"name": "do_it", "schema": {"a": "int"}, "invariants": invariants, "description": "Do.", **fields}
+    )
+
+
+def test_validate_lists_every_violation() -> None:
+    found = contract(python(is_one), python(lambda *_: True, id="HOLDS"), python(raising, id="BAD"))
+
+    assert found.validate({"a": 2}, {}, {}) == ["R: the rule", "BAD: its check raised LookupError"]
+    assert contract(python(is_one)).validate({"a": 1}, {}, {}) == []
+
+
+def test_validate_leaves_the_plan_in_the_state_alone() -> None:
+    found = contract(python(lambda call, state, config: state["plan"] == [1] and config["k"] == 2))
+
+    assert found.validate({}, {"plan": [1]}, {"k": 2}) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: contract(python(is_one), python(is_one)),
+            "contract `do_it`: invariant `R` is stated twice (remove one)",
+        ),
+        (
+            lambda: contract(python(is_one, rule="")),
+            "contract `do_it`: invariant `R` has no rule (say in one line what has to hold: the model reads it)",
+        ),
+        (
+            lambda: contract(python("x")),
+            "contract `do_it`: invariant `R`: check cannot be called (a function of (call, state, config))",
+        ),
+        (
+            lambda: contract(python(is_one, "prune")),
+            "contract `do_it`: invariant `R`: correct cannot be called (a function of (call, state, config), or None)",
+        ),
+        (
+            lambda: contract(python(is_one, to_one, corrects="a")),
+            "contract `do_it`: invariant `R`: corrects is a text (list the names: corrects=['a'])",
+        ),
+        (
+            lambda: contract(python(is_one, to_one, corrects=3)),
+            "contract `do_it`: invariant `R`: corrects is int (a list of str)",
+        ),
+        (
+            lambda: contract(python(is_one, to_one, corrects=["a", 3])),
+            "contract `do_it`: invariant `R`: corrects: 3 is no str (a list of str)",
+        ),
+        (lambda: contract("a"), "contract `do_it`: invariants: 'a' is no ToolInvariant (a list of ToolInvariant)"),
+        (
+            lambda: contract(invariants=None),
+            "contract `do_it`: invariants is NoneType (a list of ToolInvariant)",
+        ),
+        (
+            lambda: contract(config_params="mode"),
+            "contract `do_it`: config_params is str (a list of ToolConfigParam)",
+        ),
+        (
+            lambda: contract(state_reads=["notes"]),
+            "contract `do_it`: state_reads: 'notes' is no ToolStateRead (a list of ToolStateRead)",
+        ),
+        (
+            lambda: contract(state_effects={"notes": list}),
+            "contract `do_it`: state_effects is dict (a list of ToolStateEffect)",
+        ),
+        (
+            lambda: contract(schema=None),
+            'contract `do_it`: schema is NoneType (write `{"ARGUMENT": "TYPE — description"}`)',
+        ),
+        (lambda: contract(description=None), "contract `do_it`: description is NoneType (write a text)"),
+        *[
+            (
+                lambda hint=hint: contract(state_effects=[ToolStateEffect("notes", hint)]),
+                f"contract `do_it`: state effect `notes`: type {shown} is not one of JSON {TYPES}",
+            )
+            for hint, shown in (
+                ({}, "{}"), ("list", "'list'"), (tuple, "tuple"), (None, "None"), (list[str], "list[str]")
+            )
+        ],
+        (
+            lambda: contract().validate(None, {}, {}),  # type: ignore[arg-type]
+            "the call is NoneType (hand in its arguments, by name)",
+        ),
+        (lambda: contract().validate({}, 3, {}), "state is int, not an object (hand in names with values)"),
+        (lambda: contract(python(is_one, id="")), "contract `do_it`: invariant '' has no name (name it with a text)"),
+    ],
+)  # fmt: skip
+def test_a_faulty_contract(make: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+
+    assert str(caught.value) == message
+
+
+# Properties. Rules over three arguments with small values, so that they trip, help and undo each other.
+VALUES = st.sampled_from([0, 1, 2, None])
+ARGUMENTS = st.dictionaries(st.sampled_from(sorted(NAMES)), VALUES)
+CORRECTIONS = st.one_of(
+    st.none(), st.just("prune"),
+    st.dictionaries(st.sampled_from(sorted(NAMES)), VALUES, min_size=1).map(lambda made: {"set": made}),
+)  # fmt: skip
+CHECKS = st.builds(
+    lambda name, value, other: (
+        f"!has(call.{name}) || call.{name} == {value} || (has(call.{other}) && call.{other} == 2)"
+    ),
+    st.sampled_from(sorted(NAMES)), st.sampled_from(["0", "1", "null"]), st.sampled_from(sorted(NAMES)),
+)  # fmt: skip
+RULES = st.lists(st.tuples(CHECKS, CORRECTIONS), min_size=1, max_size=4).map(
+    lambda made: [cel(id=f"R{at}", check=check, correct=correct) for at, (check, correct) in enumerate(made)]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(RULES, ARGUMENTS)
+def test_corrections_stay_within_what_is_declared_repeat_and_come_to_rest(
+    rules: list[Invariant], arguments: Any
+) -> None:
+    compiled = Invariants(rules, arguments=NAMES)
+    before = dict(arguments)
+    settled = settle(compiled, arguments)
+    declared = {name for rule in rules if rule.correct not in (None, "prune") for name in rule.correct.set}  # type: ignore[union-attr]
+
+    assert arguments == before
+    assert set(changed(before, settled.arguments)) <= declared
+    assert outcome(settle(compiled, dict(before))) == outcome(settled)
+    if settled.fault is None and not settled.pruned:
+        assert outcome(settle(compiled, settled.arguments)) == (settled.arguments, None, False, [])
+
+
+@settings(max_examples=150, deadline=None)
+@given(ARGUMENTS, st.sets(st.sampled_from(sorted(NAMES))), st.dictionaries(st.sampled_from("abcd"), VALUES))
+def test_a_corrector_in_python_never_leaves_what_it_declares(before: Any, declared: set[str], given_back: Any) -> None:
+    invariant = python(lambda call, *_: call == given_back, lambda *_: (given_back, True), corrects=sorted(declared))
+    settled = settle(of_python(invariant), before)
+
+    assert set(changed(before, settled.arguments)) <= declared
+    assert settled.arguments in (before, given_back)
+    assert (settled.fault is None) == (settled.arguments == given_back)

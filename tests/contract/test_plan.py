@@ -1,0 +1,250 @@
+"""A whole plan at once: the four invariants of the tool contract document, in a manifest and in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdp.contract.checks import Checked, ProposalPrunedError, check
+from pdp.contract.compiled import CompiledManifest
+from pdp.contract.plan import CheckedPlan, validate_plan
+from pdp.contract.registry.registry import Registry
+from pdp.contract.registry.tool_contract import DROP_STEP, ToolContract, ToolInvariant
+from pdp.errors import UsageError
+from pdp.manifest.load import load_effective
+from pdp.proposal import Proposal
+from pdp.session import Session
+from tests.support import ROOT
+
+SESSION = Session(claims={"sub": "clinician-7"})
+TOOL = "retrieve_evidence"
+RULES = {
+    "MUTUAL_EXCLUSIVE_SUBQUESTION_FIELDS": "Cannot use both subquestion_id and subquestion_ids in same step",
+    "BUNDLED_REQUIRES_WEB_SEARCH": "Steps using subquestion_ids must have web_search=True",
+    "SINGLE_BUNDLED_STEP_PER_PLAN": "At most one retrieve_evidence step with subquestion_ids per plan",
+    "NO_DUPLICATE_IDENTICAL_CALLS": "No duplicate (query, web_search) combinations within plan",
+}
+EXCLUSIVE, BUNDLES_SEARCH, SINGLE, DUPLICATE = (f"{name}: {rule}" for name, rule in RULES.items())
+
+
+def not_both(call: dict[str, Any], state: Any, config: Any) -> bool:
+    return not (call.get("subquestion_id") is not None and call.get("subquestion_ids") is not None)
+
+
+def bundled_has_web_search(call: dict[str, Any], state: Any, config: Any) -> bool:
+    return call.get("subquestion_ids") is None or call.get("web_search") is True
+
+
+def enable_web_search(call: dict[str, Any], state: Any, config: Any) -> Any:
+    return {**call, "web_search": True}, True
+
+
+def one_bundled_step(call: dict[str, Any], state: Any, config: Any) -> bool:
+    bundled = [step for step in state["plan"] if step["arguments"].get("subquestion_ids") is not None]
+    return call.get("subquestion_ids") is None or len(bundled) <= 1
+
+
+def calls_are_unique(call: dict[str, Any], state: Any, config: Any) -> bool:
+    def key(arguments: dict[str, Any]) -> Any:
+        return arguments["query"], arguments.get("web_search") is True
+
+    return [key(step["arguments"]) for step in state["plan"] if step["tool"] == TOOL].count(key(call)) <= 1
+
+
+def drop(*_: Any) -> Any:
+    return DROP_STEP
+
+
+def in_python() -> CompiledManifest:
+    checks = (not_both, bundled_has_web_search, one_bundled_step, calls_are_unique)
+    corrections = (None, enable_web_search, drop, drop)
+    registry = Registry()
+    registry.register_contract(
+        ToolContract(
+            name=TOOL,
+            schema={
+                "subquestion_id": "Optional[str]",
+                "subquestion_ids": "Optional[list[str]]",
+                "web_search": "Optional[bool]",
+                "query": "str",
+            },
+            invariants=[
+                ToolInvariant(name, rule, one, correct)
+                for (name, rule), one, correct in zip(RULES.items(), checks, corrections, strict=True)
+            ],
+            description="Retrieve clinical evidence.",
+        ),
+        effect_class="read-internal",
+        scopes=["clinical.evidence.read"],
+    )
+    return registry.compiled
+
+
+def in_a_manifest() -> CompiledManifest:
+    return CompiledManifest(load_effective(ROOT / "examples/clinical/manifest.yaml"))
+
+
+MANIFESTS = {"manifest": in_a_manifest(), "python": in_python()}
+
+
+def step(query: str = "q", **arguments: Any) -> dict[str, Any]:
+    return {"tool": TOOL, "arguments": {"query": query, **arguments}}
+
+
+def checked(*steps: Any, where: str = "manifest") -> CheckedPlan:
+    return validate_plan(steps, SESSION, MANIFESTS[where])
+
+
+BUNDLED: dict[str, Any] = {"subquestion_ids": ["a", "b"]}
+
+
+@pytest.mark.parametrize("where", MANIFESTS)
+@pytest.mark.parametrize(
+    ("steps", "plan", "explained"),
+    [
+        pytest.param([], [], [], id="an empty plan"),
+        pytest.param([step(subquestion_id="a")], [step(subquestion_id="a")], [], id="one that holds"),
+        pytest.param(
+            [step(subquestion_id="a", **BUNDLED, web_search=True)],
+            [],
+            [f"step 1: rejected: INVALID_PAYLOAD: {EXCLUSIVE}"],
+            id="both kinds: rejected",
+        ),
+        pytest.param(
+            [step(**BUNDLED), step(**BUNDLED, web_search=False, subquestion_id=None)],
+            [step(**BUNDLED, web_search=True)],
+            [f"step 1: transformed: {BUNDLES_SEARCH} (corrected: web_search)", f"step 2: pruned: {SINGLE}"],
+            id="corrected, and the second one pruned",
+        ),
+        pytest.param(
+            [step("q"), step("r"), step("q", web_search=False), step("q", web_search=True), step("q")],
+            [step("q"), step("r"), step("q", web_search=True)],
+            [f"step {at}: pruned: {DUPLICATE}" for at in (3, 5)],
+            id="of duplicates the first survives",
+        ),
+        pytest.param(
+            [step("q", web_search=True), step("q", **BUNDLED)],
+            [step("q", web_search=True)],
+            [f"step 2: pruned: {DUPLICATE}"],
+            id="what is corrected into a duplicate is pruned",
+        ),
+        pytest.param(
+            [step(subquestion_id="a", **BUNDLED, web_search=True), step("r", **BUNDLED, web_search=True)],
+            [step("r", **BUNDLED, web_search=True)],
+            [f"step 1: rejected: INVALID_PAYLOAD: {EXCLUSIVE}"],
+            id="what is rejected does not count as the first",
+        ),
+    ],
+)  # fmt: skip
+def test_plans(where: str, steps: list[Any], plan: list[Any], explained: list[str]) -> None:
+    found = checked(*steps, where=where)
+
+    assert (found.plan, list(found.explained())) == (plan, explained)
+    assert found.valid == (not any("rejected" in line for line in explained))
+    assert checked(*found.plan, where=where).as_json()["steps"] == [
+        {"position": at, "name": None, "status": "accepted", "pruned": False, "trips": [], "proposal": one}
+        for at, one in enumerate(plan)
+    ]
+
+
+def test_the_whole_object() -> None:
+    found = checked({"tool_name": TOOL, "payload": {"query": "q", **BUNDLED}, "step_name": "first"}, {"tool": "other"})
+    correction = {
+        "invariant": "BUNDLED_REQUIRES_WEB_SEARCH", "rule": RULES["BUNDLED_REQUIRES_WEB_SEARCH"],
+        "way": "corrected", "changed": ["web_search"],
+    }  # fmt: skip
+    reason = "'other' is not a tool of manifest 1.0.0"
+
+    assert found.as_json() == {
+        "valid": False,
+        "steps": [
+            {"position": 0, "name": "first", "status": "transformed", "pruned": False, "trips": [correction],
+             "proposal": step(**BUNDLED, web_search=True)},
+            {"position": 1, "name": None, "status": "rejected", "pruned": False, "trips": [],
+             "rejection": {"code": "INVALID_TOOL_NAME", "reason": reason}},
+        ],
+        "plan": [step(**BUNDLED, web_search=True)],
+    }  # fmt: skip
+    assert found.for_policy("clinical.answer") == {
+        "steps": [step(**BUNDLED, web_search=True)], "context": {"purpose": "clinical.answer"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", [None, "text", {"tool": TOOL, "extra": 1}, {"tool": TOOL, "arguments": {"query": 1}}])
+def test_a_step_that_is_no_proposal_is_rejected(bad: Any) -> None:
+    found = checked(bad, step())
+
+    assert [one.status.value for one in found.steps] == ["rejected", "accepted"]
+    assert found.steps[0].rejection is not None
+    assert found.steps[0].rejection.code == "INVALID_PAYLOAD"
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ({"tool": TOOL}, "a plan is a list of proposals, not dict"),
+        ([step()] * 101, "the plan has 101 steps, at most 100 are admitted (split it)"),
+    ],
+)
+def test_what_is_no_plan(steps: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        validate_plan(steps, SESSION, MANIFESTS["manifest"])
+
+    assert str(caught.value) == message
+
+
+def alone(call: dict[str, Any], plan: list[Any]) -> bool:
+    """Whether a call that is made by itself goes on, in a session with this plan."""
+    try:
+        check(Proposal.read(call), SESSION.with_changes(plan=plan), MANIFESTS["manifest"], Checked())
+    except ProposalPrunedError:
+        return False
+    return True
+
+
+FIRST, SECOND = step("q", **BUNDLED, web_search=True), step("r", **BUNDLED, web_search=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "plan", "goes_on"),
+    [
+        pytest.param(FIRST, [], True, id="no plan"),
+        pytest.param(FIRST, [FIRST, SECOND], True, id="the first"),
+        pytest.param(SECOND, [FIRST, SECOND], False, id="the second"),
+        pytest.param(SECOND, [{"tool_name": TOOL, "payload": FIRST["arguments"]}], False, id="after the whole plan"),
+        pytest.param(step("q", **BUNDLED), [FIRST, SECOND], True, id="equal after its correction"),
+        pytest.param(step("q", **BUNDLED), [step("q", **BUNDLED), SECOND], True, id="equal before its correction"),
+    ],
+)
+def test_a_call_by_itself_stands_where_the_plan_has_it(call: Any, plan: list[Any], goes_on: bool) -> None:
+    assert alone(call, plan) == goes_on
+
+
+STEPS = st.builds(
+    lambda query, extra: step(query, **extra),
+    st.sampled_from(["q", "r"]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "subquestion_id": st.sampled_from([None, "a"]),
+            "subquestion_ids": st.sampled_from([None, ["a"], ["b"]]),
+            "web_search": st.sampled_from([None, True, False]),
+        },
+    ),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STEPS, max_size=5))
+def test_settled_plans_stay_and_both_declarations_agree(steps: list[Any]) -> None:
+    found = checked(*steps)
+    again = checked(*found.plan)
+    bundled = [one for one in found.plan if one["arguments"].get("subquestion_ids") is not None]
+    keys = [(one["arguments"]["query"], one["arguments"].get("web_search") is True) for one in found.plan]
+
+    assert (again.plan, again.explained(), again.valid) == (found.plan, (), True)
+    assert checked(*steps).as_json() == found.as_json() == checked(*steps, where="python").as_json()
+    assert (len(bundled) <= 1, len(keys) - len(set(keys))) == (True, 0)

@@ -1,0 +1,164 @@
+"""State: what tools read and write, turns, and prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdp.contract.json_object import JsonObject
+from pdp.contract.registry.tool_contract import ToolStateEffect
+from pdp.contract.state import StateEffectError, StateFields, declared_effects, state_after, state_read
+from pdp.errors import UsageError
+from pdp.manifest.records import StateEffect
+
+
+def effect(merge: str = "replace", type_: str = "object", **fields: Any) -> StateEffect:
+    return StateEffect.model_validate({"key": "k", "merge": merge, "type": type_, **fields})
+
+
+@pytest.mark.parametrize(
+    ("declared", "before", "result", "after"),
+    [
+        pytest.param(effect(), {"k": {"a": 1}}, {"k": {"b": 2}}, {"k": {"b": 2}}, id="replace"),
+        pytest.param(effect("append", "array"), {"k": [1]}, {"k": [2, 3]}, {"k": [1, 2, 3]}, id="append a list"),
+        pytest.param(effect("append", "array"), {}, {"k": [2]}, {"k": [2]}, id="append to nothing"),
+        pytest.param(effect("append", "string"), {"k": ["a"]}, {"k": "b"}, {"k": ["a", "b"]}, id="append one item"),
+        pytest.param(effect("append", "array"), {"k": None}, {"k": [1]}, {"k": [1]}, id="append to null"),
+        pytest.param(
+            effect("merge_dict"), {"k": {"a": 1, "b": 1}}, {"k": {"b": 2}}, {"k": {"a": 1, "b": 2}}, id="merge_dict"
+        ),
+        pytest.param(effect("merge_dict"), {}, {"k": {"b": 2}}, {"k": {"b": 2}}, id="merge_dict with nothing"),
+        pytest.param(effect(), {"k": {"a": 1}}, {"other": 1}, {"k": {"a": 1}}, id="absent in the result"),
+        pytest.param(effect(), {"k": {"a": 1}}, {"k": None}, {"k": {"a": 1}}, id="null in the result"),
+        pytest.param(effect(), {"k": {"a": 1}}, "text", {"k": {"a": 1}}, id="a result that is no object"),
+        pytest.param(effect(type_="integer"), {}, {"k": 2.0}, {"k": 2}, id="an integral float is an integer"),
+        pytest.param(effect(type_="boolean"), {"x": 1}, {"k": False}, {"x": 1, "k": False}, id="what is beside stays"),
+    ],
+)
+def test_merging(declared: StateEffect, before: Any, result: Any, after: Any) -> None:
+    state = JsonObject.read(before)
+
+    assert state_after(state, [declared], result).as_json() == after
+    assert state.as_json() == before
+
+
+@pytest.mark.parametrize(
+    ("declared", "before", "result", "message"),
+    [
+        (effect(), {}, {"k": [1]}, "state effect `k`: the result has list, declared is object"),
+        (effect(type_="integer"), {}, {"k": 1.5}, "state effect `k`: the result has float, declared is integer"),
+        (effect(type_="number"), {}, {"k": True}, "state effect `k`: the result has bool, declared is number"),
+        (effect(type_="boolean"), {}, {"k": 1}, "state effect `k`: the result has int, declared is boolean"),
+        (effect("append", "array"), {"k": "a"}, {"k": [1]}, "state effect `k`: append to what is str in the state"),
+        (effect("merge_dict"), {"k": [1]}, {"k": {}}, "state effect `k`: merge_dict to what is list in the state"),
+        (effect(type_="number"), {}, {"k": float("nan")}, "state effect: result: k: nan is not a number of JSON"),
+    ],
+)
+def test_what_cannot_be_merged_changes_nothing(declared: StateEffect, before: Any, result: Any, message: str) -> None:
+    other = StateEffect(key="other", type="string")
+    with pytest.raises(StateEffectError) as caught:
+        state_after(before, [other, declared], {**result, "other": "x"})
+
+    assert str(caught.value) == message
+
+
+def test_reads_are_those_declared_and_there() -> None:
+    assert state_read({"a": 1, "b": None, "c": 3}, ["a", "b", "absent"]) == {"a": 1, "b": None}
+
+
+def test_what_is_read_is_a_copy() -> None:
+    source = {"k": {"list": [1]}}
+    state = JsonObject.read(source)
+    source["k"]["list"].append(2)
+    state["k"]["list"].append(3)
+    state_read(state, ["k"])["k"]["list"].append(4)
+
+    assert state.as_json() == {"k": {"list": [1]}}
+    assert (JsonObject.read(state) is state, len(state), "k" in state, "x" in state) == (True, 1, True, False)
+    assert state == JsonObject.read({"k": {"list": [1.0]}})
+    assert hash(state) == hash(JsonObject.read({"k": {"list": [1]}}))
+    assert repr(state) == "JsonObject({'k': {'list': [1]}})"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1], "state is list, not an object (hand in names with values)"),
+        ({"a": {1}}, "state: a: set is not a type of JSON (it is made of plain JSON)"),
+    ],
+)
+def test_what_is_no_state(value: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        JsonObject.read(value)
+
+    assert str(caught.value) == message
+
+
+def fields(**effects: Any) -> StateFields:
+    return StateFields({tool: [effect(**one) for one in each] for tool, each in effects.items()})
+
+
+def test_a_turn_clears_what_tools_write_and_do_not_preserve() -> None:
+    found = fields(a=[{"key": "kept", "preserve_across_turns": True}, {"key": "cleared"}], b=[{"key": "cleared"}])
+
+    assert found.at_turn_start({"kept": 1, "cleared": 2, "of the application": 3}).as_json() == {
+        "kept": 1, "of the application": 3,
+    }  # fmt: skip
+
+
+def test_tools_agree_on_what_is_preserved() -> None:
+    with pytest.raises(UsageError) as caught:
+        fields(a=[{"key": "k"}], b=[{"key": "k", "preserve_across_turns": True}])
+
+    assert str(caught.value) == "state field `k`: a and b disagree on preserve_across_turns (state the same in both)"
+
+
+def test_a_place_in_the_prompt_has_one_field() -> None:
+    with pytest.raises(UsageError) as caught:
+        fields(a=[{"prompt_template_var": "V"}], b=[{"key": "other", "prompt_template_var": "V"}])
+
+    assert str(caught.value) == ("prompt variable `V`: a puts `k` there, and b `other` (give one of them another name)")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("text", "text"), ({"b": 1, "a": [True, None]}, '{"a":[true,null],"b":1}'), ([], "[]"), (0, "0"),
+        (None, ""), ("absent", ""), ("{{OTHER}} {{V}}", "{{OTHER}} {{V}}"), (r"\1 \g<0>", r"\1 \g<0>"),
+    ],
+)  # fmt: skip
+def test_what_a_prompt_shows_of_a_field(value: Any, shown: str) -> None:
+    found = fields(a=[{"prompt_template_var": "V"}, {"key": "secret", "prompt_template_var": "OTHER"}])
+    state = {} if value == "absent" else {"k": value, "secret": "s"}
+
+    assert found.render_prompt("<{{V}}> <{{ V }}>", state) == f"<{shown}> <{shown}>"
+
+
+def test_places_of_others_stay() -> None:
+    assert fields(a=[{"prompt_template_var": "V"}]).render_prompt("{{W}} {V} {{v}}", {"k": 1}) == "{{W}} {V} {{v}}"
+
+
+def test_effects_of_a_contract_in_python() -> None:
+    assert declared_effects(
+        [
+            ToolStateEffect("a"),
+            ToolStateEffect("b", list, "append", preserve_across_turns=True, prompt_template_var="B"),
+        ]
+    ) == (
+        StateEffect(key="a", type="object"),
+        StateEffect(key="b", type="array", merge="append", preserve_across_turns=True, prompt_template_var="B"),
+    )
+
+
+JSON = st.dictionaries(st.sampled_from("abk"), st.lists(st.integers(-9, 9), max_size=3), max_size=3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(JSON, JSON)
+def test_only_declared_keys_change(before: dict[str, Any], result: dict[str, Any]) -> None:
+    after = state_after(before, [effect("append", "array")], result)
+
+    assert after.as_json() == {**before, **({"k": before.get("k", []) + result["k"]} if "k" in result else {})}

@@ -1,0 +1,191 @@
+"""The memory of the tool boundary document: its fixed codes, and decisions that can be repeated from the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pdp import Engine, Evaluation, Pep
+from pdp.contract.invariant_rules import Circumstances
+from pdp.contract.invariants import Invariants
+from pdp.errors import FileFaultsError
+from pdp.json import canonical
+from pdp.manifest.load import load_manifest
+from pdp.manifest.records import Invariant
+from pdp.proposal import RejectionCode
+from pdp.workbench.scenarios.files.suite import Suite, load_suite
+from pdp.workbench.scenarios.running.engines import open_engine
+from tests.support import ROOT
+
+MEMORY = ROOT / "examples/memory"
+pytestmark = pytest.mark.opa
+
+
+@pytest.fixture(scope="module")
+def suite() -> Suite:
+    return load_suite(MEMORY / "scenarios.yaml")
+
+
+@pytest.fixture(scope="module", params=["embedded", "sidecar"])
+def engine(request: pytest.FixtureRequest, suite: Suite, opa: object) -> Iterator[Engine]:
+    with open_engine(suite, request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def memory() -> Any:
+    """An empty memory of the example."""
+    module = ModuleType("memory_tools")
+    file = MEMORY / "tools.py"
+    exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)  # noqa: S102 - our own file
+    return module.Memory()
+
+
+def proposed(suite: Suite) -> list[tuple[Any, Any]]:
+    """Every proposal of the scenarios with its session, each in the run of its scenario."""
+    return [
+        (proposal, suite.sessions[at][number])
+        for at, scenario in enumerate(suite.scenarios)
+        for number, step in enumerate(scenario.steps)
+        for proposal in (step.plan or [step.propose])
+    ]
+
+
+def called(suite: Suite, engine: Engine, memory: Any) -> list[Evaluation]:
+    """Every proposal of the scenarios, called on one memory."""
+    pep = Pep(suite.manifest, engine, tools=memory.tools())
+    return [pep.call(proposal, session) for proposal, session in proposed(suite)]
+
+
+def repeatable(evaluation: Evaluation) -> bytes:
+    """All that is said of a call but the decision's id, which is new each time."""
+    return canonical({**evaluation.as_json(), "decision_id": None})
+
+
+def test_a_decision_can_be_repeated_from_the_record(suite: Suite, engine: Engine, memory: Any) -> None:
+    evaluations = called(suite, engine, memory)
+    asked = [one for one in evaluations if one.request is not None]
+    differing = []
+    for evaluation in asked:
+        again = engine.decide_body(canonical(evaluation.request))
+        assert evaluation.decision is not None
+        before, after = asdict(evaluation.decision), asdict(again)
+        assert before.pop("decision_id") != after.pop("decision_id")
+        if canonical(before) != canonical(after):
+            differing.append((before, after))
+
+    assert differing == []
+    assert {evaluation.verdict for evaluation in asked} == {"ALLOW", "DENY"}
+    assert len(asked) > 20
+
+
+def test_the_same_proposals_and_sessions_have_the_same_outcomes(suite: Suite, engine: Engine) -> None:
+    def stand_in(**_: Any) -> None:
+        return None
+
+    first, second = (
+        [
+            repeatable(Pep(suite.manifest, engine, tools=dict.fromkeys(suite.manifest.tools, stand_in)).call(*pair))
+            for pair in proposed(suite)
+        ]
+        for _ in range(2)
+    )
+
+    assert first == second
+    assert {status for line in first for status in (b"accepted", b"rejected", b"transformed") if status in line} == {
+        b"accepted", b"rejected", b"transformed",
+    }  # fmt: skip
+
+
+def test_no_call_reaches_the_canonical_memory(suite: Suite, engine: Engine, memory: Any) -> None:
+    evaluations = called(suite, engine, memory)
+
+    assert memory.canonical == ()
+    results = [one.result for one in evaluations if one.executed]
+    # What is proposed again with the same sources is filed once: the keys are derived from the arguments.
+    assert [one for one in memory.proposals if one not in results] == []
+    assert {one["kind"] for one in memory.proposals} == {
+        "observation", "entity", "proposition", "support", "contradiction", "test", "test result", "consolidation",
+        "archival",
+    }  # fmt: skip
+    assert [one for one in memory.proposals if not one["provenance"]] == []
+
+
+def test_every_fixed_code_is_given(suite: Suite, engine: Engine, memory: Any) -> None:
+    rejections = [one.outcome.rejection for one in called(suite, engine, memory)]
+
+    assert {rejection.code for rejection in rejections if rejection is not None} == set(RejectionCode)
+
+
+def test_the_reason_of_a_canonical_write(suite: Suite, engine: Engine) -> None:
+    arguments = {
+        "entity_id": "lamp", "statement": "It is broken", "confidence": 0.5, "state": "consolidated",
+        "source_ids": ["obs-1"],
+    }  # fmt: skip
+
+    evaluation = Pep(suite.manifest, engine).call(
+        {"tool": "propose_proposition", "arguments": arguments}, {"claims": {}}
+    )
+
+    assert evaluation.outcome.as_json() == {
+        "status": "rejected",
+        "rejection": {
+            "code": "DIRECT_CANONICAL_WRITE_FORBIDDEN",
+            "reason": "NO_CANONICAL_WRITES: A proposition is proposed as a candidate; every other state is given by "
+            "those who keep the memory",
+        },
+    }
+    assert (evaluation.verdict, [str(trip.way) for trip in evaluation.corrections]) == (None, ["rejected"])
+
+
+def rule(**fields: Any) -> Invariants:
+    """An invariant of a manifest that states a code."""
+    stated = {"id": "R", "rule": "the rule", "check": "call.a == 1", "rejection": "MISSING_PROVENANCE", **fields}
+    return Invariants([Invariant.model_validate(stated)])
+
+
+@pytest.mark.parametrize(
+    ("rules", "arguments", "expected"),
+    [
+        pytest.param(rule(), {"a": 1}, (None, "INVALID_PAYLOAD"), id="kept"),
+        pytest.param(rule(), {"a": 2}, ("R: the rule", "MISSING_PROVENANCE"), id="violated"),
+        pytest.param(rule(rejection=None), {"a": 2}, ("R: the rule", "INVALID_PAYLOAD"), id="no code stated"),
+        pytest.param(rule(correct={"set": {"a": 1}}), {"a": 2}, (None, "INVALID_PAYLOAD"), id="corrected"),
+        pytest.param(
+            rule(correct={"set": {"b": 1}}),
+            {"a": 2, "b": 1},
+            ("R: the rule (its correction does not help)", "MISSING_PROVENANCE"),
+            id="not corrected",
+        ),
+    ],
+)
+def test_the_code_of_an_invariant(rules: Invariants, arguments: dict[str, Any], expected: tuple[Any, str]) -> None:
+    settled = rules.settle(arguments, Circumstances({}, {}), lambda _: None)
+
+    assert (settled.fault, settled.rejection) == expected
+
+
+def test_a_rule_that_cannot_be_asked_gives_no_code_of_its_own() -> None:
+    settled = rule(check="call.a < 1").settle({"a": "one"}, Circumstances({}, {}), lambda _: None)
+
+    assert settled.fault is not None
+    assert (settled.fault.partition(":")[0], settled.rejection) == ("R", "INVALID_PAYLOAD")
+
+
+def test_a_code_that_is_not_fixed_is_a_fault_of_the_manifest() -> None:
+    text = (MEMORY / "manifest.yaml").read_bytes().replace(b"DIRECT_CANONICAL_WRITE_FORBIDDEN", b"CANONICAL_WRITE")
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("manifest.yaml", text=text)
+
+    message = (
+        "`invariants[0].rejection` must be one of INVALID_TOOL_NAME, INVALID_PAYLOAD, MISSING_PROVENANCE, "
+        "POLICY_VIOLATION, DIRECT_CANONICAL_WRITE_FORBIDDEN, not `CANONICAL_WRITE`"
+    )
+    assert [(fault.message, fault.hint) for fault in caught.value.faults] == [
+        (message, "did you mean `DIRECT_CANONICAL_WRITE_FORBIDDEN`?")
+    ]

@@ -1,0 +1,239 @@
+"""The workstation of the tool layer document: what its scenarios cannot say, and its agent as a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import Pep
+from pdp.contract.registry.registry import Registry
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.files.tools_file import ToolsFile
+from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.run import Runner
+from tests.support import ROOT
+from tests.support.command_line import environment, pdp
+
+WORKSTATION = ROOT / "examples/workstation"
+AGENT = """\
+grep_files: available
+read_file: available
+roll_dice: available
+call-1 grep_files: 'notes.txt:2026-07-03 dice for the meeting: two with six sides\\n'
+call-2 roll_dice: {'results': [3, 2], 'sum': 5}
+call-3 read_file: 'router 2\\nswitch 4\\nbuild server 1\\n'
+call-4 read_file: TOOL_EXECUTION_FAILED: argument path: leads out of the working folder
+call-5 delete_file: INVALID_TOOL_NAME: 'delete_file' is not a tool of manifest 2026.1.0
+3 results, 2 errors
+"""
+GREPS_OWN = (
+    "a path that begins with a dash is a path, and there is none of that name",
+    "exit code 2 is a failure, here of a pattern that is none",
+)
+SESSION = {"claims": {"sub": "ann", "emts": {"files.read": True}}}
+
+
+def agent(*options: object) -> str:
+    """What the agent prints, run as a process from the repository's folder."""
+    done = started(*options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def started(*options: object, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """What the agent came to, run likewise."""
+    return subprocess.run(
+        [sys.executable, str(WORKSTATION / "agent.py"), *map(str, options)],
+        stdout=stdout, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment(), timeout=120, text=True,
+    )  # fmt: skip
+
+
+def test_the_agent_prints_what_its_readme_says() -> None:
+    readme = (WORKSTATION / "README.md").read_text(encoding="utf-8")
+
+    assert agent() == AGENT
+    assert "".join(f"    {line}\n" for line in AGENT.splitlines()) in readme
+
+
+def test_a_tool_whose_folder_is_not_there_is_not_available(tmp_path: Path) -> None:
+    lines = agent("--folder", tmp_path / "nowhere").splitlines()
+
+    assert lines[:3] == [
+        "grep_files: available", "read_file: the working folder nowhere is not there", "roll_dice: available",
+    ]  # fmt: skip
+    assert lines[5] == "call-3 read_file: TOOL_EXECUTION_FAILED: argument path: is no file of the working folder"
+    assert lines[-1] == "2 results, 3 errors"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "cannot be read: No such file or directory\n    hint: name a bundle file\n"),
+        (
+            b"no bundle at all",
+            "not a gzip file, or a damaged one\n    hint: copy the file again, or build it with `pdp bundle build`\n",
+        ),
+    ],
+    ids=["missing", "damaged"],
+)
+def test_a_bundle_that_is_none(content: bytes | None, complaint: str, tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tar.gz"
+    if content is not None:
+        bundle.write_bytes(content)
+
+    done = started("--bundle", bundle)
+
+    assert (done.returncode, done.stderr) == (2, f"error: {bundle}: {complaint}")
+
+
+def test_who_closes_the_pipe_ends_the_agent_in_silence() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = started(stdout=write)
+    finally:
+        os.close(write)
+
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+
+
+@pytest.mark.opa
+def test_with_its_own_policies_the_agent_is_denied_before_the_tool_is_asked(tmp_path: Path, opa: Path) -> None:
+    bundle = tmp_path / "workstation.tar.gz"
+    built = pdp(
+        "bundle", "build", "-o", bundle, "--policies", WORKSTATION / "policies", "-m", WORKSTATION / "manifest.yaml",
+        "-g", WORKSTATION / "governance.yaml",
+    )  # fmt: skip
+    assert (built.code, built.err) == (0, "")
+
+    denied = "POLICY_VIOLATION: DENY: files.outside: The path does not stay below the working folder."
+    expected = AGENT.replace("TOOL_EXECUTION_FAILED: argument path: leads out of the working folder", denied)
+    assert agent("--bundle", bundle) == expected
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry.from_files(
+        WORKSTATION / "manifest.yaml", governance=WORKSTATION / "governance.yaml", capabilities=["filesystem"]
+    )
+
+
+def workstation(folder: Path | None, **options: Any) -> Any:
+    """A workstation of the example on that folder."""
+    functions = ToolsFile(WORKSTATION / "tools.py").read(()).functions
+    return type(functions["read_file"].__self__)(folder, **options)  # type: ignore[attr-defined]
+
+
+def test_what_is_not_there_or_not_granted_is_not_listed(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = workstation(None)
+    registry.bind("roll_dice", example.roll_dice)
+    registry.bind("read_file", example.read_file, available=example.folder_is_there)
+    ungranted = Registry.from_files(WORKSTATION / "manifest.yaml")
+
+    assert {one.name: one.reason for one in registry.check_availability()} == {
+        "grep_files": "", "read_file": "no working folder is configured", "roll_dice": "",
+    }  # fmt: skip
+    assert [one["function"]["name"] for one in registry.definitions()] == ["roll_dice", "grep_files"]
+    assert {one.name: one.reason for one in ungranted.check_availability()} == {
+        "grep_files": "capability filesystem is not granted", "read_file": "no function is bound",
+        "roll_dice": "no function is bound",
+    }  # fmt: skip
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert next(one.reason for one in registry.check_availability()) == "program grep is not found"
+
+
+def test_a_call_to_a_tool_that_is_not_available_is_still_tried(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dispatch does not ask; whoever runs the tool says so."""
+    pep = Pep.from_registry(registry)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    evaluation = pep.call({"tool": "grep_files", "arguments": {"pattern": "x"}}, SESSION)
+
+    failure = evaluation.outcome.failure
+    assert failure is not None
+    assert (evaluation.verdict, failure.code, failure.message) == (
+        "ALLOW", "TOOL_UNAVAILABLE", "grep_files cannot run now: program grep is not found",
+    )  # fmt: skip
+
+
+def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("secret")
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "way-out.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "inside.txt").write_text("inside")
+    (folder / "link.txt").symlink_to(folder / "inside.txt")
+    (folder / "bytes.txt").write_bytes(b"\xff")
+    example = workstation(folder)
+
+    assert example.read_file("link.txt") == "inside"
+    said = {}
+    for path in ("way-out.txt", str(tmp_path / "secret.txt"), "../secret.txt", "nothing.txt", ".", "bytes.txt"):
+        with pytest.raises(Exception, match="argument path") as caught:
+            example.read_file(path)
+        said[path] = str(caught.value)
+    assert list(said.values()) == [
+        "argument path: leads out of the working folder",
+        "argument path: leads out of the working folder",
+        "argument path: leads out of the working folder",
+        "argument path: is no file of the working folder",
+        "argument path: is no file of the working folder",
+        "argument path: is no text in UTF-8",
+    ]
+
+
+def test_dice_without_seed_stay_within_their_sides() -> None:
+    rolled = workstation(None).roll_dice(10, 4)
+
+    assert set(rolled["results"]) <= {1, 2, 3, 4}
+    assert rolled["sum"] == sum(rolled["results"])
+
+
+@pytest.mark.opa
+def test_how_the_failing_scenarios_fail(opa: Path) -> None:
+    suite = load_suite(WORKSTATION / "scenarios.yaml")
+    with open_engine(suite, "embedded") as engine:
+        results = Runner(suite, engine).run_all()
+
+    assert [result.name for result in results if not result.passed] == []
+    failures = {
+        result.name: (failure.code, failure.message, failure.details)
+        for result in results
+        for step in result.steps
+        for evaluation in step.evaluations
+        if (failure := evaluation.outcome.failure) is not None
+    }
+    # grep's own words are another's: only how it ended is held here.
+    for name in GREPS_OWN:
+        failures[name] = (failures[name][0], failures[name][1].partition(":")[0], failures[name][2])
+    failed = "TOOL_EXECUTION_FAILED"
+    assert failures == {
+        "a die with seven sides is the tool's to refuse, and it names the argument": (
+            failed, "argument sides: no die has 7; there are 4, 6, 8, 10, 12, 20",
+            {"exception": "ToolArgumentError", "argument": "sides", "effect": "none"},
+        ),
+        "a file that is not there fails, and the model is told so": (
+            failed, "argument path: is no file of the working folder",
+            {"exception": "ToolArgumentError", "argument": "path", "effect": "none"},
+        ),
+        **{
+            name: (failed, "grep ended with exit code 2", {"exception": "ToolExitError", "exit_code": 2})
+            for name in GREPS_OWN
+        },
+        "output that is too long ends the program": (
+            failed, "the program wrote more than 4096 bytes", {"exception": "ToolResultError", "result": "too_large"},
+        ),
+        "an expression that does not come to an end is ended": (
+            "TOOL_TIMEOUT", "the tool gave no result within 2 seconds", {"effect": "unknown"},
+        ),
+    }  # fmt: skip

@@ -1,0 +1,440 @@
+"""The examples and the baseline's own suites: what they reach, and that nothing admits a tool that nobody declared."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from pdp.cli.app import app
+from pdp.errors import FileFaultsError
+from pdp.manifest.load import load_effective
+from pdp.workbench.opa.rules import rule_sites
+from pdp.workbench.scenarios.files.suite import find_suites, load_suite, policy_modules
+from pdp.workbench.scenarios.results import ScenarioResult
+from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.run import Runner
+from tests.support import ROOT
+from tests.support.command_line import OPTIONS, Done, environment, pdp, pdp_process, written
+from tests.support.payments import EXAMPLE
+
+RAG = ROOT / "examples/rag"
+BASELINE = ROOT / "policies/scenarios"
+
+SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
+
+
+def ran(*paths: Path) -> list[ScenarioResult]:
+    """Every scenario of these files and folders, on the embedded engine; all of them have to pass."""
+    results: list[ScenarioResult] = []
+    for file in find_suites(paths):
+        suite = load_suite(file)
+        with open_engine(suite, "embedded") as engine:
+            results += Runner(suite, engine).run_all()
+    assert [(str(result.place), result.name) for result in results if not result.passed] == []
+    return results
+
+
+def codes(results: list[ScenarioResult]) -> set[str]:
+    """The reason codes that the policy gave."""
+    answers = [answer for result in results for step in result.steps for answer in step.answers]
+    return {code for answer in answers for code in answer.decision.codes}
+
+
+def obligations(results: list[ScenarioResult]) -> set[str]:
+    """The ids of the obligations that the policy gave."""
+    answers = [answer for result in results for step in result.steps for answer in step.answers]
+    return {obligation.id for answer in answers for obligation in answer.decision.obligations}
+
+
+@pytest.fixture(scope="module")
+def payments() -> list[ScenarioResult]:
+    return ran(EXAMPLE)
+
+
+@pytest.fixture(scope="module")
+def rag() -> list[ScenarioResult]:
+    return ran(RAG)
+
+
+@pytest.fixture(scope="module")
+def baseline() -> list[ScenarioResult]:
+    return ran(BASELINE)
+
+
+# What is not among these takes what the payments manifest does not have: purposes, provenance, pins, an effect class,
+# a corpus; or a high-risk call that limits do not excuse.
+PAYMENTS_CODES = {
+    "approvals.invalid", "beneficiary.not_looked_up", "decision.request_invalid", "delegation.exceeds_agent",
+    "effects.gate_satisfied", "idempotency.key_missing", "limits.exceeded", "limits.invalid", "manifest.mismatch",
+    "manifest.unknown_action", "markings.not_allowed", "risk.acceptable", "sanctions.not_clear", "scopes.missing",
+}  # fmt: skip
+
+# Reading needs no limit, no approval and no key.
+RAG_CODES = {
+    "approvals.invalid", "decision.request_invalid", "delegation.exceeds_agent", "documents.not_entitled",
+    "effects.gate_satisfied", "manifest.mismatch", "manifest.unknown_action", "markings.not_allowed",
+    "markings.not_cleared", "purposes.missing", "purposes.not_allowed", "retrieval.nothing_asked", "risk.acceptable",
+    "scopes.missing",
+}  # fmt: skip
+
+
+def test_the_codes_that_payments_reaches(payments: list[ScenarioResult]) -> None:
+    assert (codes(payments), obligations(payments)) == (PAYMENTS_CODES, set())
+
+
+def test_the_codes_that_retrieval_reaches(rag: list[ScenarioResult]) -> None:
+    assert (codes(rag), obligations(rag)) == (RAG_CODES, {"mark_result", "pin_retrieval_snapshot"})
+
+
+def test_the_baselines_suites_reach_every_code(baseline: list[ScenarioResult]) -> None:
+    # With the concerns of custom.scenarios.yaml, which show what is malformed.
+    sites = rule_sites(policy_modules(load_suite(BASELINE / "custom.scenarios.yaml")))
+    reasons = [site for site in sites if site.part != "obligations"]
+    exempt = {site.code for site in reasons if site.unreached is not None}
+
+    assert codes(baseline) - exempt == {site.code for site in reasons} - exempt
+    assert obligations(baseline) == {
+        "draft_only", "log_level", "mark_result", "pin_retrieval_snapshot", "redact", "transform",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("example", ["payments", "rag", "baseline"])
+def test_golden_scenarios_keep_to_the_manifest(example: str, request: pytest.FixtureRequest) -> None:
+    results: list[ScenarioResult] = request.getfixturevalue(example)
+    golden = [
+        (result.name, evaluation.trace.in_manifest, evaluation.trace.schema_valid)
+        for result in results
+        if result.golden
+        for step in result.steps
+        for evaluation in step.evaluations
+    ]
+
+    assert len(golden) >= 6
+    assert [each for each in golden if each[1:] != (True, True)] == []
+
+
+def test_every_scenario_says_why(payments: list[Any], rag: list[Any], baseline: list[Any]) -> None:
+    assert [result.name for result in [*payments, *rag, *baseline] if not result.why] == []
+
+
+README_PRINTS = """\
+20000 sent to bene-acme-441
+POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.
+47500 sent
+False 47500 sent
+STEP_UP
+transformed deep: metformin and contrast media
+LONG_QUERIES_GO_DEEP: Queries of more than 20 characters are searched deep (corrected: deep)
+{'retrieve_evidence': 'ALLOW'}
+False ('planning.missing',)
+step 2: pruned: NO_DUPLICATE_IDENTICAL_CALLS: No duplicate (query, web_search) combinations within plan
+True 2
+4750 {'ecb': 'monday'}
+5000 {'ecb': 'tuesday'}
+4750 {'ecb': 'monday'}
+ALLOW True ('effects.gate_satisfied', 'risk.acceptable') {'sent': 20000}
+ALLOW False ('effects.gate_satisfied', 'risk.acceptable') {'sent': 20000}
+DENY False ('idempotency.conflict',) None
+The source is ["https://evidence.example/ev-1"]
+{'links': 1}
+"""
+
+
+def test_the_code_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    arguments = {
+        "beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "acct-operating-4412",
+        "reference": "INV-8842",
+    }  # fmt: skip
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    written(tmp_path / "proposal.json", {"tool": "initiate_wire", "arguments": arguments})
+    each = written(tmp_path / "each.json", blocks)
+    program = f"import json\nfor block in json.load(open({str(each)!r})):\n    exec(block, {{}})"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        env=environment(PYTHONPATH=str(ROOT)),
+    )  # fmt: skip
+
+    assert (done.stderr, done.stdout) == ("", README_PRINTS)
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_the_mutant_of_the_readme_is_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line by line; `...` stands for lines that are left out."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    written(tmp_path / "first.scenarios.yaml", re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    monkeypatch.chdir(tmp_path)
+    command, shown = re.findall(r"^    \$ pdp (mutate .*)\n((?:    .*\n)+)", text, re.MULTILINE)[0]
+    parts = re.split(r"^ *\.\.\.\n", re.sub("^    ", "", shown, flags=re.MULTILINE), flags=re.MULTILINE)
+
+    done = pdp(*command.split())
+
+    assert re.match("(?:.*\n)*?".join(map(re.escape, parts)), done.out) is not None, done.out
+
+
+@pytest.mark.opa
+def test_the_first_concern_of_the_policies_page_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opa: Path
+) -> None:
+    page = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
+    policy, tests = re.findall(r"```rego\n(.*?)```", page, re.DOTALL)[:2]
+    folder = tmp_path / "my-policies/custom/concerns/hours"
+    folder.mkdir(parents=True)
+    written(folder / "hours.rego", policy)
+    written(folder / "hours_test.rego", tests)
+    written(tmp_path / "hours.scenarios.yaml", re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    checked, tested = re.findall(r"^    pdp ((?:check|test) .*hours\.scenarios\.yaml)$", page, re.MULTILINE)
+
+    unit = subprocess.run(
+        [opa, "test", ROOT / "policies/authz", "my-policies"], capture_output=True, text=True, check=False
+    )
+
+    assert (unit.returncode, unit.stderr) == (0, "")
+    assert pdp(*checked.split()) == (0, "1 file: no fault\n", "")
+    assert pdp(*tested.split()).out.startswith("1 passed: 1 file, embedded, ")
+
+
+CONTRACTS = ("clinical", "memory", "underwriting", "workstation")
+"""The examples of tool contracts, each with policies of its own."""
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_the_command_of_each_readme_passes_and_proves_every_tool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tool has a call that is ALLOW and one that is not, and every code of the example's policies is given."""
+    monkeypatch.chdir(ROOT)
+    command = f"pdp test examples/{name}"
+    assert f"\n    {command}\n" in (ROOT / "examples" / name / "README.md").read_text(encoding="utf-8")
+
+    done = pdp(*command.split()[1:], "--coverage", "--fail-under", "95", "--json")
+
+    assert (done.code, done.json["failed"], done.json["coverage"]["missing"]) == (0, 0, [])
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_each_manifest_is_without_fault_or_warning(name: str) -> None:
+    folder = ROOT / "examples" / name
+    governance = ["--governance", folder / "governance.yaml"] if (folder / "governance.yaml").exists() else []
+
+    done = pdp("manifest", "lint", folder / "manifest.yaml", *governance)
+
+    assert (done.code, done.err, done.out.splitlines()[-1]) == (
+        0, "", f"{folder / 'manifest.yaml'}: no fault, no warnings",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_each_scenario_of_a_contract_says_why(name: str) -> None:
+    suites = [load_suite(file) for file in find_suites([ROOT / "examples" / name])]
+
+    assert [one.name for suite in suites for one in suite.scenarios if not one.why] == []
+
+
+def test_the_retrieval_entry_is_the_documents() -> None:
+    tools = json.loads((RAG / "manifest.json").read_bytes())["tools"]
+
+    # Tool registry document, "RAG tools in the same model".
+    assert tools[0] == {
+        "name": "retrieve_documents",
+        "schema": {
+            "type": "object",
+            "required": ["corpus", "query"],
+            "properties": {"corpus": {"type": "string"}, "query": {"type": "string"}},
+        },
+        "pdp_action": "retrieve_documents",
+        "risk_tier": "medium",
+    }
+
+
+def test_a_high_risk_tool_without_idempotency_does_not_load(tmp_path: Path) -> None:
+    # Tool registry document, failure class "risk mismatch".
+    manifest = json.loads((EXAMPLE / "manifest.json").read_bytes())
+    del manifest["tools"][2]["idempotency_required"]
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective(written(tmp_path / "manifest.json", json.dumps(manifest, indent=1)), EXAMPLE / "governance.yaml")
+
+    assert [(fault.message, fault.hint) for fault in caught.value.faults if not fault.warning] == [
+        (
+            "high risk tier without idempotency",
+            "write `idempotency: {required: true}`; or declare an effect class without side effects",
+        )
+    ]
+
+
+# No flag, variable or debug switch admits a tool that nobody declared (tool registry document, block paths: "Debug flag
+# exposes undeclared tools, should never ship").
+
+OPEN_CONCERN = """# METADATA
+# title: Open
+# description: Whoever asks may do whatever there is.
+package custom.concerns.open
+
+# METADATA
+# title: Always
+# description: Everything is allowed.
+# custom:
+#   code: open.always
+allow contains {"code": "open.always", "message": "Everything is allowed.", "details": {}}
+"""
+
+SWITCHES = (
+    "PDP_DEBUG", "PDP_ALLOW_ALL", "PDP_ALLOW_ALL_TOOLS", "PDP_ADMIN", "PDP_BYPASS", "PDP_DISABLE", "PDP_DRY_RUN",
+    "PDP_ENV", "PDP_EXPOSE_ALL_TOOLS", "PDP_INSECURE", "PDP_MODE", "PDP_NO_MANIFEST", "PDP_PERMISSIVE",
+    "PDP_SKIP_CHECKS", "PDP_TEST", "PDP_TRACEBACK", "PDP_UNSAFE", "DEBUG", "DEV", "DEVELOPMENT", "ENV", "ENVIRONMENT",
+    "TESTING",
+)  # fmt: skip
+
+
+def shell(*options: object, **files: object) -> Done:
+    """`pdp decide` on a proposal to run a shell."""
+    needed = {**OPTIONS, **{f"-{name}": file for name, file in files.items()}}
+    words = [word for option in needed.items() for word in option]
+    return pdp("decide", "-", *words, *options, stdin=json.dumps(SHELL).encode())
+
+
+def rejected(done: Done) -> bool:
+    """Whether the call was rejected by the contract, and the policy never asked."""
+    # Rules for it are for nobody, and that is said.
+    assert done.err == "" or "warning: action `shell_exec` belongs to no tool of the manifest\n" in done.err
+    outcome, trace = done.json["outcome"], done.json["trace"]
+    return (done.code, outcome["status"], outcome["rejection"]["code"], done.json["verdict"], trace["in_manifest"]) == (
+        4, "rejected", "INVALID_TOOL_NAME", None, False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def options(tmp_path: Path, opa: Path) -> dict[str, list[list[object]]]:
+    """Each option of `pdp decide`, with what somebody would try who wants the tool admitted."""
+    concern = tmp_path / "custom/concerns/open"
+    concern.mkdir(parents=True)
+    (concern / "open.rego").write_text(OPEN_CONCERN)
+    data = {"settings": {"debug": True, "allow_all": True}, "directory": {"tools": {"shell_exec": {"allowed": True}}}}
+    session = json.loads((EXAMPLE / "session.json").read_bytes())
+    session["claims"] |= {"admin": True, "debug": True, "scope": "shell_exec *", "roles": ["admin"]}
+    session |= {"config": {"debug": True}, "facts": {"debug": True}, "state": {"debug": True}, "agent": "shell_exec"}
+    governance = "actions: {shell_exec: {scopes: [], effect_class: pure, risk_tier: low}}"
+    return {
+        "proposal": [],
+        "manifest": [],
+        "session": [["-s", written(tmp_path / "session.json", session)]],
+        "governance": [["-g", written(tmp_path / "governance.yaml", governance)]],
+        "data": [["--data", written(tmp_path / "data.json", data)]],
+        "policies": [["--policies", tmp_path]],
+        "bundle": [["--bundle", ROOT / "bundles/baseline.tar.gz"]],
+        "engine": [["--engine", "embedded"], ["--engine", "sidecar"]],
+        "opa_url": [["--engine", "sidecar", "--opa-url", "http://127.0.0.1:9"]],
+        "audit": [["--audit", tmp_path / "audit.jsonl"]],
+        "as_json": [[]],
+    }
+
+
+@pytest.mark.opa
+def test_no_option_admits_an_undeclared_tool(options: dict[str, list[list[object]]]) -> None:
+    tried = {(name, *words[::2]): rejected(shell("--json", *words)) for name, ways in options.items() for words in ways}
+
+    assert tried == dict.fromkeys(tried, True)
+    assert len(tried) == 9
+
+
+@pytest.mark.opa
+def test_all_options_at_once_admit_no_undeclared_tool(options: dict[str, list[list[object]]]) -> None:
+    together = [word for name in ("session", "data", "policies", "audit") for words in options[name] for word in words]
+
+    assert rejected(shell("--json", *together))
+
+
+@pytest.mark.opa
+def test_every_option_was_tried(options: dict[str, list[list[object]]]) -> None:
+    command = typer.main.get_command(app).commands["decide"]  # type: ignore[attr-defined]
+
+    assert {parameter.name for parameter in command.params} == set(options)
+
+
+@pytest.mark.parametrize("value", ["1", "shell_exec"])
+def test_no_variable_admits_an_undeclared_tool(value: str, tmp_path: Path) -> None:
+    proposal = written(tmp_path / "proposal.json", SHELL)
+    needed = [word for option in OPTIONS.items() for word in option]
+
+    assert rejected(pdp_process("decide", proposal, *needed, "--json", stdin=b"", **dict.fromkeys(SWITCHES, value)))
+
+
+def environment_reads(file: Path) -> Iterator[str]:
+    """The environment variables that a module reads; `*` where it passes the whole environment on."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            assert not {name.name for name in node.names} & {"environ", "environb", "getenv", "getenvb"}, file
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"):
+            continue
+        if node.attr not in {"environ", "environb", "getenv", "getenvb"}:
+            continue
+        asked = above[node]
+        if isinstance(asked, ast.Attribute) and asked.attr in {"items", "copy"}:
+            yield "*"
+            continue
+        if isinstance(asked, ast.Attribute) and asked.attr == "get":
+            asked = above[asked]
+        if isinstance(asked, ast.Call):
+            named = asked.args[0]
+        else:
+            assert isinstance(asked, ast.Subscript | ast.Compare), ast.unparse(asked)
+            named = asked.slice if isinstance(asked, ast.Subscript) else asked.left
+        if isinstance(named, ast.Name):
+            # A constant of the module, or a name that is computed: then it is one that the manifest states.
+            yield getattr(import_module(module), named.id, "stated by the manifest")
+        else:
+            yield ast.literal_eval(named)
+
+
+def test_the_variables_that_the_package_reads() -> None:
+    found = {
+        (variable, file.relative_to(ROOT / "pdp").parts[0])
+        for file in (ROOT / "pdp").rglob("*.py")
+        for variable in environment_reads(file)
+    }
+
+    # None in what decides: manifest, proposal, session, request, pep, and of the contract only what says whether a tool
+    # can run; a program gets those that its entry lists. The whole environment, `*`, goes to the
+    # OPA program and to the compiler of its source alone, without OPA's own options.
+    assert found == {
+        ("COLUMNS", "cli"),
+        ("PDP_DATABASE_URL", "cli"),
+        ("PDP_OPA", "engine"),
+        ("PDP_OPA_TOKEN", "harness"),
+        ("PDP_SIGNING_KEY", "cli"),
+        ("PDP_TRACEBACK", "cli"),
+        ("PDP_VERIFICATION_KEYS", "cli"),
+        ("*", "engine"),
+        ("*", "rego"),
+        ("stated by the manifest", "contract"),
+        ("stated by the manifest", "execution"),
+    }
+
+
+def test_no_option_is_read_from_a_variable() -> None:
+    assert [(name, option) for name, option, variable in _options(typer.main.get_command(app)) if variable] == []
+
+
+def _options(command: Any, name: str = "pdp") -> Iterator[tuple[str, str, Any]]:
+    for parameter in command.params:
+        yield name, parameter.name, parameter.envvar
+    for inner, below in getattr(command, "commands", {}).items():
+        yield from _options(below, f"{name} {inner}")

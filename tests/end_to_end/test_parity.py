@@ -1,0 +1,172 @@
+"""Both engines decide the same, byte for byte: every scenario of the example and thousands of generated requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from pdp.contract.checks import Checked, check
+from pdp.contract.compiled import CompiledManifest
+from pdp.decision import Decision
+from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle
+from pdp.engine.data import merged_data
+from pdp.engine.opa.engine import SidecarEngine
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.json import canonical
+from pdp.manifest.effective import effective_manifest
+from pdp.manifest.load import load_manifest
+from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
+from pdp.workbench.opa.local import LocalOpa
+from tests.support import payments
+from tests.support.generated_requests import DIGEST, SOURCES, directory, manifests, requests
+
+pytestmark = pytest.mark.opa
+
+GENERATED = 4000
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    released = read_bundle(payments.BUNDLE)
+    data = merged_data(released.data, manifests=manifests(), data={"directory": directory()})
+    file = tmp_path_factory.mktemp("parity") / "bundle.tar.gz"
+    file.write_bytes(pack_bundle(release=7, wasm=released.wasm, data=data, modules=released.modules))
+    return file
+
+
+@pytest.fixture(scope="module")
+def bundle(packed: Path) -> Bundle:
+    return read_bundle(packed)
+
+
+@pytest.fixture(scope="module")
+def embedded(bundle: Bundle) -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine(bundle) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def sidecar(packed: Path, opa: Path) -> Iterator[SidecarEngine]:
+    with (
+        LocalOpa(opa, bundle=read_bundle(packed)) as local,
+        SidecarEngine(local.url, token=local.token, timeout=30) as engine,
+    ):
+        yield engine
+
+
+def whole(decision: Decision) -> bytes:
+    """Everything of a decision but its id."""
+    return canonical({name: value for name, value in decision.as_json().items() if name != "decision_id"})
+
+
+def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bundle: Bundle) -> None:
+    seen: Counter[str] = Counter()
+    for request in requests(GENERATED):
+        body = canonical(request)
+        ours, theirs = embedded.decide_body(body), sidecar.decide_body(body)
+
+        assert whole(ours) == whole(theirs), body
+        assert ours.bundle_revision == bundle.revision, body
+        assert embedded.findings(body) == sidecar.findings(body), body
+        seen.update([ours.verdict, *ours.codes, *(f"obligation {obligation.id}" for obligation in ours.obligations)])
+
+    # What was compared is worth comparing only if it reaches everything: each verdict and each code, often.
+    assert min(seen[verdict] for verdict in ("ALLOW", "STEP_UP", "DENY")) >= 100
+    assert {code for code, times in seen.items() if times >= 5} >= {
+        "approvals.invalid", "approvals.required", "decision.nothing_allows", "decision.request_invalid",
+        "delegation.exceeds_agent", "documents.not_entitled", "effects.gate_satisfied", "effects.pattern_mismatch",
+        "effects.unknown", "idempotency.key_missing",
+        "limits.exceeded", "limits.invalid", "manifest.mismatch", "manifest.not_pinned", "manifest.not_released",
+        "manifest.unknown_action",
+        "markings.not_allowed", "markings.not_cleared", "markings.unreadable", "obligation draft_only",
+        "obligation mark_result", "obligation pin_retrieval_snapshot", "provenance.missing", "purposes.missing",
+        "purposes.not_allowed", "risk.acceptable", "scopes.missing",
+    }  # fmt: skip
+
+
+ASKED_FOR = "high_None_3"
+"""A tool of the generated manifests whose argument `sources` is needed."""
+
+
+@pytest.fixture(scope="module")
+def saving() -> CompiledManifest:
+    """A manifest whose tools need the argument `sources`, of whatever type but null, or null: no tool may take all."""
+    types = {"save": ["array", "string", "number", "object", "boolean"], "save_null": ["null"]}
+    tools = [
+        {
+            "name": name,
+            "description": "Save",
+            "version": "1.0.0",
+            "schema": {"type": "object", "properties": {"sources": {"type": taken}}},
+            "provenance": {"required": ["sources"]},
+        }
+        for name, taken in types.items()
+    ]
+    text = orjson.dumps({"manifest_version": "1", "tools": tools})
+    return CompiledManifest(effective_manifest(load_manifest("manifest.json", text=text)))
+
+
+def _named_before_the_policy(manifest: CompiledManifest, sources: Any) -> bool:
+    tool = "save_null" if sources is None else "save"
+    proposal = Proposal.read({"tool": tool, "arguments": {"sources": sources}})
+    try:
+        check(proposal, payments.session(), manifest, Checked())
+    except ProposalRejectedError as error:
+        return error.rejection is not RejectionCode.MISSING_PROVENANCE
+    return True
+
+
+# White space of Unicode, and what is none but looks like it or passes for it elsewhere.
+SPACES = [*range(33), 0x7F, *range(0x80, 0xA2), 0xAD, 0x1680, 0x180E, *range(0x2000, 0x2010), *range(0x2028, 0x2030)]
+SPACES += [0x205F, 0x2060, 0x3000, 0xFEFF]
+
+
+def test_what_names_a_source_is_the_same_before_the_policy(
+    saving: CompiledManifest, embedded: EmbeddedEngine, sidecar: SidecarEngine
+) -> None:
+    taken: Counter[bool] = Counter()
+    for sources in (*SOURCES, *map(chr, SPACES), *([" ", chr(space)] for space in SPACES)):
+        body = canonical(
+            {
+                "subject": {"type": "user", "id": "u", "properties": {"scopes": ["c"]}},
+                "action": {
+                    "name": "shared",
+                    "properties": {"tool": ASKED_FOR, "manifest_version": "1", "manifest_digest": DIGEST},
+                },
+                "resource": {"type": "t", "id": "r", "properties": {"markings": []}},
+                "context": {"arguments": {"sources": sources}},
+            }
+        )
+        expected = _named_before_the_policy(saving, sources)
+
+        assert ("provenance.missing" not in embedded.decide_body(body).codes) is expected, sources
+        assert ("provenance.missing" not in sidecar.decide_body(body).codes) is expected, sources
+        taken[expected] += 1
+    assert min(taken[True], taken[False]) >= 10
+
+
+def test_batches(embedded: EmbeddedEngine, sidecar: SidecarEngine) -> None:
+    asked = list(_worked_examples())
+
+    assert [whole(each) for each in embedded.decide_batch(asked)] == [
+        whole(each) for each in sidecar.decide_batch(asked)
+    ]
+
+
+def _worked_examples() -> Iterator[Any]:
+    from pdp.pep import Pep
+    from pdp.request import Action, Entity, Request
+
+    with payments.engine() as engine:
+        pep = Pep(payments.effective(), engine)
+        for amount in (0, 20000, 25000, 25000.01, 47500):
+            asked = pep.decide(payments.wire(amount=amount), payments.session()).request
+            assert asked is not None
+            yield Request(
+                Entity(**asked["subject"]), Action(**asked["action"]), Entity(**asked["resource"]), asked["context"]
+            )

@@ -1,0 +1,113 @@
+"""docs/policy-change.md: each of its commands is run, in their order, and prints what the page shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.command_line import environment
+
+PAGE = ROOT / "docs/policy-change.md"
+GRID = 300
+"""So many calls are made up here; on the page it is the default of 50,000, which takes half a minute each time."""
+
+
+class Command(NamedTuple):
+    """One command of the page: its text for bash, the lines that it is shown to print, and its exit code."""
+
+    text: str
+    shown: list[str]
+    code: int
+
+
+def commands(page: str) -> list[Command]:
+    """The commands of a page: blocks of `$ ` lines, with what they print, and `$ echo $?` after one that is not 0."""
+    found: list[Command] = []
+    lines = iter([line[4:] for line in page.splitlines() if line.startswith("    ") or not line])
+    for line in lines:
+        if not line.startswith("$ "):
+            if line:
+                found[-1].shown.append(line)
+            continue
+        text = line[2:]
+        if text == "echo $?":
+            found[-1] = found[-1]._replace(code=int(next(lines)))
+            continue
+        until = "EOF" if text.endswith("<<'EOF'") else None
+        while text.endswith("\\") or (until is not None and not text.endswith(f"\n{until}")):
+            text += "\n" + next(lines)
+        found.append(Command(text, [], 0))
+    return found
+
+
+def printed(shown: list[str], out: str) -> bool:
+    """Whether `out` is what the page shows: `...` stands for any text, and alone on a line for any lines."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n" for line in shown
+    )
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in out.splitlines() if line)) is not None
+
+
+def test_commands_are_read_with_their_output_and_exit_code() -> None:
+    page = "text\n\n    $ one \\\n        two\n    said\n    ...\n    $ echo $?\n    3\n"
+    page += "\n    $ cat > f <<'EOF'\n    a: 1\n    EOF\n"
+
+    assert commands(page) == [
+        Command("one \\\n    two", ["said", "..."], 3),
+        Command("cat > f <<'EOF'\na: 1\nEOF", [], 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "out", "expected"),
+    [
+        (["a ... c"], "a b c\n", True),
+        (["a", "...", "d"], "a\nb\n\nc\nd\n", True),
+        (["a", "...", "d"], "a\nd\n", True),
+        (["a", "d"], "a\nb\nd\n", False),
+        (["a (x)"], "a (x) b\n", False),
+        ([], "a\n", False),
+    ],
+)
+def test_what_is_shown_is_held_against_what_is_printed(shown: list[str], out: str, expected: bool) -> None:
+    assert printed(shown, out) is expected
+
+
+@pytest.mark.opa
+def test_every_command_of_the_page_does_what_it_shows(tmp_path: Path, opa: Path) -> None:
+    programs, work = tmp_path / "bin", tmp_path / "work"
+    programs.mkdir()
+    work.mkdir()
+    grid = f'case "$1 $2" in "bundle diff" | "release check") set -- "$@" --grid {GRID} ;; esac'
+    pdp = programs / "pdp"
+    pdp.write_text(f'#!/usr/bin/env bash\n{grid}\nexec {shlex.quote(sys.executable)} -m pdp "$@"\n')
+    pdp.chmod(0o755)
+    (work / "examples").symlink_to(ROOT / "examples")
+    variables = environment(PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), PDP_OPA=str(opa))
+    names = set()
+
+    for command in commands(PAGE.read_text(encoding="utf-8")):
+        done = subprocess.run(
+            ["bash", "-c", command.text],
+            cwd=work,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert (done.returncode, done.stderr) == (command.code, ""), command.text
+        assert printed(command.shown, done.stdout), f"{command.text}\n{done.stdout}"
+        names.add(" ".join(command.text.split()[:3]) if command.text.startswith("pdp") else command.text.split()[0])
+
+    assert {" ".join(name.split()[1:]) for name in names if name.startswith("pdp bundle")} == {
+        f"bundle {name}" for name in ("build", "diff", "keygen", "list", "publish", "rollback", "sign", "verify")
+    }

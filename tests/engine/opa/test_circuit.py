@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import threading
+
+from pdp.engine.opa.circuit import Circuit
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_it_opens_after_so_many_failures_in_a_row() -> None:
+    circuit = Circuit(failures=3, pause=1.0, clock=Clock())
+    seen = []
+    for outcome in (circuit.failed, circuit.failed, None, circuit.failed, circuit.failed, circuit.failed):
+        if outcome is None:
+            circuit.succeeded()
+        else:
+            outcome("down")
+        seen.append(circuit.admits())
+
+    assert seen == [True, True, True, True, True, False]
+    assert circuit.reason == "down"
+
+
+def test_while_it_is_open_one_call_per_pause_tries() -> None:
+    clock = Clock()
+    circuit = Circuit(failures=1, pause=1.0, clock=clock)
+    circuit.failed("down")
+    seen = []
+    for seconds in (0.0, 0.9, 0.2, 0.0, 0.9, 0.2):
+        clock.now += seconds
+        seen.append(circuit.admits())
+
+    assert seen == [False, False, True, False, False, True]
+
+
+def test_a_trial_that_fails_begins_the_pause_anew() -> None:
+    clock = Clock()
+    circuit = Circuit(failures=1, pause=1.0, clock=clock)
+    circuit.failed("down")
+    clock.now += 1.0
+    assert circuit.admits()
+    clock.now += 0.5
+    circuit.failed("still down")
+    clock.now += 0.9
+
+    assert (circuit.admits(), circuit.reason) == (False, "still down")
+
+
+def test_a_trial_that_succeeds_closes_it() -> None:
+    clock = Clock()
+    circuit = Circuit(failures=2, pause=1.0, clock=clock)
+    circuit.failed("down")
+    circuit.failed("down")
+    clock.now += 1.0
+    assert circuit.admits()
+    circuit.succeeded()
+
+    assert [circuit.admits(), circuit.admits()] == [True, True]
+    circuit.failed("one failure is not yet enough again")
+    assert circuit.admits()
+
+
+def test_of_many_threads_one_tries() -> None:
+    clock = Clock()
+    circuit = Circuit(failures=1, pause=1.0, clock=clock)
+    circuit.failed("down")
+    clock.now += 5.0
+    admitted = []
+    together = threading.Barrier(8)
+
+    def ask() -> None:
+        together.wait()
+        admitted.append(circuit.admits())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(admitted) == [False] * 7 + [True]

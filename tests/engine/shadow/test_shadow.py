@@ -1,0 +1,948 @@
+"""A second bundle decides alongside: it is counted, logged, told, and changes no decision whatever it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hmac
+import json
+import logging
+import os
+import threading
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from pdp import Approvals, Difference, MemoryAudit, Pep, ShadowCounts, ShadowEngine
+from pdp.decision import Verdict
+from pdp.engine.bundle.file import read_bundle
+from pdp.engine.bundle.follow import WatchingEngine
+from pdp.engine.bundle.trust import BundleTrust
+from pdp.engine.opa.engine import SidecarEngine
+from pdp.engine.protocol import Engine
+from pdp.engine.shadow.record import BundlePair, DifferenceGroup
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
+from pdp.request import Request
+from pdp.workbench.opa.local import LocalOpa
+from tests.engine.bundle.test_follow import released
+from tests.support import payments
+from tests.support.bundle_releases import bundle
+from tests.support.hostile_opa import HostileOpa
+from tests.support.scripted import Scripted, answer, duty, until_approved
+from tests.support.shadow_bundles import lax, scenario_requests, strict, usual_file, wire_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LONG = 30.0
+
+
+def usual() -> EmbeddedEngine:
+    return payments.engine()
+
+
+def loose() -> EmbeddedEngine:
+    return EmbeddedEngine(lax())
+
+
+def tight() -> EmbeddedEngine:
+    return EmbeddedEngine(strict())
+
+
+def said(**answers: Any) -> Scripted:
+    """An engine that always says the same."""
+    return Scripted(lambda _: {**answer(), **answers})
+
+
+class Raising(Engine):
+    """An engine that never decides."""
+
+    name = "raising"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def evaluate(self, body: bytes) -> bytes:
+        raise self.error
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        raise self.error
+
+    def evaluate_plan(self, body: bytes) -> bytes:
+        raise self.error
+
+    def close(self) -> None:
+        raise self.error
+
+
+class Stuck(Engine):
+    """An engine that answers when it is let go."""
+
+    name = "stuck"
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.go = threading.Event()
+        self.closed = threading.Event()
+
+    def evaluate(self, body: bytes) -> bytes:
+        self.asked.set()
+        self.go.wait(LONG)
+        return orjson.dumps(answer())
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        return self.evaluate(body)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def counted(**changes: Any) -> dict[str, Any]:
+    """Counts as JSON, without pairs, of nothing but `changes`."""
+    nothing = {
+        "decided": 0, "compared": 0, "same": 0, "differing": {}, "failed": {}, "shadow_failed": {},
+        "dropped": 0, "waiting": 0,
+    }  # fmt: skip
+    return {**nothing, **changes}
+
+
+def totals(counts: ShadowCounts) -> dict[str, Any]:
+    return {name: value for name, value in counts.as_json().items() if name != "pairs"}
+
+
+def whole(decision: Any) -> dict[str, Any]:
+    return {name: value for name, value in decision.as_json().items() if name != "decision_id"}
+
+
+# The answer is the engine's
+
+
+def other_shadows() -> dict[str, Callable[[], Engine]]:
+    return {
+        "lax": loose,
+        "strict": tight,
+        "says ALLOW": said,
+        "fails": lambda: Raising(EngineError("no")),
+        "breaks": lambda: Raising(ZeroDivisionError("oops")),
+        "exits": lambda: Raising(SystemExit(3)),
+        "lies": lambda: Scripted(lambda _: {"verdict": "ALLOW"}),
+    }
+
+
+@pytest.mark.parametrize("name", list(other_shadows()))
+def test_every_answer_is_the_bare_engines_byte_for_byte(name: str) -> None:
+    bodies, plans = scenario_requests()
+    hostile = [b"{}", b"null", b"[1]", b'{"subject":7}']
+    assert len(bodies) > 20
+
+    async def both(engine: ShadowEngine) -> list[bytes]:
+        answers = [await engine.aevaluate(body) for body in (*bodies, *hostile)]
+        return answers + [await engine.aevaluate_plan(plan) for plan in plans]
+
+    bare = usual()
+    with ShadowEngine(bare, other_shadows()[name]()) as engine:
+        expected = [bare.evaluate(body) for body in (*bodies, *hostile)]
+        expected += [bare.evaluate_plan(plan) for plan in plans]
+        synchronous = [engine.evaluate(body) for body in (*bodies, *hostile)]
+        synchronous += [engine.evaluate_plan(plan) for plan in plans]
+
+        assert synchronous == expected
+        assert asyncio.run(both(engine)) == expected
+        assert [engine.findings(body) for body in bodies] == [bare.findings(body) for body in bodies]
+        assert engine.drain(LONG)
+        counts = engine.counts()
+        assert counts.decided == 2 * len(expected)
+        assert counts.decided == counts.compared + sum(counts.shadow_failed.values())
+        assert engine.name == "embedded"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EngineError("away"), EngineTimeoutError("late"), AnswerInvalidError("odd"), BundleError("old"), OSError(5, "x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_a_failure_is_the_bare_engines_and_nothing_is_compared(error: Exception) -> None:
+    shadow = said()
+    engine = ShadowEngine(Raising(error), shadow)
+    with pytest.raises(type(error)) as caught:
+        engine.evaluate(b"{}")
+    with pytest.raises(type(error)) as acaught:
+        asyncio.run(engine.aevaluate(b"{}"))
+    with pytest.raises(type(error)) as plan:
+        engine.evaluate_plan(b"{}")
+    with pytest.raises(type(error)) as aplan:
+        asyncio.run(engine.aevaluate_plan(b"{}"))
+    with pytest.raises(type(error)) as closing:
+        engine.close()
+
+    assert [one.value is error for one in (caught, acaught, plan, aplan, closing)] == [True] * 5
+    assert totals(engine.counts()) == counted(decided=4, failed={getattr(error, "code", "engine.unavailable"): 4})
+    assert shadow.asked == []
+
+
+class Endless(Scripted):
+    """An engine that answers a task never."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: answer())
+        self.begun = asyncio.Event()
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        self.begun.set()
+        return await asyncio.Future()
+
+    async def aevaluate_plan(self, body: bytes) -> bytes:
+        return await self.aevaluate(body)
+
+
+@pytest.mark.parametrize("method", ["adecide_body", "adecide_plan", "aevaluate", "aevaluate_plan"])
+async def test_a_decision_that_was_cancelled_counts_as_one_without_an_answer(method: str) -> None:
+    bare, shadow = Endless(), said()
+    with ShadowEngine(bare, shadow) as engine:
+        task = asyncio.create_task(getattr(engine, method)(b"{}"))
+        await bare.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        never_ended = getattr(engine, method)(b"{}")
+        never_ended.send(None)
+        never_ended.close()
+
+        assert totals(engine.counts()) == counted(decided=2, failed={"cancelled": 2})
+        assert shadow.asked == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
+def test_an_interrupted_decision_counts_as_well(error: BaseException) -> None:
+    engine = ShadowEngine(Raising(error), said())
+    for evaluate in (engine.evaluate, engine.evaluate_plan):
+        with pytest.raises(type(error)):
+            evaluate(b"{}")
+
+    assert totals(engine.counts()) == counted(decided=2, failed={"cancelled": 2})
+
+
+def test_an_answer_of_the_engine_that_is_none_is_its_failure() -> None:
+    class Odd(Scripted):
+        def evaluate(self, body: bytes) -> Any:
+            return None
+
+    shadow = said()
+    with ShadowEngine(Odd(lambda _: {}), shadow) as engine:
+        assert engine.decide_body(b"{}").codes == ("engine.answer_invalid",)
+        engine.drain(LONG)
+        assert totals(engine.counts()) == counted(decided=1, failed={"engine.answer_invalid": 1})
+        assert shadow.asked == []
+
+
+# What is counted, logged and told
+
+
+def test_differences_are_counted_by_class_tool_and_codes() -> None:
+    asked = [
+        wire_body(20000), wire_body(47500), wire_body(47500, "hit"), wire_body(20000, "hit"), wire_body(20001, "hit"),
+    ]  # fmt: skip
+    with usual() as bare, ShadowEngine(usual(), loose()) as engine:
+        for body in asked:
+            engine.evaluate(body)
+        assert engine.drain(LONG)
+        counts = engine.counts()
+        revision = bare.decide_body(asked[0]).bundle_revision
+
+    def group(verdict: Verdict, codes: tuple[str, ...], count: int) -> DifferenceGroup:
+        return DifferenceGroup(
+            kind=f"DENY -> {verdict}", document="authz/decision", tool="initiate_wire", verdict=Verdict.DENY,
+            shadow_verdict=verdict, codes=("sanctions.not_clear",), shadow_codes=codes, count=count,
+        )  # fmt: skip
+
+    assert counts == ShadowCounts(
+        decided=5,
+        compared=5,
+        same=2,
+        differing={"DENY -> ALLOW": 2, "DENY -> STEP_UP": 1},
+        failed={},
+        shadow_failed={},
+        dropped=0,
+        waiting=0,
+        pairs=(
+            BundlePair(
+                revision=revision,
+                release=1,
+                shadow_revision=lax().revision,
+                shadow_release=2,
+                compared=5,
+                differing=3,
+                groups=(
+                    group(Verdict.ALLOW, ("effects.gate_satisfied", "risk.acceptable"), 2),
+                    group(Verdict.STEP_UP, ("limits.exceeded",), 1),
+                ),
+                ungrouped=0,
+            ),
+        ),
+    )
+    assert json.loads(json.dumps(counts.as_json())) == orjson.loads(orjson.dumps(counts.as_json()))
+
+
+def test_a_difference_is_one_whole_line_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "pdp.engine.shadow")
+    audit = MemoryAudit()
+    told: list[Difference] = []
+    body = wire_body(47500, "hit", 'req "1"\n')
+    with ShadowEngine(usual(), loose(), on_difference=told.append, input_digest=audit.digest) as engine:
+        engine.evaluate(wire_body(20000))
+        ours = engine.decide_body(body)
+        engine.drain(LONG)
+
+    assert told == [
+        Difference(
+            kind="DENY -> STEP_UP", document="authz/decision", input_digest=audit.digest(body),
+            request_id='req "1"\n', tool="initiate_wire", verdict=Verdict.DENY, shadow_verdict=Verdict.STEP_UP,
+            codes=("sanctions.not_clear",), shadow_codes=("limits.exceeded",), obligations=(), shadow_obligations=(),
+            revision=ours.bundle_revision, release=1, shadow_revision=lax().revision, shadow_release=2,
+        )
+    ]  # fmt: skip
+    line = (
+        '{"event": "shadow.differs", "kind": "DENY -> STEP_UP", "document": "authz/decision", '
+        f'"input_digest": "{audit.digest(body)}", "request_id": "req \\"1\\"\\n", "tool": "initiate_wire", '
+        '"verdict": "DENY", "shadow_verdict": "STEP_UP", "codes": ["sanctions.not_clear"], '
+        '"shadow_codes": ["limits.exceeded"], "obligations": [], "shadow_obligations": [], '
+        f'"revision": "{ours.bundle_revision}", "release": 1, "shadow_revision": "{lax().revision}", '
+        '"shadow_release": 2, "left_out": 0}'
+    )
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("pdp.engine.shadow", "WARNING", line)
+    ]
+
+
+def test_the_digest_without_a_stream_tells_requests_apart_and_cannot_be_guessed() -> None:
+    def digests() -> list[str | None]:
+        told: list[Difference] = []
+        with ShadowEngine(said(), said(verdict="DENY"), on_difference=told.append) as engine:
+            for body in (b"1", b"2", b"1"):
+                engine.evaluate(body)
+            engine.drain(LONG)
+        return [one.input_digest for one in told]
+
+    (first, second, again), other = digests(), digests()
+    assert first == again
+    assert len({first, second, *other}) == 4
+    assert first not in {f"hmac-sha256:{hmac.digest(key, b'1', 'sha256').hex()}" for key in (b"", b"\0" * 32)}
+    assert len(str(first)) == len("hmac-sha256:") + 64
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "kind"),
+    [
+        (answer("DENY"), answer("ALLOW"), "DENY -> ALLOW"),
+        (answer("ALLOW"), answer("STEP_UP"), "ALLOW -> STEP_UP"),
+        (answer("DENY", code="a.b"), answer("DENY", code="a.c"), "other codes"),
+        (answer(code="a.b"), {**answer(code="a.c"), "obligations": [{"id": "x", "on": "ALLOW", "parameters": {}}]},
+         "other codes"),
+        (answer(), answer("ALLOW", duty("redact", fields=["a"])), "other obligations"),
+        (answer("ALLOW", duty("redact", fields=["a"])), answer("ALLOW", duty("redact", fields=["b"])),
+         "other obligations"),
+        (answer("ALLOW", duty("a"), duty("b", n=1)), answer("ALLOW", duty("b", n=1.0), duty("a")), None),
+        ({**answer(), "reasons": [{"code": "a.b", "message": "x", "details": {"n": 1}}]},
+         {**answer(), "reasons": [{"code": "a.b", "message": "y", "details": {}}] * 2, "bundle": None}, None),
+    ],
+)  # fmt: skip
+def test_classes_of_difference(ours: Any, theirs: Any, kind: str | None) -> None:
+    with ShadowEngine(Scripted(lambda _: ours), Scripted(lambda _: theirs)) as engine:
+        engine.evaluate(b"{}")
+        engine.drain(LONG)
+        assert totals(engine.counts()) == counted(
+            decided=1, compared=1, same=int(kind is None), differing={} if kind is None else {kind: 1}
+        )
+
+
+def test_plans_are_shadowed() -> None:
+    class Planner(Scripted):
+        def evaluate_plan(self, body: bytes) -> bytes:
+            return self.evaluate(body)
+
+    told: list[Difference] = []
+    ours, theirs = Planner(lambda _: answer()), Planner(lambda _: answer("DENY"))
+    with ShadowEngine(ours, theirs, on_difference=told.append) as engine:
+        plan = {"steps": [{"tool": "a"}, {"tool": "b"}]}
+        decided = (engine.decide_plan(orjson.dumps(plan)), asyncio.run(engine.adecide_plan(orjson.dumps(plan))))
+        engine.drain(LONG)
+
+    assert [one.verdict for one in decided] == ["ALLOW", "ALLOW"]
+    assert theirs.asked == [plan, plan]
+    assert [(one.document, one.kind, one.tool, one.request_id) for one in told] == [
+        ("authz/plan", "ALLOW -> DENY", None, None)
+    ] * 2
+
+
+def test_a_shadow_that_knows_no_plans_is_counted() -> None:
+    with ShadowEngine(usual(), said()) as engine:
+        engine.decide_plan(scenario_requests()[1][-1])
+        engine.drain(LONG)
+        assert totals(engine.counts()) == counted(decided=1, shadow_failed={"engine.unavailable": 1})
+
+
+def test_texts_of_a_request_or_an_answer_are_bounded_and_begin_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    odd = "x\n\u2028" * 1000
+    many = [{"code": f"a.{number:04}", "message": odd, "details": {}} for number in range(1000)]
+    body = orjson.dumps({"action": {"properties": {"tool": odd}}, "context": {"request_id": ["secret"]}})
+    with ShadowEngine(said(), said(reasons=many, bundle={"revision": odd, "release": 1})) as engine:
+        engine.evaluate(body)
+        engine.drain(LONG)
+        pair = engine.counts().pairs[0]
+        group = pair.groups[0]
+
+    line = caplog.records[0].getMessage()
+    assert (len(group.tool or ""), len(group.shadow_codes), len(pair.shadow_revision or "")) == (256, 50, 256)
+    assert line.isascii()
+    assert "\n" not in line
+    assert "secret" not in line
+    assert len(line) < 5000
+
+
+def test_a_request_of_whatever_shape_has_no_tool() -> None:
+    told: list[Difference] = []
+    bodies = [
+        b"null",
+        b"[1]",
+        b'"x"',
+        b'{"action":{"properties":[]},"context":7}',
+        b'{"action":{"properties":{"tool":9}}}',
+    ]
+
+    class Saying(Engine):
+        def __init__(self, verdict: str) -> None:
+            self.name, self.said = verdict, orjson.dumps(answer(verdict))
+
+        def evaluate(self, body: bytes) -> bytes:
+            return self.said
+
+        async def aevaluate(self, body: bytes) -> bytes:
+            return self.said
+
+    with ShadowEngine(Saying("ALLOW"), Saying("DENY"), on_difference=told.append) as engine:
+        for body in (*bodies, b"no JSON"):
+            engine.evaluate(body)
+        engine.drain(LONG)
+    assert [(one.tool, one.request_id) for one in told] == [(None, None)] * 6
+
+
+# What the application gives
+
+
+def test_an_observer_that_fails_harms_nobody_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    told = []
+
+    def observe(difference: Difference) -> None:
+        told.append(difference)
+        raise SystemExit("the secret")
+
+    with ShadowEngine(said(), said(verdict="DENY"), on_difference=observe) as engine:
+        for _ in range(3):
+            assert engine.decide_body(b"{}").verdict == "ALLOW"
+        assert engine.drain(LONG)
+        assert totals(engine.counts()) == counted(decided=3, compared=3, differing={"ALLOW -> DENY": 3})
+
+    assert len(told) == 3
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == [
+        "on_difference failed: SystemExit"
+    ]
+    assert "secret" not in caplog.text
+
+
+def test_a_digest_that_fails_costs_the_name_alone() -> None:
+    def digest(body: bytes) -> str:
+        raise ValueError("the secret")
+
+    told: list[Difference] = []
+    with ShadowEngine(said(), said(verdict="DENY"), input_digest=digest, on_difference=told.append) as engine:
+        engine.evaluate(b"{}")
+        engine.drain(LONG)
+    assert [(one.kind, one.input_digest) for one in told] == [("ALLOW -> DENY", None)]
+
+
+async def _asynchronous(_: Any) -> str:
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("sides", "options", "message"),
+    [
+        ((said(), said()), {"waiting": 0}, "waiting: 0 is out of range (1 to 100000)"),
+        ((said(), said()), {"waiting": True}, "waiting: True is out of range (1 to 100000)"),
+        ((said(), said()), {"waiting": 100_001}, "waiting: 100001 is out of range (1 to 100000)"),
+        ((said(), said()), {"closing": float("nan")}, "closing: nan is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"closing": -1}, "closing: -1 is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"closing": "5"}, "closing: '5' is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"closing": None}, "closing: None is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"closing": False}, "closing: False is not a number of seconds (0 to 3600)"),
+        ((said(), said()), {"clock": None}, "clock: None is no plain function (it returns seconds)"),
+        ((said(), said()), {"clock": "now"}, "clock: 'now' is no plain function (it returns seconds)"),
+        ((said(), said()), {"waiting": "9"}, "waiting: '9' is out of range (1 to 100000)"),
+        ((said(), said()), {"on_difference": 7}, "on_difference: 7 is no plain function (it takes one argument)"),
+        ((said(), None), {}, "shadow: NoneType is not an engine (give two opened engines)"),
+        (("x", said()), {}, "engine: str is not an engine (give two opened engines)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_said(sides: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ShadowEngine(*sides, **options)
+    assert str(caught.value) == message
+
+
+def test_neither_one_engine_on_both_sides_nor_asynchronous_functions_are_taken() -> None:
+    one = said()
+    with pytest.raises(UsageError, match=r"^shadow: it is the engine itself \(open a second one"):
+        ShadowEngine(one, one)
+    with pytest.raises(UsageError, match=r"^input_digest: .* is no plain function"):
+        ShadowEngine(one, said(), input_digest=_asynchronous)  # type: ignore[arg-type]
+
+
+# Shadows that fail
+
+
+@pytest.mark.parametrize(
+    ("shadow", "code"),
+    [
+        (lambda: Raising(EngineTimeoutError("the secret")), "engine.timeout"),
+        (lambda: Raising(BundleError("the secret")), "bundle.invalid"),
+        (lambda: Raising(ZeroDivisionError("the secret")), "engine.unavailable"),
+        (lambda: Raising(SystemExit("the secret")), "engine.unavailable"),
+        (lambda: said(verdict="MAYBE"), "engine.answer_invalid"),
+        (lambda: said(reasons=[]), "engine.answer_invalid"),
+        (
+            lambda: said(obligations=[{"id": "a", "on": "ALLOW", "parameters": {"n": 2**60, "x": 1.0}}]),
+            "engine.answer_invalid",
+        ),
+    ],
+)  # fmt: skip
+def test_a_shadow_that_fails_is_counted_by_code_and_said_once(
+    shadow: Callable[[], Engine], code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ShadowEngine(said(), shadow()) as engine:
+        for _ in range(5):
+            assert engine.decide_body(b"{}").verdict == "ALLOW"
+        assert engine.drain(LONG)
+        counts = engine.counts()
+
+    assert totals(counts) == counted(decided=5, shadow_failed={code: 5})
+    said_so = [one.getMessage() for one in caplog.records if "shadow.failed" in one.getMessage()]
+    assert said_so == [json.dumps({"event": "shadow.failed", "code": code, "left_out": 0})]
+    assert "secret" not in caplog.text
+
+
+def test_a_shadow_that_never_answers_delays_nobody_and_the_rest_is_dropped() -> None:
+    stuck = Stuck()
+    engine = ShadowEngine(said(), stuck, waiting=3, closing=0.05)
+    engine.evaluate(b"{}")
+    assert stuck.asked.wait(LONG)
+    for _ in range(100):
+        assert engine.decide_body(b"{}").verdict == "ALLOW"
+
+    assert totals(engine.counts()) == counted(decided=101, waiting=3, dropped=98)
+    assert not engine.drain(0.01)
+    engine.close()
+    assert stuck.closed.wait(LONG)
+    assert totals(engine.counts()) == counted(decided=101, waiting=3, dropped=98)
+    stuck.go.set()
+    assert engine.drain(LONG)
+    # What was under way when it was let go is compared, what waited behind it was given up.
+    assert totals(engine.counts()) == counted(decided=101, compared=1, same=1, dropped=100)
+
+
+def test_what_waits_is_bounded_in_bytes_as_well() -> None:
+    stuck = Stuck()
+    megabyte = b'"' + b"x" * 1_000_000 + b'"'
+    with ShadowEngine(Echo(), stuck, closing=0) as engine:
+        for _ in range(100):
+            engine.evaluate(megabyte)
+        waiting = engine.counts().waiting
+        stuck.go.set()
+    assert 30 <= waiting <= 33
+
+
+def test_what_was_settled_makes_room() -> None:
+    megabyte = b'"' + b"x" * 1_000_000 + b'"'
+    with ShadowEngine(Echo(), Echo()) as engine:
+        for _ in range(100):
+            engine.evaluate(megabyte)
+            engine.drain(LONG)
+        assert totals(engine.counts()) == counted(decided=100, compared=100, same=100)
+
+
+class Echo(Engine):
+    """Answers ALLOW to whatever it is."""
+
+    name = "echo"
+
+    def evaluate(self, body: bytes) -> bytes:
+        return orjson.dumps(answer())
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        return self.evaluate(body)
+
+
+# Closing
+
+
+def test_closing_asks_about_what_waits_and_closes_both() -> None:
+    ours, theirs = usual(), tight()
+    engine = ShadowEngine(ours, theirs)
+    for _ in range(50):
+        engine.evaluate(wire_body())
+    engine.close()
+    engine.close()
+
+    assert totals(engine.counts()) == counted(decided=50, compared=50, differing={"ALLOW -> DENY": 50})
+    assert [one.decide_body(wire_body()).codes for one in (engine, ours, theirs)] == [("engine.unavailable",)] * 3
+    assert totals(engine.counts()) == counted(
+        decided=51, compared=50, differing={"ALLOW -> DENY": 50}, failed={"engine.unavailable": 1}
+    )
+    assert shadow_threads(engine) == []
+
+
+def test_what_comes_after_the_closing_is_dropped() -> None:
+    shadow = said()
+    engine = ShadowEngine(said(), shadow)
+    engine.close()
+    # An engine that decides although it is closed.
+    assert engine.decide_body(b"{}").verdict == "ALLOW"
+    assert totals(engine.counts()) == counted(decided=1, dropped=1)
+    assert shadow.asked == []
+
+
+def shadow_threads(engine: ShadowEngine) -> list[str]:
+    """The engine's threads that do not end."""
+    thread = engine._queue._thread
+    if thread is not None:
+        thread.join(LONG)
+    return [] if thread is None or not thread.is_alive() else [thread.name]
+
+
+async def test_closing_in_an_event_loop_lets_it_run() -> None:
+    stuck = Stuck()
+    engine = ShadowEngine(said(), stuck, closing=LONG)
+    await engine.adecide_body(b"{}")
+    closing = asyncio.create_task(engine.aclose())
+    done, _ = await asyncio.wait([closing], timeout=0.05)
+    assert not done
+    stuck.go.set()
+    await closing
+    assert totals(engine.counts()) == counted(decided=1, compared=1, same=1)
+    assert stuck.closed.is_set()
+
+
+def test_an_observer_may_close_the_engine() -> None:
+    closed = threading.Event()
+
+    def observe(_: Difference) -> None:
+        engine.close()
+        closed.set()
+
+    engine = ShadowEngine(said(), said(verdict="DENY"), on_difference=observe, closing=LONG)
+    engine.evaluate(b"{}")
+    assert closed.wait(LONG / 3)
+    assert shadow_threads(engine) == []
+
+
+def test_a_shadow_that_was_closed_is_counted() -> None:
+    shadow = tight()
+    with ShadowEngine(usual(), shadow) as engine:
+        shadow.close()
+        assert engine.decide_body(wire_body()).verdict == "ALLOW"
+        engine.drain(LONG)
+        assert totals(engine.counts()) == counted(decided=1, shadow_failed={"engine.unavailable": 1})
+
+
+def test_an_engine_that_nobody_has_ends_its_thread() -> None:
+    engine = ShadowEngine(said(), said())
+    engine.evaluate(b"{}")
+    thread = engine._queue._thread
+    assert thread is not None
+    del engine
+    gc.collect()
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+def test_a_forked_child_counts_for_itself() -> None:
+    stuck = Stuck()
+    with ShadowEngine(usual(), tight()) as engine, ShadowEngine(said(), stuck, closing=0) as blocked:
+        engine.evaluate(wire_body())
+        engine.drain(LONG)
+        blocked.evaluate(b"{}")
+        assert stuck.asked.wait(LONG)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                stuck.go.set()
+                for _ in range(3):
+                    engine.evaluate(wire_body())
+                    blocked.evaluate(b"{}")
+                drained = engine.drain(LONG) and blocked.drain(LONG)
+                counts = engine.counts(), blocked.counts()
+                good = [one.decided == one.compared == 3 for one in counts]
+                status = 0 if drained and all(good) else 2
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        stuck.go.set()
+        assert totals(engine.counts()) == counted(decided=1, compared=1, differing={"ALLOW -> DENY": 1})
+
+
+# Many at once
+
+
+def test_counts_are_exact_under_sixteen_threads() -> None:
+    kinds = [wire_body(20000), wire_body(47500), wire_body(20000, "hit"), wire_body(47500, "hit")]
+    each = 100
+    told: Counter[str] = Counter()
+    wrong: list[bytes] = []
+
+    def call() -> None:
+        for number in range(each):
+            body = kinds[number % len(kinds)]
+            if engine.evaluate(body) != expected[body]:
+                wrong.append(body)
+
+    with (
+        usual() as bare,
+        ShadowEngine(
+            usual(), loose(), waiting=16 * each, on_difference=lambda one: told.update([one.kind])
+        ) as engine,
+    ):  # fmt: skip
+        expected = {body: bare.evaluate(body) for body in kinds}
+        callers = [threading.Thread(target=call) for _ in range(16)]
+        for caller in callers:
+            caller.start()
+        sums = []
+        while any(caller.is_alive() for caller in callers):
+            now = engine.counts()
+            sums.append(
+                now.decided == now.compared + now.waiting and now.compared == now.same + sum(now.differing.values())
+            )
+        for caller in callers:
+            caller.join()
+        assert engine.drain(LONG)
+        counts = engine.counts()
+
+    assert wrong == []
+    assert all(sums)
+    assert totals(counts) == counted(
+        decided=1600, compared=1600, same=800, differing={"DENY -> ALLOW": 400, "DENY -> STEP_UP": 400}
+    )
+    assert told == counts.differing
+    assert [group.count for group in counts.pairs[0].groups] == [400, 400]
+
+
+def test_what_is_dropped_is_counted_exactly_under_sixteen_threads() -> None:
+    def call() -> None:
+        for _ in range(200):
+            engine.evaluate(b"{}")
+
+    with ShadowEngine(said(), said(verdict="DENY"), waiting=2) as engine:
+        callers = [threading.Thread(target=call) for _ in range(16)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        engine.drain(LONG)
+        counts = engine.counts()
+    assert counts.decided == 3200 == counts.compared + counts.dropped
+    assert counts.differing == {"ALLOW -> DENY": counts.compared}
+
+
+async def test_tasks_and_batches() -> None:
+    requests = [Request(**_parts(wire_body(20000 + number, "hit" if number % 2 else "clear"))) for number in range(40)]
+    async with ShadowEngine(usual(), loose()) as engine, usual() as bare:
+        expected = [whole(bare.decide(one)) for one in requests]
+        assert [whole(one) for one in await engine.adecide_batch(requests)] == expected
+        assert [whole(one) for one in engine.decide_batch(requests)] == expected
+        gathered = await asyncio.gather(*(engine.adecide(one) for one in requests))
+        assert [whole(one) for one in gathered] == expected
+        await asyncio.to_thread(engine.drain, LONG)
+        assert engine.counts().decided == engine.counts().compared == 120
+        assert sum(engine.counts().differing.values()) == 60
+
+
+async def test_a_batch_asks_no_more_than_sixteen_at_a_time() -> None:
+    class Busy(Echo):
+        now, most = 0, 0
+
+        async def aevaluate(self, body: bytes) -> bytes:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(0)
+            self.now -= 1
+            return self.evaluate(body)
+
+    busy = Busy()
+    async with ShadowEngine(busy, said()) as engine:
+        decisions = await engine.adecide_batch([Request(**_parts(wire_body()))] * 100)
+    assert (len(decisions), busy.most) == (100, 16)
+
+
+def _parts(body: bytes) -> dict[str, Any]:
+    from pdp.request import Action, Entity
+
+    asked = orjson.loads(body)
+    return {
+        "subject": Entity(**asked["subject"]), "action": Action(**asked["action"]),
+        "resource": Entity(**asked["resource"]), "context": asked["context"],
+    }  # fmt: skip
+
+
+# Other engines on either side
+
+
+def sidecar(opa: LocalOpa) -> SidecarEngine:
+    return SidecarEngine(opa.url, token=opa.token, timeout=LONG)
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_sidecar_as_shadow(opa: Path, asynchronous: bool) -> None:
+    bodies, plans = scenario_requests()
+    with (
+        contextlib.ExitStack() as running,
+        ShadowEngine(usual(), sidecar(running.enter_context(LocalOpa(opa, bundle=lax())))) as beside,
+        ShadowEngine(usual(), loose()) as within,
+    ):
+        for engine in (beside, within):
+            if asynchronous:
+                asyncio.run(_ask(engine, bodies, plans))
+            else:
+                for body in bodies:
+                    engine.evaluate(body)
+                for plan in plans:
+                    engine.evaluate_plan(plan)
+            assert engine.drain(LONG)
+        assert beside.counts() == within.counts()
+        assert sum(beside.counts().differing.values()) >= 2
+        running.close()
+        assert beside.decide_body(wire_body()).verdict == "ALLOW"
+        beside.drain(LONG)
+        assert beside.counts().shadow_failed == {"engine.unavailable": 1}
+
+
+async def _ask(engine: Engine, bodies: Any, plans: Any) -> None:
+    await asyncio.gather(*(engine.aevaluate(body) for body in bodies))
+    await asyncio.gather(*(engine.aevaluate_plan(plan) for plan in plans))
+
+
+@pytest.mark.opa
+def test_a_sidecar_with_a_shadow_in_the_process(opa: Path) -> None:
+    with (
+        LocalOpa(opa, bundle=read_bundle(payments.BUNDLE)) as local,
+        sidecar(local) as bare,
+        ShadowEngine(sidecar(local), tight()) as engine,
+    ):
+        bodies, _ = scenario_requests()
+        assert engine.name == "sidecar"
+        assert [engine.evaluate(body) for body in bodies] == [bare.evaluate(body) for body in bodies]
+        engine.drain(LONG)
+        assert engine.counts().compared == len(bodies)
+
+
+def test_an_opa_that_never_answers_is_a_shadow_that_fails() -> None:
+    def silent(peer: Any) -> None:
+        while peer.request():
+            pass
+
+    with HostileOpa(silent) as opa, ShadowEngine(usual(), SidecarEngine(opa.url, timeout=0.1)) as engine:
+        assert [engine.decide_body(wire_body()).verdict for _ in range(3)] == ["ALLOW"] * 3
+        assert engine.drain(LONG)
+        assert totals(engine.counts()) == counted(decided=3, shadow_failed={"engine.timeout": 3})
+
+
+def test_a_channel_is_watched_before_it_is_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    released(folder, bundle(1, signed=None))
+    released(folder, bundle(2, signed=None, content=2), "canary")
+    with ShadowEngine(
+        WatchingEngine(folder, BundleTrust(), every=3600), WatchingEngine(folder, BundleTrust(), channel="canary")
+    ) as engine:
+        engine.evaluate(wire_body())
+        engine.drain(LONG)
+        released(folder, usual_file(3), "canary")
+        assert isinstance(engine.shadow, WatchingEngine)
+        assert engine.shadow.refresh().state == "current"
+        for _ in range(2):
+            engine.evaluate(wire_body(47500))
+        engine.drain(LONG)
+        counts = engine.counts()
+
+    assert totals(counts) == counted(decided=3, compared=3, same=3)
+    assert [(one.release, one.shadow_release, one.compared) for one in counts.pairs] == [(1, 2, 1), (1, 3, 2)]
+
+
+def test_a_shadow_may_have_a_shadow() -> None:
+    with ShadowEngine(ShadowEngine(usual(), loose()), tight()) as engine:
+        assert engine.decide_body(wire_body(20000, "hit")).codes == ("sanctions.not_clear",)
+        engine.drain(LONG)
+        assert isinstance(engine.engine, ShadowEngine)
+        engine.engine.drain(LONG)
+        assert (engine.counts().differing, engine.engine.counts().differing) == (
+            {"other codes": 1}, {"DENY -> ALLOW": 1},
+        )  # fmt: skip
+
+
+# Enforcement points
+
+
+def test_an_approval_is_used_once_and_the_shadow_uses_none() -> None:
+    def story(engine: Engine) -> tuple[list[Any], list[Any], list[Any]]:
+        wires: list[Any] = []
+
+        def initiate_wire(**arguments: Any) -> dict[str, Any]:
+            wires.append(arguments)
+            return {"wire_id": f"wire-{len(wires)}"}
+
+        approvals = Approvals()
+        pep = Pep(payments.effective(), engine, approvals=approvals, tools={"initiate_wire": initiate_wire})
+        asked = pep.call(payments.wire(), payments.session()).approval
+        assert asked is not None
+        boss = {"sub": "boss", "roles": ["payments.approver"]}
+        approvals.grant(asked.id, boss, "2026-07-01T10:05:00Z")
+        done = [pep.call(payments.wire(), payments.session(time="2026-07-01T10:05:00Z")) for _ in range(2)]
+        assert isinstance(pep.audit, MemoryAudit)
+        kept = ("type", "verdict", "codes", "outcome", "bundle_revision")
+        return (
+            wires,
+            [(one.verdict, one.executed, one.result) for one in done],
+            [tuple(event[name] for name in kept) for event in pep.audit.events],
+        )
+
+    bare = Scripted(until_approved)
+    alone = story(bare)
+    shadow = Scripted(until_approved)
+    with ShadowEngine(Scripted(until_approved), shadow) as engine:
+        beside = story(engine)
+        engine.drain(LONG)
+        assert totals(engine.counts()) == counted(decided=3, compared=3, same=3)
+
+    assert beside == alone
+    assert alone[0] == [payments.ARGUMENTS]
+    strip = ("id", "call_digest")
+    assert [_without(one, strip) for one in shadow.asked] == [_without(one, strip) for one in bare.asked]
+
+
+def _without(request: dict[str, Any], names: tuple[str, ...]) -> Any:
+    approval = request["context"]["approval"]
+    return request["action"], approval and {name: value for name, value in approval.items() if name not in names}
+
+
+def test_a_shadow_of_a_later_release_makes_nothing_stale() -> None:
+    with ShadowEngine(usual(), EmbeddedEngine(read_bundle(usual_file(9)))) as engine, usual() as bare:
+        pep = Pep(payments.effective(), engine)
+        assert pep.decide(payments.wire(amount=20000), payments.session()).allowed
+        engine.drain(LONG)
+        assert pep.with_changes().decide(payments.wire(amount=20000), payments.session()).allowed
+        assert asdict(engine.decide_body(wire_body()))["release"] == bare.decide_body(wire_body()).release == 1

@@ -1,0 +1,253 @@
+"""Requests, proposals and sessions with one thing wrong are never ALLOW where their correct form is not.
+
+`test_parity.py` compares the engines on spoiled requests; here a spoiled request is held against the one that it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pdp import MemoryAudit, Pep, Session, Verdict
+from pdp.engine.bundle.file import Bundle, read_bundle
+from pdp.engine.opa.engine import SidecarEngine
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.json import JsonValueError, canonical
+from pdp.workbench.opa.local import LocalOpa
+from tests.support import payments
+from tests.support.generated_requests import directory, manifests, requests
+
+Path = tuple[str | int, ...]
+KINDS = ("missing", "null", "mistyped", "empty", "duplicated", "huge")
+
+# What restricts only where it is stated: without it the request is another one, and not a bad one (docs/policies.md).
+# An agent that does not act, an approval that nobody has given, markings that nobody knows, bounds of an agent.
+OF_ITSELF = frozenset(("act", "approval", "markings"))
+OF_AN_AGENT = frozenset(("act", "clearances", "limits", "purposes", "entitlements"))
+
+_OF_OTHER_TYPES: tuple[Any, ...] = (None, True, 7, -1.5, "x", ["x"], [[]], {"x": 1}, {})
+_LONG = "x" * 20_000
+
+
+def places(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Every attribute, however deep."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*path, key)
+        yield from places(item, (*path, key))
+
+
+def at(value: Any, path: Path) -> Any:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def spoiled(value: Any, path: Path, kind: str, number: int) -> Any:
+    """A copy with the attribute at `path` spoiled; None where this kind cannot be done to it, or would not be bad."""
+    whole = copy.deepcopy(value)
+    holder, last, old = at(whole, path[:-1]), path[-1], at(whole, path)
+    if kind in ("missing", "null", "empty") and is_optional(path):
+        return None
+    if kind == "missing":
+        del holder[last]
+    elif kind == "null":
+        holder[last] = None
+    elif kind == "mistyped":
+        others = [one for one in _OF_OTHER_TYPES if one is not None and family(one) != family(old)]
+        holder[last] = copy.deepcopy(others[number % len(others)])
+    elif kind == "empty" and isinstance(old, str | list | dict) and old:
+        holder[last] = type(old)()
+    elif kind == "duplicated" and isinstance(old, list) and old:
+        holder[last] = old * 2
+    elif kind == "huge" and isinstance(old, str | list) and old:
+        holder[last] = old + _LONG if isinstance(old, str) else old + [f"{_LONG}{each}" for each in range(20)]
+    else:
+        return None
+    return whole
+
+
+def is_optional(path: Path) -> bool:
+    return path[-1] in OF_ITSELF or ("act" in path and path[-1] in OF_AN_AGENT)
+
+
+def family(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return type(value).__name__
+    return "number"
+
+
+# Requests, on both engines
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return read_bundle(payments.BUNDLE)
+
+
+@pytest.fixture(scope="module")
+def embedded(bundle: Bundle) -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine(bundle, manifests=manifests(), data={"directory": directory()}) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def sidecar(bundle: Bundle, opa: Any) -> Iterator[SidecarEngine]:
+    data = {"directory": directory()}
+    with (
+        LocalOpa(opa, bundle=bundle, manifests=manifests(), data=data) as local,
+        SidecarEngine(local.url, token=local.token, timeout=30) as engine,
+    ):
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def refused(embedded: EmbeddedEngine) -> list[Any]:
+    """Requests that are whole and not ALLOW."""
+    found = []
+    for request in requests(1500):
+        decision = embedded.decide_body(canonical(request))
+        if decision.verdict is not Verdict.ALLOW and decision.codes != ("decision.request_invalid",):
+            found.append(request)
+    return found
+
+
+drawn = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from(KINDS), st.integers(0, 10**6))
+
+
+def bad(refused: list[Any], chosen: tuple[int, int, str, int]) -> Any:
+    request = refused[chosen[0] % len(refused)]
+    where = list(places(request))
+    return spoiled(request, where[chosen[1] % len(where)], chosen[2], chosen[3])
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=st.lists(drawn, min_size=5, max_size=20))
+def test_nothing_that_is_wrong_opens_a_request(
+    embedded: EmbeddedEngine, refused: list[Any], chosen: list[tuple[int, int, str, int]]
+) -> None:
+    for one in chosen:
+        request = bad(refused, one)
+        if request is not None:
+            decision = embedded.decide_body(canonical(request))
+            assert decision.verdict is not Verdict.ALLOW, (one[2], request)
+
+
+@pytest.mark.opa
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=st.lists(drawn, min_size=5, max_size=20))
+def test_nor_on_the_other_engine(
+    embedded: EmbeddedEngine, sidecar: SidecarEngine, refused: list[Any], chosen: list[tuple[int, int, str, int]]
+) -> None:
+    for one in chosen:
+        request = bad(refused, one)
+        if request is not None:
+            body = canonical(request)
+            ours, theirs = embedded.decide_body(body), sidecar.decide_body(body)
+            assert theirs.verdict is not Verdict.ALLOW, (one[2], request)
+            assert (ours.verdict, ours.codes) == (theirs.verdict, theirs.codes), request
+
+
+def test_what_is_spoiled_is_worth_spoiling(embedded: EmbeddedEngine, refused: list[Any]) -> None:
+    """Every kind is done, to DENY and to STEP_UP, and much of it is no request that is refused for its shape alone."""
+    verdicts = Counter(embedded.decide_body(canonical(request)).verdict for request in refused)
+    done: Counter[str] = Counter()
+    by_content = 0
+    for number, request in enumerate(refused[:150]):
+        where = list(places(request))
+        for kind in KINDS:
+            made = spoiled(request, where[number % len(where)], kind, number)
+            if made is not None:
+                done[kind] += 1
+                by_content += embedded.decide_body(canonical(made)).codes != ("decision.request_invalid",)
+
+    assert set(verdicts) == {Verdict.DENY, Verdict.STEP_UP}
+    assert min(verdicts.values()) >= 50
+    assert min(done[kind] for kind in KINDS) >= 5
+    assert by_content >= 100
+
+
+# Proposals and sessions, through the enforcement point
+
+CLAIMS: dict[str, Any] = {
+    "sub": "officer-123",
+    "emts": {"payments.lookup": True, "payments.validate": True, "payments.wire.initiate": True},
+    "limits": {"wire.auto_approved": 25000},
+    "roles": ["payments.officer"],
+    "clearances": ["pii.medium"],
+}
+SESSION: dict[str, Any] = {
+    "claims": CLAIMS,
+    "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"},
+    "idempotency_key": "idm-4a2b",
+    "purpose": "payments.supplier",
+    "time": "2026-07-01T10:00:00Z",
+}
+
+
+@pytest.fixture(scope="module")
+def pep(bundle: Bundle) -> Iterator[Pep]:
+    with EmbeddedEngine(bundle) as engine:
+        yield Pep(payments.effective(), engine)
+
+
+def spoilings(value: Any) -> Iterator[tuple[str, Any]]:
+    for path in places(value):
+        for kind in KINDS:
+            for number in range(len(_OF_OTHER_TYPES) if kind == "mistyped" else 1):
+                made = spoiled(value, path, kind, number)
+                if made is not None:
+                    yield f"{kind} {'.'.join(map(str, path))}", made
+
+
+NUMBERS = (
+    math.nan, math.inf, -math.inf, 1e400, 2**53, 2**70, 10**400, -1, True, "20000", "1e3", None, [20000],
+    {"amount": 1},
+)  # fmt: skip
+
+
+def test_no_wrong_proposal_is_allowed_where_the_right_one_asks_a_person(pep: Pep) -> None:
+    assert pep.decide(payments.wire(), payments.session()).verdict is Verdict.STEP_UP
+    tried = 0
+    for name, proposal in spoilings(payments.wire()):
+        evaluation = pep.with_changes(audit=MemoryAudit()).call(proposal, payments.session())
+        assert (evaluation.allowed, evaluation.executed) == (False, False), name
+        tried += 1
+    for number in NUMBERS:
+        evaluation = pep.decide(payments.wire(amount=number), payments.session())
+        assert not evaluation.allowed, number
+        assert evaluation.codes != ("pep.internal_error",), number
+
+    assert tried >= 50
+
+
+def test_no_wrong_session_is_allowed_where_the_right_one_asks_a_person(pep: Pep) -> None:
+    """A session that is none is refused when it is made; the rest is a DENY or a STEP_UP, and none a fault of ours."""
+    refusals = decisions = 0
+    for name, fields in spoilings(SESSION):
+        try:
+            session = Session(**fields)
+        except (ValueError, TypeError, JsonValueError):
+            refusals += 1
+            continue
+        decisions += 1
+        evaluation = pep.with_changes(audit=MemoryAudit()).call(payments.wire(), session)
+        assert (evaluation.allowed, evaluation.executed) == (False, False), name
+        assert evaluation.codes != ("pep.internal_error",), name
+
+    assert min(refusals, decisions) >= 20
+
+
+@pytest.mark.parametrize("key", ["", " ", "k" * 1024, None])
+def test_an_idempotency_key_of_any_size_opens_nothing(pep: Pep, key: Any) -> None:
+    evaluation = pep.decide(payments.wire(), payments.session(idempotency_key=key))
+
+    assert not evaluation.allowed
+    assert evaluation.codes in ((), ("limits.exceeded",))

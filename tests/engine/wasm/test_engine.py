@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdp.decision import Decision, Reason, Verdict
+from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle
+from pdp.engine.data import merged_data, read_data
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import (
+    AnswerInvalidError,
+    BundleError,
+    EngineError,
+    FileFaultsError,
+    PdpError,
+    RequestRefusedError,
+    UsageError,
+)
+from pdp.json import canonical, digest
+from pdp.request import Action, Entity, Request
+from tests.support.probe_policy import body, by_hand, compile_probes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAMED, WITH_TOOLS = digest(canonical({})), digest(canonical({"tools": {}}))
+
+
+def bundle_of(wasm: bytes, **data: Any) -> Bundle:
+    return read_bundle(pack_bundle(release=7, wasm=wasm, data=data, modules={}))
+
+
+@pytest.fixture(scope="module")
+def bundle(opa: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return bundle_of(compile_probes(opa, tmp_path_factory.mktemp("probes")), settings={"verdict": "ALLOW"})
+
+
+@pytest.fixture
+def engine(bundle: Bundle) -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine(bundle, deadline=0.2, memory_limit=16 * 1024 * 1024) as made:
+        yield made
+
+
+def request(action: str, **context: Any) -> Request:
+    return Request(
+        subject=Entity(type="user", id="ada", properties={}),
+        action=Action(name=action, properties={}),
+        resource=Entity(type="tool", id="t", properties={}),
+        context=context,
+    )
+
+
+def echoed(bundle: Bundle, decision: Decision, verdict: Verdict = Verdict.ALLOW, **seen: Any) -> Decision:
+    """What the action `echo` is decided; the id is taken over."""
+    return Decision(
+        verdict=verdict,
+        reasons=(Reason(code="probe.echo", message="seen", details={"seen": seen}),),
+        obligations=(),
+        decision_id=decision.decision_id,
+        bundle_revision=bundle.revision,
+        release=7,
+    )
+
+
+def refused(decision: Decision, code: str, message: str) -> Decision:
+    return Decision(
+        verdict=Verdict.DENY,
+        reasons=(Reason(code=code, message=message, details={}),),
+        obligations=(),
+        decision_id=decision.decision_id,
+        bundle_revision=None,
+        release=None,
+    )
+
+
+# Deciding
+
+
+@pytest.mark.opa
+def test_a_decision_names_the_bundle_that_made_it(engine: EmbeddedEngine, bundle: Bundle) -> None:
+    decided = engine.decide(request("echo", amount=1))
+
+    assert decided == echoed(bundle, decided, amount=1)
+    assert engine.name == "embedded"
+
+
+@pytest.mark.opa
+def test_the_document_is_returned_as_the_policy_wrote_it(engine: EmbeddedEngine) -> None:
+    text = engine.evaluate(body("echo", tricky='},{"result":', nested=[{"result": [{}]}]))
+
+    assert json.loads(text)["reasons"][0]["details"]["seen"] == {
+        "tricky": '},{"result":',
+        "nested": [{"result": [{}]}],
+    }
+
+
+@pytest.mark.opa
+def test_every_way_of_asking_gives_the_same_decisions(engine: EmbeddedEngine, bundle: Bundle) -> None:
+    requests = [request("echo", count=count) for count in range(40)]
+
+    async def ask() -> list[list[Decision]]:
+        one_by_one = [await engine.adecide(one) for one in requests]
+        return [one_by_one, await engine.adecide_batch(requests)]
+
+    for decided in [*asyncio.run(ask()), engine.decide_batch(requests)]:
+        assert decided == [echoed(bundle, one, count=count) for count, one in enumerate(decided)]
+    assert asyncio.run(engine.adecide_batch([])) == []
+
+
+@pytest.mark.opa
+async def test_a_batch_lets_other_tasks_run(engine: EmbeddedEngine) -> None:
+    steps = 0
+
+    async def count_steps() -> None:
+        nonlocal steps
+        while True:
+            steps += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_steps())
+    await engine.adecide_batch([request("echo")] * 160)
+    counting.cancel()
+
+    assert steps >= 10
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize(
+    ("action", "code", "message"),
+    [
+        ("endless", "engine.timeout", "the policy did not finish within its deadline"),
+        ("large", "engine.answer_invalid", "the policy used up its memory"),
+        (
+            "conflict",
+            "engine.answer_invalid",
+            "the policy failed: authz/decision.rego:20:1: var assignment conflict",
+        ),
+        ("nothing", "engine.answer_invalid", "the policy leaves its decision undefined"),
+    ],
+)
+async def test_a_failure_denies_with_its_code_and_the_next_decision_works(
+    engine: EmbeddedEngine, bundle: Bundle, action: str, code: str, message: str
+) -> None:
+    failing = request(action, text="abc", many=list(range(3000)))
+
+    for decided in (engine.decide(failing), await engine.adecide(failing)):
+        assert decided == refused(decided, code, message)
+        after = engine.decide(request("echo"))
+        assert after == echoed(bundle, after)
+
+
+@pytest.mark.opa
+def test_a_request_beyond_the_bounds_is_denied_as_invalid(engine: EmbeddedEngine) -> None:
+    large = request("echo", text="x" * 1024 * 1024)
+
+    by_model, by_body = engine.decide(large), engine.decide_body(body("echo", text="x" * 1024 * 1024))
+
+    assert by_model.codes == by_body.codes == ("decision.request_invalid",)
+    assert by_body.reasons[0].message == "the request has 1048624 bytes, at most 1048576 are admitted"
+
+
+@pytest.mark.opa
+def test_the_largest_request_is_decided(engine: EmbeddedEngine) -> None:
+    text = "x" * (1024 * 1024 - len(body("echo", text="")))
+
+    assert engine.decide_body(body("echo", text=text)).codes == ("probe.echo",)
+
+
+@pytest.mark.opa
+@settings(max_examples=200, deadline=None)
+@given(text=st.binary(max_size=200))
+def test_no_bytes_are_ever_allowed_by_accident(bundle: Bundle, text: bytes) -> None:
+    decided = shared(bundle).decide_body(text)
+
+    assert decided.verdict is Verdict.DENY
+    assert decided.codes == ("engine.answer_invalid",)
+
+
+_shared: dict[str, EmbeddedEngine] = {}
+
+
+def shared(bundle: Bundle) -> EmbeddedEngine:
+    """One engine for all examples of a property."""
+    if bundle.revision not in _shared:
+        _shared[bundle.revision] = EmbeddedEngine(bundle)
+    return _shared[bundle.revision]
+
+
+@pytest.mark.opa
+def test_a_closed_engine_denies(bundle: Bundle) -> None:
+    with EmbeddedEngine(bundle) as engine:
+        pass
+
+    decided = engine.decide(request("echo"))
+
+    assert decided == refused(decided, "engine.unavailable", "the engine is closed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        pytest.param("[]", "the policy leaves its decision undefined", id="undefined"),
+        pytest.param('[{"result":1},{"result":2}]', "the policy leaves its decision undefined", id="two results"),
+        pytest.param("nope", "the policy's answer is not JSON", id="no JSON"),
+        pytest.param('[{"result":NaN}]', "the policy's answer is not JSON", id="NaN"),
+        pytest.param('{"result":1}', "the policy leaves its decision undefined", id="no list"),
+        pytest.param('[{"other":1}]', "the policy's answer is not a result set of OPA", id="no result"),
+        pytest.param('[{"result":1,"x":2}]', "the policy's answer is not a result set of OPA", id="more than a result"),
+        pytest.param('[ {"result":1}]', "the policy's answer is not a result set of OPA", id="spaces"),
+        pytest.param("[1]", "the policy's answer is not a result set of OPA", id="no object"),
+    ],
+)
+def test_answers_that_are_no_result_set_are_errors(answer: str, message: str) -> None:
+    text = answer.replace('"', r"\22")
+    bundle = bundle_of(by_hand(answer=rf'(data (i32.const 100) "{text}\00")'))
+
+    with EmbeddedEngine(bundle) as engine, pytest.raises(AnswerInvalidError) as caught:
+        engine.evaluate(b"{}")
+
+    assert caught.value.message == message
+
+
+def test_a_result_that_is_no_decision_is_denied() -> None:
+    with EmbeddedEngine(bundle_of(by_hand())) as engine:
+        assert engine.evaluate(b"{}") == b"1"
+        assert engine.decide_body(b"{}").codes == ("engine.answer_invalid",)
+
+
+def test_a_policy_without_the_entrypoint_is_refused() -> None:
+    bundle = bundle_of(by_hand(names=r'(data (i32.const 300) "{\22authz/other\22:0}\00")'))
+
+    with pytest.raises(BundleError) as caught:
+        EmbeddedEngine(bundle)
+
+    assert str(caught.value) == (
+        "the bundle's policy has no entrypoint authz/decision (build it with `pdp bundle build`)"
+    )
+
+
+# Data
+
+
+@pytest.mark.opa
+def test_data_set_at_run_time_changes_the_decision(bundle: Bundle) -> None:
+    with EmbeddedEngine(bundle, data={"settings": {"verdict": "STEP_UP"}}) as engine:
+        decided = engine.decide(request("echo"))
+
+    assert decided == echoed(bundle, decided, Verdict.STEP_UP)
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            {"authz": {"concerns": {"zz": {"allow": ["x"]}}}},
+            "data: the root 'authz' is not admitted (only directory and settings are)",
+        ),
+        ({"custom": {}}, "data: the root 'custom' is not admitted (only directory and settings are)"),
+        ({"config": {}}, "data: the root 'config' is not admitted (only directory and settings are)"),
+        ({"manifests": {}}, "data: the root 'manifests' is not admitted (only directory and settings are)"),
+        ({"settings": []}, "data: settings is not an object"),
+        ({"settings": {"x": float("nan")}}, "data: settings.x: nan is not a number of JSON"),
+        ([1], "data: not an object (give an object with the roots directory and settings)"),
+    ],
+)
+def test_data_that_is_not_admitted_is_refused(bundle: Bundle, data: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        EmbeddedEngine(bundle, data=data)
+
+    assert str(caught.value) == message
+
+
+def test_data_is_merged_key_by_key() -> None:
+    base = {"config": {"a": 1}, "settings": {"kept": 1, "deep": {"kept": 2, "over": [1, 2]}}, "manifests": {NAMED: {}}}
+
+    merged = merged_data(
+        base,
+        manifests={WITH_TOOLS: {"tools": {}}},
+        data={"settings": {"deep": {"over": [3]}, "new": None}, "directory": {}},
+    )
+
+    assert merged == {
+        "config": {"a": 1},
+        "settings": {"kept": 1, "deep": {"kept": 2, "over": [3]}, "new": None},
+        "manifests": {NAMED: {}, WITH_TOOLS: {"tools": {}}},
+        "directory": {},
+    }
+    assert base["manifests"] == {NAMED: {}}
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"tools": {"x": {}}}, "manifest m1: the document is another one than its digest names"),
+        ([], "manifest m1: not an object"),
+        ({"limit": 2**53}, "manifest m1: limit: number beyond 2^53-1"),
+    ],
+)
+def test_manifests_that_are_not_admitted_are_refused(document: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        merged_data({"manifests": {"m1": {"tools": {}}}}, manifests={"m1": document})
+
+    assert caught.value.message == message
+
+
+def test_data_files_are_laid_over_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"settings": {"a": 1, "b": {"x": 1}}}')
+    (tmp_path / "b.json").write_text('{"settings": {"b": {"y": 2}}, "directory": {"c": 3}}')
+
+    assert read_data([tmp_path / "a.json", tmp_path / "b.json"]) == {
+        "settings": {"a": 1, "b": {"x": 1, "y": 2}},
+        "directory": {"c": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"\xff\xfe\x00", "not text: byte 0xff is not UTF-8"),
+        (b"[" * 100_000, "nested deeper than 64 levels"),
+        (b'{"settings": {"a": 1, "a": 2}}', "key `a` stands twice, first on line 1"),
+        (b'{"other": {}}', "the root `other` is not admitted"),
+        (b'{"settings": []}', "settings must be a mapping"),
+        (b'{"settings": {"a": 9007199254740993}}', "number `9007199254740993` is beyond 2^53-1"),
+    ],
+)
+def test_faulty_data_files_are_refused_with_the_place(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "data.json"
+    file.write_bytes(content)
+
+    with pytest.raises(FileFaultsError) as caught:
+        read_data([file])
+
+    assert [(fault.place.file, fault.message) for fault in caught.value.faults] == [(str(file), message)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b" " * (32 * 1024 * 1024 + 1), "larger than 32 MiB (check that this is the right file, or split it)"),
+        (None, "no such file (check the path)"),
+    ],
+)
+def test_data_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+    file = tmp_path / "data.json"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(UsageError) as caught:
+        read_data([file])
+
+    assert str(caught.value) == f"{file}: {message}"
+
+
+def test_data_may_be_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "data.yaml"
+    file.write_text("directory:\n  corpora: {claims: {markings: [pii.medium]}}\n")
+
+    assert read_data([file]) == {"directory": {"corpora": {"claims": {"markings": ["pii.medium"]}}}}
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"deadline": 0}, "deadline: 0 is not a number of seconds (above 0, at most 3600)"),
+        ({"deadline": float("nan")}, "deadline: nan is not a number of seconds (above 0, at most 3600)"),
+        ({"deadline": 1e9}, "deadline: 1000000000.0 is not a number of seconds (above 0, at most 3600)"),
+        ({"memory_limit": 0}, "memory_limit: 0 bytes are out of range (1048576 to 2147483648)"),
+        ({"memory_limit": 2**40}, "memory_limit: 1099511627776 bytes are out of range (1048576 to 2147483648)"),
+    ],
+)
+def test_limits_out_of_range_are_refused(limits: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        EmbeddedEngine(bundle_of(by_hand()), **limits)
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.opa
+def test_ten_thousand_tools_are_held_beside_the_memory_limit(bundle: Bundle) -> None:
+    tools = {f"tool_{count}": {"scopes": [f"scope.{count}"], "limits": [{"limit": "x"}]} for count in range(10_000)}
+
+    document = {"tools": tools}
+
+    with EmbeddedEngine(bundle, manifests={digest(canonical(document)): document}, memory_limit=1024 * 1024) as engine:
+        decided = engine.decide(request("echo"))
+
+    assert decided == echoed(bundle, decided)
+
+
+@pytest.mark.opa
+def test_the_package_is_imported_without_webassembly() -> None:
+    script = "import sys, pdp.engine.wasm.engine; sys.exit('wasmtime' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_errors_of_the_engine_have_stable_codes() -> None:
+    assert issubclass(RequestRefusedError, EngineError)
+    assert (RequestRefusedError.code, BundleError.code, PdpError.code) == (
+        "decision.request_invalid",
+        "bundle.invalid",
+        "pdp.error",
+    )
+
+
+@pytest.mark.opa
+def test_the_bundle_is_canonical_json_for_both_engines(bundle: Bundle) -> None:
+    assert bundle.data == json.loads(canonical(dict(bundle.data)))
+
+
+EXIT = """
+import builtins, sys
+from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.engine.wasm.engine import EmbeddedEngine
+from tests.support.probe_policy import by_hand
+
+builtins.kept = EmbeddedEngine(read_bundle(pack_bundle(release=1, wasm=by_hand(), data={}, modules={})))
+print(builtins.kept.evaluate(b"{}"))
+"""
+
+
+def test_a_program_that_ends_without_closing_ends_quietly() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, check=False, env=environment)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "b'1'\n", "")

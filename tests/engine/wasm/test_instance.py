@@ -1,0 +1,765 @@
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opapywasm import OpaWasmPolicy
+
+from pdp.engine.wasm.instance import WasmInstance
+from pdp.engine.wasm.module import PAGE, WasmModule
+from pdp.engine.wasm.pool import MAX_INSTANCES, InstancePool
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
+from pdp.json import MAX_NUMBER, canonical
+from tests.support.probe_policy import DATA, PARTS, body, by_hand, compile_probes, decision, parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+MEBIBYTE = 1024 * 1024
+TICKS = 1000
+
+
+@pytest.fixture(scope="module")
+def wasm(opa: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return compile_probes(opa, tmp_path_factory.mktemp("probes"))
+
+
+@pytest.fixture(scope="module")
+def module(wasm: bytes) -> WasmModule:
+    return WasmModule(wasm)
+
+
+@pytest.fixture(scope="module")
+def reference(wasm: bytes) -> Iterator[Callable[[bytes], Any]]:
+    """The decision as opa-py-wasm gets it."""
+    with OpaWasmPolicy.from_wasm_bytes(wasm) as policy:
+        policy.set_data(canonical(DATA))
+        yield lambda request: policy.evaluate(request, "authz/decision")
+
+
+def make_pool(wasm: bytes, *, deadline: float = 0.2, instances: int = MAX_INSTANCES) -> InstancePool:
+    return InstancePool(wasm, canonical(DATA), deadline=deadline, memory_limit=16 * MEBIBYTE, max_instances=instances)
+
+
+@pytest.fixture
+def pool(wasm: bytes) -> Iterator[InstancePool]:
+    made = make_pool(wasm)
+    yield made
+    made.close()
+
+
+def make_instance(module: WasmModule, memory: int = 16 * MEBIBYTE) -> WasmInstance:
+    return WasmInstance(module, canonical(DATA), memory)
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Wait for what another thread does, ten seconds at most."""
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_a_policy_with_more_static_data_than_its_first_memory_starts() -> None:
+    # OPA imports two pages and fills as many as the policy's texts need.
+    far = PAGE * 5
+    large = WasmModule(by_hand(large=f'(data (i32.const {PAGE}) "{"x" * (far - PAGE)}")'))
+
+    assert make_instance(large).evaluate(0, b"{}", TICKS) == b'[{"result":1}]'
+
+
+# The same answers as another binding
+
+numbers = st.integers(-MAX_NUMBER, MAX_NUMBER) | st.floats(-1e15, 1e15, allow_nan=False)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@pytest.mark.opa
+@settings(max_examples=300, deadline=None)
+@given(context=st.dictionaries(texts, values, max_size=6))
+def test_any_json_gets_the_answer_that_opa_py_wasm_gives(
+    module: WasmModule, reference: Callable[[bytes], Any], context: dict[str, Any]
+) -> None:
+    request = body("echo", seen=context)
+
+    answer = make_instance(module).evaluate(0, request, TICKS)
+
+    assert parsed(answer) == reference(request)
+
+
+@pytest.mark.opa
+def test_builtins_that_keep_caches_answer_the_same_in_a_used_instance(
+    module: WasmModule, reference: Callable[[bytes], Any]
+) -> None:
+    used = make_instance(module)
+    for count in range(300):
+        request = body("builtins", texts=["ab" * count, "aab", "x", str(count), f"{count}e9", "ä"])
+
+        answer, expected = parsed(used.evaluate(0, request, TICKS)), reference(request)
+
+        assert answer | {"upper": sorted(answer["upper"])} == expected | {"upper": sorted(expected["upper"])}
+
+
+# Sizes
+
+PAGES = (1, 2, 3, 4, 7, 16)
+OFFSETS = range(-10, 11)
+
+
+def sized(size: int) -> tuple[bytes, str]:
+    text = "x" * (size - len(body("echo", text="")))
+    return body("echo", text=text), text
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("pages", PAGES)
+@pytest.mark.parametrize("aligned", ["length", "end"])
+def test_inputs_of_sizes_around_page_boundaries_are_read_whole(module: WasmModule, pages: int, aligned: str) -> None:
+    used = make_instance(module, 64 * MEBIBYTE)
+    for offset in OFFSETS:
+        start = used._heap % PAGE if aligned == "end" else 0
+        request, text = sized(pages * PAGE - start + offset)
+
+        fresh = make_instance(module, 64 * MEBIBYTE)
+
+        assert parsed(fresh.evaluate(0, request, TICKS)) == decision({"text": text})
+        assert parsed(used.evaluate(0, request, TICKS)) == decision({"text": text})
+        fresh.close()
+
+
+@pytest.mark.opa
+@settings(max_examples=100, deadline=None)
+@given(sizes=st.lists(st.integers(100, 3 * MEBIBYTE), min_size=1, max_size=8))
+def test_sizes_in_any_order_are_read_whole(module: WasmModule, sizes: list[int]) -> None:
+    instance = make_instance(module, 64 * MEBIBYTE)
+    for size in sizes:
+        request, text = sized(size)
+        assert parsed(instance.evaluate(0, request, TICKS)) == decision({"text": text})
+    instance.close()
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("count", [1, 62, 63, 64, 500])
+def test_answers_longer_than_one_look_are_read_whole(module: WasmModule, count: int) -> None:
+    many = list(range(count))
+
+    answer = parsed(make_instance(module, 256 * MEBIBYTE).evaluate(0, body("large", many=many), TICKS))
+
+    assert answer == [[x, y] for x in many for y in many]
+
+
+@pytest.mark.opa
+def test_memory_stays_the_same_over_ten_thousand_evaluations(pool: InstancePool) -> None:
+    request = body("echo", text="x" * 1000)
+    for _ in range(200):
+        pool.evaluate(0, request)
+    (instance,) = pool._all
+    size, used = instance._size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    for _ in range(10_000):
+        pool.evaluate(0, request)
+
+    assert [one._size for one in pool._all] == [size]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 4096  # KiB
+
+
+@pytest.mark.opa
+def test_failed_evaluations_leave_no_memory_behind(pool: InstancePool) -> None:
+    def fail(times: int) -> int:
+        for _ in range(times):
+            with pytest.raises(AnswerInvalidError):
+                pool.evaluate(0, body("conflict"))
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    assert fail(100) + 16 * 1024 > fail(500)  # KiB; an instance has 256
+
+
+# Policies that do not end well
+
+FAILURES = [
+    pytest.param("endless", EngineTimeoutError, "the policy did not finish within its deadline", id="endless"),
+    pytest.param("large", AnswerInvalidError, "the policy used up its memory", id="allocates"),
+    pytest.param("hungry", AnswerInvalidError, None, id="allocates beyond 32 bits"),
+    pytest.param(
+        "conflict",
+        AnswerInvalidError,
+        "the policy failed: authz/decision.rego:20:1: var assignment conflict",
+        id="conflict",
+    ),
+]
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize(("action", "error", "message"), FAILURES)
+def test_a_policy_that_fails_is_an_error_and_the_next_decision_works(
+    pool: InstancePool, action: str, error: type[EngineError], message: str | None
+) -> None:
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            pool.evaluate(0, body(action, text="abc", many=list(range(3000))))
+
+        assert type(caught.value) is error
+        assert message is None or caught.value.message == message
+        assert parsed(pool.evaluate(0, body("echo", text="x"))) == decision({"text": "x"})
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("nested", [b'{"a":', b"["])
+@pytest.mark.parametrize("levels", [1_000, 10_000, 100_000])
+def test_deep_input_is_read_or_refused(pool: InstancePool, nested: bytes, levels: int) -> None:
+    deep = nested * levels + (b"1}" if nested != b"[" else b"]") + (b"}" if nested != b"[" else b"]") * (levels - 1)
+    try:
+        pool.evaluate(0, b'{"action":{"name":"echo"},"context":' + deep + b"}")
+    except AnswerInvalidError as error:
+        assert error.message == "the policy failed: wasm trap: call stack exhausted"  # noqa: PT017
+
+    assert parsed(pool.evaluate(0, body("echo"))) == decision({})
+
+
+@pytest.mark.opa
+def test_an_undefined_document_is_an_empty_result_set(pool: InstancePool) -> None:
+    assert pool.evaluate(0, body("nothing")) == b"[]"
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("text", [b"", b"{", b"nope", b"\xff\xfe", b"NaN", b'{"a"', b"[1,"])
+def test_what_is_not_json_is_an_undefined_input(pool: InstancePool, text: bytes) -> None:
+    assert pool.evaluate(0, text) == b"[]"
+
+
+@pytest.mark.opa
+def test_an_input_beyond_the_memory_is_refused_and_the_instance_kept(pool: InstancePool) -> None:
+    (before,) = pool._all
+    with pytest.raises(RequestRefusedError) as caught:
+        pool.evaluate(0, body("echo", text="x" * (17 * MEBIBYTE)))
+
+    assert (caught.value.code, caught.value.message) == (
+        "decision.request_invalid",
+        "the request has 17825840 bytes, more than the engine's memory has room for",
+    )
+    assert list(pool._all) == [before]
+    assert parsed(pool.evaluate(0, body("echo"))) == decision({})
+
+
+@pytest.mark.opa
+def test_an_entrypoint_that_does_not_exist_is_an_error(pool: InstancePool) -> None:
+    with pytest.raises(AnswerInvalidError, match="the policy failed"):
+        pool.evaluate(99, body("echo"))
+
+
+@pytest.mark.opa
+def test_data_that_is_not_json_is_refused(wasm: bytes) -> None:
+    with pytest.raises(BundleError) as caught:
+        InstancePool(wasm, b"{nope", deadline=1, memory_limit=MEBIBYTE)
+
+    assert caught.value.message == "the policy cannot read its data: not JSON"
+
+
+# Threads, and the clock
+
+
+@pytest.mark.opa
+def test_eight_threads_get_their_own_answers(pool: InstancePool) -> None:
+    def ask(name: int) -> list[Any]:
+        return [parsed(pool.evaluate(0, body("echo", name=name, count=count))) for count in range(200)]
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(8)))
+
+    assert answers == [[decision({"name": name, "count": count}) for count in range(200)] for name in range(8)]
+    assert len(pool._all) <= 8
+
+
+@pytest.mark.opa
+def test_threads_that_end_leave_their_instances_to_others(pool: InstancePool) -> None:
+    for _ in range(2 * MAX_INSTANCES):
+        thread = threading.Thread(target=pool.evaluate, args=(0, body("echo")))
+        thread.start()
+        thread.join()
+
+    assert len(pool._all) == 1
+
+
+@pytest.mark.opa
+def test_more_callers_than_instances_wait_their_turn(wasm: bytes) -> None:
+    pool = make_pool(wasm, deadline=20, instances=1)
+
+    def ask(name: int) -> list[Any]:
+        return [parsed(pool.evaluate(0, body("echo", name=name, count=count))) for count in range(100)]
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(8)))
+
+    assert answers == [[decision({"name": name, "count": count}) for count in range(100)] for name in range(8)]
+    assert len(pool._all) == 1
+    pool.close()
+
+
+@pytest.mark.opa
+def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(wasm: bytes) -> None:
+    pool = make_pool(wasm, deadline=0.3, instances=4)
+
+    def fail() -> str:
+        with pytest.raises(EngineTimeoutError) as caught:
+            pool.evaluate(0, body("endless", text="abc"))
+        return caught.value.message
+
+    with ThreadPoolExecutor(12) as threads:
+        failing = [threads.submit(fail) for _ in range(12)]
+        most = 0
+        while not all(one.done() for one in failing):
+            most = max(most, len(pool._all))
+
+    assert most == 4
+    assert {one.result() for one in failing} <= {
+        "the policy did not finish within its deadline",
+        "all instances of the policy were busy until the deadline",
+    }
+    assert parsed(pool.evaluate(0, body("echo"))) == decision({})
+    pool.close()
+
+
+@pytest.mark.opa
+def test_those_who_wait_learn_that_the_pool_is_closed(wasm: bytes) -> None:
+    pool = make_pool(wasm, deadline=1, instances=1)
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
+        assert until(lambda: pool.busy)
+        waiting = threads.submit(pool.evaluate, 0, body("echo"))
+        assert until(lambda: pool._waiting == 1)
+        pool.close()
+
+        with pytest.raises(EngineError, match="the engine is closed"):
+            waiting.result(timeout=20)
+        assert not running.done()
+        with pytest.raises(EngineTimeoutError):
+            running.result(timeout=20)
+
+
+@pytest.mark.opa
+def test_a_clock_that_rests_wakes_for_the_next_evaluation(pool: InstancePool) -> None:
+    pool.evaluate(0, body("echo"))
+    assert until(lambda: pool._clock.resting)
+
+    with pytest.raises(EngineTimeoutError):
+        pool.evaluate(0, body("endless", text="abc"))
+
+
+def clocks() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "pdp-clock"}
+
+
+@pytest.mark.opa
+def test_a_closed_pool_answers_an_error_and_ends_its_clock(wasm: bytes) -> None:
+    before = clocks()
+    pool = make_pool(wasm)
+    (instance,) = pool._all
+    (clock,) = clocks() - before
+
+    pool.close()
+    pool.close()
+
+    with pytest.raises(EngineError) as caught:
+        pool.evaluate(0, body("echo"))
+    assert (caught.value.code, caught.value.message) == ("engine.unavailable", "the engine is closed")
+    assert instance.closed
+    with pytest.raises(EngineError, match="the instance is closed"):
+        instance.evaluate(0, body("echo"), TICKS)
+    clock.join(timeout=10)
+    assert not clock.is_alive()
+
+
+@pytest.mark.opa
+def test_an_evaluation_under_way_still_stops_when_its_pool_is_closed(wasm: bytes) -> None:
+    pool = make_pool(wasm, deadline=0.5)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
+        assert until(lambda: pool.busy)
+        pool.close()
+
+        with pytest.raises(EngineTimeoutError):
+            running.result(timeout=20)
+
+
+@pytest.mark.opa
+def test_a_pool_that_nobody_holds_ends_its_clock_and_its_instances(wasm: bytes) -> None:
+    before = clocks()
+    pool = make_pool(wasm)
+    (instance,) = pool._all
+    (clock,) = clocks() - before
+
+    del pool
+    gc.collect()
+
+    assert instance.closed
+    clock.join(timeout=10)
+    assert not clock.is_alive()
+
+
+def run_script(script: str, *arguments: object) -> str:
+    """Run a script in a Python of its own, so that a crash is its crash."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+FORK = """
+import os, sys, threading, warnings
+from pathlib import Path
+from pdp.json import canonical
+from pdp.engine.wasm.pool import InstancePool
+from pdp.errors import EngineTimeoutError
+from tests.support.probe_policy import DATA, body
+
+warnings.simplefilter("ignore")
+wasm = Path(sys.argv[1]).read_bytes()
+pool = InstancePool(wasm, canonical(DATA), deadline=0.3, memory_limit=1 << 24)
+stop = threading.Event()
+
+def work():
+    while not stop.is_set():
+        pool.evaluate(0, body("echo"))
+
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+statuses = []
+for count in range(3):
+    child = os.fork()
+    if not child:
+        answer = pool.evaluate(0, body("echo"))
+        instances = len(pool._all)
+        try:
+            pool.evaluate(0, body("endless", text="abc"))
+        except EngineTimeoutError:
+            other = InstancePool(wasm + b"\\0\\2\\1x", canonical(DATA), deadline=0.3, memory_limit=1 << 24)
+            os._exit(0 if other.evaluate(0, body("echo")) == answer and instances == 1 else 1)
+        os._exit(2)
+    statuses.append(os.waitpid(child, 0)[1])
+stop.set()
+print(statuses)
+"""
+
+
+@pytest.mark.opa
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_decides_with_instances_and_a_clock_of_its_own(wasm: bytes, tmp_path: Path) -> None:
+    (tmp_path / "policy.wasm").write_bytes(wasm)
+
+    assert run_script(FORK, tmp_path / "policy.wasm") == f"{[0] * 3}\n"
+
+
+SMALL_STACK = """
+import sys, threading
+from pathlib import Path
+from pdp.json import canonical
+from pdp.engine.wasm.pool import InstancePool
+from tests.support.probe_policy import DATA
+
+pool = InstancePool(Path(sys.argv[1]).read_bytes(), canonical(DATA), deadline=5, memory_limit=1 << 24)
+
+def work():
+    try:
+        pool.evaluate(0, b"[" * 50000)
+    except Exception as error:
+        print(error)
+
+threading.stack_size(512 * 1024)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.opa
+def test_deep_input_in_a_thread_with_a_small_stack_is_no_crash(wasm: bytes, tmp_path: Path) -> None:
+    (tmp_path / "policy.wasm").write_bytes(wasm)
+
+    assert run_script(SMALL_STACK, tmp_path / "policy.wasm") == ("the policy failed: wasm trap: call stack exhausted\n")
+
+
+INTERRUPTS = """
+import random, signal, sys
+from pathlib import Path
+from pdp.json import canonical
+from pdp.engine.wasm.pool import InstancePool
+from tests.support.probe_policy import DATA, body
+
+class Interrupted(Exception): ...
+
+armed = False
+moments = random.Random(7)
+
+def interrupt(*_):
+    # One for each round: a machine however slow comes to the end of one, also where Python drops what is raised here,
+    # as it does while it finalizes objects.
+    global armed
+    if armed:
+        armed = False
+        raise Interrupted
+
+pool = InstancePool(Path(sys.argv[1]).read_bytes(), canonical(DATA), deadline=5, memory_limit=1 << 24)
+expected = pool.evaluate(0, body("echo"))
+signal.signal(signal.SIGALRM, interrupt)
+broken_off = 0
+for _ in range(300):
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0001, 0.003))
+        while armed:
+            assert pool.evaluate(0, body("echo")) == expected
+    except Interrupted:
+        broken_off += 1
+assert broken_off > 200, broken_off
+print(pool.evaluate(0, body("echo")) == expected, len(pool._all) <= 2)
+"""
+
+
+@pytest.mark.opa
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs signals")
+def test_evaluations_broken_off_anywhere_leave_a_pool_that_works(wasm: bytes, tmp_path: Path) -> None:
+    (tmp_path / "policy.wasm").write_bytes(wasm)
+
+    assert run_script(INTERRUPTS, tmp_path / "policy.wasm") == "True True\n"
+
+
+# Modules that OPA has not made
+
+
+def test_a_policy_made_by_hand_is_evaluated() -> None:
+    pool = InstancePool(by_hand(), b"{}", deadline=0.2, memory_limit=MEBIBYTE)
+
+    assert dict(pool.entrypoints) == {"authz/decision": 0}
+    assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
+    pool.close()
+
+
+HINT = "build the bundle again with `pdp bundle build`"
+NOT_EXPORTED = "the policy does not export opa_eval as OPA's policies do"
+UNLOADABLE = "policy and data cannot be loaded: "
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        pytest.param({"opa_eval": ""}, NOT_EXPORTED, id="export missing"),
+        pytest.param(
+            {"opa_eval": '(func (export "opa_eval") (param i32) (result i32) (i32.const 1))'},
+            NOT_EXPORTED,
+            id="fewer parameters",
+        ),
+        pytest.param(
+            {"opa_eval": '(func (export "opa_eval") (param i32 i32 i32 i32 i32 i32 i64) (result i32) (i32.const 1))'},
+            NOT_EXPORTED,
+            id="another type",
+        ),
+        pytest.param(
+            {"opa_eval": '(func (export "opa_eval") (param i32 i32 i32 i32 i32 i32 i32))'}, NOT_EXPORTED, id="no result"
+        ),
+        pytest.param({"opa_eval": '(global (export "opa_eval") i32 (i32.const 1))'}, NOT_EXPORTED, id="no function"),
+        pytest.param(
+            {"import": '(memory (export "memory") 1)'},
+            "the policy does not import its memory as OPA's policies do",
+            id="memory of its own",
+        ),
+        pytest.param(
+            {"import": '(import "env" "memory" (memory i64 1))', "answer": "", "no_0builtins": "", "names": ""},
+            "the policy asks for env.memory, which is not offered",
+            id="memory of 64 bits",
+        ),
+        pytest.param(
+            {"import": PARTS["import"] + '(import "wasi_snapshot_preview1" "fd_write" (func))'},
+            "the policy asks for wasi_snapshot_preview1.fd_write, which is not offered",
+            id="another host",
+        ),
+        pytest.param(
+            {"import": PARTS["import"] + '(import "env" "opa_abort" (func (param i64)))'},
+            "the policy asks for env.opa_abort, which is not offered",
+            id="import of another type",
+        ),
+        pytest.param(
+            {"major": '(global (export "opa_wasm_abi_version") i32 (i32.const 2))'},
+            "the policy is of OPA's ABI 2.3, not 1.2",
+            id="later ABI",
+        ),
+        pytest.param(
+            {"minor": '(global (export "opa_wasm_abi_minor_version") i32 (i32.const 1))'},
+            "the policy is of OPA's ABI 1.1, not 1.2",
+            id="earlier ABI",
+        ),
+        pytest.param({"major": ""}, "the policy is of OPA's ABI None.3, not 1.2", id="no ABI"),
+        pytest.param(
+            {"no_0builtins": r'(data (i32.const 200) "{\22http.send\22:0,\22a\22:1}\00")'},
+            "the policy calls builtins that are not in it: a, http.send",
+            id="builtins outside",
+        ),
+        pytest.param(
+            {"no_0builtins": r'(data (i32.const 200) "[]\00")'},
+            UNLOADABLE + "its builtins are not numbers by name",
+            id="builtins no object",
+        ),
+        pytest.param(
+            {"names": r'(data (i32.const 300) "nope\00")'},
+            UNLOADABLE + "its entrypoints are not JSON",
+            id="names no JSON",
+        ),
+        pytest.param(
+            {"entrypoints": '(func (export "entrypoints") (result i32) (i32.const 70000))'},
+            UNLOADABLE + "the policy's answer is not a text in its memory",
+            id="names outside",
+        ),
+        pytest.param(
+            {"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const 196607))'},
+            UNLOADABLE + "the policy put 2 bytes of data outside its memory",
+            id="data outside",
+        ),
+        pytest.param(
+            {"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const -1))'},
+            UNLOADABLE + "the policy put 2 bytes of data outside its memory",
+            id="data far outside",
+        ),
+        pytest.param(
+            {"opa_json_parse": '(func (export "opa_json_parse") (param i32 i32) (result i32) unreachable)'},
+            UNLOADABLE + "the policy failed: wasm trap: wasm `unreachable` instruction executed",
+            id="trap on data",
+        ),
+        pytest.param(
+            {"answer": "(func $start unreachable) (start $start)"},
+            UNLOADABLE + "wasm trap: wasm `unreachable` instruction executed",
+            id="trap on start",
+        ),
+    ],
+)
+def test_modules_that_could_not_be_called_safely_are_refused(parts: dict[str, str], message: str) -> None:
+    with pytest.raises(BundleError) as caught:
+        InstancePool(by_hand(**parts), b"{}", deadline=0.2, memory_limit=MEBIBYTE)
+
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize("content", [b"", b"nope", b"\0asm\x01\0\0\0garbage", by_hand()[:-20]])
+def test_what_is_not_webassembly_is_refused(content: bytes) -> None:
+    with pytest.raises(BundleError, match=r"^the policy is not WebAssembly: ") as caught:
+        WasmModule(content)
+
+    assert caught.value.hint == HINT
+
+
+EVAL = '(func (export "opa_eval") (param i32 i32 i32 i32 i32 i32 i32) (result i32) {})'
+NO_TEXT = "the policy's answer is not a text in its memory"
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        pytest.param(
+            {"opa_eval": EVAL.format("(i32.store8 (i32.const 0) (i32.const 65)) (i32.const 0)")}, NO_TEXT, id="null"
+        ),
+        pytest.param({"opa_eval": EVAL.format("(i32.const 196608)")}, NO_TEXT, id="just outside"),
+        pytest.param({"opa_eval": EVAL.format("(i32.const -8)")}, NO_TEXT, id="far outside"),
+        pytest.param({"opa_eval": EVAL.format("(i32.const 50000)")}, NO_TEXT, id="empty"),
+        pytest.param(
+            {
+                "opa_eval": EVAL.format(
+                    "(memory.fill (i32.const 190000) (i32.const 65) (i32.const 6608)) (i32.const 190000)"
+                )
+            },
+            NO_TEXT,
+            id="not ended",
+        ),
+        pytest.param(
+            {"opa_eval": EVAL.format("unreachable")},
+            "the policy failed: wasm trap: wasm `unreachable` instruction executed",
+            id="trap",
+        ),
+        pytest.param(
+            {
+                "import": PARTS["import"] + '(import "env" "opa_abort" (func $abort (param i32)))',
+                "opa_eval": EVAL.format("(call $abort (i32.const 100)) (i32.const 100)"),
+            },
+            'the policy failed: [{"result":1}]',
+            id="abort",
+        ),
+        pytest.param(
+            {
+                "import": PARTS["import"] + '(import "env" "opa_abort" (func $abort (param i32)))',
+                "opa_eval": EVAL.format("(call $abort (i32.const -1)) (i32.const 100)"),
+            },
+            "the policy failed: ",
+            id="abort outside",
+        ),
+        pytest.param(
+            {
+                "import": PARTS["import"]
+                + '(import "env" "opa_builtin1" (func $builtin (param i32 i32 i32) (result i32)))',
+                "opa_eval": EVAL.format("(call $builtin (i32.const 1) (i32.const 1) (i32.const 1))"),
+            },
+            "the policy failed: host builtin",
+            id="builtin all the same",
+        ),
+    ],
+)
+def test_answers_outside_the_memory_and_traps_are_errors(parts: dict[str, str], message: str) -> None:
+    pool = InstancePool(by_hand(**parts), b"{}", deadline=0.2, memory_limit=MEBIBYTE)
+
+    with pytest.raises(AnswerInvalidError) as caught:
+        pool.evaluate(0, b"{}")
+
+    assert caught.value.message == message
+    assert list(pool._all) == []
+    pool.close()
+
+
+def test_a_text_printed_by_the_policy_changes_nothing() -> None:
+    printing = {
+        "import": PARTS["import"] + '(import "env" "opa_println" (func $print (param i32)))',
+        "opa_eval": EVAL.format("(call $print (i32.const -1)) (i32.const 100)"),
+    }
+    pool = InstancePool(by_hand(**printing), b"{}", deadline=0.2, memory_limit=MEBIBYTE)
+
+    assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
+    pool.close()
+
+
+def test_a_policy_that_moves_its_answer_into_memory_it_just_grew_is_read() -> None:
+    growing = EVAL.format(
+        "(drop (memory.grow (i32.const 40))) (memory.copy (i32.const 2000000) (i32.const 100) (i32.const 20))"
+        " (i32.const 2000000)"
+    )
+    pool = InstancePool(by_hand(opa_eval=growing), b"{}", deadline=0.2, memory_limit=4 * MEBIBYTE)
+
+    assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
+    pool.close()
+
+
+def test_a_policy_that_does_not_grow_its_memory_for_the_input_is_an_error() -> None:
+    pool = InstancePool(by_hand(), b"{}", deadline=0.2, memory_limit=4 * MEBIBYTE)
+
+    with pytest.raises(AnswerInvalidError) as caught:
+        pool.evaluate(0, b"x" * 200_000)
+
+    assert caught.value.message == "the policy did not grow its memory"
+    pool.close()

@@ -1,0 +1,748 @@
+"""Running a tool: its result, its failure, or its time-out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdp.errors import UsageError
+from pdp.execution import run as running
+from pdp.execution.failures import (
+    LONGEST,
+    MASK,
+    ToolArgumentError,
+    ToolError,
+    ToolResultError,
+    ToolUnavailableError,
+    failure_of,
+    masked,
+    safe_text,
+    secret_texts,
+)
+from pdp.execution.results import ResultContract
+from pdp.execution.run import Execution, arun, run
+from pdp.execution.runner import ToolRunner
+from pdp.manifest.effective import effective_tool
+from pdp.manifest.model import DeclaredTool, Tool
+from pdp.proposal import Failure, FailureCode
+
+_who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+async def adouble(number: int) -> int:
+    await asyncio.sleep(0)
+    return number * 2
+
+
+def failing(number: int) -> int:
+    raise LookupError(f"no {number}")
+
+
+async def afailing(number: int) -> int:
+    raise LookupError(f"no {number}")
+
+
+def timing_out_by_itself(number: int) -> int:
+    raise TimeoutError(f"the hub took longer than {number} seconds")
+
+
+async def atiming_out_by_itself(number: int) -> int:
+    raise TimeoutError(f"the hub took longer than {number} seconds")
+
+
+LATE = "the hub took longer than 21 seconds"
+
+
+def executed(function: Callable[..., Any], timeout: float | None, asynchronous: bool) -> Execution:
+    if asynchronous:
+        return asyncio.run(arun(function, {"number": 21}, timeout))
+    return run(function, {"number": 21}, timeout)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("timeout", [None, 30.0])
+@pytest.mark.parametrize(
+    ("function", "result", "message"),
+    [
+        pytest.param(double, 42, None, id="function"),
+        pytest.param(adouble, 42, None, id="coroutine function"),
+        pytest.param(failing, None, "LookupError: no 21", id="failing function"),
+        pytest.param(afailing, None, "LookupError: no 21", id="failing coroutine function"),
+        pytest.param(timing_out_by_itself, None, f"TimeoutError: {LATE}", id="its own time-out"),
+        pytest.param(atiming_out_by_itself, None, f"TimeoutError: {LATE}", id="its own, asynchronous"),
+    ],
+)
+def test_a_result_or_a_failure(
+    function: Callable[..., Any], result: Any, message: str | None, timeout: float | None, asynchronous: bool
+) -> None:
+    execution = executed(function, timeout, asynchronous)
+
+    assert (execution.result, execution.started) == (result, True)
+    # The model is told the class alone, the developer has all of it.
+    assert (execution.failure.message if execution.failure else None) == (
+        message.partition(":")[0] if message else None
+    )
+    assert (execution.failure.code if execution.failure else None) == (
+        FailureCode.TOOL_EXECUTION_FAILED if message else None
+    )
+    assert (f"{type(execution.error).__name__}: {execution.error}" if execution.error else None) == message
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_tool_that_takes_too_long(asynchronous: bool) -> None:
+    released = threading.Event()
+
+    def waiting(number: int) -> bool:
+        return released.wait(60)
+
+    try:
+        if asynchronous:
+            asyncio.run(_released_after(waiting, released))
+            return
+        execution = run(waiting, {"number": 1}, 0.05)
+    finally:
+        released.set()
+
+    assert execution.failure == TIMED_OUT
+
+
+TIMED_OUT_SOON = Failure(FailureCode.TOOL_TIMEOUT, "the tool gave no result within 0.01 seconds", {"effect": "unknown"})
+TIMED_OUT = Failure(FailureCode.TOOL_TIMEOUT, "the tool gave no result within 0.05 seconds", {"effect": "unknown"})
+
+
+async def _released_after(waiting: Callable[..., Any], released: threading.Event) -> None:
+    execution = await arun(waiting, {"number": 1}, 0.05)
+    released.set()
+
+    assert execution.failure == TIMED_OUT
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_coroutine_that_takes_too_long_is_cancelled(asynchronous: bool) -> None:
+    cancelled = []
+
+    async def waiting(number: int) -> None:
+        try:
+            await asyncio.sleep(60 * number)
+        except asyncio.CancelledError:
+            cancelled.append(number)
+            raise
+
+    assert executed(waiting, 0.05, asynchronous).failure == TIMED_OUT
+    assert cancelled == [21]
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_a_tool_sees_its_callers_context(timeout: float | None) -> None:
+    token = _who.set("officer-123")
+    try:
+        assert run(_who.get, {}, timeout).result == "officer-123"
+        assert asyncio.run(arun(_who.get, {}, timeout)).result == "officer-123"
+    finally:
+        _who.reset(token)
+
+
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even that")
+
+
+class AsynchronousTool:
+    async def __call__(self, number: int) -> int:
+        return number * 2
+
+
+def returning_what_has_yet_to_run(number: int) -> Any:
+    return (each for each in range(number))
+
+
+def forgetting_to_wait(number: int) -> Any:
+    return adouble(number)
+
+
+def speechless(number: int) -> None:
+    raise SpeechlessError
+
+
+async def cancelling_itself(number: int) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        pytest.param(speechless, "SpeechlessError", id="an exception that cannot be shown"),
+        pytest.param(cancelling_itself, "CancelledError", id="a tool that cancels itself"),
+        pytest.param(
+            returning_what_has_yet_to_run,
+            "the tool returned something that has yet to run; make it an async function",
+            id="a generator",
+        ),
+        pytest.param(
+            forgetting_to_wait,
+            "the tool returned something that has yet to run; make it an async function",
+            id="a coroutine",
+        ),
+    ],
+)
+def test_odd_ends_are_failures(function: Callable[..., Any], message: str, asynchronous: bool) -> None:
+    failure = executed(function, None, asynchronous).failure
+
+    assert failure is not None
+    assert failure.message == message
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_object_that_is_called_asynchronously(asynchronous: bool) -> None:
+    assert executed(AsynchronousTool(), None, asynchronous).result == 42
+
+
+async def test_a_coroutine_function_called_synchronously_inside_a_loop() -> None:
+    assert run(adouble, {"number": 21}, None).result == 42
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_what_ends_the_program_is_not_a_failure_of_the_tool(timeout: float | None) -> None:
+    def leaving() -> None:
+        raise SystemExit(7)
+
+    with pytest.raises(SystemExit, match="7"):
+        run(leaving, {}, timeout)
+
+
+def test_an_exception_without_words_is_named() -> None:
+    def failing_silently() -> None:
+        raise KeyError
+
+    failure = run(failing_silently, {}, None).failure
+    assert failure is not None
+    assert failure.message == "KeyError"
+
+
+# Stopping
+
+
+async def test_a_caller_that_is_cancelled_cancels_the_tool() -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def waiting() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    calling = asyncio.create_task(arun(waiting, {}, 30))
+    await began.wait()
+    calling.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert ended.is_set()
+
+
+async def test_a_caller_that_is_cancelled_does_not_wait_for_a_plain_function() -> None:
+    began, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def waiting() -> None:
+        began.set()
+        release.wait(60)
+        ended.set()
+
+    calling = asyncio.create_task(arun(waiting, {}, None))
+    await asyncio.to_thread(began.wait, 60)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+    assert not ended.is_set()
+    release.set()
+    assert await asyncio.to_thread(ended.wait, 60)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_coroutine_that_ignores_its_cancellation_is_not_waited_for(
+    asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "STOP_SECONDS", 0.05)
+    release = threading.Event()
+
+    async def stubborn(number: int) -> None:
+        while not release.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    async def stopped() -> Execution:
+        execution = await arun(stubborn, {"number": 1}, 0.05)
+        release.set()
+        return execution
+
+    try:
+        execution = asyncio.run(stopped()) if asynchronous else run(stubborn, {"number": 1}, 0.05)
+    finally:
+        release.set()
+
+    assert execution.failure == TIMED_OUT
+
+
+def test_a_coroutine_that_blocks_its_loop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "STOP_SECONDS", 0.05)
+    release = threading.Event()
+
+    async def blocking() -> None:
+        release.wait(60)
+
+    try:
+        assert run(blocking, {}, 0.05).failure == TIMED_OUT
+    finally:
+        release.set()
+        join_tools()
+
+
+def join_tools() -> None:
+    """Wait for the threads of tools that nobody waited for: what they log is not the next test's."""
+    for thread in threading.enumerate():
+        if thread.name == "pdp-tool":
+            thread.join(60)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_a_coroutine_that_blocks_its_callers_loop_is_late_and_told_of(
+    raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def blocking() -> str:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.05:
+            pass
+        if raises:
+            raise ConnectionError("hub is down")
+        return "too late"
+
+    execution = await arun(blocking, {}, 0.01)
+
+    assert execution.failure == (
+        Failure(FailureCode.TOOL_EXECUTION_FAILED, "ConnectionError", {"exception": "ConnectionError"})
+        if raises
+        else TIMED_OUT_SOON
+    )
+    (record,) = caplog.records
+    assert re.sub(r"\d\.\d{3}", "N", record.getMessage()) == (
+        f"{__name__}.{blocking.__qualname__} ended N s after its time-out, since its event loop was blocked: "
+        "make what blocks a plain function"
+    )
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("patience", [0.0, 60.0], ids=["left alone", "waited for"])
+async def test_what_a_coroutine_comes_to_after_its_time_out_is_nobodys(
+    patience: float, raises: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(running, "STOP_SECONDS", patience)
+    release, ended = asyncio.Event(), asyncio.Event()
+    if patience:
+        release.set()
+
+    async def slow() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await release.wait()
+        ended.set()
+        if raises:
+            raise ConnectionError("hub is down")
+        return "too late"
+
+    execution = await arun(slow, {}, 0.01)
+    release.set()
+    await asyncio.wait_for(ended.wait(), 60)
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert execution == Execution(failure=TIMED_OUT_SOON)
+    assert caplog.records == []
+
+
+def test_many_tools_that_hang_keep_no_other_from_running() -> None:
+    release = threading.Event()
+
+    async def many() -> list[Execution]:
+        hanging = [arun(lambda: release.wait(60), {}, 0.05) for _ in range(50)]
+        late = await asyncio.gather(*hanging)
+        return [*late, await arun(double, {"number": 21}, 30)]
+
+    try:
+        *late, last = asyncio.run(many())
+    finally:
+        release.set()
+
+    assert [execution.failure for execution in late] == [TIMED_OUT] * 50
+    assert last == Execution(result=42)
+
+
+INTERRUPTED = """
+import asyncio, sys
+from pdp.execution.run import run
+async def waiting():
+    print("began", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("ended", flush=True)
+try:
+    run(waiting, {}, eval(sys.argv[1]))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_an_interrupt_ends_the_tool_as_well(timeout: float | None) -> None:
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED, repr(timeout)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"began\n"
+        process.send_signal(signal.SIGINT)
+
+        assert process.stdout.read() == b"ended\ninterrupted\n"
+
+
+def test_a_plain_function_that_ends_late_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+    late: list[threading.Thread] = []
+
+    def waiting() -> None:
+        late.append(threading.current_thread())
+        release.wait(60)
+
+    assert asyncio.run(arun(waiting, {}, 0.05)).failure == TIMED_OUT
+    release.set()
+    late[0].join(60)
+
+    assert caplog.records == []
+
+
+# What the model is told
+
+
+class HubError(ToolError):
+    """An error of a tool's own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        pytest.param(
+            ToolArgumentError("count", "must be 1 to 10, not 11"),
+            Failure(
+                FailureCode.TOOL_EXECUTION_FAILED, "argument count: must be 1 to 10, not 11",
+                {"exception": "ToolArgumentError", "argument": "count", "effect": "none"},
+            ),
+            id="which argument",
+        ),
+        pytest.param(
+            ToolUnavailableError("the hub is closed", hint="open 8 to 18"),
+            Failure(
+                FailureCode.TOOL_UNAVAILABLE, "the hub is closed (open 8 to 18)", {"exception": "ToolUnavailableError"}
+            ),
+            id="not there",
+        ),
+        pytest.param(
+            HubError("busy", details={"queue": 7}),
+            Failure(FailureCode.TOOL_EXECUTION_FAILED, "busy", {"exception": "HubError", "queue": 7}),
+            id="an error of its own",
+        ),
+        pytest.param(
+            FileNotFoundError(2, "No such file", "/srv/hub/my keys/private.pem"),
+            Failure(
+                FailureCode.TOOL_EXECUTION_FAILED, "FileNotFoundError",
+                {"exception": "FileNotFoundError"},
+            ),
+            id="a path",
+        ),
+        pytest.param(
+            ValueError("\n  bad \x1b[31m thing \n  File '/a', line 3\n"),
+            Failure(FailureCode.TOOL_EXECUTION_FAILED, "ValueError", {"exception": "ValueError"}),
+            id="several lines",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_model_is_told_of_an_exception(error: Exception, expected: Failure) -> None:
+    def raising() -> None:
+        raise error
+
+    execution = run(raising, {}, None)
+
+    assert execution == Execution(
+        failure=expected, error=error, started=expected.code is not FailureCode.TOOL_UNAVAILABLE
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot open /etc/shadow: denied", "cannot open <path>: denied"),
+        ("cannot open ~/keys.pem, ../up.txt and ./here", "cannot open <path>, <path> and <path>"),
+        (r"cannot open C:\keys\private.pem now", "cannot open <path> now"),
+        ('cannot open "/my keys/private.pem" now', "cannot open <path> now"),
+        ("GET https://hub.example/v1/wires?id=7 said 503", "GET https://hub.example/v1/wires?id=7 said 503"),
+        ("and/or 3/4 of a / b", "and/or 3/4 of a / b"),
+        ("it's o'clock at /srv/x", "it's o'clock at <path>"),
+        ("", ""),
+        ("lone \ud800 surrogate", "lone surrogate"),
+        ("x" * 301, "x" * 299 + "…"),
+        ("x" * 300, "x" * 300),
+    ],
+)
+def test_safe_text(text: str, shown: str) -> None:
+    assert safe_text(text) == shown
+
+
+def test_the_text_of_a_foreign_exception_is_not_shown() -> None:
+    assert failure_of(ValueError("x" * 1000)).message == "ValueError"
+
+
+def test_a_tools_own_words_show_no_password_of_a_url() -> None:
+    url = "postgresql://app:hunter2@db:5432/prod"
+    failure = failure_of(ToolError(f"no answer of {url}", details={"at": [url]}))
+
+    assert (failure.message, failure.details["at"]) == (
+        "no answer of postgresql://***@db:5432/prod", ["postgresql://***@db:5432/prod"],
+    )  # fmt: skip
+
+
+SECRETS = {
+    "pin": "12-34",
+    "token": "a\n'b\"ü/",
+    "amounts": [{"sum": 25000.5}, True, None],
+    "share": "k\\v",
+    "note": "open",
+}
+
+
+def test_values_of_sensitive_arguments_are_masked_however_they_are_spelled() -> None:
+    secrets = secret_texts(SECRETS, ["pin", "token", "amounts", "share", "absent"])
+    text = "no 12-34 for 'a\\n\\'b\"ü/' as a%0A%27b%22%C3%BC/ (25000.5, sum) k\\v open"
+
+    assert safe_text(text, secrets) == f"no {MASK} for {MASK} as {MASK} ({MASK}, {MASK}) {MASK} open"
+    assert safe_text("bad: a", secrets) == "bad: a"
+    assert masked(SECRETS, ["pin", "token", "amounts", "share", "absent"]) == {
+        "pin": MASK, "token": MASK, "amounts": MASK, "share": MASK, "note": "open",
+    }  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(secret=st.text("0123456789", min_size=4, max_size=30), before=st.text(max_size=400), after=st.text(max_size=30))
+def test_no_secret_ever_shows(secret: str, before: str, after: str) -> None:
+    shown = safe_text(f"{before}{secret}{after}", secret_texts({"secret": secret}, ["secret"]))
+
+    assert secret not in shown
+    assert shown.isprintable() or not shown.isascii()
+    assert len(shown) <= LONGEST
+
+
+def test_a_sensitive_value_in_an_exception_is_masked_and_the_exception_is_the_developers() -> None:
+    def raising(pin: str) -> None:
+        raise ToolArgumentError("pin", f"{pin} is not the pin")
+
+    execution = run(raising, {"pin": "12-34"}, None, secret_texts({"pin": "12-34"}, ["pin"]))
+
+    assert execution.failure is not None
+    assert execution.failure.message == "argument pin: *** is not the pin"
+    assert str(execution.error) == "argument pin: 12-34 is not the pin"
+
+
+# Results
+
+
+def entry(**fields: Any) -> Tool:
+    stated = {"name": "look_up", "schema": {"type": "object", "properties": {"number": {"type": "integer"}}}, **fields}
+    return effective_tool(DeclaredTool.model_validate(stated), None)
+
+
+RESULT_SCHEMA = {
+    "type": "object", "required": ["rows"], "properties": {"rows": {"type": "array", "items": {"type": "integer"}}},
+}  # fmt: skip
+DONE = {"exception": "ToolResultError", "result": "invalid", "effect": "done"}
+
+
+@pytest.mark.parametrize("result", [{"rows": []}, {"rows": [1, 2], "more": None}])
+def test_a_result_of_the_declared_schema(result: Any) -> None:
+    execution = Execution(result=result)
+
+    assert ResultContract(entry(result_schema=RESULT_SCHEMA)).held(execution) is execution
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, 'the result does not match its schema: result: null is not of type "object"'),
+        ({}, 'the result does not match its schema: result: "rows" is a required property'),
+        (
+            {"rows": [1, "x", 2.5]},
+            (
+                'the result does not match its schema: result.rows[1]: "x" is not of type "integer"; '
+                'result.rows[2]: 2.5 is not of type "integer"'
+            ),
+        ),
+        ({"rows": (1,)}, "the result is not JSON: rows: tuple is not a type of JSON"),
+        ({"rows": [float("nan")]}, "the result is not JSON: rows[0]: nan is not a number of JSON"),
+        ({"rows": [], "at": object()}, "the result is not JSON: at: object is not a type of JSON"),
+    ],
+)
+def test_a_result_that_is_not_what_was_declared(result: Any, message: str) -> None:
+    execution = ResultContract(entry(result_schema=RESULT_SCHEMA)).held(Execution(result=result))
+
+    assert (execution.result, execution.failure) == (
+        None,
+        Failure(FailureCode.TOOL_EXECUTION_FAILED, message, DONE),
+    )
+    assert isinstance(execution.error, ToolResultError)
+
+
+@pytest.mark.parametrize(("result", "size"), [("x" * 98, 100), ("ü" * 49, 100), ([1] * 49, 99)])
+def test_a_result_is_at_most_so_many_bytes_of_canonical_json(result: Any, size: int) -> None:
+    assert ResultContract(entry(), max_bytes=size).held(Execution(result=result)) == Execution(result=result)
+    assert ResultContract(entry(), max_bytes=size - 1).held(Execution(result=result)).failure == Failure(
+        FailureCode.TOOL_EXECUTION_FAILED,
+        f"the result has {size} bytes, at most {size - 1} are admitted",
+        {"exception": "ToolResultError", "result": "too_large", "effect": "done"},
+    )
+
+
+def test_the_default_cap_is_a_mebibyte() -> None:
+    assert ResultContract(entry()).held(Execution(result="x" * (2**20 - 2))).failure is None
+    assert ResultContract(entry()).held(Execution(result="x" * (2**20 - 1))).failure is not None
+
+
+def test_an_object_of_ones_own_is_a_result_where_no_schema_is_declared() -> None:
+    execution = Execution(result=object())
+
+    assert ResultContract(entry()).held(execution) is execution
+
+
+def test_a_failure_is_not_held_against_the_schema() -> None:
+    execution = Execution(failure=TIMED_OUT)
+
+    assert ResultContract(entry(result_schema=RESULT_SCHEMA)).held(execution) is execution
+
+
+# A tool with all of that
+
+
+def run_by(runner: ToolRunner, arguments: dict[str, Any], asynchronous: bool) -> Execution:
+    return asyncio.run(runner.arun(arguments)) if asynchronous else runner.run(arguments)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_runner_does_what_the_entry_says(asynchronous: bool) -> None:
+    checked = ToolRunner(entry(result_schema={"type": "integer"}), double)
+    capped = ToolRunner(entry(), lambda number: "x" * number, max_result=10)
+
+    def failing_with_it(number: int) -> None:
+        raise LookupError(f"no {number}")
+
+    sensitive = ToolRunner(entry(sensitive=["number"]), failing_with_it)
+
+    assert run_by(checked, {"number": 21}, asynchronous) == Execution(result=42)
+    wrong = run_by(checked, {"number": "x"}, asynchronous)
+    large = run_by(capped, {"number": 21}, asynchronous)
+    secret = run_by(sensitive, {"number": 4711}, asynchronous)
+    assert [each.failure and each.failure.message for each in (wrong, large, secret)] == [
+        'the result does not match its schema: result: "xx" is not of type "integer"',
+        "the result has 23 bytes, at most 10 are admitted",
+        "LookupError",
+    ]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_time_out_is_the_entrys(asynchronous: bool) -> None:
+    async def waiting(number: int) -> None:
+        await asyncio.Event().wait()
+
+    runner = ToolRunner(entry(timeout="PT0.05S"), waiting)
+
+    assert run_by(runner, {"number": 1}, asynchronous) == Execution(failure=TIMED_OUT)
+
+
+def test_a_tool_needs_a_function_or_a_program() -> None:
+    with pytest.raises(UsageError) as caught:
+        ToolRunner(entry())
+
+    assert str(caught.value) == "tool look_up has no function (give it one, or write `type: cli`)"
+
+
+def read_tool(**fields: Any) -> Tool:
+    declared = {"name": "look", "schema": {"type": "object", "properties": {"q": {}}}, **fields}
+    return effective_tool(DeclaredTool.model_validate(declared), None)
+
+
+def test_an_argument_that_the_schema_does_not_state_fills_no_parameter() -> None:
+    runner = ToolRunner(read_tool(), lambda q, clearance=None: (q, clearance))
+
+    refused = runner.refused({"q": 1, "clearance": "top"})
+
+    assert refused is not None
+    assert refused.failure == Failure(
+        FailureCode.TOOL_EXECUTION_FAILED, "argument clearance: is no argument of this tool",
+        {"exception": "ToolArgumentError", "argument": "clearance", "effect": "none"},
+    )  # fmt: skip
+    assert not refused.started
+    assert runner.refused({"q": 1, "other": 2}) is None
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+def test_threads_that_hang_make_a_tool_unavailable(coroutine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "STOP_SECONDS", 0.0)
+    hold = threading.Event()
+
+    async def blocking() -> None:
+        hold.wait(30)
+
+    function = blocking if coroutine else lambda: hold.wait(30)
+    runner = ToolRunner(read_tool(effect_class="read-internal", timeout="PT0.01S"), function)
+    try:
+        codes = [execution.failure.code for _ in range(65) if (execution := runner.run({})).failure is not None]
+    finally:
+        hold.set()
+        join_tools()
+
+    assert codes == [FailureCode.TOOL_TIMEOUT] * 64 + [FailureCode.TOOL_UNAVAILABLE]
+
+
+@pytest.mark.parametrize(
+    ("details", "started", "effect"), [(None, True, "unknown"), ({"effect": "none"}, False, "none")]
+)
+def test_unavailable_in_the_midst_of_a_tool_with_effects(details: Any, started: bool, effect: str) -> None:
+    def pay() -> None:
+        raise ToolUnavailableError("the hub went away", details=details)
+
+    execution = ToolRunner(read_tool(effect_class="commit-low", compensation="look"), pay).run({})
+
+    assert execution.failure is not None
+    assert (execution.started, execution.failure.details["effect"]) == (started, effect)
+
+
+def test_bytes_count_against_the_cap() -> None:
+    execution = ToolRunner(read_tool(), lambda: b"12345", max_result=4).run({})
+
+    assert execution.failure is not None
+    assert execution.failure.message == "the result has 5 bytes, at most 4 are admitted"

@@ -1,0 +1,275 @@
+"""Spans and metrics of calls, as OpenTelemetry's own exporters in memory get them."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from typing import Any, Never
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from pdp.errors import UsageError
+from pdp.execution.failures import failure_of
+from pdp.execution.run import Execution, arun, cut_short, run
+from pdp.execution.telemetry import Dispatch, Telemetry
+
+DISPATCH = Dispatch(
+    tool="send_wire",
+    verdict="ALLOW",
+    began=1_782_900_000.25,
+    caller="officer-123",
+    agent="agent:payments",
+    scopes=("payments.wire.initiate",),
+    arguments_digest="hmac-sha256:a",
+    idempotency_key="idm-4a2b",
+    request_id="req-1",
+    tool_call_id="toolu-1",
+    step_name="pay",
+)
+
+
+class Collected:
+    """A telemetry whose spans and metrics stay in memory."""
+
+    def __init__(self, **options: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.reader = InMemoryMetricReader()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        meters = MeterProvider([self.reader])
+        self.telemetry = Telemetry(tracer_provider=self.provider, meter_provider=meters, **options)
+
+    def ran(self, execution: Execution, digest: str | None = None) -> None:
+        call = self.telemetry.dispatched(DISPATCH)
+        call.run_started()
+        call.run_ended(execution, digest)
+        call.ended()
+
+    def spans(self) -> dict[str, ReadableSpan]:
+        return {span.name: span for span in self.exporter.get_finished_spans()}
+
+    def points(self) -> dict[str, list[NumberDataPoint | HistogramDataPoint]]:
+        data = self.reader.get_metrics_data()
+        found: dict[str, list[NumberDataPoint | HistogramDataPoint]] = {}
+        for resource in data.resource_metrics if data else ():
+            for scope in resource.scope_metrics:
+                assert scope.scope.name == "pdp"
+                for metric in scope.metrics:
+                    found[metric.name] = list(metric.data.data_points)  # type: ignore[arg-type]
+        return found
+
+    def counts(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
+        """Each metric's values by attributes: what was counted, or how often a histogram was filled."""
+        return {
+            name: [
+                (dict(point.attributes or {}), point.count if isinstance(point, HistogramDataPoint) else point.value)
+                for point in points
+            ]
+            for name, points in self.points().items()
+        }
+
+
+TOOL = {"pdp.tool": "send_wire"}
+
+
+def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    collected = Collected()
+
+    collected.ran(Execution(result=1, attempts=3), "hmac-sha256:r")
+
+    spans = collected.spans()
+    assert list(spans) == ["tool.send_wire.run", "tool.send_wire.result", "tool.send_wire.dispatch"]
+    run_span, result, dispatch = spans.values()
+    assert dict(dispatch.attributes or {}) == {
+        "pdp.tool": "send_wire",
+        "pdp.verdict": "ALLOW",
+        "pdp.caller": "officer-123",
+        "pdp.agent": "agent:payments",
+        "pdp.scopes": ("payments.wire.initiate",),
+        "pdp.arguments_digest": "hmac-sha256:a",
+        "pdp.idempotency_key": "idm-4a2b",
+        "pdp.request_id": "req-1",
+        "pdp.tool_call_id": "toolu-1",
+        "pdp.step_name": "pay",
+    }
+    measured = dict(run_span.attributes or {})
+    assert measured.pop("pdp.duration_s") >= 0  # type: ignore[operator]
+    assert measured == {**TOOL, "pdp.retry_count": 2}
+    assert dict(result.attributes or {}) == {
+        **TOOL, "pdp.outcome": "succeeded", "pdp.result_digest": "hmac-sha256:r",
+    }  # fmt: skip
+    assert dispatch.parent is None
+    assert [span.parent and span.parent.span_id for span in (run_span, result)] == [dispatch.context.span_id] * 2
+    assert dispatch.start_time == 1_782_900_000_250_000_000
+    assert {span.status.status_code for span in spans.values()} == {StatusCode.UNSET}
+    assert caplog.records == []
+
+
+def test_a_call_that_is_denied_has_a_dispatch_alone() -> None:
+    collected = Collected()
+
+    call = collected.telemetry.dispatched(Dispatch(tool="unknown", verdict=None, began=1.0))
+    call.run_ended(cut_short())
+    call.ended()
+    call.ended()
+
+    assert {name: dict(span.attributes or {}) for name, span in collected.spans().items()} == {
+        "tool.unknown.dispatch": {"pdp.tool": "unknown", "pdp.scopes": ()}
+    }
+    assert collected.counts() == {}
+
+
+@pytest.mark.parametrize(
+    ("execution", "outcome", "error_class", "message"),
+    [
+        (
+            Execution(failure=failure_of(LookupError("no /srv/x")), error=LookupError("no /srv/x")),
+            "failed",
+            "LookupError",
+            "TOOL_EXECUTION_FAILED: LookupError",
+        ),
+        (
+            cut_short(),
+            "unknown",
+            "TOOL_EXECUTION_FAILED",
+            "TOOL_EXECUTION_FAILED: the caller was cancelled or interrupted while the tool ran",
+        ),
+    ],
+)
+def test_a_run_that_fails(execution: Execution, outcome: str, error_class: str, message: str) -> None:
+    collected = Collected()
+
+    collected.ran(execution)
+
+    spans = collected.spans()
+    result = spans["tool.send_wire.result"]
+    assert dict(result.attributes or {}) == {
+        **TOOL, "pdp.outcome": outcome, "pdp.error_code": "TOOL_EXECUTION_FAILED", "pdp.exceptions": (error_class,),
+    }  # fmt: skip
+    for span in (result, spans["tool.send_wire.run"]):
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, message)
+        assert span.events == ()
+    assert collected.counts()["tool.error_class_distribution"] == [
+        ({**TOOL, "pdp.error_code": "TOOL_EXECUTION_FAILED", "error.type": error_class}, 1)
+    ]
+
+
+def test_the_metrics() -> None:
+    collected = Collected(costs={"send_wire": lambda result: result["cents"] if result else None})
+    failed = Execution(failure=failure_of(LookupError("no")), error=LookupError("no"))
+
+    for execution in (Execution(result={"cents": 3}), Execution(result={"cents": 4}), Execution(), failed):
+        collected.ran(execution)
+
+    assert collected.counts() == {
+        "tool.throughput": [
+            ({**TOOL, "pdp.outcome": "succeeded"}, 3),
+            ({**TOOL, "pdp.outcome": "failed"}, 1),
+        ],
+        "tool.success_ratio": [(TOOL, 0.75)],
+        "tool.latency": [(TOOL, 4)],
+        "tool.error_class_distribution": [
+            ({**TOOL, "pdp.error_code": "TOOL_EXECUTION_FAILED", "error.type": "LookupError"}, 1)
+        ],
+        "tool.cost_per_call": [(TOOL, 2)],
+    }
+    (cost,) = collected.points()["tool.cost_per_call"]
+    assert isinstance(cost, HistogramDataPoint)
+    assert (cost.sum, cost.min, cost.max) == (7, 3, 4)
+
+
+@pytest.mark.parametrize("way", ["plain", "timed", "coroutine", "asynchronous"])
+async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
+    collected = Collected()
+    tracer = collected.provider.get_tracer("tool")
+
+    def tool() -> None:
+        with tracer.start_as_current_span("downstream"):
+            pass
+
+    async def atool() -> None:
+        tool()
+
+    call = collected.telemetry.dispatched(DISPATCH)
+    call.run_started()
+    if way == "coroutine":
+        run(atool, {}, 30)
+    elif way == "asynchronous":
+        await arun(atool, {}, 30)
+    else:
+        run(tool, {}, 30 if way == "timed" else None)
+    call.run_ended(Execution())
+    assert not trace.get_current_span().get_span_context().is_valid
+    call.ended()
+
+    spans = collected.spans()
+    parent = spans["downstream"].parent
+    assert parent is not None
+    assert parent.span_id == spans["tool.send_wire.run"].context.span_id
+
+
+def test_a_run_whose_end_nobody_told_is_closed_with_its_call() -> None:
+    collected = Collected()
+
+    call = collected.telemetry.dispatched(DISPATCH)
+    call.run_started()
+    call.ended()
+
+    assert set(collected.spans()) == {"tool.send_wire.run", "tool.send_wire.dispatch"}
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+class BrokenTracer(trace.Tracer):
+    """A tracer that fails, as one of another vendor may."""
+
+    def start_span(self, *args: Any, **kwargs: Any) -> Never:
+        raise LookupError("collector is gone")
+
+    start_as_current_span = start_span
+
+
+class BrokenProvider(trace.TracerProvider):
+    def get_tracer(self, *args: Any, **kwargs: Any) -> trace.Tracer:
+        return BrokenTracer()
+
+
+def test_a_telemetry_that_fails_is_logged_and_harms_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Telemetry(tracer_provider=BrokenProvider(), costs={"send_wire": lambda result: result["cents"]})
+
+    with caplog.at_level(logging.ERROR):
+        call = telemetry.dispatched(DISPATCH)
+        call.run_started()
+        call.run_ended(Execution())
+        call.ended()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "telemetry failed at dispatch", "telemetry failed at run", "telemetry failed at result",
+        "telemetry failed at cost",
+    ]  # fmt: skip
+
+
+def test_without_a_telemetry_opentelemetry_is_not_imported() -> None:
+    program = (
+        "import sys, pdp.execution.telemetry, pdp.execution.events, pdp.execution.runner, pdp.pep;"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('opentelemetry', 'tenacity')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "[]\n"
+
+
+def test_without_opentelemetry_a_telemetry_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+
+    with pytest.raises(UsageError) as caught:
+        Telemetry()
+
+    assert str(caught.value) == "OpenTelemetry is not installed (pip install 'tool-pdp[otel]')"

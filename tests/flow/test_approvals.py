@@ -1,0 +1,464 @@
+"""Approvals in the enforcement point: STEP_UP opens one, a granted one lets exactly its call through, and once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from pdp import Approval, Approvals, ApprovalState, Evaluation, MemoryApprovals, MemoryAudit, Pep, Verdict
+from pdp.audit.file import AuditEvent, verify_chain
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import AuditError
+from pdp.manifest.records import Idempotency
+from tests.support import payments
+from tests.support.payments import session, wire
+from tests.support.scripted import Scripted, answer, until_approved
+
+SOON, END = "2026-07-01T10:05:00Z", "2026-07-01T11:00:00Z"
+BOSS = {"sub": "boss", "roles": ["payments.approver"]}
+EFFECTIVE = payments.effective()
+
+
+class Hub:
+    """Counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.wires: list[dict[str, Any]] = []
+
+    def initiate_wire(self, **arguments: Any) -> dict[str, Any]:
+        self.wires.append(arguments)
+        return {"wire_id": f"wire-{len(self.wires)}"}
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+def pep(hub: Hub) -> Pep:
+    return Pep(
+        EFFECTIVE, Scripted(until_approved), approvals=Approvals(), tools={"initiate_wire": hub.initiate_wire}
+    )  # fmt: skip
+
+
+def events(pep: Pep) -> list[dict[str, Any]]:
+    assert isinstance(pep.audit, MemoryAudit)
+    assert verify_chain(list(pep.audit._lines)) == len(pep.audit.events)
+    return pep.audit.events
+
+
+def rules(pep: Pep) -> Approvals:
+    assert pep.approvals is not None
+    return pep.approvals
+
+
+def granted(pep: Pep, **changes: Any) -> Approval:
+    """Call, and have the approval that it asks for granted."""
+    asked = pep.call(wire(), session(**changes)).approval
+    assert asked is not None
+    return rules(pep).grant(asked.id, BOSS, SOON)
+
+
+def shown(pep: Pep) -> list[Any]:
+    assert isinstance(pep.engine, Scripted)
+    return [request["context"]["approval"] for request in pep.engine.asked]
+
+
+def test_a_step_up_opens_an_approval_and_finds_it_again(pep: Pep, hub: Hub) -> None:
+    first, second = pep.call(wire(), session()), pep.call(wire(), session())
+
+    assert first.approval is not None
+    assert first.approval == second.approval
+    assert (first.verdict, first.approval.state, first.approval.reasons) == (
+        Verdict.STEP_UP, ApprovalState.PENDING, ("approvals.required",),
+    )  # fmt: skip
+    assert first.approval.approvers == ("payments.approver",)
+    assert (shown(pep), hub.wires) == ([None, None], [])
+    which = first.approval.id
+    assert [(event["type"], event["approval_id"], event["subject"]) for event in events(pep)] == [
+        ("approval.opened", which, "officer-123"),
+        ("tool.initiate_wire.dispatch", which, "officer-123"),
+        ("tool.initiate_wire.dispatch", which, "officer-123"),
+    ]
+
+
+def test_a_granted_call_runs_once_and_is_recorded_in_order(pep: Pep, hub: Hub) -> None:
+    approval = granted(pep)
+    ran = pep.call(wire(), session(time=SOON))
+    again = pep.call(wire(), session(time=SOON))
+
+    assert (ran.verdict, ran.executed, ran.result) == (Verdict.ALLOW, True, {"wire_id": "wire-1"})
+    assert ran.approval is not None
+    assert (ran.approval.id, ran.approval.state) == (approval.id, ApprovalState.CONSUMED)
+    assert (again.verdict, again.executed, again.result, again.approval) == (
+        Verdict.ALLOW, False, {"wire_id": "wire-1"}, ran.approval,
+    )  # fmt: skip
+    assert hub.wires == [payments.ARGUMENTS]
+    told = {
+        "id": approval.id, "call_digest": approval.call_digest, "age_seconds": 300, "expires_at": END,
+        "grants": [{"iss": None, "sub": "boss", "roles": ["payments.approver"], "at": SOON}],
+    }  # fmt: skip
+    assert shown(pep) == [None, told, told]
+    assert [(event["type"], event["verdict"], event["approval_id"]) for event in events(pep)] == [
+        ("approval.opened", None, approval.id),
+        ("tool.initiate_wire.dispatch", "STEP_UP", approval.id),
+        ("approval.granted", None, approval.id),
+        ("tool.initiate_wire.dispatch", "ALLOW", approval.id),
+        ("approval.consumed", None, approval.id),
+        ("tool.initiate_wire.result", None, approval.id),
+        ("tool.initiate_wire.dispatch", "ALLOW", approval.id),
+        ("tool.initiate_wire.result", None, approval.id),
+    ]
+
+
+def test_a_replay_long_after_its_approval_was_used_still_has_it(pep: Pep, hub: Hub) -> None:
+    approval = granted(pep)
+    pep.call(wire(), session(time=SOON))
+    again = pep.call(wire(), session(time="2026-07-09T10:00:00Z"))
+
+    assert (again.verdict, again.executed, again.result) == (Verdict.ALLOW, False, {"wire_id": "wire-1"})
+    assert [told and (told["id"], told["age_seconds"]) for told in shown(pep)] == [
+        None, (approval.id, 300), (approval.id, 300),
+    ]  # fmt: skip
+    assert len(hub.wires) == 1
+
+
+def test_another_call_with_a_used_key_does_not_get_the_approval_of_the_first(pep: Pep, hub: Hub) -> None:
+    approval = granted(pep)
+    pep.call(wire(), session(time=SOON))
+    other = pep.call(wire(), session(time=SOON, purpose="payments.supplier"))
+
+    assert (other.verdict, other.executed, other.result) == (Verdict.STEP_UP, False, None)
+    assert [told and told["id"] for told in shown(pep)] == [None, approval.id, None]
+    assert len(hub.wires) == 1
+
+
+async def test_asynchronous_calls_do_the_same(pep: Pep, hub: Hub) -> None:
+    opened = (await pep.acall(wire(), session())).approval
+    assert opened is not None
+    rules(pep).grant(opened.id, BOSS, SOON)
+    decided = await pep.adecide(wire(), session())
+    came = await asyncio.gather(*(pep.acall(wire(), session()) for _ in range(5)))
+
+    assert decided.approval is not None
+    assert (decided.verdict, decided.approval.state) == (Verdict.ALLOW, ApprovalState.GRANTED)
+    assert [each.executed for each in came].count(True) == 1
+    assert len(hub.wires) == 1
+
+
+def test_deciding_alone_opens_nothing_and_uses_nothing_up(pep: Pep) -> None:
+    assert pep.decide(wire(), session()).approval is None
+    assert list(rules(pep).list()) == []
+
+    approval = granted(pep)
+    decided = [pep.decide(wire(), session()) for _ in range(3)]
+
+    assert [(each.verdict, each.approval) for each in decided] == [(Verdict.ALLOW, approval)] * 3
+    assert [event["type"] for event in events(pep)][4:] == ["tool.initiate_wire.dispatch"] * 3
+
+
+@pytest.mark.parametrize(
+    ("proposal", "changes"),
+    [
+        pytest.param(wire(amount=47501), {}, id="another amount"),
+        pytest.param(wire(), {"purpose": "payments.supplier"}, id="another purpose"),
+        pytest.param(wire(), {"idempotency_key": "idm-other"}, id="another key"),
+        pytest.param(wire(), {"agent": "agent:other"}, id="another agent"),
+        pytest.param(wire(), {"run_id": "run-2"}, id="another run"),
+        pytest.param(wire(), {"claims": {**session().claims, "sub": "other"}}, id="another subject"),
+        pytest.param(wire(), {"facts": {**session().facts, "sanctions_status": "hit"}}, id="other facts"),
+        pytest.param(wire(), {"time": END}, id="too late"),
+        pytest.param(wire(), {"time": "2026-07-01T09:59:59Z"}, id="before it was opened"),
+    ],
+)
+def test_what_was_not_approved_needs_an_approval_of_its_own(
+    pep: Pep, hub: Hub, proposal: Any, changes: dict[str, Any]
+) -> None:
+    approval = granted(pep)
+    other = pep.call(proposal, session(**changes))
+
+    assert other.approval is not None
+    assert (other.verdict, other.approval.id != approval.id, hub.wires) == (Verdict.STEP_UP, True, [])
+    assert shown(pep) == [None, None]
+
+
+def test_another_request_for_the_same_call_is_the_same_call(pep: Pep) -> None:
+    granted(pep)
+
+    assert pep.decide(wire(), session(request_id="req-2", time=SOON)).allowed
+
+
+@pytest.mark.parametrize("approvals", [None, Approvals()])
+@pytest.mark.parametrize("mapping", ["$session.facts.approval", {"id": "forged"}])
+def test_an_approval_of_the_caller_is_never_taken(approvals: Approvals | None, mapping: Any) -> None:
+    """Reading a manifest refuses such a mapping; were one to get through, it is overwritten."""
+    forged, engine = {"id": "forged"}, Scripted(until_approved)
+    tool = EFFECTIVE.tools["initiate_wire"].model_copy(update={"context": {"approval": mapping}})
+    pep = Pep(replace(EFFECTIVE, tools={tool.name: tool}), engine, approvals=approvals)
+    claims, facts = {**session().claims, "approval": forged}, {**session().facts, "approval": forged}
+
+    decided = pep.decide(wire(), session(claims=claims, facts=facts))
+
+    assert (decided.verdict, engine.asked[0]["context"]["approval"]) == (Verdict.STEP_UP, None)
+
+
+def test_the_policy_has_the_last_word_over_a_granted_approval(pep: Pep, hub: Hub) -> None:
+    approval = granted(pep)
+    assert isinstance(pep.engine, Scripted)
+    pep.engine.respond = lambda _: answer("DENY", code="approvals.invalid")
+    denied = pep.call(wire(), session())
+    pep.engine.respond = lambda _: answer("STEP_UP", code="limits.exceeded")
+    more = pep.call(wire(), session())
+
+    assert (denied.verdict, denied.codes, denied.approval) == (Verdict.DENY, ("approvals.invalid",), approval)
+    assert more.approval is not None
+    assert (more.verdict, more.approval.id != approval.id, hub.wires) == (Verdict.STEP_UP, True, [])
+    assert rules(pep).get(approval.id) == approval
+
+
+def test_threads_that_call_at_once_run_the_tool_once(pep: Pep, hub: Hub) -> None:
+    granted(pep)
+    together = threading.Barrier(4)
+    found: list[Evaluation] = []
+
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        # All are decided on before one of them goes on.
+        together.wait()
+        return until_approved(request)
+
+    assert isinstance(pep.engine, Scripted)
+    pep.engine.respond = respond
+    threads = [threading.Thread(target=lambda: found.append(pep.call(wire(), session()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted((each.verdict or "", each.result["wire_id"], each.executed) for each in found) == [
+        *[(Verdict.ALLOW, "wire-1", False)] * 3, (Verdict.ALLOW, "wire-1", True),
+    ]  # fmt: skip
+    assert len(hub.wires) == 1
+    kinds = [(event["type"], event["verdict"], tuple(event["codes"])) for event in events(pep)[3:]]
+    assert sorted(kinds, key=str) == sorted(
+        [
+            *[("tool.initiate_wire.dispatch", "ALLOW", ("scripted.said",))] * 4,
+            ("approval.consumed", None, ("approvals.required",)),
+            *[("tool.initiate_wire.result", None, ())] * 4,
+        ],
+        key=str,
+    )
+
+
+def test_threads_that_call_at_once_without_a_key_run_the_tool_once(hub: Hub) -> None:
+    """Where the entry demands no key, it is the approval that only one of them gets."""
+    keyless = EFFECTIVE.tools["initiate_wire"].model_copy(update={"idempotency": Idempotency(required=False)})
+    together = threading.Barrier(4)
+    found: list[Evaluation] = []
+
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        if request["context"]["approval"] is not None:
+            together.wait()
+        return until_approved(request)
+
+    pep = Pep(
+        replace(EFFECTIVE, tools={keyless.name: keyless}), Scripted(respond), approvals=Approvals(),
+        tools={"initiate_wire": hub.initiate_wire},
+    )  # fmt: skip
+    granted(pep)
+    threads = [threading.Thread(target=lambda: found.append(pep.call(wire(), session()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted((each.verdict or "", each.codes, each.executed) for each in found) == [
+        (Verdict.ALLOW, ("scripted.said",), True), *[(Verdict.DENY, ("approvals.invalid",), False)] * 3,
+    ]  # fmt: skip
+    assert len(hub.wires) == 1
+
+
+def test_an_approval_withdrawn_while_the_call_is_decided_is_a_deny(pep: Pep, hub: Hub) -> None:
+    approval = granted(pep)
+
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        rules(pep).withdraw(approval.id, {"sub": "officer-123"}, SOON)
+        return until_approved(request)
+
+    assert isinstance(pep.engine, Scripted)
+    pep.engine.respond = respond
+    called = pep.call(wire(), session())
+
+    assert called.outcome.as_json() == {
+        "status": "rejected",
+        "rejection": {
+            "code": "POLICY_VIOLATION",
+            "reason": f"DENY: approvals.invalid: approval {approval.id}: it is withdrawn",
+        },
+    }
+    assert hub.wires == []
+
+
+def test_a_tool_without_a_function_uses_no_approval_up(pep: Pep) -> None:
+    approval = granted(pep)
+    called = pep.with_changes(tools={}).call(wire(), session())
+
+    assert (called.allowed, called.executed, called.approval) == (True, False, approval)
+    assert rules(pep).get(approval.id).state is ApprovalState.GRANTED
+
+
+class FullLog(MemoryAudit):
+    """Takes as many events as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes = 1000
+
+    def append(self, event: AuditEvent) -> None:
+        if self.takes == 0:
+            raise AuditError("disk full")
+        self.takes -= 1
+        super().append(event)
+
+
+@pytest.mark.parametrize("takes", [0, 1])
+def test_what_cannot_be_recorded_neither_runs_nor_uses_the_approval_up(hub: Hub, takes: int) -> None:
+    """The first event is that of the dispatch, the second that of the use."""
+    log = FullLog()
+    tools = {"initiate_wire": hub.initiate_wire}
+    pep = Pep(EFFECTIVE, Scripted(until_approved), approvals=Approvals(), audit=log, tools=tools)
+    approval = granted(pep)
+    log.takes = takes
+    denied = pep.call(wire(), session())
+    log.takes = 1000
+    ran = pep.call(wire(), session())
+
+    assert (denied.verdict, denied.codes, denied.executed) == (Verdict.DENY, ("audit.write_failed",), False)
+    assert ran.approval is not None
+    assert (ran.executed, ran.approval.id, len(hub.wires)) == (True, approval.id, 1)
+
+
+def test_an_approval_that_cannot_be_recorded_is_not_opened(hub: Hub) -> None:
+    log = FullLog()
+    log.takes = 0
+    pep = Pep(EFFECTIVE, Scripted(until_approved), approvals=Approvals(), audit=log)
+    called = pep.call(wire(), session())
+
+    assert (called.verdict, called.codes, called.approval) == (Verdict.DENY, ("audit.write_failed",), None)
+    assert list(rules(pep).list()) == []
+
+
+class Failing(MemoryApprovals):
+    """A store that fails in one of its steps."""
+
+    step = ""
+
+    def list(self, **which: Any) -> Sequence[Approval]:
+        self._fail("list")
+        return super().list(**which)
+
+    def add(self, approval: Approval) -> Approval:
+        self._fail("add")
+        return super().add(approval)
+
+    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+        self._fail("replace")
+        return super().replace(old, new, within=within)
+
+    def _fail(self, step: str) -> None:
+        if self.step == step:
+            raise ConnectionError("database is gone")
+
+
+@pytest.mark.parametrize(("step", "first"), [("list", True), ("add", True), ("list", False), ("replace", False)])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_store_that_fails_is_a_deny(hub: Hub, step: str, first: bool, asynchronous: bool) -> None:
+    store = Failing()
+    tools = {"initiate_wire": hub.initiate_wire}
+    pep = Pep(EFFECTIVE, Scripted(until_approved), approvals=Approvals(store), tools=tools)
+    if not first:
+        granted(pep)
+    store.step = step
+    called = asyncio.run(pep.acall(wire(), session())) if asynchronous else pep.call(wire(), session())
+
+    assert (called.verdict, called.codes, called.executed, hub.wires) == (
+        Verdict.DENY, ("pep.internal_error",), False, [],
+    )  # fmt: skip
+    assert events(pep)[-1]["codes"] == ["pep.internal_error"]
+
+
+def test_without_a_stated_time_the_clock_counts(pep: Pep, hub: Hub) -> None:
+    asked = pep.call(wire(), session(time=None)).approval
+    assert asked is not None
+    rules(pep).grant(asked.id, BOSS)
+
+    assert pep.call(wire(), session(time=None)).executed
+    assert len(hub.wires) == 1
+
+
+def test_without_approvals_nothing_is_ever_approved(hub: Hub) -> None:
+    pep = Pep(EFFECTIVE, Scripted(until_approved), tools={"initiate_wire": hub.initiate_wire})
+    called = pep.call(wire(), session())
+
+    assert (called.verdict, called.approval, hub.wires) == (Verdict.STEP_UP, None, [])
+    assert [event["approval_id"] for event in events(pep)] == [None]
+
+
+def test_an_enforcement_point_with_changes_shares_engine_and_manifest_and_nothing_else(pep: Pep, hub: Hub) -> None:
+    log, store = MemoryAudit(), Approvals()
+    other = pep.with_changes(audit=log, approvals=store, tools={})
+    called = other.call(wire(), session())
+
+    assert (other.engine, other.manifest) == (pep.engine, pep.manifest)
+    assert other._flow.manifest is pep._flow.manifest
+    assert [event["type"] for event in log.events] == ["approval.opened", "tool.initiate_wire.dispatch"]
+    assert (events(pep), list(rules(pep).list())) == ([], [])
+    assert store.audit is log
+    assert called.approval is not None
+    same = pep.with_changes()
+    assert (same.audit, same.approvals, same.actions) == (pep.audit, pep.approvals, pep.actions)
+    for one in (pep, same):
+        # What one of them is given later, the other has not.
+        @one.tool
+        def lookup_beneficiary(payee_name: str, invoice_ref: str) -> None: ...
+
+
+def test_a_release_seen_by_one_is_seen_by_those_made_of_it() -> None:
+    engine = Scripted(lambda _: {**answer(), "bundle": {"revision": "sha256:2", "release": 2}})
+    pep = Pep(EFFECTIVE, engine)
+    assert pep.with_changes().decide(wire(), session()).allowed
+
+    engine.respond = lambda _: answer()
+
+    assert pep.decide(wire(), session()).codes == ("bundle.stale",)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Iterator[EmbeddedEngine]:
+    with payments.engine() as opened:
+        yield opened
+
+
+def test_the_worked_example_approved_by_a_second_person_runs_once(policy: EmbeddedEngine, hub: Hub) -> None:
+    approvals = Approvals()
+    pep = Pep(EFFECTIVE, policy, approvals=approvals, tools={"initiate_wire": hub.initiate_wire})
+    first = pep.call(wire(), session())
+    assert first.approval is not None
+    approvals.grant(first.approval.id, BOSS, SOON)
+    other = pep.call(wire(amount=60000), session(time=SOON))
+    ran, again = (pep.call(wire(), session(time=SOON)) for _ in range(2))
+    changed = pep.call(wire(amount=20000), session(time=SOON))
+
+    assert [(each.verdict, each.executed) for each in (first, other, ran, again, changed)] == [
+        (Verdict.STEP_UP, False), (Verdict.STEP_UP, False), (Verdict.ALLOW, True), (Verdict.ALLOW, False),
+        (Verdict.DENY, False),
+    ]  # fmt: skip
+    assert (again.result, changed.codes) == (ran.result, ("idempotency.conflict",))
+    assert (first.codes, ran.codes) == (("limits.exceeded",), ("effects.gate_satisfied", "risk.acceptable"))
+    assert hub.wires == [payments.ARGUMENTS]

@@ -1,0 +1,234 @@
+"""Contracts in the enforcement point: what invariants make of a call, what a function is handed, what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pdp import Evaluation, MemoryAudit, Pep, Verdict
+from pdp.contract.registry.availability import ToolCircuit
+from pdp.contract.registry.registry import Registry
+from pdp.contract.registry.tool_contract import (
+    DROP_STEP,
+    ToolConfigParam,
+    ToolContract,
+    ToolInvariant,
+    ToolStateEffect,
+    ToolStateRead,
+)
+from pdp.errors import UsageError
+from tests.support.desk import events, told
+
+SEARCH = ToolContract(
+    name="search_papers",
+    schema={"query": "str — what to look for", "limit": "Optional[int] — how many", "web": "Optional[bool] — also"},
+    invariants=[
+        ToolInvariant(
+            "LIMIT_AT_MOST_TEN", "limit is at most 10",
+            lambda call, state, config: (call.get("limit") or 0) <= 10,
+            correct=lambda call, state, config: ({**call, "limit": 10}, True), corrects=["limit"],
+        ),
+        ToolInvariant("NO_SECRETS", "no query for secrets", lambda call, state, config: "secret" not in call["query"]),
+        ToolInvariant(
+            "NOT_TWICE", "nothing is searched for twice",
+            lambda call, state, config: call["query"] not in state.get("searched", []),
+            correct=lambda call, state, config: DROP_STEP,
+        ),
+    ],
+    description="Search papers.",
+    config_params=[ToolConfigParam("mode", "fast", str.lower), ToolConfigParam("key")],
+    state_reads=[ToolStateRead("patient"), ToolStateRead("searched")],
+    state_effects=[
+        ToolStateEffect("found", list, "append", preserve_across_turns=True, prompt_template_var="FOUND"),
+        ToolStateEffect("last_query", str, prompt_template_var="LAST_QUERY"),
+    ],
+)  # fmt: skip
+SESSION: dict[str, Any] = {
+    "claims": {"sub": "ann", "emts": {"papers": True}},
+    "run_id": "run-1",
+    "state": {"patient": "p-7", "found": ["old"], "searched": ["known"], "other": 1},
+    "config": {"mode": "DEEP"},
+}
+Given = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def given() -> Given:
+    """What the function was called with."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def registry(given: Given) -> Registry:
+    registry = Registry(circuit=lambda: ToolCircuit(failures=2, clock=lambda: 0.0))
+
+    def search_papers(
+        query: str, patient: str | None, mode: str, key: str | None, limit: int | None = None, web: bool | None = None
+    ) -> dict[str, Any]:
+        given.append({"query": query, "patient": patient, "mode": mode, "key": key, "limit": limit, "web": web})
+        if query == "break":
+            raise RuntimeError("no")
+        return {"found": "not a list" if query == "mistyped" else [f"{query} 1"], "last_query": query, "hits": 1}
+
+    registry.register_contract(SEARCH, search_papers, effect_class="read-internal", risk_tier="low", scopes=["papers"])
+    registry.register_contract(
+        ToolContract("tell_time", {}, [], "Tell the time."), lambda: "noon", effect_class="pure", risk_tier="low"
+    )
+    return registry
+
+
+@pytest.fixture(scope="module")
+def base(registry: Registry) -> Iterator[Pep]:
+    pep = Pep.from_registry(registry)
+    yield pep
+    pep.engine.close()
+
+
+@pytest.fixture
+def pep(base: Pep, given: Given) -> Pep:
+    given.clear()
+    return base.with_changes(audit=MemoryAudit())
+
+
+def waiting(pep: Pep, proposal: Any, session: Any) -> Evaluation:
+    return pep.call(proposal, session)
+
+
+def asynchronously(pep: Pep, proposal: Any, session: Any) -> Evaluation:
+    return asyncio.run(pep.acall(proposal, session))
+
+
+both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
+
+
+def search(query: str, **more: Any) -> dict[str, Any]:
+    return {"tool": "search_papers", "arguments": {"query": query, **more}}
+
+
+@both_ways
+def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Given, call: Any) -> None:
+    denied = call(pep, search("cats"), {**SESSION, "config": {"mode": 7}})
+
+    assert (denied.allowed, denied.executed, given) == (False, False, [])
+    assert [(reason.code, reason.message) for reason in denied.reasons] == [
+        ("decision.request_invalid", "config mode: its normalizer raised TypeError")
+    ]
+
+
+@both_ways
+def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
+    pep: Pep, given: Given, call: Callable[..., Evaluation]
+) -> None:
+    ran = call(pep, search("gene", limit=3), SESSION)
+
+    assert given == [{"query": "gene", "patient": "p-7", "mode": "deep", "key": None, "limit": 3, "web": None}]
+    assert ran.outcome.as_json() == {"status": "accepted", "proposal": search("gene", limit=3)}
+    assert ran.result == {"found": ["gene 1"], "last_query": "gene", "hits": 1}
+    assert ran.state is not None
+    assert ran.state.as_json() == {
+        "patient": "p-7", "found": ["old", "gene 1"], "searched": ["known"], "other": 1, "last_query": "gene",
+    }  # fmt: skip
+    assert SESSION["state"]["found"] == ["old"]
+
+
+@both_ways
+def test_a_corrected_call_is_decided_and_run_as_corrected(
+    pep: Pep, given: Given, call: Callable[..., Evaluation]
+) -> None:
+    ran = call(pep, search("gene", limit=99), SESSION)
+
+    assert [trip.as_json() for trip in ran.corrections] == [
+        {"invariant": "LIMIT_AT_MOST_TEN", "rule": "limit is at most 10", "way": "corrected", "changed": ["limit"]}
+    ]
+    assert ran.outcome.as_json() == {"status": "transformed", "proposal": search("gene", limit=10)}
+    assert ran.request is not None
+    assert ran.request["context"]["arguments"] == {"query": "gene", "limit": 10}
+    assert [each["limit"] for each in given] == [10]
+    assert [event["status"] for event in events(pep)] == ["transformed", "transformed"]
+
+
+@both_ways
+def test_a_pruned_call_is_decided_by_nobody_and_recorded(
+    pep: Pep, given: Given, call: Callable[..., Evaluation]
+) -> None:
+    dropped = call(pep, search("known"), SESSION)
+
+    assert (dropped.pruned, dropped.verdict, dropped.request, dropped.executed) == (True, None, None, False)
+    assert dropped.outcome.as_json() == {"status": "transformed"}
+    assert [str(trip) for trip in dropped.corrections] == ["NOT_TWICE: nothing is searched for twice (pruned)"]
+    assert given == []
+    [event] = events(pep)
+    assert (event["type"], event["status"], event["outcome"], event["verdict"], event["rejection"]) == (
+        "tool.search_papers.dispatch", "transformed", "not_executed", None, None,
+    )  # fmt: skip
+
+
+@both_ways
+def test_a_rejected_call_names_its_invariant(pep: Pep, given: Given, call: Callable[..., Evaluation]) -> None:
+    rejected = call(pep, search("secret"), SESSION)
+
+    assert rejected.outcome.as_json() == {
+        "status": "rejected", "rejection": {"code": "INVALID_PAYLOAD", "reason": "NO_SECRETS: no query for secrets"},
+    }  # fmt: skip
+    assert (rejected.verdict, given) == (None, [])
+    assert [(event["status"], event["rejection"]) for event in events(pep)] == [("rejected", "INVALID_PAYLOAD")]
+
+
+def test_a_result_that_is_not_what_the_effects_declare_changes_no_state(pep: Pep) -> None:
+    ran = pep.call(search("mistyped"), SESSION)
+
+    assert (ran.executed, ran.result, ran.state) == (True, None, None)
+    assert ran.outcome.failure is not None
+    assert (ran.outcome.failure.message, ran.outcome.failure.details) == (
+        "state effect `found`: the result has str, declared is array",
+        {"exception": "ToolResultError", "result": "invalid", "effect": "done"},
+    )
+    assert told(pep) == [("tool.search_papers.dispatch", "ALLOW"), ("tool.search_papers.result", "failed")]
+
+
+def test_a_tool_without_effects_leaves_no_state(pep: Pep) -> None:
+    ran = pep.call({"tool": "tell_time", "arguments": {}}, SESSION)
+
+    assert (ran.result, ran.state) == ("noon", None)
+
+
+def test_state_after_one_tool(pep: Pep) -> None:
+    state = pep.state_after("search_papers", {"found": ["a"]}, {"found": ["b"], "last_query": None})
+
+    assert state.as_json() == {"found": ["a", "b"]}
+    with pytest.raises(UsageError) as caught:
+        pep.state_after("no_such", {}, {})
+    assert str(caught.value) == "no_such is not a tool of manifest 1 (check the name)"
+
+
+def test_a_tool_that_keeps_failing_is_told_of_no_more(pep: Pep, registry: Registry) -> None:
+    def told_of() -> list[str]:
+        return [one["function"]["name"] for one in registry.definitions()]
+
+    listed = []
+    for query in ("gene", "break", "break", "gene"):
+        pep.call(search(query), SESSION)
+        listed.append(told_of())
+
+    assert listed == [
+        ["search_papers", "tell_time"], ["search_papers", "tell_time"], ["tell_time"], ["search_papers", "tell_time"],
+    ]  # fmt: skip
+
+
+def test_a_config_that_cannot_be_resolved_is_a_deny(pep: Pep, given: Given) -> None:
+    denied = pep.call(search("gene"), {**SESSION, "config": {"mode": 7}})
+
+    assert (denied.verdict, denied.codes, given) == (Verdict.DENY, ("decision.request_invalid",), [])
+    assert denied.reasons[0].message == "config mode: its normalizer raised TypeError"
+
+
+def test_a_registry_of_another_manifest_is_refused(registry: Registry, pep: Pep) -> None:
+    other = Registry()
+    other.register_contract(ToolContract("tell_date", {}, [], "Tell the date."), effect_class="pure", risk_tier="low")
+    with pytest.raises(UsageError) as caught:
+        Pep(registry.manifest, pep.engine, registry=other)
+
+    assert str(caught.value) == ("the registry has another manifest (pass `registry.manifest`, or use `from_registry`)")

@@ -1,0 +1,559 @@
+"""The enforcement point: only ALLOW executes, with what was decided, and everything is in the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from pdp import Evaluation, MemoryAudit, Pep, Verdict
+from pdp.audit.file import AuditEvent, verify_chain
+from pdp.engine.protocol import Engine
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import AuditError, EngineTimeoutError
+from pdp.json import canonical
+from tests.support import payments
+from tests.support.payments import session, wire
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedEngine]:
+    with payments.engine() as opened:
+        yield opened
+
+
+class Hub:
+    """Counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.wires: list[dict[str, Any]] = []
+
+    def initiate_wire(self, **arguments: Any) -> dict[str, Any]:
+        self.wires.append(arguments)
+        return {"wire_id": f"wire-{len(self.wires)}"}
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+def pep(engine: EmbeddedEngine, hub: Hub) -> Pep:
+    return Pep(payments.effective(), engine, tools={"initiate_wire": hub.initiate_wire})
+
+
+def events(pep: Pep) -> list[dict[str, Any]]:
+    assert isinstance(pep.audit, MemoryAudit)
+    assert verify_chain(list(pep.audit._lines)) == len(pep.audit.events)
+    return pep.audit.events
+
+
+def test_the_worked_example_of_the_registry_document_field_by_field(pep: Pep) -> None:
+    evaluation = pep.decide(wire(), session())
+
+    assert evaluation.verdict is Verdict.STEP_UP
+    assert evaluation.codes == ("limits.exceeded",)
+    assert evaluation.request is not None
+    assert evaluation.request == {
+        "subject": {
+            "type": "user",
+            "id": "officer-123",
+            "properties": {
+                "scopes": ["payments.lookup", "payments.validate", "payments.wire.initiate"],
+                "limits": {"wire.auto_approved": 25000},
+            },
+        },
+        "action": {
+            "name": "initiate_wire",
+            "properties": {
+                "tool": "initiate_wire",
+                "manifest_version": "2026.07.1",
+                "manifest_digest": pep.manifest.digest,
+            },
+        },
+        "resource": {"type": "wire_payment", "id": "bene-acme-441", "properties": {}},
+        "context": {
+            "amount": 47500,
+            "sanctions_status": "clear",
+            "looked_up_beneficiary": "bene-acme-441",
+            "idempotency_key": "idm-4a2b",
+            "arguments": payments.ARGUMENTS,
+            "purpose": None,
+            "time": "2026-07-01T10:00:00Z",
+            "run_id": "run-1",
+            "request_id": "req-1",
+            "call_digest": evaluation.request["context"]["call_digest"],
+            "approval": None,
+        },
+    }
+
+
+def test_the_json_of_an_evaluation(pep: Pep) -> None:
+    evaluation = pep.decide(wire(), session(), tool_call_id="call-7", step_name="pay")
+
+    assert evaluation.as_json() == {
+        "outcome": {
+            "status": "rejected",
+            "rejection": {
+                "code": "POLICY_VIOLATION",
+                "reason": "STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.",
+            },
+        },
+        "verdict": "STEP_UP",
+        "reasons": [
+            {
+                "code": "limits.exceeded",
+                "message": "The amount is above what the subject may do without approval.",
+                "details": {
+                    "limit": "wire.auto_approved",
+                    "argument": "amount",
+                    "value": 47500,
+                    "approval": {
+                        "approvers": ["payments.approver"],
+                        "expires": "PT1H",
+                        "expires_seconds": 3600,
+                        "quorum": 1,
+                        "unless_within_limits": True,
+                    },
+                },
+            }
+        ],
+        "obligations": [],
+        "trace": {
+            "tool_name": "initiate_wire",
+            "manifest_version": "2026.07.1",
+            "in_manifest": True,
+            "schema_valid": True,
+            "risk_tier": "high",
+            "pdp_action": "initiate_wire",
+            "idempotency_key": "idm-4a2b",
+            "idempotency_missing": False,
+            "request_id": "req-1",
+            "tool_call_id": "call-7",
+            "step_name": "pay",
+        },
+        "decision_id": evaluation.decision.decision_id if evaluation.decision else "none",
+        "bundle_revision": evaluation.decision.bundle_revision if evaluation.decision else "none",
+    }
+
+
+def test_allow_runs_the_tool_once_and_is_recorded_before_and_after(pep: Pep, hub: Hub) -> None:
+    evaluation = pep.call(wire(amount=20000), session())
+
+    assert (evaluation.allowed, evaluation.executed, evaluation.result) == (True, True, {"wire_id": "wire-1"})
+    assert hub.wires == [{**payments.ARGUMENTS, "amount": 20000}]
+    before, after = events(pep)
+    assert (before["type"], before["status"], before["verdict"], before["outcome"]) == (
+        "tool.initiate_wire.dispatch", "accepted", "ALLOW", None,
+    )  # fmt: skip
+    assert (after["type"], after["status"], after["outcome"]) == ("tool.initiate_wire.result", "accepted", "succeeded")
+    assert before["arguments_digest"] == after["arguments_digest"]
+    assert pep.audit.digest(b'{"wire_id":"wire-1"}') == after["result_digest"]
+
+
+def test_step_up_runs_nothing(pep: Pep, hub: Hub) -> None:
+    evaluation = pep.call(wire(), session())
+
+    assert (evaluation.verdict, evaluation.executed, hub.wires) == (Verdict.STEP_UP, False, [])
+    assert [event["type"] for event in events(pep)] == ["tool.initiate_wire.dispatch"]
+
+
+def test_a_decision_is_recorded_with_who_what_and_why(pep: Pep) -> None:
+    pep.decide(wire(), session(agent="agent:payments"), tool_call_id="call-7")
+
+    [event] = events(pep)
+    expected = {
+        "seq": 0, "type": "tool.initiate_wire.dispatch", "request_id": "req-1", "tool_call_id": "call-7",
+        "run_id": "run-1", "subject": "officer-123", "agent": "agent:payments", "tool": "initiate_wire",
+        "manifest_version": "2026.07.1", "manifest_digest": pep.manifest.digest, "status": "rejected",
+        "rejection": "POLICY_VIOLATION", "verdict": "STEP_UP", "codes": ["limits.exceeded"],
+        "idempotency_key": "idm-4a2b", "approval_id": None, "outcome": "not_executed", "result_digest": None,
+        "error_code": None, "duration_ms": None,
+        "arguments_digest": pep.audit.digest(canonical(payments.ARGUMENTS)),
+    }  # fmt: skip
+    assert {name: event[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("proposal", "changes", "code", "trace"),
+    [
+        pytest.param(
+            {"tool": "shell_exec", "arguments": {"command": "id"}}, {}, "INVALID_TOOL_NAME",
+            {"tool_name": "shell_exec", "in_manifest": False, "schema_valid": None}, id="not in the manifest",
+        ),
+        pytest.param(
+            wire(amount="47500"), {}, "INVALID_PAYLOAD",
+            {"in_manifest": True, "schema_valid": False, "idempotency_missing": None}, id="a string amount",
+        ),
+        pytest.param(wire(amount=True), {}, "INVALID_PAYLOAD", {"schema_valid": False}, id="a boolean amount"),
+        pytest.param(wire(debug=1), {}, "INVALID_PAYLOAD", {"schema_valid": False}, id="an unknown argument"),
+        pytest.param(
+            wire(), {"idempotency_key": None}, "INVALID_PAYLOAD",
+            {"schema_valid": True, "idempotency_missing": True, "idempotency_key": None}, id="no idempotency key",
+        ),
+        pytest.param(
+            wire(), {"idempotency_key": ""}, "INVALID_PAYLOAD", {"idempotency_missing": True}, id="an empty key"
+        ),
+        pytest.param([], {}, "INVALID_PAYLOAD", {"tool_name": None, "in_manifest": None}, id="a list"),
+        pytest.param(
+            wire(beneficiary_id=""), {}, "INVALID_PAYLOAD", {"schema_valid": True}, id="a resource without id"
+        ),
+    ],
+)  # fmt: skip
+def test_what_fails_a_check_never_reaches_the_policy(
+    pep: Pep, hub: Hub, proposal: Any, changes: dict[str, Any], code: str, trace: dict[str, Any]
+) -> None:
+    evaluation = pep.call(proposal, session(**changes))
+
+    assert (evaluation.verdict, evaluation.decision, evaluation.request, evaluation.allowed) == (
+        None,
+        None,
+        None,
+        False,
+    )
+    rejection = evaluation.outcome.rejection
+    assert rejection is not None
+    assert rejection.code == code
+    assert {name: getattr(evaluation.trace, name) for name in trace} == trace
+    assert hub.wires == []
+    [event] = events(pep)
+    assert (event["status"], event["rejection"], event["verdict"]) == ("rejected", code, None)
+
+
+def test_the_type_of_an_event_never_holds_the_models_text(pep: Pep) -> None:
+    pep.decide({"tool": "x" * 1000, "arguments": {}}, session())
+
+    [event] = events(pep)
+    assert (event["type"], event["tool"]) == ("tool.unknown.dispatch", "x" * 128)
+
+
+@pytest.mark.parametrize(
+    ("claims", "code"),
+    [
+        pytest.param({}, "decision.request_invalid", id="no subject"),
+        pytest.param(
+            {"sub": "x", "limits": {"wire.auto_approved": "25000"}}, "decision.request_invalid", id="text limit"
+        ),
+        pytest.param({"sub": "x", "limits": {"wire.auto_approved": None}}, "decision.request_invalid", id="null limit"),
+        pytest.param(
+            {"sub": "x", "limits": {"wire.auto_approved": -1}}, "decision.request_invalid", id="negative limit"
+        ),
+        pytest.param({"sub": "x", "act": {"sub": "a", "scopes": "x"}}, "decision.request_invalid", id="mistyped actor"),
+        pytest.param({"sub": "x"}, "scopes.missing", id="no scopes"),
+    ],
+)
+def test_claims_that_do_not_carry_a_call_are_a_deny(pep: Pep, claims: dict[str, Any], code: str) -> None:
+    evaluation = pep.decide(wire(amount=1), session(claims=claims))
+
+    assert (evaluation.verdict, evaluation.codes) == (Verdict.DENY, (code,))
+
+
+@pytest.mark.parametrize("given", [None, {}, {"claims": {"sub": "x"}, "approval": {"granted": True}}, 7])
+def test_a_session_that_is_none_is_a_deny(pep: Pep, given: Any) -> None:
+    evaluation = pep.call(wire(), given)
+
+    assert (evaluation.verdict, evaluation.codes) == (Verdict.DENY, ("decision.request_invalid",))
+    assert [event["codes"] for event in events(pep)] == [["decision.request_invalid"]]
+
+
+class Broken(Engine):
+    """Fails in the way that it is told to."""
+
+    name = "broken"
+
+    def __init__(self, failure: Exception | bytes) -> None:
+        self.failure = failure
+
+    def evaluate(self, body: bytes) -> bytes:
+        if isinstance(self.failure, bytes):
+            return self.failure
+        raise self.failure
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        return self.evaluate(body)
+
+
+def answer(**changes: Any) -> bytes:
+    granted = {"code": "effects.gate_satisfied", "message": "", "details": {}}
+    bundle = {"revision": "sha256:1", "release": 1}
+    return orjson.dumps({"verdict": "ALLOW", "reasons": [granted], "obligations": [], "bundle": bundle, **changes})
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        pytest.param(EngineTimeoutError("late"), "engine.timeout", id="time-out"),
+        pytest.param(RuntimeError("bug"), "pep.internal_error", id="any exception"),
+        pytest.param(b"{}", "engine.answer_invalid", id="empty answer"),
+        pytest.param(answer(verdict="PERMIT"), "engine.answer_invalid", id="unknown verdict"),
+        pytest.param(answer(reasons=[]), "engine.answer_invalid", id="no reasons"),
+        pytest.param(answer(extra=1), "engine.answer_invalid", id="unknown field"),
+        pytest.param(
+            answer(obligations=[{"id": "redact", "on": "ALLOW", "parameters": {}}]), "obligations.unfulfillable",
+            id="an obligation that nobody fulfils",
+        ),
+    ],
+)  # fmt: skip
+def test_an_engine_that_fails_is_a_deny(hub: Hub, failure: Exception | bytes, code: str, asynchronous: bool) -> None:
+    pep = Pep(payments.effective(), Broken(failure), tools={"initiate_wire": hub.initiate_wire})
+    called = asyncio.run(pep.acall(wire(), session())) if asynchronous else pep.call(wire(), session())
+
+    assert (called.verdict, called.codes, called.executed, hub.wires) == (Verdict.DENY, (code,), False, [])
+    assert [event["codes"] for event in events(pep)] == [[code]]
+
+
+def test_a_release_lower_than_one_seen_is_stale() -> None:
+    broken = Broken(answer(bundle={"revision": "sha256:2", "release": 2}))
+    pep = Pep(payments.effective(), broken)
+    assert pep.decide(wire(), session()).allowed
+
+    broken.failure = answer()
+    stale = pep.decide(wire(), session())
+    broken.failure = answer(bundle={"revision": "sha256:3", "release": 3})
+
+    assert (stale.verdict, stale.codes) == (Verdict.DENY, ("bundle.stale",))
+    assert pep.decide(wire(), session()).allowed
+
+
+def test_a_policy_without_a_release_is_stale_once_one_was_seen() -> None:
+    broken = Broken(answer(bundle=None))
+    pep = Pep(payments.effective(), broken)
+    assert pep.decide(wire(), session()).allowed
+
+    broken.failure = answer(bundle={"revision": "sha256:7", "release": 7})
+    assert pep.decide(wire(), session()).allowed
+    broken.failure = answer(bundle=None)
+
+    assert pep.decide(wire(), session()).codes == ("bundle.stale",)
+
+
+def test_what_a_caller_does_to_an_evaluation_changes_no_later_decision(pep: Pep) -> None:
+    who = session()
+    first = pep.decide(wire(), who).request
+    assert first is not None
+    first["subject"]["properties"]["limits"]["wire.auto_approved"] = 1_000_000
+    first["action"]["properties"]["manifest_digest"] = "x"
+
+    assert pep.decide(wire(), who).codes == ("limits.exceeded",)
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "x" * 2_000_000, "a\nb"])
+def test_no_text_of_the_model_keeps_a_call_out_of_the_audit(pep: Pep, odd: str) -> None:
+    evaluation = pep.decide({"tool": "shell_exec", "arguments": {}}, session(), tool_call_id=odd, step_name=odd)
+
+    assert evaluation.verdict is None
+    [event] = events(pep)
+    assert event["tool_call_id"] == odd[:256].encode(errors="backslashreplace").decode()
+
+
+def test_the_acting_agent_of_the_claims_is_recorded(pep: Pep) -> None:
+    pep.decide(wire(), session(claims={"sub": "x", "act": {"sub": "agent:payments"}}))
+
+    assert [event["agent"] for event in events(pep)] == ["agent:payments"]
+
+
+class FailingAudit(MemoryAudit):
+    """Takes as many events as it is told, then fails."""
+
+    def __init__(self, takes: int, failure: Exception) -> None:
+        super().__init__()
+        self.takes = takes
+        self.failure = failure
+
+    def append(self, event: AuditEvent) -> None:
+        if self.takes == 0:
+            raise self.failure
+        self.takes -= 1
+        super().append(event)
+
+
+@pytest.mark.parametrize("failure", [AuditError("disk full"), RuntimeError("bug")])
+def test_what_cannot_be_recorded_does_not_run(engine: EmbeddedEngine, hub: Hub, failure: Exception) -> None:
+    pep = Pep(payments.effective(), engine, audit=FailingAudit(0, failure), tools={"initiate_wire": hub.initiate_wire})
+
+    called = pep.call(wire(amount=20000), session())
+
+    assert (called.verdict, called.codes, hub.wires) == (Verdict.DENY, ("audit.write_failed",), [])
+
+
+def test_a_result_that_cannot_be_recorded_is_unknown(engine: EmbeddedEngine, hub: Hub) -> None:
+    log = FailingAudit(1, AuditError("disk full"))
+    pep = Pep(payments.effective(), engine, audit=log, tools={"initiate_wire": hub.initiate_wire})
+
+    called = pep.call(wire(amount=20000), session())
+
+    failure = called.outcome.failure
+    assert failure is not None
+    assert (called.executed, called.result, failure.details) == (True, None, {"effect": "unknown"})
+    assert len(hub.wires) == 1
+
+
+def test_a_tool_that_raises_is_a_failure_and_recorded(engine: EmbeddedEngine) -> None:
+    def initiate_wire(**_: Any) -> None:
+        raise ConnectionError("hub is down")
+
+    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    called = pep.call(wire(amount=20000), session())
+
+    failure = called.outcome.failure
+    assert failure is not None
+    assert (failure.code, failure.message, failure.details) == (
+        "TOOL_EXECUTION_FAILED", "ConnectionError", {"exception": "ConnectionError"},
+    )  # fmt: skip
+    after = events(pep)[1]
+    assert (after["outcome"], after["error_code"], after["result_digest"]) == ("failed", "TOOL_EXECUTION_FAILED", None)
+
+
+def test_a_tool_without_a_function_is_unavailable(engine: EmbeddedEngine) -> None:
+    pep = Pep(payments.effective(), engine)
+    called = pep.call(wire(amount=20000), session())
+
+    failure = called.outcome.failure
+    assert failure is not None
+    assert (called.allowed, called.executed, failure.code) == (True, False, "TOOL_UNAVAILABLE")
+    assert [event["error_code"] for event in events(pep)] == [None, "TOOL_UNAVAILABLE"]
+
+
+def test_what_runs_is_what_was_decided_whatever_the_caller_changes(hub: Hub) -> None:
+    proposal = wire(amount=20000)
+
+    class Meddling(Broken):
+        def evaluate(self, body: bytes) -> bytes:
+            proposal["arguments"]["amount"] = 1_000_000
+            return super().evaluate(body)
+
+    pep = Pep(payments.effective(), Meddling(answer()), tools={"initiate_wire": hub.initiate_wire})
+    pep.call(proposal, session())
+
+    assert hub.wires == [{**payments.ARGUMENTS, "amount": 20000}]
+
+
+def test_a_tool_that_changes_its_arguments_changes_nothing_else(engine: EmbeddedEngine) -> None:
+    def initiate_wire(**arguments: Any) -> None:
+        arguments.clear()
+
+    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    called = pep.call(wire(amount=20000), session())
+
+    assert called.outcome.proposal is not None
+    assert called.outcome.proposal.as_json() == wire(amount=20000)
+
+
+async def test_asynchronous_calls_decide_the_same(pep: Pep, hub: Hub) -> None:
+    decided = await pep.adecide(wire(), session())
+    allowed, stepped = await asyncio.gather(pep.acall(wire(amount=20000), session()), pep.acall(wire(), session()))
+
+    assert decided.codes == stepped.codes == ("limits.exceeded",)
+    assert (allowed.result, len(hub.wires)) == ({"wire_id": "wire-1"}, 1)
+    assert len(events(pep)) == 4
+
+
+def test_many_threads_share_one_enforcement_point(pep: Pep, hub: Hub) -> None:
+    found: list[Evaluation] = []
+
+    def work(amount: int) -> None:
+        found.extend(
+            pep.call(wire(amount=amount), session(idempotency_key=f"{amount}/{number}")) for number in range(50)
+        )
+
+    threads = [threading.Thread(target=work, args=(amount,)) for amount in (20000, 47500, 25000, 25001)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted({(each.verdict, each.executed) for each in found}) == [
+        (Verdict.ALLOW, True), (Verdict.STEP_UP, False),
+    ]  # fmt: skip
+    assert sorted({each["amount"] for each in hub.wires}) == [20000, 25000]
+    assert (len(hub.wires), len(events(pep))) == (100, 300)
+
+
+UNKNOWN = ("tool.initiate_wire.result", "unknown", "TOOL_EXECUTION_FAILED")
+
+
+async def begun(event: asyncio.Event, call: asyncio.Task[Evaluation]) -> None:
+    """Wait for the event; a call that ends without it, because it was decided otherwise, fails the test at once."""
+    waiting = asyncio.create_task(event.wait())
+    done, _ = await asyncio.wait({waiting, call}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    assert call not in done, call.result()
+    assert event.is_set()
+
+
+async def test_a_call_cancelled_while_its_tool_runs_is_recorded_as_unknown(engine: EmbeddedEngine) -> None:
+    started = asyncio.Event()
+
+    async def initiate_wire(**_: Any) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
+    await begun(started, task)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    after = events(pep)[1]
+    assert (after["type"], after["outcome"], after["error_code"]) == UNKNOWN
+
+
+def test_a_call_interrupted_while_its_tool_runs_is_recorded_as_unknown(engine: EmbeddedEngine) -> None:
+    def initiate_wire(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    with pytest.raises(KeyboardInterrupt):
+        pep.call(wire(amount=20000), session())
+
+    after = events(pep)[1]
+    assert (after["type"], after["outcome"], after["error_code"]) == UNKNOWN
+
+
+async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
+    asked = asyncio.Event()
+
+    class Waiting(Broken):
+        async def aevaluate(self, body: bytes) -> bytes:
+            asked.set()
+            await asyncio.sleep(60)
+            return body
+
+    pep = Pep(payments.effective(), Waiting(b""), tools={"initiate_wire": hub.initiate_wire})
+    task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
+    await begun(asked, task)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event["codes"] for event in events(pep)] == [["pep.internal_error"]]
+    assert hub.wires == []
+
+
+def test_a_decision_interrupted_on_its_way_is_recorded(hub: Hub) -> None:
+    class Interrupted(Broken):
+        def evaluate(self, body: bytes) -> bytes:
+            raise KeyboardInterrupt
+
+    pep = Pep(payments.effective(), Interrupted(b""), tools={"initiate_wire": hub.initiate_wire})
+    with pytest.raises(KeyboardInterrupt):
+        pep.call(wire(amount=20000), session())
+
+    assert [event["codes"] for event in events(pep)] == [["pep.internal_error"]]
+
+
+def test_from_files_decides_by_the_released_baseline() -> None:
+    example = payments.EXAMPLE
+    pep = Pep.from_files(str(example / "manifest.json"), governance=str(example / "governance.yaml"))
+
+    assert pep.decide(wire(amount=20000), session()).allowed
+    assert pep.decide(wire(), session()).codes == ("limits.exceeded",)
+    pep.engine.close()
+    assert pep.decide(wire(), session()).codes == ("engine.unavailable",)

@@ -1,0 +1,382 @@
+"""What a caller gets once its tool has run, and what is left unused where it has not: with a policy that allows all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import (
+    Approvals,
+    ApprovalState,
+    Deployment,
+    Evaluation,
+    Failure,
+    FailureCode,
+    MemoryActions,
+    MemoryAudit,
+    MemoryIdempotency,
+    Pep,
+    Pin,
+    Registry,
+    Verdict,
+)
+from pdp.manifest.effective import EffectiveManifest
+from pdp.manifest.load import load_effective
+from pdp.patterns.current import pinned
+from pdp.patterns.run import Run
+from pdp.stores.action import Action, ActionState
+from tests.support import desk
+from tests.support.desk import CHIEF, SOON, Desk, propose, session, told
+from tests.support.scripted import Scripted, answer, duty, until_approved
+
+MANIFEST = """
+manifest_version: 2026.1.0
+tools:
+  - name: sum_exposure
+    version: 1.0.0
+    pattern: aggregation
+    risk_tier: low
+    markings: [internal, pii]
+    schema:
+      type: object
+      required: [objects, window, op]
+      properties: {objects: {type: array, items: {$ref: ObjectRef}}, window: {$ref: Window}, op: {enum: [sum]}}
+    result_schema: {$ref: Metric}
+  - name: find_record
+    version: 1.0.0
+    pattern: lookup
+    risk_tier: low
+    markings: []
+    state: {reads: [branch]}
+    schema:
+      type: object
+      required: [identifier, source]
+      properties: {identifier: {type: string, maxLength: 9}, source: {$ref: SoRRef}}
+    result_schema: {type: object, properties: {branch: {type: string}}}
+  - name: convert_sum
+    version: 1.0.0
+    pattern: conversion
+    risk_tier: low
+    schema:
+      type: object
+      required: [value, target]
+      properties:
+        value: {type: object, required: [amount], properties: {amount: {type: number}}}
+        target: {type: object, required: [currency], properties: {currency: {enum: [EUR]}}}
+    result_schema: {type: object, properties: {amount: {type: number}}}
+  - name: print_letter
+    version: 1.0.0
+    effect_class: commit-high
+    risk_tier: high
+    compensation: print_letter
+    approval: {approvers: [chief]}
+    idempotency: {required: true}
+    safety: {requires: ["env:DESK_PRINTER"]}
+    schema: {type: object, required: [text], properties: {text: {enum: [hello]}}}
+  - name: send_parcel
+    version: 1.0.0
+    effect_class: commit-high
+    risk_tier: high
+    retries: 3
+    compensation: call_back
+    approval: {approvers: [chief]}
+    idempotency: {required: true}
+    schema: {type: object, required: [to], properties: {to: {enum: [ben]}}}
+  - name: call_back
+    version: 1.0.0
+    effect_class: commit-high
+    risk_tier: medium
+    retries: 3
+    compensation: send_parcel
+    approval: {approvers: [chief]}
+    schema: {type: object, required: [to], properties: {to: {enum: [ben]}}}
+"""
+BROKEN = Failure(
+    FailureCode.TOOL_EXECUTION_FAILED, "the tool ran, and its result could not be delivered", {"effect": "done"}
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("delivering") / "manifest.yaml"
+    file.write_text(MANIFEST)
+    return file
+
+
+@pytest.fixture(scope="module")
+def manifest(file: Path) -> EffectiveManifest:
+    return load_effective(file, None)
+
+
+@pytest.fixture(scope="module")
+def at_desk(tmp_path_factory: pytest.TempPathFactory) -> EffectiveManifest:
+    return desk.effective(tmp_path_factory.mktemp("desk"))
+
+
+def waiting(pep: Pep, proposal: Any, session: Any) -> Evaluation:
+    return pep.call(proposal, session)
+
+
+def asynchronously(pep: Pep, proposal: Any, session: Any) -> Evaluation:
+    return asyncio.run(pep.acall(proposal, session))
+
+
+both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
+Way = Callable[..., Evaluation]
+
+
+def failure(evaluation: Evaluation) -> Failure | None:
+    return evaluation.outcome.failure
+
+
+# What goes wrong after the tool has run
+
+
+def marking(_: dict[str, Any]) -> dict[str, Any]:
+    return answer("ALLOW", duty("mark_result", markings=["internal"]))
+
+
+@both_ways
+def test_an_error_after_the_run_withholds_the_result_and_nothing_else(
+    at_desk: EffectiveManifest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: Way
+) -> None:
+    works = Desk()
+    pep = Pep(at_desk, Scripted(marking), tools=works.tools())
+
+    def mark(*_: Any) -> None:
+        raise RuntimeError(works.runs)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Run, "mark", mark)
+        ran = call(pep, propose("book_entry"), session())
+    again = call(pep, propose("book_entry"), session())
+
+    # The effect has happened, the action says so, and the key has the result: nothing runs a second time.
+    assert (ran.verdict, ran.executed, ran.result, ran.markings, failure(ran)) == (
+        Verdict.ALLOW,
+        True,
+        None,
+        (),
+        BROKEN,
+    )
+    assert ran.action is not None
+    assert ran.action.state is ActionState.COMMITTED
+    assert (again.executed, again.result, again.markings) == (False, {"number": 1, "account": "cash"}, ("internal",))
+    assert works.runs == [("book_entry", 5)]
+    assert told(pep)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "failed")]
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert logged.startswith("a result could not be delivered: RuntimeError\n")
+    assert "('book_entry', 5)" not in logged
+
+
+class Gone(MemoryActions):
+    """A store of somebody's own, whose errors are its own as well."""
+
+    def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
+        if state is ActionState.COMMITTED:
+            raise ConnectionError("gone")
+        return super().move(action, state, approval_id=approval_id)
+
+
+@both_ways
+def test_an_action_that_cannot_be_settled_for_whatever_reason_leaves_result_and_key(
+    at_desk: EffectiveManifest, call: Way
+) -> None:
+    works = Desk()
+    pep = Pep(at_desk, Scripted(lambda _: answer()), tools=works.tools(), actions=Gone())
+    ran, again = (call(pep, propose("book_entry"), session()) for _ in range(2))
+
+    assert [(each.executed, each.result) for each in (ran, again)] == [
+        (True, {"number": 1, "account": "cash"}), (False, {"number": 1, "account": "cash"}),
+    ]  # fmt: skip
+
+
+# A failure goes to the caller, and another try needs another approval
+
+
+@pytest.mark.parametrize("tool", ["send_parcel", "call_back"], ids=["with a key", "without a key"])
+@both_ways
+def test_what_failed_is_tried_again_with_a_fresh_approval_alone(
+    manifest: EffectiveManifest, tool: str, call: Way
+) -> None:
+    works, approvals = Parcels(), Approvals()
+    tools = {"send_parcel": works.send, "call_back": works.send}
+    pep = Pep(manifest, Scripted(until_approved), tools=tools, approvals=approvals)
+    proposal = {"tool": tool, "arguments": {"to": "ben"}}
+
+    def asked(given: Any) -> str:
+        evaluation = call(pep, proposal, given)
+        assert (evaluation.verdict, evaluation.executed) == (Verdict.STEP_UP, False)
+        assert evaluation.approval is not None
+        return evaluation.approval.id
+
+    approvals.grant(asked(session()), CHIEF, SOON)
+    failed = call(pep, proposal, session(time=SOON))
+
+    lost = Failure(FailureCode.TOOL_EXECUTION_FAILED, "ConnectionError", {"exception": "ConnectionError"})
+    assert (failed.verdict, failure(failed)) == (Verdict.ALLOW, lost)
+    assert isinstance(failed.error, ConnectionError)
+    # Once, whatever `retries` says: it is not idempotent.
+    assert works.sent == ["ben"]
+    again = session(time=SOON)
+    if tool == "send_parcel":
+        # Nobody knows whether it went out: with this key nothing runs, and no approval is asked for.
+        assert failure(call(pep, proposal, again)) == lost
+        again = session(idempotency_key="key-2", time=SOON)
+    approval_id = asked(again)
+    assert works.sent == ["ben"]
+    assert [each.state for each in approvals.list()] == [ApprovalState.CONSUMED, ApprovalState.PENDING]
+    approvals.grant(approval_id, CHIEF, SOON)
+    assert call(pep, proposal, again).result == "parcel 2"
+    assert [each.state for each in approvals.list()] == [ApprovalState.CONSUMED] * 2
+
+
+class Parcels:
+    """Loses the first one."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def send(self, to: str) -> str:
+        self.sent.append(to)
+        if len(self.sent) == 1:
+            raise ConnectionError("lost after it was sent")
+        return f"parcel {len(self.sent)}"
+
+
+# What is lacking uses nothing up
+
+
+@both_ways
+def test_a_tool_that_lacks_something_uses_neither_key_nor_approval_up(
+    file: Path, monkeypatch: pytest.MonkeyPatch, call: Way
+) -> None:
+    monkeypatch.delenv("DESK_PRINTER", raising=False)
+    registry, approvals = Registry.from_files(str(file)), Approvals()
+    registry.bind("print_letter", lambda text: text)
+    pep = Pep(
+        registry.manifest, Scripted(until_approved), registry=registry, approvals=approvals, keys=MemoryIdempotency()
+    )
+    letter = {"tool": "print_letter", "arguments": {"text": "hello"}}
+    asked = call(pep, letter, session())
+    assert asked.approval is not None
+    approvals.grant(asked.approval.id, CHIEF, SOON)
+    lacking = call(pep, letter, session(time=SOON))
+
+    assert (lacking.verdict, lacking.executed, failure(lacking)) == (
+        Verdict.ALLOW,
+        False,
+        Failure(
+            FailureCode.TOOL_UNAVAILABLE, "print_letter cannot run now: environment variable DESK_PRINTER is not set"
+        ),
+    )
+    assert approvals.get(asked.approval.id).state is ApprovalState.GRANTED
+    monkeypatch.setenv("DESK_PRINTER", "lp0")
+    ran = call(pep, letter, session(time=SOON))
+    assert (ran.executed, approvals.get(asked.approval.id).state) == (True, ApprovalState.CONSUMED)
+
+
+# What patterns know of the caller and of what the tool is given
+
+
+@pytest.mark.parametrize(
+    ("claims", "lacking"),
+    [
+        pytest.param({"clearances": ["internal", "pii"]}, "", id="the subject is cleared"),
+        pytest.param({"clearances": ["internal"]}, "pii", id="the subject is not"),
+        pytest.param({}, "internal, pii", id="it states none"),
+        pytest.param({"clearances": None}, "internal, pii", id="it states null"),
+        pytest.param({"clearances": ["internal", "pii"], "act": {"sub": "a"}}, "", id="its agent narrows nothing"),
+        pytest.param(
+            {"clearances": ["internal", "pii"], "act": {"sub": "a", "clearances": ["internal"]}}, "pii",
+            id="its agent is not cleared",
+        ),
+        pytest.param(
+            {"clearances": ["internal", "pii"], "act": {"sub": "a", "clearances": None}}, "internal, pii",
+            id="its agent has null",
+        ),
+        pytest.param(
+            {
+                "clearances": ["internal", "pii"],
+                "act": {"sub": "a", "clearances": ["internal", "pii"], "act": {"sub": "b", "clearances": ["pii"]}},
+            },
+            "internal", id="its agent's agent is not cleared",
+        ),
+        pytest.param(
+            {"clearances": ["internal"], "act": {"sub": "a", "clearances": ["internal", "pii"]}}, "pii",
+            id="its agent adds nothing",
+        ),
+    ],
+)  # fmt: skip
+def test_a_union_of_markings_goes_to_who_is_cleared_for_it_together_with_its_agents(
+    manifest: EffectiveManifest, claims: dict[str, Any], lacking: str
+) -> None:
+    metric = {"name": "exposure", "value": 7, "unit": "EUR"}
+    pep = Pep(
+        manifest,
+        Scripted(lambda _: answer()),
+        tools={"sum_exposure": lambda **_: metric},
+        deployment=Deployment(markings_of=lambda _, name: ["internal", "pii"] if name == "p-2" else ["internal"]),
+    )
+    arguments = {
+        "objects": [{"type": "policy", "id": "p-1"}, {"type": "policy", "id": "p-2"}],
+        "window": {"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z"}, "op": "sum",
+    }  # fmt: skip
+    got = pep.call({"tool": "sum_exposure", "arguments": arguments}, session(claims={"sub": "ann", **claims}))
+
+    if not lacking:
+        assert got.result == {**metric, "markings": ["internal", "pii"]}
+        return
+    told_of = f"aggregation.marking_not_cleared: its objects carry what the subject is not cleared for: {lacking}"
+    details = {"exception": "PatternFault", "rule": "aggregation.marking_not_cleared"}
+    assert (got.result, failure(got)) == (None, Failure(FailureCode.TOOL_EXECUTION_FAILED, told_of, details))
+
+
+def test_a_record_found_with_another_state_is_another_record(file: Path) -> None:
+    registry, asked = Registry.from_files(str(file)), []
+
+    def find_record(identifier: str, source: Any, branch: str | None) -> dict[str, Any]:
+        asked.append(branch)
+        return {"branch": branch or "none"}
+
+    registry.bind("find_record", find_record)
+    pep = Pep(registry.manifest, Scripted(lambda _: answer()), registry=registry)
+    proposal = {"tool": "find_record", "arguments": {"identifier": "7", "source": {"id": "crm", "version": "1"}}}
+    states: list[dict[str, Any]] = [
+        {"branch": "north"}, {"branch": "south"}, {"branch": "north", "not_read": 1}, {}, {"branch": "south"}
+    ]  # fmt: skip
+    found = [pep.call(proposal, session(state=state)).result for state in states]
+
+    assert found == [{"branch": name} for name in ("north", "south", "north", "none", "south")]
+    assert asked == ["north", "south", None]
+
+
+# Another deployment
+
+
+@both_ways
+def test_a_deployment_can_be_put_in_the_place_of_another(manifest: EffectiveManifest, call: Way) -> None:
+    def rate(version: str, of_euro: float) -> Deployment:
+        return Deployment(sources={"ecb": lambda: Pin(version, {"EUR": of_euro})})
+
+    def convert_sum(value: Any, target: Any) -> dict[str, Any]:
+        return {"amount": value["amount"] * pinned("ecb").value[target["currency"]]}
+
+    first = Pep(
+        manifest, Scripted(lambda _: answer()), tools={"convert_sum": convert_sum}, deployment=rate("v-1", 2)
+    )  # fmt: skip
+    proposal = {"tool": "convert_sum", "arguments": {"value": {"amount": 10}, "target": {"currency": "EUR"}}}
+    before = call(first, proposal, session())
+    other = first.with_changes(deployment=rate("v-2", 3), audit=MemoryAudit())
+    same = first.with_changes(audit=MemoryAudit())
+    after = [call(pep, proposal, session()) for pep in (other, first, same)]
+
+    assert (before.result, before.pins) == ({"amount": 20}, {"ecb": "v-1"})
+    # A run of the same name, which knows nothing of the other.
+    assert [(each.result["amount"], each.pins["ecb"]) for each in after] == [(30, "v-2"), (20, "v-1"), (20, "v-1")]
+    assert other.actions is first.actions

@@ -1,0 +1,274 @@
+"""Runs of agents in the enforcement point: whose they are, what they protect, how they end and are replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import (
+    Approvals,
+    ApprovalState,
+    Deployment,
+    EmbeddedEngine,
+    Evaluation,
+    MemoryAudit,
+    Pep,
+    Pin,
+    Registry,
+    Verdict,
+)
+from pdp.contract.registry.availability import ToolCircuit
+from pdp.errors import UsageError
+from pdp.execution.failures import ToolArgumentError, ToolUnavailableError
+from pdp.manifest.effective import EffectiveManifest
+from pdp.manifest.load import load_effective
+from pdp.patterns import run as run_module
+from pdp.patterns import runs as runs_module
+from pdp.patterns.current import pinned
+from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
+from pdp.stores.memory_actions import MemoryActions
+from pdp.stores.memory_keys import MemoryIdempotency
+from tests.support import desk
+from tests.support.desk import CHIEF, SOON, Desk, propose, session, staging, told
+
+MANIFEST = """
+manifest_version: 2026.1.0
+tools:
+  - {name: read_page, version: 1.0.0, effect_class: read-internal, risk_tier: low, scopes: [desk], markings: [internal],
+     resource: {type: document, id: $arguments.page, markings: [internal]},
+     schema: {type: object, required: [page], properties: {page: {type: string, maxLength: 9}}}}
+  - {name: convert_sum, version: 1.0.0, pattern: conversion, risk_tier: low, scopes: [desk],
+     schema: {type: object, required: [value, target], properties: {
+       value: {type: object, required: [amount], properties: {amount: {type: number}}},
+       target: {type: object, required: [currency], properties: {currency: {enum: [EUR]}}}}},
+     result_schema: {type: object, properties: {amount: {type: number}}}}
+  - {name: find_record, version: 1.0.0, pattern: lookup, markings: [], risk_tier: low, scopes: [desk],
+     config: [{key: tenant, default: none}],
+     schema: {type: object, required: [identifier, source], properties: {identifier: {type: string, maxLength: 9},
+       source: {$ref: SoRRef}}},
+     result_schema: {type: object, properties: {tenant: {type: string}}}}
+"""
+CLAIMS = {
+    "sub": "ann", "emts": {"desk": True}, "clearances": ["internal"],
+    "entitlements": {"documents": ["one", "two", "slow", "quick"]},
+}  # fmt: skip
+CONVERT = {"tool": "convert_sum", "arguments": {"value": {"amount": 10}, "target": {"currency": "EUR"}}}
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> EffectiveManifest:
+    file = tmp_path_factory.mktemp("runs") / "manifest.yaml"
+    file.write_text(MANIFEST)
+    return load_effective(file, None)
+
+
+@pytest.fixture(scope="module")
+def engine(manifest: EffectiveManifest) -> Iterator[EmbeddedEngine]:
+    with desk.engine(manifest) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def at_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
+    manifest = desk.effective(tmp_path_factory.mktemp("desk"))
+    with desk.engine(manifest) as engine:
+        yield Pep(manifest, engine)
+
+
+@pytest.fixture
+def pep(manifest: EffectiveManifest, engine: EmbeddedEngine) -> Pep:
+    """Its rate is one more each time that it is read."""
+    read: list[int] = []
+
+    def rates() -> Pin:
+        read.append(1)
+        return Pin(f"v-{len(read)}", {"EUR": len(read)})
+
+    tools: dict[str, Callable[..., Any]] = {
+        "read_page": lambda page: f"page {page}",
+        "convert_sum": lambda value, target: {"amount": value["amount"] * pinned("ecb").value[target["currency"]]},
+    }
+    return Pep(manifest, engine, tools=tools, deployment=Deployment(sources={"ecb": rates}))
+
+
+def waiting(pep: Pep, proposal: Any, session: Any) -> Evaluation:
+    return pep.call(proposal, session)
+
+
+def asynchronously(pep: Pep, proposal: Any, session: Any) -> Evaluation:
+    return asyncio.run(pep.acall(proposal, session))
+
+
+both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
+
+
+def ours(**changes: Any) -> Any:
+    return session(claims=CLAIMS, **changes)
+
+
+def rule(evaluation: Evaluation) -> tuple[bool, str, str]:
+    failure = evaluation.outcome.failure
+    assert failure is not None
+    return evaluation.executed, failure.details["rule"], failure.details["effect"]
+
+
+def page(name: str) -> dict[str, Any]:
+    return {"tool": "read_page", "arguments": {"page": name}}
+
+
+@both_ways
+def test_what_could_not_be_marked_in_its_run_is_not_read(
+    pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Evaluation]
+) -> None:
+    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
+    first, second, again = (call(pep, page(name), ours()) for name in ("one", "two", "one"))
+
+    assert [(each.result, each.markings) for each in (first, again)] == [("page one", ("internal",))] * 2
+    assert (rule(second), second.result) == ((False, "run.full", "none"), None)
+    assert call(pep, page("two"), ours(run_id="run-2")).result == "page two"
+
+
+def test_a_result_whose_markings_no_longer_fit_does_not_go_out(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
+
+    def read_page(page: str) -> str:
+        if page == "slow":
+            # Another call of the run is quicker.
+            assert pep.call({"tool": "read_page", "arguments": {"page": "quick"}}, ours()).executed
+        return f"page {page}"
+
+    pep = pep.with_changes(tools={"read_page": read_page})
+    slow = pep.call(page("slow"), ours())
+
+    assert (rule(slow), slow.result, slow.markings) == ((True, "run.full", "done"), None, ())
+
+
+def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(
+    at_desk: Pep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
+    works = Desk()
+    pep = at_desk.with_changes(audit=MemoryAudit(), tools=works.tools(), actions=MemoryActions())
+    staged, full = (
+        pep.call(staging("pay_small", amount=amount), session(idempotency_key=f"key-{amount}")) for amount in (5, 6)
+    )
+
+    assert (staged.result["state"], rule(full)[1:]) == ("staged", ("run.full", "none"))
+    assert [pep.call(propose("pay_small", amount=amount), session()).executed for amount in (5, 6)] == [True, False]
+
+
+@both_ways
+def test_a_closed_run_does_not_go_on_with_other_pins(pep: Pep, call: Callable[..., Evaluation]) -> None:
+    before = call(pep, CONVERT, ours())
+    for number in range(runs_module.MOST_RUNS):
+        pep.open_run(f"other-{number}", ours(), pins={})
+    denied = call(pep, CONVERT, ours())
+    pep.end_run("run-1", ours())
+    anew = call(pep, CONVERT, ours())
+
+    assert (before.result, before.pins) == ({"amount": 10}, {"ecb": "v-1"})
+    assert (denied.verdict, denied.codes, denied.result) == (Verdict.DENY, ("run.closed",), None)
+    assert [event["verdict"] for event in pep.audit.events][1:4] == [None, "ALLOW", "DENY"]  # type: ignore[attr-defined]
+    assert (anew.result, anew.pins) == ({"amount": 20}, {"ecb": "v-2"})
+
+
+def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(at_desk: Pep) -> None:
+    works, approvals = Desk(), Approvals()
+    pep = at_desk.with_changes(
+        audit=MemoryAudit(), tools=works.tools(), approvals=approvals, keys=MemoryIdempotency(), actions=MemoryActions()
+    )
+    asked = pep.call(propose("send_letter"), session())
+    assert asked.approval is not None
+    approvals.grant(asked.approval.id, CHIEF, SOON)
+    for number in range(runs_module.MOST_RUNS):
+        pep.open_run(f"other-{number}", session())
+    denied = pep.call(propose("send_letter"), session(time=SOON))
+    other = pep.call(propose("send_letter", amount=6), session(time=SOON))
+
+    assert [(each.verdict, each.codes) for each in (denied, other)] == [(Verdict.DENY, ("run.closed",))] * 2
+    assert [approval.state for approval in approvals.list()] == [ApprovalState.GRANTED]
+    assert told(pep)[-3:] == [
+        ("tool.send_letter.dispatch", "ALLOW"), ("tool.send_letter.dispatch", "DENY"),
+        ("tool.send_letter.dispatch", "DENY"),
+    ]  # fmt: skip
+    pep.end_run("run-1", session())
+    assert pep.call(propose("send_letter"), session(time=SOON)).executed
+    assert works.runs == [("send_letter", 5)]
+
+
+def test_a_run_is_opened_ended_and_replayed(pep: Pep) -> None:
+    pins = pep.open_run("run-1", ours())
+    other = ours().with_changes(claims={**CLAIMS, "sub": "ben"})
+    first, theirs = pep.call(CONVERT, ours()), pep.call(CONVERT, other)
+    pep.end_run("run-1", other)
+    going_on = pep.call(CONVERT, ours())
+    pep.end_run("run-1", ours())
+    pep.end_run("run-1", ours())
+    replayed_pins = pep.open_run("run-1", ours(), pins=pins)
+    replayed = pep.call(CONVERT, ours())
+
+    assert pins == replayed_pins == {"ecb": {"version": "v-1", "value": {"EUR": 1}}}
+    assert [each.pins["ecb"] for each in (first, theirs, going_on, replayed)] == ["v-1", "v-2", "v-1", "v-1"]
+    assert first.result == replayed.result == {"amount": 10}
+
+
+@pytest.mark.parametrize("run_id", ["", None, 7])
+def test_a_run_without_an_id_is_neither_opened_nor_ended(pep: Pep, run_id: Any) -> None:
+    for attempt in (pep.open_run, pep.end_run):
+        with pytest.raises(UsageError) as caught:
+            attempt(run_id, ours())
+        assert str(caught.value) == "a run needs a run_id (pass the `run_id` of its sessions)"
+
+
+def test_a_record_found_with_another_config_is_another_record(manifest: EffectiveManifest, tmp_path: Path) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(MANIFEST)
+    registry = Registry.from_files(str(file))
+    asked: list[str] = []
+
+    def find_record(identifier: str, source: Any, tenant: str) -> dict[str, str]:
+        asked.append(tenant)
+        return {"tenant": tenant}
+
+    registry.bind("find_record", find_record)
+    with desk.engine(registry.manifest) as engine:
+        pep = Pep(registry.manifest, engine, registry=registry)
+        record = {"identifier": "7", "source": {"id": "crm", "version": "1"}}
+        proposal = {"tool": "find_record", "arguments": record}
+        found = [
+            pep.call(proposal, ours(config={"tenant": tenant}, purpose="records")).result for tenant in ("a", "b", "a")
+        ]
+
+    assert found == [{"tenant": "a"}, {"tenant": "b"}, {"tenant": "a"}]
+    assert asked == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("error", "listed"),
+    [
+        pytest.param(ToolArgumentError("page", "is not there"), True, id="a wrong argument"),
+        pytest.param(NotFoundError("page"), True, id="not found"),
+        pytest.param(PermissionDeniedError("page"), True, id="permission denied"),
+        pytest.param(ToolUnavailableError("the shelf is away"), False, id="unavailable"),
+        pytest.param(ConnectionError("down"), False, id="broken"),
+    ],
+)
+def test_an_answer_is_no_failure_of_the_tool(tmp_path: Path, error: Exception, listed: bool) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(MANIFEST)
+    registry = Registry.from_files(str(file), circuit=lambda: ToolCircuit(failures=2, clock=lambda: 0.0))
+
+    def read_page(page: str) -> str:
+        raise error
+
+    registry.bind("read_page", read_page)
+    with desk.engine(registry.manifest) as engine:
+        pep = Pep(registry.manifest, engine, registry=registry)
+        for _ in range(2):
+            assert not pep.call(page("one"), ours()).result
+
+    assert ("read_page" in [one["function"]["name"] for one in registry.definitions()]) is listed

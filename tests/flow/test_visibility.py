@@ -1,0 +1,134 @@
+"""Which tools a subject's model may see: ALLOW, NEVER, or DEPENDS on the arguments, by the policy of the calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import MemoryAudit, Pep
+from pdp.errors import UsageError
+from tests.support import payments
+
+MANIFEST = """
+manifest_version: 2026.1.0
+agents:
+  - id: "agent:a"
+    tools: {add_numbers: 1.0.0, read_file: 1.0.0, fetch_page: 1.0.0, read_corpus: 1.0.0, delete_file: 1.0.0}
+tools:
+  - {name: add_numbers, version: 1.0.0, effect_class: pure, risk_tier: low, schema: {type: object}}
+  - {name: read_file, version: 1.0.0, effect_class: read-internal, risk_tier: low, scopes: [files],
+     schema: {type: object}}
+  - {name: fetch_page, version: 1.0.0, effect_class: read-external, risk_tier: low, scopes: [files],
+     purposes: [research], schema: {type: object}}
+  - {name: read_corpus, version: 1.0.0, effect_class: read-internal, risk_tier: low, scopes: [files],
+     schema: {type: object, properties: {corpus: {type: string}}},
+     resource: {type: corpus, id: $arguments.corpus}}
+  - {name: delete_file, version: 1.0.0, effect_class: commit-high, risk_tier: medium, scopes: [files],
+     compensation: read_file, approval: {approvers: [boss]}, schema: {type: object}}
+"""
+
+
+@pytest.fixture(scope="module")
+def pep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
+    file: Path = tmp_path_factory.mktemp("visible") / "manifest.yaml"
+    file.write_text(MANIFEST)
+    pep = Pep.from_files(str(file), tools={"add_numbers": lambda: 1})
+    yield pep
+    pep.engine.close()
+
+
+def seen(pep: Pep, way: str, session: Any) -> dict[str, str]:
+    found = pep.visible_tools(session) if way == "waiting" else asyncio.run(pep.avisible_tools(session))
+    return {name: each.value for name, each in found.items()}
+
+
+both_ways = pytest.mark.parametrize("way", ["waiting", "asynchronously"])
+FILES = {"sub": "ann", "emts": {"files": True}}
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param(
+            {}, {"add_numbers": "ALLOW", "read_file": "ALLOW", "fetch_page": "NEVER", "read_corpus": "DEPENDS",
+                 "delete_file": "DEPENDS"}, id="scopes, no purpose",
+        ),
+        pytest.param(
+            {"purpose": "research"},
+            {"add_numbers": "ALLOW", "read_file": "ALLOW", "fetch_page": "ALLOW", "read_corpus": "DEPENDS",
+             "delete_file": "DEPENDS"}, id="with the purpose",
+        ),
+        pytest.param(
+            {"claims": {"sub": "ann"}},
+            {"add_numbers": "ALLOW", "read_file": "NEVER", "fetch_page": "NEVER", "read_corpus": "NEVER",
+             "delete_file": "NEVER"}, id="without scopes",
+        ),
+        pytest.param(
+            {"claims": {**FILES, "limits": "many"}},
+            dict.fromkeys(("add_numbers", "read_file", "fetch_page", "read_corpus", "delete_file"), "DEPENDS"),
+            id="claims that the policy cannot read",
+        ),
+        pytest.param(
+            {"agent": "agent:b"},
+            dict.fromkeys(("add_numbers", "read_file", "fetch_page", "read_corpus", "delete_file"), "NEVER"),
+            id="an agent without pins",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_subject_can_do_with_each_tool(
+    pep: Pep, way: str, changes: dict[str, Any], expected: dict[str, str]
+) -> None:
+    session = {"claims": FILES, "agent": "agent:a", **changes}
+
+    assert seen(pep, way, session) == expected
+
+
+def test_looking_runs_nothing_and_records_no_call(pep: Pep) -> None:
+    used = pep.with_changes(audit=MemoryAudit())
+    used.visible_tools({"claims": FILES})
+
+    assert isinstance(used.audit, MemoryAudit)
+    assert used.audit.events == []
+
+
+@both_ways
+def test_whoever_is_nobody_or_has_no_session_sees_nothing(pep: Pep, way: str) -> None:
+    faults = []
+    for session in list[Any]((None, {"claims": {}})):
+        with pytest.raises(UsageError) as caught:
+            seen(pep, way, session)
+        faults.append(caught.value.message)
+
+    assert faults == ["no session is given", "session: claims.sub is missing: no subject, no decision"]
+
+
+def test_without_an_engine_nothing_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(MANIFEST)
+    pep = Pep.from_files(str(file))
+    pep.engine.close()
+
+    assert set(seen(pep, "waiting", {"claims": FILES}).values()) == {"NEVER"}
+
+
+def test_what_is_never_visible_is_never_allowed_and_what_is_allowed_always_is(pep: Pep) -> None:
+    session = {"claims": FILES, "agent": "agent:a"}
+    for name, one in seen(pep, "waiting", session).items():
+        decided = pep.decide({"tool": name, "arguments": {}}, session)
+
+        assert decided.allowed or one != "ALLOW"
+        assert not decided.allowed or one != "NEVER"
+
+
+def test_the_worked_example_depends_on_the_amount() -> None:
+    with payments.engine() as engine:
+        pep = Pep(payments.effective(), engine)
+
+        assert {name: each.value for name, each in pep.visible_tools(payments.session()).items()} == {
+            "lookup_beneficiary": "ALLOW", "validate_payment": "ALLOW", "initiate_wire": "DEPENDS",
+        }  # fmt: skip

@@ -1,0 +1,584 @@
+"""The loop of an agent, with a model that says what the test tells it to, on a real enforcement point."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pdp import Approvals, ApprovalState, EmbeddedEngine, Pep, Verdict
+from pdp.contract.registry.registry import Registry
+from pdp.contract.registry.tool_contract import ToolContract, ToolStateEffect, ToolStateRead
+from pdp.errors import UsageError
+from pdp.flow.call import Evaluation
+from pdp.loop.agent_loop import AgentLoop, Finished, ToolIterationsExceededError, TooManyCallsError
+from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
+from pdp.loop.output import OutputInvalidError
+from pdp.manifest.load import load_effective
+
+MANIFEST = """
+manifest_version: 2026.1.0
+tools:
+  - {name: add_numbers, effect_class: pure, risk_tier: low, scopes: [calc],
+     schema: {type: object, required: [a, b], properties: {a: {type: number}, b: {type: number}}}}
+  - {name: meet_other, effect_class: pure, risk_tier: low, scopes: [calc],
+     schema: {type: object, required: [name], properties: {name: {type: string, enum: [left, right]}}}}
+  - {name: break_down, effect_class: pure, risk_tier: low, scopes: [calc], schema: {type: object}}
+  - {name: keep_note, effect_class: stage, risk_tier: low, scopes: [calc], idempotency: {required: true},
+     schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 9}}}}
+  - {name: send_note, effect_class: commit-high, version: 1.0.0, risk_tier: high, scopes: [calc],
+     compensation: keep_note, idempotency: {required: true}, approval: {approvers: [boss]},
+     schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 9}}}}
+  - {name: keep_once, effect_class: stage, risk_tier: low, scopes: [calc], idempotency: {key: derive(args)},
+     schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 9}}}}
+  - {name: buy_house, effect_class: pure, risk_tier: high, scopes: [calc], approval: {approvers: [boss]},
+     schema: {type: object}}
+"""
+SESSION = {"claims": {"sub": "ann", "emts": {"calc": True}}, "run_id": "run-7"}
+SCHEMA = {"type": "object", "required": ["sum"], "properties": {"sum": {"type": "number"}}}
+
+
+@pytest.fixture(scope="module")
+def pep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
+    file = tmp_path_factory.mktemp("loop") / "manifest.yaml"
+    file.write_text(MANIFEST)
+    manifest = load_effective(file, None)
+    with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
+        yield Pep(manifest, engine, tools=functions())
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    meeting = threading.Barrier(2)
+
+    def meet_other(name: str) -> str:
+        # Nobody passes alone: this ends only where both calls run at the same time.
+        meeting.wait(timeout=20)
+        return f"{name} met the other"
+
+    def break_down() -> None:
+        raise RuntimeError("out of order")
+
+    return {
+        "add_numbers": lambda a, b: {"sum": a + b},
+        "meet_other": meet_other,
+        "break_down": break_down,
+        "keep_note": lambda text: text,
+        "keep_once": lambda text: text,
+        "send_note": lambda text: text,
+        "buy_house": lambda: "bought",
+    }
+
+
+class Scripted:
+    """A model that answers what it is told to, in turn, and remembers what it was asked."""
+
+    def __init__(self, *turns: Turn) -> None:
+        self.turns = list(turns)
+        self.asked: list[ModelRequest] = []
+
+    def __call__(self, request: ModelRequest) -> Turn:
+        self.asked.append(request)
+        return self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
+
+
+class Asynchronous(Scripted):
+    async def __call__(self, request: ModelRequest) -> Turn:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().__call__(request)
+
+
+def add(call_id: str, a: Any = 1, b: Any = 2) -> ToolCall:
+    return ToolCall(call_id, "add_numbers", {"a": a, "b": b})
+
+
+def tool_results(messages: tuple[Message, ...]) -> list[tuple[str | None, bool, str]]:
+    return [(one.tool_call_id, one.is_error, one.content) for one in messages if one.role is Role.TOOL]
+
+
+def test_the_model_sees_what_its_calls_came_to_and_then_answers(pep: Pep) -> None:
+    model = Scripted(Turn("I add.", (add("c1"),)), Turn("It is 3."))
+    finished = AgentLoop(pep, model, SESSION, system_prompt="Be brief.").run("What is 1 + 2?")
+
+    assert finished.text == "It is 3."
+    assert finished.messages == (
+        Message(Role.SYSTEM, "Be brief."),
+        Message(Role.USER, "What is 1 + 2?"),
+        Message(Role.ASSISTANT, "I add.", calls=(add("c1"),)),
+        Message(Role.TOOL, '{"sum":3}', tool_call_id="c1", tool="add_numbers"),
+        Message(Role.ASSISTANT, "It is 3."),
+    )
+    assert [request.messages for request in model.asked] == [finished.messages[:2], finished.messages[:4]]
+    assert [evaluation.trace.tool_call_id for evaluation in finished.evaluations] == ["c1"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(pep: Pep, asynchronous: bool) -> None:
+    calls = (ToolCall("c1", "meet_other", '{"name": "left"}'), ToolCall("c2", "meet_other", {"name": "right"}))
+    turns = (Turn(calls=calls), Turn("done"))
+    if asynchronous:
+        finished = asyncio.run(AgentLoop(pep, Asynchronous(*turns), SESSION).arun("Meet."))
+    else:
+        finished = AgentLoop(pep, Scripted(*turns), SESSION).run("Meet.")
+
+    assert tool_results(finished.messages) == [
+        ("c1", False, "left met the other"),
+        ("c2", False, "right met the other"),
+    ]
+
+
+def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> None:
+    calls = (
+        ToolCall("c1", "sell_house"),
+        add("c2", a="one"),
+        ToolCall("c3", "break_down"),
+        ToolCall("c4", "buy_house"),
+        ToolCall("c5", "add_numbers", '{"a": 1, "a": 2}'),
+        ToolCall("c6", "add_numbers", "not JSON"),
+        ToolCall("c7", "add_numbers", '{"a": 1, "b": 2}, "tool": "buy_house"'),
+    )
+    finished = AgentLoop(pep, Scripted(Turn(calls=calls), Turn("Sorry.")), SESSION).run("Try.")
+
+    results = tool_results(finished.messages)
+    assert [(call_id, is_error, content.split(":")[0]) for call_id, is_error, content in results] == [
+        ("c1", True, "INVALID_TOOL_NAME"),
+        ("c2", True, "INVALID_PAYLOAD"),
+        ("c3", True, "TOOL_EXECUTION_FAILED"),
+        ("c4", True, "POLICY_VIOLATION"),
+        ("c5", True, "INVALID_PAYLOAD"),
+        ("c6", True, "INVALID_PAYLOAD"),
+        ("c7", True, "INVALID_PAYLOAD"),
+    ]
+    assert [evaluation.executed for evaluation in finished.evaluations] == [False, False, True, *(False,) * 4]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@pytest.mark.parametrize("tool", ["add_numbers", "keep_note"])
+def test_a_call_of_another_shape_is_rejected_and_the_turns_other_calls_keep_their_results(
+    pep: Pep, asynchronous: bool, tool: Any
+) -> None:
+    shapes: list[Any] = [None, [1], 3, 2.5, True, b"{}"]
+    odd = [ToolCall(f"c{number}", tool, arguments) for number, arguments in enumerate(shapes)]
+    named: list[Any] = [None, ["add_numbers"], "\ud800"]
+    for number, name in enumerate(named):
+        odd += [ToolCall(f"n{number}", name, {}), ToolCall(f"n{number}", name, "{}")]
+    finished, _ = looped(pep, asynchronous, Turn(calls=(add("first"), *odd, add("last"))), Turn("ok"))
+
+    not_so = "INVALID_PAYLOAD: tool has to be a string and arguments an object"
+    said = [*[not_so] * 5, "INVALID_PAYLOAD: arguments: bytes is not a type of JSON", *[not_so] * 4]
+    said += ["INVALID_PAYLOAD: tool: lone surrogate in a string"] * 2
+    assert tool_results(finished.messages) == [
+        ("first", False, '{"sum":3}'),
+        *[(call.id, True, content) for call, content in zip(odd, said, strict=True)],
+        ("last", False, '{"sum":3}'),
+    ]
+
+
+class Connection:
+    """A result that is no JSON, and whose text nobody should read."""
+
+    def __repr__(self) -> str:
+        return "Connection(password=hunter2)"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep, asynchronous: bool) -> None:
+    def break_down() -> None:
+        raise ConnectionError("cannot reach postgresql://me:hunter2@hub")
+
+    def tools(bought: Any) -> dict[str, Callable[..., Any]]:
+        return {"break_down": break_down, "add_numbers": lambda a, b: bought}
+
+    said = []
+    for bought in (Connection(), ConnectionError("hunter2"), {"sold": Connection()}, b"hunter2", float("nan"), "plain"):
+        turns = (Turn(calls=(add("c1"), ToolCall("c2", "break_down"))), Turn("ok"))
+        finished, asked = looped(pep.with_changes(tools=tools(bought)), asynchronous, *turns)
+        said.append(tool_results(finished.messages))
+        assert "hunter2" not in str(asked)
+
+    down = ("c2", True, "TOOL_EXECUTION_FAILED: ConnectionError")
+    assert said == [*[[("c1", False, "a result that is no JSON"), down]] * 5, [("c1", False, "plain"), down]]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_model_that_does_not_end_is_stopped(pep: Pep, limit: int) -> None:
+    model = Scripted(Turn(calls=(add("c"),)))
+    seen: list[str] = []
+    loop = AgentLoop(
+        pep, model, SESSION, max_tool_iterations=limit, on_tool_result=lambda call, _evaluation: seen.append(call.id)
+    )
+    with pytest.raises(ToolIterationsExceededError) as caught:
+        loop.run("Add for ever.")
+
+    assert (caught.value.code, caught.value.message) == (
+        "loop.iterations_exceeded",
+        f"the model proposed tool calls more than {limit} times in a row",
+    )
+    assert (len(model.asked), len(seen), len(tool_results(caught.value.messages))) == (limit + 1, limit, limit)
+
+
+def test_twenty_iterations_are_admitted(pep: Pep) -> None:
+    finished = AgentLoop(pep, Scripted(*[Turn(calls=(add("c"),))] * 20, Turn("done")), SESSION).run("Add.")
+
+    assert len(finished.evaluations) == 20
+
+
+def test_what_watches_is_told_in_order_and_stops_nothing(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[str, bool]] = []
+
+    def watch(call: ToolCall, evaluation: Evaluation) -> None:
+        told.append((call.id, evaluation.executed))
+        raise RuntimeError("blind")
+
+    calls = (add("c1"), add("c2", a=None), add("c3"))
+    finished = AgentLoop(pep, Scripted(Turn(calls=calls), Turn("ok")), SESSION, on_tool_result=watch).run("Add.")
+
+    assert (finished.text, told) == ("ok", [("c1", True), ("c2", False), ("c3", True)])
+    assert {record.getMessage() for record in caplog.records} >= {"on_tool_result failed, which changes nothing"}
+
+
+def note(call_id: str, arguments: Any) -> ToolCall:
+    return ToolCall(call_id, "keep_note", arguments)
+
+
+def test_a_call_gets_a_key_where_it_needs_one_and_has_no_other(pep: Pep) -> None:
+    notes = (note("c1", {"text": "a"}), note("c2", {"text": "b"}))
+    once = (ToolCall("c3", "keep_once", {"text": "a"}), add("c4"))
+    model = Scripted(Turn(calls=notes), Turn(calls=once), Turn("ok"))
+    finished = AgentLoop(pep, model, SESSION).run("Keep.")
+    keys = [evaluation.trace.idempotency_key or "" for evaluation in finished.evaluations]
+
+    assert [key.split("sha256:")[0] for key in keys] == ["loop:", "loop:", "derived:", ""]
+    assert keys[0] != keys[1]
+    assert all(evaluation.executed for evaluation in finished.evaluations)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_within_one_prompt_the_same_call_is_one_call(pep: Pep, asynchronous: bool) -> None:
+    turns = (
+        Turn(calls=(note("c1", {"text": "a"}), note("c2", '{"text":  "\\u0061"}'))),
+        Turn(calls=(add("c3"), note("c4", '{"text": "a"}'))), Turn("ok"),
+    )  # fmt: skip
+    finished, _ = looped(pep, asynchronous, *turns)
+    notes = [each for each in finished.evaluations if each.trace.tool_name == "keep_note"]
+
+    assert sorted(each.executed for each in notes) == [False, False, True]
+    assert [each.result for each in notes] == ["a"] * 3
+
+
+def test_a_prompt_of_its_own_is_another_call_and_one_run_again_under_its_id_is_not(pep: Pep) -> None:
+    turns = (Turn(calls=(note("c1", {"text": "c"}),)), Turn("ok"))
+    loop, other = (AgentLoop(pep, Scripted(), SESSION) for _ in range(2))
+    ran = []
+    for each, prompt_id in ((loop, None), (loop, None), (other, None), (loop, "p-1"), (loop, "p-2"), (other, "p-1")):
+        each._model = Scripted(*turns)
+        ran.append(each.run("Keep.", prompt_id=prompt_id).evaluations[0].executed)
+
+    assert ran == [True, True, True, True, True, False]
+
+
+def test_a_call_whose_outcome_nobody_knows_is_not_run_again_for_a_model_that_tries_again(pep: Pep) -> None:
+    tries: list[str] = []
+
+    def keep_note(text: str) -> None:
+        tries.append(text)
+        raise ConnectionError("lost after it was sent")
+
+    broken = pep.with_changes(tools={"keep_note": keep_note})
+    model = Scripted(*(Turn(calls=(note(f"c{number}", {"text": "a"}),)) for number in range(3)), Turn("ok"))
+    finished = AgentLoop(broken, model, SESSION).run("Keep.")
+
+    assert tries == ["a"]
+    assert [each.executed for each in finished.evaluations] == [True, False, False]
+    assert len({content for _, _, content in tool_results(finished.messages)}) == 1
+
+
+def test_an_approval_granted_between_two_turns_lets_the_same_call_through(pep: Pep) -> None:
+    approvals = Approvals()
+    asking = pep.with_changes(approvals=approvals)
+
+    class Patient(Scripted):
+        def __call__(self, request: ModelRequest) -> Turn:
+            for approval in approvals.list():
+                if approval.state is ApprovalState.PENDING:
+                    approvals.grant(approval.id, {"sub": "bob", "roles": ["boss"]})
+            return super().__call__(request)
+
+    calls = [Turn(calls=(ToolCall(f"c{number}", "send_note", {"text": "a"}),)) for number in range(2)]
+    finished = AgentLoop(asking, Patient(*calls, Turn("ok")), SESSION).run("Send.")
+
+    assert [each.verdict for each in finished.evaluations] == [Verdict.STEP_UP, Verdict.ALLOW]
+    assert [approval.state for approval in approvals.list()] == [ApprovalState.CONSUMED]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_more_than_a_hundred_calls_of_one_turn_are_none(pep: Pep, asynchronous: bool) -> None:
+    with pytest.raises(TooManyCallsError) as caught:
+        looped(pep, asynchronous, Turn(calls=tuple(add(f"c{number}") for number in range(101))))
+
+    assert (caught.value.code, caught.value.message) == (
+        "loop.too_many_calls", "the model proposed 101 tool calls in one turn, at most 100 are admitted",
+    )  # fmt: skip
+    assert tool_results(caught.value.messages) == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep, asynchronous: bool) -> None:
+    live: list[int] = []
+    most: list[int] = []
+    lock = threading.Lock()
+    together = threading.Barrier(16)
+
+    def enter() -> None:
+        with lock:
+            live.append(1)
+            most.append(len(live))
+
+    def meet(a: float, b: float) -> None:
+        enter()
+        # Sixteen meet, or none ends.
+        together.wait(timeout=20)
+        with lock:
+            live.pop()
+
+    async def ameet(a: float, b: float) -> None:
+        enter()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        live.pop()
+
+    used = pep.with_changes(tools={"add_numbers": ameet if asynchronous else meet})
+    finished, _ = looped(used, asynchronous, Turn(calls=tuple(add(f"c{a}", a) for a in range(96))), Turn("ok"))
+
+    assert len(finished.evaluations) == 96
+    assert max(most) == 16
+
+
+def test_a_run_without_id_gets_one(pep: Pep) -> None:
+    model = Scripted(Turn(calls=(ToolCall("c1", "keep_note", {"text": "a"}),)), Turn("ok"))
+    loops = [AgentLoop(pep, Scripted(*model.turns), {"claims": SESSION["claims"]}) for _ in range(2)]
+    keys = {loop.run("Keep.").evaluations[0].trace.idempotency_key for loop in loops}
+
+    assert len(keys) == 2
+
+
+def test_tools_are_asked_for_before_each_turn(pep: Pep) -> None:
+    listings = iter([[{"name": "add_numbers"}], []])
+    model = Scripted(Turn(calls=(add("c1"),)), Turn("ok"))
+    AgentLoop(pep, model, SESSION, tools=lambda: next(listings)).run("Add.")
+
+    assert [request.tools for request in model.asked] == [({"name": "add_numbers"},), ()]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_a_loop_can_end_in_json_without_tools(pep: Pep, asynchronous: bool) -> None:
+    turns = (Turn("", (add("c1"),)), Turn("It is 3."), Turn("three"), Turn('{"sum": 3}'))
+    model = Asynchronous(*turns) if asynchronous else Scripted(*turns)
+    loop = AgentLoop(pep, model, SESSION, tools=lambda: [{"name": "add_numbers"}])
+    if asynchronous:
+        output = asyncio.run(loop.arun_with_output("Add.", SCHEMA))
+    else:
+        output = loop.run_with_output("Add.", SCHEMA)
+
+    assert output.value == {"sum": 3}
+    assert [(len(request.tools), request.schema) for request in model.asked] == [
+        (1, None), (1, None), (0, SCHEMA), (0, SCHEMA),
+    ]  # fmt: skip
+    assert output.finished.messages[-2].content.startswith("Answer as JSON of the schema: value: not JSON")
+    assert output.finished.text == '{"sum": 3}'
+
+
+@pytest.mark.parametrize(
+    ("turn", "fault"),
+    [
+        (Turn('{"sum": "3"}'), 'sum: "3" is not of type "number"'),
+        (Turn("{}"), 'the whole: "sum" is a required property'),
+        (Turn('{"sum": 3}', (add("c9"),)), "no tools are to be called any more"),
+    ],
+)
+def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str) -> None:
+    model = Scripted(Turn("It is 3."), turn)
+    with pytest.raises(OutputInvalidError) as caught:
+        AgentLoop(pep, model, SESSION).run_with_output("Add.", SCHEMA, attempts=2)
+
+    assert caught.value.message == f"the model's answer does not keep to the schema: {fault}"
+    assert len(model.asked) == 3
+    assert tool_results(caught.value.messages) == []
+
+
+NUMBER = "(a whole number, at least 1)"
+WITHOUT_MODEL: Any = Scripted(Turn("x"))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "fault"),
+    [
+        *[
+            (
+                lambda pep, limit=limit: AgentLoop(pep, WITHOUT_MODEL, SESSION, max_tool_iterations=limit),
+                f"max_tool_iterations: {limit!r} is out of range {NUMBER}",
+            )
+            for limit in (0, "3", 2.5, True, None)
+        ],
+        (lambda pep: AgentLoop(pep, WITHOUT_MODEL, None), "no session is given"),
+        (
+            lambda pep: AgentLoop(pep, Asynchronous(Turn("x")), SESSION).run("x"),
+            "the model is asynchronous (run the loop with `arun`)",
+        ),
+        (
+            lambda pep: AgentLoop(pep, lambda _request: "x", SESSION).run("x"),  # type: ignore[arg-type]
+            "the model answered str (return a `Turn`)",
+        ),
+        (
+            lambda pep: AgentLoop(pep, WITHOUT_MODEL, SESSION).run(None),  # type: ignore[arg-type]
+            "the prompt is NoneType (hand in a text)",
+        ),
+        (
+            lambda pep: asyncio.run(AgentLoop(pep, WITHOUT_MODEL, SESSION).arun(["x"])),  # type: ignore[arg-type]
+            "the prompt is list (hand in a text)",
+        ),
+        (
+            lambda pep: AgentLoop(pep, WITHOUT_MODEL, SESSION).run("x", prompt_id=7),  # type: ignore[arg-type]
+            "prompt_id is int (hand in a text)",
+        ),
+        *[
+            (
+                lambda pep, tries=tries: AgentLoop(pep, WITHOUT_MODEL, SESSION).run_with_output(
+                    "x", SCHEMA, attempts=tries
+                ),
+                f"attempts: {tries!r} is out of range {NUMBER}",
+            )
+            for tries in (0, "3")
+        ],
+    ],
+)
+def test_what_cannot_be_used_is_named(pep: Pep, attempt: Callable[[Pep], object], fault: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        attempt(pep)
+
+    assert str(caught.value).startswith(fault)
+
+
+def test_a_schema_that_is_none_is_named(pep: Pep) -> None:
+    with pytest.raises(UsageError, match=r"^schema: .*\(the answer's JSON Schema, draft 2020-12\)$"):
+        AgentLoop(pep, WITHOUT_MODEL, SESSION).run_with_output("x", {"type": "numbr"})
+
+
+COLLECT = ToolContract(
+    name="collect_notes",
+    schema={"topic": "str — what about"},
+    invariants=[],
+    description="Collect notes.",
+    state_reads=[ToolStateRead("notes")],
+    state_effects=[ToolStateEffect("notes", list, "append", prompt_template_var="NOTES")],
+)
+COUNT = ToolContract(
+    name="count_notes",
+    schema={"topic": "str — what about"},
+    invariants=[],
+    description="Count the notes.",
+    state_effects=[ToolStateEffect("notes", dict, prompt_template_var="NOTES")],
+)
+
+
+@pytest.fixture(scope="module")
+def registered() -> Iterator[Pep]:
+    registry = Registry()
+
+    def collect_notes(topic: str, notes: list[str] | None = None) -> dict[str, Any]:
+        return {"notes": [f"{topic} after {len(notes or [])}"]}
+
+    registry.register_contract(COLLECT, collect_notes, effect_class="read-internal", risk_tier="low", scopes=["calc"])
+    registry.register_contract(COUNT, lambda topic: {"notes": {}}, effect_class="pure", risk_tier="low")
+    registry.register_contract(
+        ToolContract("tell_secret", {}, [], "Tell it."), lambda: 1, effect_class="read-internal", risk_tier="low",
+        scopes=["secret"],
+    )  # fmt: skip
+    registry.register_contract(
+        ToolContract("fly_away", {}, [], "Fly."), lambda: 1, effect_class="pure", risk_tier="low",
+        available=lambda: (False, "no wings"),
+    )  # fmt: skip
+    pep = Pep.from_registry(registry)
+    yield pep
+    pep.engine.close()
+
+
+def collect(call_id: str, topic: str) -> ToolCall:
+    return ToolCall(call_id, "collect_notes", {"topic": topic})
+
+
+def looped(pep: Pep, asynchronous: bool, *turns: Turn, **options: Any) -> tuple[Finished, list[ModelRequest]]:
+    model = Asynchronous(*turns) if asynchronous else Scripted(*turns)
+    loop = AgentLoop(pep, model, {**SESSION, "state": {"notes": ["old"], "other": 1}}, **options)
+    return (asyncio.run(loop.arun("Go.")) if asynchronous else loop.run("Go.")), model.asked
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep, asynchronous: bool) -> None:
+    finished, _ = looped(
+        registered, asynchronous, Turn(calls=(collect("c1", "a"), collect("c2", "b"))),
+        Turn(calls=(collect("c3", "c"),)), Turn("ok"),
+    )  # fmt: skip
+
+    # Calls of one turn run at the same time, and none of them sees what the others write.
+    assert [each.result["notes"] for each in finished.evaluations] == [["a after 1"], ["b after 1"], ["c after 3"]]
+    assert finished.state.as_json() == {"notes": ["old", "a after 1", "b after 1", "c after 3"], "other": 1}
+
+
+def test_a_call_that_gave_no_result_leaves_the_state_as_it_was(registered: Pep) -> None:
+    calls = (ToolCall("c1", "collect_notes", {"topic": 1}), ToolCall("c2", "tell_secret", {}), collect("c3", "a"))
+    finished, _ = looped(registered, False, Turn(calls=calls), Turn("ok"))
+
+    assert finished.state.as_json() == {"notes": ["old", "a after 1"], "other": 1}
+
+
+def test_effects_that_do_not_go_together_are_logged_and_the_first_stands(
+    registered: Pep, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = (ToolCall("c1", "count_notes", {"topic": "a"}), collect("c2", "a"))
+    finished, _ = looped(registered, False, Turn(calls=calls), Turn("ok"))
+
+    assert finished.state.as_json() == {"notes": {}, "other": 1}
+    assert caplog.messages == ["the state effects of collect_notes do not go with those of the calls before it"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(registered: Pep, asynchronous: bool) -> None:
+    _, asked = looped(registered, asynchronous, Turn("ok"))
+
+    assert asked[0].tools == (
+        {
+            "name": "collect_notes",
+            "description": "Collect notes.",
+            "parameters": {
+                "type": "object",
+                "properties": {"topic": {"type": "string", "description": "what about"}},
+                "required": ["topic"],
+                "additionalProperties": False,
+            },
+        },
+        {
+            "name": "count_notes",
+            "description": "Count the notes.",
+            "parameters": {
+                "type": "object",
+                "properties": {"topic": {"type": "string", "description": "what about"}},
+                "required": ["topic"],
+                "additionalProperties": False,
+            },
+        },
+    )
+
+
+def test_tools_that_are_stated_stand_in_the_place_of_the_registrys(registered: Pep) -> None:
+    _, asked = looped(registered, True, Turn("ok"), tools=lambda: [{"name": "fly_away"}])
+
+    assert asked[0].tools == ({"name": "fly_away"},)
+
+
+def test_without_a_registry_no_tools_are_shown(pep: Pep) -> None:
+    _, asked = looped(pep, True, Turn("ok"))
+
+    assert asked[0].tools == ()

@@ -1,0 +1,294 @@
+"""What is not a tool (tool pattern library, 9.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pdp.manifest.effective import effective_tool
+from pdp.manifest.model import DeclaredTool
+from pdp.manifest.rules.forbidden import forbidden_entry_findings, forbidden_findings, staged_commits
+from pdp.manifest.schema.free_text import LONGEST_NAME
+
+FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}
+
+
+def declared(**fields: Any) -> DeclaredTool:
+    return DeclaredTool.model_validate({"name": "do_it", "schema": {"type": "object"}, **fields})
+
+
+def said(*staged: str, **fields: Any) -> list[tuple[str, str]]:
+    """The rule of each finding on an effective entry, and its path."""
+    findings = forbidden_entry_findings(effective_tool(declared(**fields), None), staged)
+    return [(".".join(map(str, one.path)), one.message.rpartition("(")[2].rstrip(")")) for one in findings]
+
+
+def untyped(**fields: Any) -> list[str]:
+    return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in forbidden_findings(declared(**fields))]
+
+
+def test_what_may_be_anything_is_refused() -> None:
+    anything = {
+        "type": "object",
+        "properties": {"a": {}, "b": True, "c": {"type": "object", "properties": {"d": {"description": "any"}}}},
+    }
+    assert untyped(schema=anything, result_schema={}) == [
+        "schema.properties.a: argument `a` may be anything (not_a_tool.untyped)",
+        "schema.properties.b: argument `b` may be anything (not_a_tool.untyped)",
+        "schema.properties.c: argument `c.d` may be anything (not_a_tool.untyped)",
+        "result_schema: the result may be anything (not_a_tool.untyped)",
+    ]
+
+
+EVERY = ["array", "boolean", "null", "number", "object", "string"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "path"),
+    [
+        pytest.param({"anyOf": [{"type": "string", "enum": ["x"]}, {}]}, "a", id="a branch"),
+        pytest.param({"oneOf": [{"type": one} for one in EVERY]}, "a", id="a branch for each type"),
+        pytest.param({"anyOf": [{"type": EVERY[:3]}, {"type": EVERY[3:]}]}, "a", id="all types in two branches"),
+        pytest.param({"type": EVERY}, "a", id="all types"),
+        pytest.param({"type": [*EVERY, "integer"]}, "a", id="all types and one more"),
+        pytest.param({"allOf": [{"description": "x"}, {}]}, "a", id="a conjunction of nothing"),
+        pytest.param({"not": {"type": "string"}}, "a", id="all but"),
+        pytest.param({"minLength": 3}, "a", id="a bound without a type"),
+        pytest.param({"$ref": "#/$defs/open"}, "a", id="a reference"),
+        pytest.param({"$ref": "#/$defs/loop"}, "a", id="a reference to itself"),
+        pytest.param({"anyOf": [*({"const": at} for at in range(40)), {}]}, "a", id="one of many branches"),
+        pytest.param({"type": "array", "items": {}}, "a[]", id="items"),
+        pytest.param({"type": "array", "items": True}, "a[]", id="true items"),
+        pytest.param({"type": "array", "prefixItems": [{}], "items": False}, "a[]", id="the first item"),
+        pytest.param({"type": "array", "items": {"anyOf": [{"type": "null"}, {}]}}, "a[]", id="a branch of items"),
+        pytest.param({"type": "object", "additionalProperties": True}, "a.*", id="true members"),
+        pytest.param({"type": "object", "additionalProperties": {}}, "a.*", id="members"),
+        pytest.param({"type": "object", "unevaluatedProperties": True}, "a.*", id="unevaluated members"),
+        pytest.param({"type": "object", "patternProperties": {".*": {}}}, "a.*", id="members of any name"),
+        pytest.param({"type": ["object", "null"], "properties": {"b": {}}}, "a.b", id="a member"),
+        pytest.param({"anyOf": [{"type": "null"}, {"type": "object", "properties": {"b": {}}}]}, "a.b", id="inner"),
+    ],
+)
+def test_no_branch_of_an_argument_may_be_anything(argument: dict[str, Any], path: str) -> None:
+    definitions = {"open": {"title": "anything"}, "loop": {"$ref": "#/$defs/loop"}}
+    schema = {"type": "object", "properties": {"a": argument}, "$defs": definitions}
+
+    assert untyped(schema=schema) == [f"schema.properties.a: argument `{path}` may be anything (not_a_tool.untyped)"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"additionalProperties": True}, "*"),
+        ({"patternProperties": {"^x": {}}}, "*"),
+        ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {"type": "string"}}}]}, "a"),
+    ],
+)
+def test_no_argument_without_a_name_may_be_anything(schema: dict[str, Any], path: str) -> None:
+    assert untyped(schema={"type": "object", **schema}) == [
+        f"schema: argument `{path}` may be anything (not_a_tool.untyped)"
+    ]
+
+
+TREE = {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}}
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"enum": ["x", 1, None, {}, []]},
+        {"type": ["string", "number", "boolean", "null"]},
+        {"allOf": [{"type": "string"}, {"minLength": 1}]},
+        {"anyOf": [{"const": at, "title": str(at)} for at in range(40)]},
+        {"type": "string", "anyOf": [{"pattern": f"^{at}$"} for at in range(40)]},
+        {"$ref": "#/$defs/tree"},
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        {"type": "array", "prefixItems": [{"type": "string"}], "items": False},
+        # Open by not saying what they hold: the shapes of the patterns have such members.
+        {"type": "array"},
+        {"type": "object"},
+    ],
+)
+def test_what_states_its_types_is_typed(argument: dict[str, Any]) -> None:
+    assert untyped(schema={"type": "object", "properties": {"a": argument}, "$defs": {"tree": TREE}}) == []
+
+
+def test_a_definition_that_leads_back_to_itself_by_many_ways_is_looked_at_once() -> None:
+    def tree(leaf: dict[str, Any]) -> dict[str, Any]:
+        node = {"type": "object", "properties": {**{key: {"$ref": "#/$defs/node"} for key in "abcdefgh"}, "leaf": leaf}}
+        return {"type": "object", "properties": {"x": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
+
+    assert untyped(schema=tree({"type": "string"})) == []
+    assert untyped(schema=tree({})) == ["schema.properties.x: argument `x.leaf` may be anything (not_a_tool.untyped)"]
+
+
+@pytest.mark.parametrize("effects", [{"effect_class": "stage"}, {"safety": {"side_effects": "write"}}, {}])
+@pytest.mark.parametrize(
+    ("argument", "path"),
+    [
+        ({"type": "array"}, "a"),
+        ({"type": "object"}, "a"),
+        ({"type": ["array", "null"]}, "a"),
+        ({"type": "array", "prefixItems": [{"type": "string"}]}, "a"),
+        ({"anyOf": [{"type": "string"}, {"type": "object"}]}, "a"),
+        ({"type": "array", "items": {"type": "object"}}, "a[]"),
+        ({"type": "object", "properties": {"b": {"type": "array"}}}, "a.b"),
+    ],
+)
+def test_a_tool_with_effects_says_what_it_holds(argument: dict[str, Any], path: str, effects: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": argument, "b": {"type": "integer"}}}
+    found = forbidden_entry_findings(effective_tool(declared(schema=schema, **effects), None), ())
+
+    message = f"argument `{path}` of a tool with effects may hold anything (not_a_tool.untyped)"
+    assert [(one.path, one.message) for one in found] == ([(("schema", "properties", "a"), message)] if effects else [])
+
+
+def test_a_staged_payload_is_typed_by_the_tool_that_commits_it() -> None:
+    members = {"kind": {"type": "string"}, "payload": {"type": "object"}, "more": {"type": "object"}}
+    schema = {"type": "object", "properties": {"action": {"type": "object", "properties": members}}}
+    entry = effective_tool(declared(schema=schema, pattern="action-staging", effect_class="stage"), None)
+
+    assert [one.message for one in forbidden_entry_findings(entry, ())] == [
+        "argument `action.more` of a tool with effects may hold anything (not_a_tool.untyped)"
+    ]
+
+
+def test_a_result_is_looked_through_and_stays_open() -> None:
+    result = {"type": "object", "properties": {"a": {"type": "array"}, "b": {"anyOf": [{"type": "null"}, {}]}}}
+    assert untyped(result_schema={**result, "additionalProperties": True}) == [
+        "result_schema.properties.b: result `b` may be anything (not_a_tool.untyped)"
+    ]
+
+
+def test_a_validations_candidate_is_typed_by_its_rule_pack() -> None:
+    schema = {"type": "object", "properties": {"candidate": {}, "other": {}}}
+    other = "schema.properties.other: argument `other` may be anything (not_a_tool.untyped)"
+
+    assert untyped(schema=schema, pattern="validation") == [other]
+    assert untyped(schema=schema, pattern="conversion") == [
+        "schema.properties.candidate: argument `candidate` may be anything (not_a_tool.untyped)",
+        other,
+    ]
+
+
+@pytest.mark.parametrize(
+    "effects",
+    [
+        {"effect_class": "stage"}, {"effect_class": "commit-low"}, {"effect_class": "commit-high"},
+        {"safety": {"side_effects": "write"}}, {"safety": {"side_effects": "external"}},
+    ],
+)  # fmt: skip
+def test_do_whatever_is_no_tool(effects: dict[str, Any]) -> None:
+    assert said(schema=FREE, **effects) == [("schema.properties.prompt", "not_a_tool.free_text")]
+
+
+@pytest.mark.parametrize("effects", [{}, {"effect_class": "read-internal"}, {"safety": {"side_effects": "read"}}])
+def test_a_question_to_a_tool_without_effects_may_be_any_text(effects: dict[str, Any]) -> None:
+    assert said(schema=FREE, **effects) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "free"),
+    [
+        ({"type": "string"}, True),
+        ({"type": ["string", "null"]}, True),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, True),
+        ({"type": "string", "maxLength": LONGEST_NAME + 1}, True),
+        ({"type": "string", "minLength": 1}, True),
+        ({"type": "object", "properties": {"text": {"type": "string"}}}, True),
+        ({"type": "array", "items": {"type": "string"}}, True),
+        ({"type": "array", "prefixItems": [{"type": "string"}], "items": False}, True),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, True),
+        ({"type": "object", "patternProperties": {"^a": {"type": "string"}}, "additionalProperties": False}, True),
+        ({"type": "string", "pattern": ".*"}, True),
+        ({"type": "string", "pattern": "^.+$"}, True),
+        ({"type": "string", "pattern": "^[\\s\\S]*$"}, True),
+        ({"type": "string", "pattern": "^[^x]*$"}, True),
+        ({"type": "string", "pattern": "^OK .{0,}$"}, True),
+        ({"type": "string", "pattern": "^[a-z ]+$"}, True),
+        ({"type": "string", "pattern": "c-[0-9]"}, True),
+        ({"type": "string", "pattern": "^c-[0-9]+|d-[0-9]+$"}, True),
+        ({"type": "string", "format": "regex"}, True),
+        ({"type": "string", "pattern": ".*", "format": "uuid"}, False),
+        ({"type": "string", "pattern": "^(c|d)-[0-9]+$"}, False),
+        ({"type": "string", "pattern": "^[a-z_]+\\.[a-z]{2,}$"}, False),
+        ({"type": "array", "items": {"type": "string", "maxLength": 40}}, False),
+        ({"type": "array", "items": {"enum": ["open", "close"]}}, False),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, False),
+        ({"type": "string", "maxLength": LONGEST_NAME}, False),
+        ({"type": "string", "pattern": "^c-[0-9]+$"}, False),
+        ({"type": "string", "format": "uuid"}, False),
+        ({"enum": ["open", "close"]}, False),
+        ({"const": "go"}, False),
+        ({"type": "integer"}, False),
+        ({"type": "object", "properties": {"text": {"type": "string"}, "to": {"type": "string"}}}, False),
+    ],
+)
+def test_what_makes_a_text_a_name(argument: dict[str, Any], free: bool) -> None:
+    found = said(schema={"type": "object", "properties": {"one": argument}}, effect_class="stage")
+    assert found == ([("schema.properties.one", "not_a_tool.free_text")] if free else [])
+
+
+def test_a_text_beside_another_argument_is_not_alone() -> None:
+    schema = {"type": "object", "properties": {"to": {"type": "string"}, "text": {"type": "string"}}}
+    assert said(schema=schema, effect_class="stage") == []
+
+
+@pytest.mark.parametrize("capability", ["network", "Network", "database", "sql", "network.http", "database:claims"])
+@pytest.mark.parametrize(
+    ("effect_class", "refused"),
+    [({}, True), ({"effect_class": "pure"}, True), ({"effect_class": "read-external"}, False)],
+)
+def test_direct_access_has_an_effect_class(capability: str, effect_class: dict[str, str], refused: bool) -> None:
+    found = said(safety={"requires": ["clock", capability]}, **effect_class)
+    assert found == ([("safety.requires.1", "not_a_tool.direct_access")] if refused else [])
+
+
+def test_a_capability_that_only_begins_so_is_another() -> None:
+    assert said(safety={"requires": ["networking_group", "sqlite_file"]}) == []
+
+
+@pytest.mark.parametrize(("program", "refused"), [("/usr/bin/psql", True), ("curl", True), ("grep", False)])
+def test_a_program_that_connects_has_an_effect_class(program: str, refused: bool) -> None:
+    found = said(type="cli", cli={"argv": [program, "-c", "{query}"]})
+    assert found == ([("cli.argv.0", "not_a_tool.direct_access")] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "staged", "refused"),
+    [
+        pytest.param({"effect_class": "commit-high"}, (), False, id="a step-up stages it"),
+        pytest.param(
+            {"effect_class": "commit-high", "approval": {"unless_within_limits": False}}, (), False, id="said so"
+        ),
+        pytest.param(
+            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, (), True, id="excused"
+        ),
+        pytest.param(
+            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, ("do_it",), False, id="staged"
+        ),
+        pytest.param(
+            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, ("other",), True, id="other"
+        ),
+        pytest.param({"effect_class": "commit-low"}, (), False, id="internal"),
+        pytest.param({"effect_class": "stage", "approval": {"unless_within_limits": True}}, (), False, id="no commit"),
+        pytest.param({"risk_tier": "high"}, (), False, id="no effect class, as in the registry document"),
+    ],
+)
+def test_a_commit_is_staged(fields: dict[str, Any], staged: tuple[str, ...], refused: bool) -> None:
+    assert said(*staged, **fields) == ([("name", "not_a_tool.unstaged_commit")] if refused else [])
+
+
+def test_an_internal_commit_has_no_external_side_effects() -> None:
+    fields = {"effect_class": "commit-low", "safety": {"side_effects": "external"}}
+    assert said(**fields) == [("safety.side_effects", "not_a_tool.unstaged_commit")]
+
+
+def test_only_staging_tools_stage() -> None:
+    tools = [
+        declared(name="stage_it", pattern="action-staging", commits=["do_it"]),
+        declared(name="draft_it", pattern="composition", commits=["do_that"]),
+        declared(name="stage_any", pattern="action-staging"),
+    ]
+    assert staged_commits(tools) == {"do_it"}

@@ -1,0 +1,318 @@
+"""JSON Schemas of tools: references, closing, compiling."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pdp.errors import UsageError
+from pdp.manifest.schema.compile import argument_schemas, closed_schema, compile_schema
+from pdp.manifest.schema.faults import FORMATS, schema_findings
+from pdp.manifest.schema.references import ReferenceFault, self_contained, shared_types, subschemas
+
+NUMBER = {"type": "object", "properties": {"amount": {"type": "number"}}}
+
+
+def findings(schema: dict[str, Any], **definitions: Any) -> list[str]:
+    return [
+        f"{'/'.join(map(str, one.path))}: {one.message}"
+        for one in schema_findings(schema, definitions, ("schema",), root_object=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("amount", "valid"),
+    [
+        (47500, True), (47500.5, True), (0, True),
+        ("47500", False), (True, False), (None, False), (float("nan"), False), ([47500], False),
+    ],
+)  # fmt: skip
+def test_a_number_is_a_number(amount: object, valid: bool) -> None:
+    assert compile_schema(NUMBER).is_valid({"amount": amount}) is valid
+
+
+def test_errors_name_what_is_wrong_and_where() -> None:
+    validator = compile_schema(closed_schema({**NUMBER, "required": ["amount", "to"]}))
+
+    found = {(error.message, tuple(error.instance_path)) for error in validator.iter_errors({"amount": "1", "x": 2})}
+
+    assert found == {
+        ('"1" is not of type "number"', ("amount",)),
+        ('"to" is a required property', ()),
+        ("Additional properties are not allowed ('x' was unexpected)", ()),
+    }
+
+
+def test_formats_are_asserted() -> None:
+    for name in FORMATS:
+        assert not compile_schema({"format": name}).is_valid("@@ not } (")
+    assert compile_schema({"format": "date"}).is_valid("2026-07-01")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "objekt"},
+        {"format": "int32"},
+        {"pattern": "(?=a)"},
+        {"pattern": "("},
+        {"$ref": "https://example.org/schema"},
+        {"$ref": "#/$defs/missing"},
+        {"$ref": "types.json#/$defs/Missing"},
+    ],
+)
+def test_what_cannot_be_checked_does_not_compile(schema: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"^JSON Schema: "):
+        compile_schema(schema)
+
+
+def test_patterns_run_in_linear_time() -> None:
+    validator = compile_schema({"pattern": "^(a+)+$"})
+
+    assert not validator.is_valid("a" * 100_000 + "!")
+    assert not compile_schema({"pattern": "^[a-z]+$"}).is_valid("abc\n")
+
+
+def test_every_shared_type_compiles_and_refers_only_to_its_own_file() -> None:
+    for name, schema in shared_types().items():
+        compile_schema({"$ref": f"types.json#/$defs/{name}"})
+        assert "description" in schema
+        assert all(
+            one["$ref"].removeprefix("#/$defs/") in shared_types() for _, one in subschemas(schema) if "$ref" in one
+        )
+    assert {"SourceRef", "EvidenceSpan", "ExceptionRef", "RuleTrace", "Metric"} <= set(shared_types())
+
+
+def test_a_reference_to_a_shared_type_is_copied_in() -> None:
+    schema = {"type": "object", "properties": {"evidence": {"$ref": "EvidenceSpan"}}}
+
+    alone = self_contained(schema, {})
+
+    assert alone["properties"]["evidence"]["$ref"] == "#/$defs/types_EvidenceSpan"
+    assert alone["$defs"]["types_EvidenceSpan"]["properties"]["source"] == {"$ref": "#/$defs/types_SourceRef"}
+    assert sorted(alone["$defs"]) == ["types_EvidenceSpan", "types_SourceRef"]
+    assert schema == {"type": "object", "properties": {"evidence": {"$ref": "EvidenceSpan"}}}
+    assert compile_schema(alone).is_valid({"evidence": {"source": {"id": "doc-7"}}})
+    assert not compile_schema(alone).is_valid({"evidence": {"source": {}}})
+
+
+def test_a_reference_into_the_file_is_copied_in_with_what_it_refers_to() -> None:
+    definitions = {
+        "Money": {"properties": {"currency": {"$ref": "#/$defs/Currency"}, "next": {"$ref": "#/$defs/Money"}}},
+        "Currency": {"enum": ["EUR"]},
+        "Unused": {"type": "string"},
+    }
+    alone = self_contained({"type": "object", "properties": {"m": {"$ref": "#/$defs/Money"}}}, definitions)
+
+    assert sorted(alone["$defs"]) == ["file_Currency", "file_Money"]
+    validator = compile_schema(alone)
+    assert validator.is_valid({"m": {"currency": "EUR", "next": {"currency": "EUR"}}})
+    assert not validator.is_valid({"m": {"next": {"currency": "USD"}}})
+
+
+def test_a_schema_s_own_definitions_come_first_and_are_never_overwritten() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "own": {"$ref": "#/$defs/A"},
+            "copied": {"$ref": "#/$defs/B"},
+            "shared": {"$ref": "SourceRef"},
+            "literal": {"const": {"$ref": "nowhere"}},
+        },
+        "$defs": {"A": {"type": "string"}, "file_B": {"type": "null"}, "types_SourceRef": {"type": "null"}},
+    }
+    alone = self_contained(schema, {"A": {"type": "number"}, "B": {"$ref": "#/$defs/A"}})
+
+    validator = compile_schema(alone)
+    assert validator.is_valid({"own": "x", "copied": 1, "shared": {"id": "s"}})
+    assert not validator.is_valid({"own": 1})
+    assert not validator.is_valid({"copied": "x"})
+    assert alone["$defs"]["file_B"] == {"type": "null"}
+    assert alone["properties"]["literal"] == {"const": {"$ref": "nowhere"}}
+
+
+def test_the_first_reference_that_leads_nowhere_is_raised() -> None:
+    with pytest.raises(ReferenceFault, match=r"^\$ref leads nowhere: #/\$defs/X$") as caught:
+        self_contained({"items": {"$ref": "#/$defs/X"}}, {})
+
+    assert caught.value.place == ("items", "$ref")
+
+
+CLOSED: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
+    ("arguments", NUMBER, [{}, {"amount": 1}], [{"other": 1}]),
+    ("no arguments at all", {"type": "object"}, [{}], [{"a": 1}]),
+    ("stated open", {**NUMBER, "additionalProperties": True}, [{"other": 1}], []),
+    ("stated by a schema", {**NUMBER, "additionalProperties": {"type": "string"}}, [{"o": "x"}], [{"o": 1}]),
+    ("stated by patterns", {"type": "object", "patternProperties": {"^x-": {}}}, [{"x-a": 1, "other": 1}], []),
+    (
+        "nested objects",
+        {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}},
+        [{"a": {"b": 1}}],
+        [{"a": {"c": 1}}],
+    ),
+    (
+        "nested objects in lists",
+        {"type": "object", "properties": {"a": {"type": "array", "items": {"properties": {"b": {}}}}}},
+        [{"a": [{"b": 1}]}],
+        [{"a": [{"b": 1}, {"c": 1}]}],
+    ),
+    (
+        "a nested object without properties is free",
+        {"type": "object", "properties": {"hints": {"type": "object"}}},
+        [{"hints": {"any": 1}}],
+        [],
+    ),
+    (
+        "an argument called properties",
+        {
+            "type": "object",
+            "properties": {"properties": {"type": "object", "properties": {"type": {"type": "string"}}}},
+        },
+        [{"properties": {"type": "x"}}],
+        [{"properties": {"other": 1}}, {"other": 1}],
+    ),
+    (
+        "branches name arguments too",
+        {"type": "object", "properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}, {"properties": {"c": {}}}]},
+        [{"a": 1, "b": 2}, {"c": 1}],
+        [{"d": 1}],
+    ),
+    (
+        "conditions",
+        {"type": "object", "properties": {"a": {}}, "if": {"required": ["a"]}, "then": {"properties": {"b": {}}}},
+        [{"a": 1, "b": 1}],
+        [{"b": 1}, {"a": 1, "c": 1}],
+    ),
+    (
+        "objects inside of branches stay as they are",
+        {"type": "object", "allOf": [{"properties": {"a": {"properties": {"b": {}}}}}]},
+        [{"a": {"b": 1, "c": 1}}],
+        [{"x": 1}],
+    ),
+    (
+        "a definition used plainly",
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"properties": {"b": {}}}}},
+        [{"a": {"b": 1}}],
+        [{"a": {"c": 1}}],
+    ),
+    (
+        "a definition that is also extended",
+        {
+            "type": "object",
+            "properties": {
+                "a": {"$ref": "#/$defs/A"},
+                "more": {"allOf": [{"$ref": "#/$defs/A"}, {"properties": {"c": {}}}]},
+            },
+            "$defs": {"A": {"properties": {"b": {}}}},
+        },
+        [{"a": {"b": 1}}, {"more": {"b": 1, "c": 1}}],
+        [{"a": {"c": 1}}, {"more": {"d": 1}}],
+    ),
+    (
+        "a reference beside properties",
+        {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/A", "properties": {"c": {}}}},
+            "$defs": {"A": {"properties": {"b": {}}}},
+        },
+        [{"a": {"b": 1, "c": 1}}],
+        [{"a": {"d": 1}}],
+    ),
+    (
+        "the arguments by reference",
+        {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "properties": {"b": {}}}}},
+        [{"b": 1}],
+        [{"c": 1}],
+    ),
+    (
+        "a negation is not turned around",
+        {"type": "object", "properties": {"a": {"not": {"properties": {"b": {"const": 1}}, "required": ["b"]}}}},
+        [{"a": {"b": 2}}],
+        [{"a": {"b": 1}}, {"a": {"b": 1, "c": 1}}],
+    ),
+    (
+        "branches that name no property leave an object free",
+        {"type": "object", "properties": {"a": {"anyOf": [{"type": "object"}, {"enum": ["x"]}]}}},
+        [{"a": {"k": 1}}, {"a": "x"}],
+        [{"a": "y"}, {"b": 1}],
+    ),
+    (
+        "contains is not narrowed",
+        {"type": "object", "properties": {"a": {"contains": {"properties": {"b": {"const": 1}}, "required": ["b"]}}}},
+        [{"a": [{"b": 1, "c": 1}]}],
+        [{"a": [{"b": 2}]}],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "schema", "valid", "invalid"), CLOSED, ids=[case[0] for case in CLOSED])
+def test_closing(name: str, schema: dict[str, Any], valid: list[Any], invalid: list[Any]) -> None:
+    before = json.dumps(schema)
+    validator = compile_schema(closed_schema(schema))
+
+    assert [one for one in valid if not validator.is_valid(one)] == [], name
+    assert [one for one in invalid if validator.is_valid(one)] == [], name
+    assert json.dumps(schema) == before
+
+
+def test_closing_twice_changes_nothing() -> None:
+    for _, schema, _, _ in CLOSED:
+        closed = closed_schema(schema)
+        assert closed_schema(closed) == closed
+
+
+def test_argument_schemas_are_found_by_reference_and_in_branches() -> None:
+    schema = {
+        "$ref": "#/$defs/A",
+        "properties": {"a": 1},
+        "allOf": [{"properties": {"b": 2, "a": 0}}, {"$ref": "#/$defs/A"}],
+        "$defs": {"A": {"properties": {"c": 3}, "allOf": [{"$ref": "#"}]}},
+    }
+
+    assert argument_schemas(schema) == {"a": 1, "b": 2, "c": 3}
+    assert argument_schemas({"properties": []}) == {}
+
+
+def test_every_fault_of_a_schema_at_once() -> None:
+    schema = {
+        "type": "object",
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "properties": {
+            "a": {"$ref": "https://example.org"},
+            "b": {"$ref": "Nope"},
+            "c": {"pattern": "(?<!x)y"},
+            "d": {"format": "emai"},
+            "e": 5,
+            "f": {"$id": "x", "$dynamicRef": "#y"},
+            "g": {"requird": []},
+            "h": {"patternProperties": {"[": {}}},
+        },
+        "required": "a",
+    }
+
+    assert sorted(findings(schema)) == [
+        "schema/$schema: only draft 2020-12 of JSON Schema is supported",
+        "schema/properties/a/$ref: $ref leads out of the file: https://example.org",
+        "schema/properties/b/$ref: $ref leads out of the file: Nope",
+        "schema/properties/c/pattern: `(?<!x)y` is not a regular expression that can be checked in linear time",
+        "schema/properties/d/format: format `emai` is not known and would never be checked",
+        'schema/properties/e: not a JSON Schema: 5 is not of types "boolean", "object"',
+        "schema/properties/f/$dynamicRef: keyword `$dynamicRef` is not supported",
+        "schema/properties/f/$id: keyword `$id` is not supported",
+        "schema/properties/g/requird: `requird` is not a keyword of JSON Schema and checks nothing",
+        "schema/properties/h/patternProperties/[: `[` is not a regular expression that can be checked in linear time",
+        'schema/required: not a JSON Schema: "a" is not of type "array"',
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"type": "string"}, {"type": ["object", "null"]}, {"$ref": "#"}, {"properties": {"a": {}}}]
+)
+def test_arguments_are_of_type_object(schema: dict[str, Any]) -> None:
+    assert findings(schema) == ["schema: schema of the arguments must be of type object"]
+
+
+def test_arguments_may_be_an_object_by_reference() -> None:
+    assert findings({"$ref": "#/$defs/A"}, A={"type": "object"}) == []

@@ -1,0 +1,258 @@
+"""The shapes of the ten patterns, held against what a tool's schemas say."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from pdp.manifest.fields import Pattern
+from pdp.manifest.load import load_effective
+from pdp.manifest.model import DeclaredTool
+from pdp.manifest.schema.references import self_contained, shared_types
+from pdp.manifest.schema.shapes import shape, shape_findings, shape_validator
+from tests.support import ROOT
+
+UNDERWRITING = ROOT / "examples/underwriting"
+TOOLS = {
+    tool.pattern: tool
+    for tool in load_effective(UNDERWRITING / "manifest.yaml", UNDERWRITING / "governance.yaml").tools.values()
+    if tool.pattern
+}
+
+REQUEST = {
+    "type": "object",
+    "required": ["source"],
+    "properties": {"source": {"$ref": "SourceRef"}},
+}
+RESPONSE = {
+    "type": "object",
+    "required": ["value", "evidence", "confidence"],
+    "properties": {
+        "value": {"type": "string"},
+        "evidence": {"$ref": "EvidenceSpan"},
+        "confidence": {"$ref": "Confidence"},
+    },
+}
+
+
+_SOURCE = "schema.properties.source: pattern extraction: argument"
+
+
+def departures(pattern: str, request: Any = None, response: Any = None, **fields: Any) -> list[str]:
+    """What is said of a tool with these schemas: `path: message`."""
+    tool = DeclaredTool.model_validate(
+        {
+            "name": "do_it",
+            "schema": self_contained(request or REQUEST, {}),
+            "result_schema": None if response is None else self_contained(response, {}),
+            "pattern": pattern,
+            **fields,
+        }
+    )
+    return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in shape_findings(tool)]
+
+
+def changed(schema: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """`schema` with another schema for one of its members; None: without it."""
+    copied = copy.deepcopy(schema)
+    if value is None:
+        del copied["properties"][name]
+    else:
+        copied["properties"][name] = value
+    return copied
+
+
+def test_the_examples_have_all_ten_patterns_in_shape() -> None:
+    assert set(TOOLS) == set(Pattern)
+    assert [list(shape_findings(tool)) for tool in TOOLS.values()] == [[]] * 10
+
+
+def test_a_tool_without_pattern_has_no_shape() -> None:
+    tool = DeclaredTool.model_validate({"name": "do_it", "schema": {"type": "object"}})
+    assert list(shape_findings(tool)) == []
+
+
+def test_every_reference_of_a_shape_leads_to_a_shared_type() -> None:
+    def references(schema: Any) -> set[str]:
+        if isinstance(schema, list):
+            return {name for one in schema for name in references(one)}
+        if not isinstance(schema, dict):
+            return set()
+        own = {schema["$ref"]} if "$ref" in schema else set()
+        return own | {name for one in schema.values() for name in references(one)}
+
+    assert {name for pattern in Pattern for name in references(shape(pattern))} - set(shared_types()) == set()
+    for pattern in Pattern:
+        assert shape_validator(pattern, "request").is_valid(None) is False
+
+
+@pytest.mark.parametrize("pattern", list(Pattern))
+def test_every_required_member_of_a_shape_is_demanded(pattern: Pattern) -> None:
+    tool = TOOLS[pattern]
+    for part, field in (("request", "schema_"), ("response", "result_schema")):
+        skeleton = shape(pattern)[part]
+        for name in skeleton.get("required", ()):
+            own = copy.deepcopy(getattr(tool, field))
+            own["required"] = [one for one in own["required"] if one != name]
+            found = list(shape_findings(tool.model_copy(update={field: own})))
+            assert [one.message.endswith(f"`{name}` must be required") for one in found] == [True]
+
+
+def test_an_answer_without_schema_is_a_fault_at_the_pattern() -> None:
+    assert departures("extraction") == ["pattern: pattern extraction without `result_schema`"]
+
+
+@pytest.mark.parametrize(
+    ("request_schema", "response", "found"),
+    [
+        pytest.param(
+            changed(REQUEST, "source", {"type": "string"}), RESPONSE,
+            ["schema.properties.source: pattern extraction: argument `source` must be of type object, not string"],
+            id="another type",
+        ),
+        pytest.param(
+            {"type": "object"}, RESPONSE,
+            ["schema: pattern extraction: argument `source` is missing"],
+            id="missing",
+        ),
+        pytest.param(
+            changed(REQUEST, "source", {"type": "object", "properties": {"id": {"type": "integer"}}}), RESPONSE,
+            [
+                f"{_SOURCE} `source.id` must be of type string, not integer",
+                f"{_SOURCE} `source.id` must be required",
+            ],
+            id="within",
+        ),
+        pytest.param(
+            REQUEST, changed(RESPONSE, "confidence", {"type": "number"}),
+            [
+                ("result_schema.properties.confidence: pattern extraction: member of the result `confidence` must have "
+                "`minimum: 0`"),
+                ("result_schema.properties.confidence: pattern extraction: member of the result `confidence` must have "
+                "`maximum: 1`"),
+            ],
+            id="without bounds",
+        ),
+        pytest.param(
+            REQUEST, changed(RESPONSE, "confidence", {"type": "number", "minimum": -0.1, "maximum": 1}),
+            [
+                ("result_schema.properties.confidence: pattern extraction: member of the result `confidence` must have "
+                "`minimum: 0`"),
+            ],
+            id="wider bounds",
+        ),
+        pytest.param(REQUEST, changed(RESPONSE, "confidence", {"enum": [0, 0.5, 1]}), [], id="constants within bounds"),
+        pytest.param(
+            REQUEST, changed(RESPONSE, "evidence", {"anyOf": [{"$ref": "EvidenceSpan"}, {"type": "null"}]}),
+            [
+                ("result_schema.properties.evidence: pattern extraction: member of the result `evidence` must be of "
+                "type object, not null"),
+            ],
+            id="one branch too many",
+        ),
+        pytest.param(
+            REQUEST,
+            changed(RESPONSE, "evidence", {"allOf": [{"$ref": "EvidenceSpan"}, {"required": ["text"]}]}), [],
+            id="narrower",
+        ),
+        pytest.param(
+            REQUEST, changed(RESPONSE, "exceptions", {"type": "array"}),
+            [
+                ("result_schema.properties.exceptions: pattern extraction: member of the result `exceptions[]` must "
+                "have a type"),
+            ],
+            id="items of any type",
+        ),
+        pytest.param(
+            REQUEST, {"type": "string"},
+            ["result_schema: pattern extraction: the result must be of type object, not string"],
+            id="the whole",
+        ),
+        pytest.param(
+            changed(REQUEST, "hints", False), RESPONSE,
+            ["schema.properties.hints: pattern extraction: argument `hints` admits nothing"],
+            id="nothing",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_in_shape_is_named(request_schema: Any, response: Any, found: list[str]) -> None:
+    assert departures("extraction", request_schema, response) == found
+
+
+def test_a_schema_that_leads_back_to_itself_cannot_be_compared() -> None:
+    response = changed(RESPONSE, "evidence", {"$ref": "#/$defs/loop"}) | {"$defs": {"loop": {"$ref": "#/$defs/loop"}}}
+
+    assert departures("extraction", REQUEST, response) == [
+        (
+            "result_schema.properties.evidence: pattern extraction: member of the result `evidence` has a schema too "
+            "deep or with too many branches to compare"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("band", "complaint"),
+    [({"enum": ["low", "high"]}, False), ({"const": "low"}, False), ({"type": "string"}, True)],
+)
+def test_bands_are_exhaustive(band: Any, complaint: bool) -> None:
+    request = {
+        "type": "object",
+        "required": ["subject", "schema"],
+        "properties": {"subject": {"type": "string"}, "schema": {"$ref": "ClassificationSchemaRef"}},
+    }
+    response = {
+        "type": "object",
+        "required": ["band", "confidence", "rationale", "evidence"],
+        "properties": {
+            "band": band,
+            "confidence": {"$ref": "Confidence"},
+            "rationale": {"type": "string"},
+            "evidence": {"type": "array", "items": {"$ref": "EvidenceSpan"}},
+        },
+    }
+    assert departures("classification", request, response) == (
+        ["result_schema.properties.band: pattern classification: the bands are not exhaustive"] if complaint else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "complaint"),
+    [({"const": "draft"}, False), ({"enum": ["draft", "live"]}, True), ({"type": "string"}, True)],
+)
+def test_a_composition_declares_drafts_alone(state: Any, complaint: bool) -> None:
+    request = {
+        "type": "object",
+        "required": ["parts", "template"],
+        "properties": {"parts": {"type": "object"}, "template": {"$ref": "TemplateRef"}},
+    }
+    assert departures("composition", request, {"type": "object", "properties": {"state": state}}) == (
+        ["result_schema.properties.state: pattern composition: the result is always a draft"] if complaint else []
+    )
+
+
+def test_a_request_for_approval_is_addressed() -> None:
+    request = {"type": "object", "required": ["subject"], "properties": {"subject": {"$ref": "ObjectRef"}}}
+    assert departures("approval-request", request, {"$ref": "Task"}) == [
+        "schema: pattern approval-request: neither argument `queue` nor `principal` is there"
+    ]
+
+
+@pytest.mark.parametrize("kind", [{"type": "string"}, {"enum": ["pay_bill", "pay_all"]}])
+def test_what_is_staged_is_what_is_committed(kind: Any) -> None:
+    request = {
+        "type": "object",
+        "required": ["action"],
+        "properties": {
+            "action": {
+                "type": "object",
+                "required": ["kind", "targetSor", "payload"],
+                "properties": {"kind": kind, "targetSor": {"type": "string"}, "payload": {"type": "object"}},
+            }
+        },
+    }
+    assert departures("action-staging", request, {"$ref": "Action"}) == []
+    assert departures("action-staging", request, {"$ref": "Action"}, commits=["pay_bill"]) == [
+        "schema.properties.action: pattern action-staging: `action.kind` admits what `commits` does not name"
+    ]

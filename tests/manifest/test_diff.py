@@ -1,0 +1,486 @@
+"""The difference of two manifests: signatures, versions, governance, pins; and the command that shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import Pep, Session
+from pdp.cli.manifest import diff as command
+from pdp.manifest.diff import ManifestDiff, manifest_diff
+from pdp.manifest.effective import effective_manifest
+from pdp.manifest.governance_diff import Direction
+from pdp.manifest.model import Manifest
+from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
+from tests.support.payments import EXAMPLE
+
+SCHEMA = {
+    "type": "object",
+    "required": ["amount"],
+    "properties": {
+        "amount": {"type": "number", "minimum": 0},
+        "kind": {"enum": ["bill", "tax"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+def tool(**fields: Any) -> dict[str, Any]:
+    base = {"name": "pay_bill", "version": "1.2.3", "schema": SCHEMA, "risk_tier": "low", "scopes": ["bills.pay"]}
+    return {name: value for name, value in {**base, **fields}.items() if value is not None}
+
+
+def differing(old: dict[str, Any], new: dict[str, Any], **manifest: Any) -> ManifestDiff:
+    """The difference that two entries of one tool make; `manifest`: (old, new) of a field around them."""
+    fields = [{name: values[at] for name, values in manifest.items()} for at in (0, 1)]
+    made = [
+        effective_manifest(Manifest.model_validate({"manifest_version": "1", "tools": [entry], **around}))
+        for entry, around in zip((old, new), fields, strict=True)
+    ]
+    return manifest_diff(*made)
+
+
+def changed(**properties: Any) -> dict[str, Any]:
+    """SCHEMA with some of its members changed; None: without."""
+    merged = {**SCHEMA["properties"], **properties}  # type: ignore[dict-item]
+    return {**SCHEMA, "properties": {name: one for name, one in merged.items() if one is not None}}
+
+
+def signature(old: Any, new: Any, part: str) -> list[tuple[str, str, str]]:
+    return [(one.path, one.what, one.bump.name.lower()) for one in schema_changes(old, new, part)]
+
+
+# Signatures
+
+# The old schema is SCHEMA. What is said of the new one, and which bump it asks for in a request and in a response.
+CHANGES: dict[str, tuple[Any, list[tuple[str, str]], str, str]] = {
+    "nothing": (SCHEMA, [], "none", "none"),
+    "a description": (
+        changed(amount={"type": "number", "minimum": 0, "description": "x"}),
+        [("", "text or spelling")], "patch", "patch",
+    ),
+    "a new member": (changed(memo={"type": "string"}), [("memo", "is new")], "minor", "minor"),
+    "a new member that is required": (
+        {**changed(memo={"type": "string"}), "required": ["amount", "memo"]},
+        [("memo", "is new, and required")], "major", "minor",
+    ),
+    "a member that is gone": (changed(kind=None), [("kind", "was removed")], "major", "major"),
+    "a member that became required": (
+        {**SCHEMA, "required": ["amount", "kind"]}, [("kind", "became required")], "major", "minor",
+    ),
+    "a member that became optional": ({**SCHEMA, "required": []}, [("amount", "became optional")], "minor", "major"),
+    "a narrower type": (
+        changed(amount={"type": "integer", "minimum": 0}), [("amount", "type number became integer")], "major", "minor",
+    ),
+    "a wider type": (
+        changed(amount={"type": ["number", "null"], "minimum": 0}),
+        [("amount", "type number became null or number")], "minor", "major",
+    ),
+    "another type": (
+        changed(amount={"type": "string", "minimum": 0}), [("amount", "type number became string")], "major", "major",
+    ),
+    "no type": (changed(amount={"minimum": 0}), [("amount", "type number became any")], "minor", "major"),
+    "fewer values": (changed(kind={"enum": ["bill"]}), [("kind", "no longer 'tax'")], "major", "minor"),
+    "more values": (changed(kind={"enum": ["bill", "tax", "fee"]}), [("kind", "now also 'fee'")], "minor", "major"),
+    "any value": (changed(kind={}), [("kind", "now also any value")], "minor", "major"),
+    "other values": (
+        changed(kind={"enum": ["bill", "fee"]}),
+        [("kind", "no longer 'tax'"), ("kind", "now also 'fee'")], "major", "major",
+    ),
+    "a tighter bound": (
+        changed(amount={"type": "number", "minimum": 1}), [("amount", "`minimum` 0 became 1")], "major", "minor",
+    ),
+    "a looser bound": (
+        changed(amount={"type": "number", "minimum": -1}), [("amount", "`minimum` 0 became -1")], "minor", "major",
+    ),
+    "a bound that is gone": (
+        changed(amount={"type": "number"}), [("amount", "`minimum` 0 became none")], "minor", "major",
+    ),
+    "a bound that is new": (
+        changed(amount={"type": "number", "minimum": 0, "maximum": 9}),
+        [("amount", "`maximum` none became 9")], "major", "minor",
+    ),
+    "another pattern of items": (
+        changed(tags={"type": "array", "items": {"type": "string", "pattern": "^a"}}),
+        [("tags[]", "`pattern` none became '^a'")], "major", "minor",
+    ),
+    "items of another type": (
+        changed(tags={"type": "array", "items": {"type": "integer"}}),
+        [("tags[]", "type string became integer")], "major", "major",
+    ),
+    "items of any type": (changed(tags={"type": "array"}), [("tags[]", "lost its type")], "minor", "major"),
+    "another alternative": (
+        changed(kind={"anyOf": [{"enum": ["bill", "tax"]}, {"type": "integer"}]}),
+        [("kind", "an alternative was added")], "minor", "major",
+    ),
+    "a condition": (
+        {**SCHEMA, "if": {"required": ["kind"]}, "then": {"required": ["tags"]}},
+        [("", "`if` none became {'required': ['kind']}"), ("", "`then` none became {'required': ['tags']}")],
+        "major", "minor",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_change_of_a_signature_asks_for(name: str) -> None:
+    new, said, request, response = CHANGES[name]
+    for part, bump in (("request", request), ("response", response)):
+        found = schema_changes(SCHEMA, new, part)
+        assert [(one.path, one.what) for one in found] == said
+        assert max((one.bump for one in found), default=Bump.NONE).name.lower() == bump
+
+
+def test_a_request_that_is_opened_takes_more() -> None:
+    found = signature(SCHEMA, {**SCHEMA, "additionalProperties": True}, "request")
+    assert found == [("", "further members: none became any", "minor")]
+    assert signature({**SCHEMA, "additionalProperties": True}, SCHEMA, "request")[0][2] == "major"
+    assert signature({**SCHEMA, "additionalProperties": False}, SCHEMA, "response") == [
+        ("", "further members: none became any", "major")
+    ]
+
+
+def test_an_argument_that_begins_to_name_its_members_takes_no_others() -> None:
+    old, new = (
+        changed(memo={"type": "object"}),
+        changed(memo={"type": "object", "properties": {"a": {"type": "string"}}}),
+    )
+    named = ("memo.a", "is new", "minor")
+
+    assert signature(old, new, "request") == [named, ("memo", "further members: any became none", "major")]
+    assert signature(old, new, "response") == [named]
+
+
+def test_a_definition_is_compared_by_what_it_says() -> None:
+    old = {**changed(amount={"$ref": "#/$defs/a"}), "$defs": {"a": {"type": "number", "minimum": 0}}}
+
+    assert signature(SCHEMA, old, "response") == [("", "text or spelling", "patch")]
+    new = {**old, "$defs": {"a": {"type": "integer", "minimum": 0}}}
+    assert signature(old, new, "response") == [("amount", "type number became integer", "minor")]
+
+
+def test_a_definition_that_leads_back_to_itself_is_compared_once() -> None:
+    def tree(kind: str) -> dict[str, Any]:
+        node = {
+            "type": "object",
+            "properties": {"value": {"type": kind}, **{key: {"$ref": "#/$defs/node"} for key in "abcde"}},
+        }
+        return {"$ref": "#/$defs/node", "$defs": {"node": node}}
+
+    found = signature(tree("string"), tree("integer"), "response")
+    assert ("value", "type string became integer", "major") in found
+
+
+def test_a_schema_that_comes_or_goes() -> None:
+    assert signature(None, SCHEMA, "response") == [("", "the response's schema is stated", "minor")]
+    assert signature(SCHEMA, None, "response") == [("", "the response's schema is no longer stated", "major")]
+
+
+# Versions
+
+MINOR, MAJOR = changed(memo={"type": "string"}), changed(kind=None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ({}, {"schema": MINOR, "version": "1.3.0"}, None),
+        ({}, {"schema": MINOR, "version": "2.0.0"}, None),
+        ({}, {"schema": MINOR, "version": "1.2.4"}, "a minor change, and version 1.2.3 became 1.2.4: at least 1.3.0"),
+        ({}, {"schema": MINOR}, "a minor change, and version 1.2.3 became 1.2.3: at least 1.3.0"),
+        ({}, {"schema": MAJOR, "version": "2.0.0"}, None),
+        ({}, {"schema": MAJOR, "version": "1.3.0"}, "a major change, and version 1.2.3 became 1.3.0: at least 2.0.0"),
+        ({"version": "0.2.0"}, {"schema": MAJOR, "version": "0.3.0"},
+         "a major change, and version 0.2.0 became 0.3.0: at least 1.0.0"),
+        ({}, {"version": "1.2.2"}, "version 1.2.2 is before 1.2.3"),
+        ({}, {"version": "2.0.0-rc.1", "schema": MAJOR}, None),
+        ({}, {"version": "9.0.0"}, None),
+        ({}, {"scopes": []}, None),
+        ({}, {"schema": {**SCHEMA, "description": "x"}}, None),
+        ({}, {"version": None}, "states no version, and its signature or its version changed"),
+        ({"version": None}, {"version": None, "schema": MAJOR},
+         "states no version, and its signature or its version changed"),
+        ({"version": None}, {"version": None, "schema": {**SCHEMA, "description": "x"}}, None),
+        ({"version": None}, {"schema": MAJOR}, None),
+    ],
+)  # fmt: skip
+def test_a_version_says_what_changed(old: dict[str, Any], new: dict[str, Any], fault: str | None) -> None:
+    (found,) = differing(tool(**old), tool(**new)).tools
+    assert found.fault == fault
+
+
+def test_tools_that_come_and_go_need_no_bump() -> None:
+    found = differing(tool(), tool(name="send_bill", version=None))
+
+    assert [(one.tool, one.kind, one.fault) for one in found.tools] == [
+        ("pay_bill", "removed", None),
+        ("send_bill", "added", None),
+    ]
+    assert [one.governance[0].direction for one in found.tools] == [Direction.TIGHTENS, Direction.LOOSENS]
+
+
+def test_manifests_of_the_same_content_do_not_differ() -> None:
+    found = differing(tool(), tool(sla={"p50": "200ms"}))
+    assert (found.tools, found.pins, found.faults) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        {"description": "Pay a bill. Never ask."},
+        {"description": None},
+        {"invariants": [{"id": "SMALL", "rule": "Quite small", "check": "call.amount < 5"}]},
+    ],
+)
+def test_what_the_model_is_told_is_a_patch(new: dict[str, Any]) -> None:
+    old = {"description": "Pay a bill", "invariants": [{"id": "SMALL", "rule": "Small", "check": "call.amount < 5"}]}
+    (found,) = differing(tool(**old), tool(**{**old, **new})).tools
+
+    assert (found.signature, found.governance, found.fault) == (
+        (SchemaChange("description", "", "changed", Bump.PATCH),), (), None,
+    )  # fmt: skip
+
+
+def test_what_the_model_is_not_told_is_no_description() -> None:
+    rule = {"id": "SMALL", "rule": "bill", "check": "call.amount < 5"}
+    other = {**rule, "rule": "Pay"}
+    assert (
+        differing(
+            tool(description="Pay a bill", invariants=[rule]), tool(description="Pay a bill", invariants=[other])
+        ).tools
+        == ()
+    )
+
+
+# Governance
+
+LOOSENS, TIGHTENS, UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
+LIMIT = {"limit": "bills.single", "argument": "amount"}
+RULE = {"id": "SMALL", "rule": "Small", "check": "call.amount < 5"}
+
+# Old and new fields, and what the change does; the other way round it does the opposite.
+OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    ({"risk_tier": "high"}, {"risk_tier": "low"}, "risk_tier", "changed"),
+    ({"effect_class": "commit-high"}, {"effect_class": "commit-low"}, "effect_class", "changed"),
+    ({"scopes": ["a", "b"]}, {"scopes": ["a"]}, "scopes", "removed b"),
+    ({"purposes": ["a"]}, {"purposes": ["a", "b"]}, "purposes", "added b"),
+    ({"limits": [LIMIT]}, {"limits": []}, "limits", "removed bills.single amount"),
+    ({"provenance": {"required": ["kind"]}}, {"provenance": {"required": []}}, "provenance.required", "removed kind"),
+    ({"sensitive": ["amount"]}, {}, "sensitive", "removed amount"),
+    ({"approval": {"approvers": ["a"]}}, {"approval": {"approvers": ["a", "b"]}}, "approval.approvers", "added b"),
+    ({"approval": {"quorum": 2}}, {"approval": {"quorum": 1}}, "approval.quorum", "changed"),
+    ({"approval": {"expires": "PT1H"}}, {"approval": {"expires": "P1D"}}, "approval.expires", "changed"),
+    (
+        {"approval": {"unless_within_limits": False}}, {"approval": {"unless_within_limits": True}},
+        "approval.unless_within_limits", "changed",
+    ),
+    ({"idempotency": {"required": True}}, {"idempotency": {"required": False}}, "idempotency.required", "changed"),
+    (
+        {"idempotency": {"required": True}}, {"idempotency": {"required": True, "key": "derive(args)"}},
+        "idempotency.key", "changed",
+    ),
+    ({"safety": {"requires": ["gpu"]}}, {"safety": {}}, "safety.requires", "removed gpu"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("strict", "lax", "field", "what"), OPPOSITES, ids=[one[2] for one in OPPOSITES])
+def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: str, what: str) -> None:
+    (loosened,) = differing(tool(**strict), tool(**lax)).tools
+    (tightened,) = differing(tool(**lax), tool(**strict)).tools
+
+    assert [(one.field, one.direction, one.what) for one in loosened.governance] == [(field, LOOSENS, what)]
+    assert [(one.field, one.direction) for one in tightened.governance] == [(field, TIGHTENS)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ({}, {"purposes": ["a"]}, [("purposes", TIGHTENS, "restricted")]),
+        ({"purposes": []}, {}, [("purposes", LOOSENS, "no longer restricted")]),
+        ({"scopes": ["a"]}, {"scopes": ["b"]}, [("scopes", LOOSENS, "removed a"), ("scopes", TIGHTENS, "added b")]),
+        ({}, {"effect_class": "pure"},
+         [("approval.unless_within_limits", TIGHTENS, "changed"), ("effect_class", UNCLEAR, "changed")]),
+        ({}, {"invariants": [RULE]}, [("invariants.SMALL", TIGHTENS, "added")]),
+        ({"invariants": [RULE]}, {}, [("invariants.SMALL", LOOSENS, "removed")]),
+        ({"invariants": [RULE]}, {"invariants": [{**RULE, "check": "true"}]},
+         [("invariants.SMALL", UNCLEAR, "changed")]),
+        ({"invariants": [RULE]}, {"invariants": [{**RULE, "rule": "Quite small"}]}, []),
+        ({}, {"resource": {"type": "bill", "id": "b"}}, [("resource", UNCLEAR, "changed")]),
+        ({}, {"pdp_action": "bills.pay"}, [("pdp_action", UNCLEAR, "changed")]),
+        ({}, {"timeout": "PT1S"}, [("timeout", UNCLEAR, "changed")]),
+        ({}, {"commits": ["pay_all"]}, [("commits", LOOSENS, "added pay_all")]),
+    ],
+)  # fmt: skip
+def test_what_changes_of_governance_do(old: Any, new: Any, changes: Any) -> None:
+    found = differing(tool(**old), tool(**new)).tools
+    assert [[(one.field, one.direction, one.what) for one in each.governance] for each in found] == (
+        [] if changes is None else [changes]
+    )
+
+
+MARKED_MORE = [
+    ("markings", LOOSENS, "added b: data so marked may be touched"),
+    ("markings", TIGHTENS, "added b: data of unknown markings needs clearance for it"),
+]
+MARKED_LESS = [
+    ("markings", LOOSENS, "removed b: data of unknown markings no longer needs clearance for it"),
+    ("markings", TIGHTENS, "removed b: data so marked may no longer be touched"),
+]
+# Who is cleared for what, how the data is marked (None: unknown), and whether a tool with markings a and b, and one
+# with a alone, are allowed.
+MARKED_CALLS: list[tuple[list[str], list[str] | None, bool, bool]] = [
+    (["a"], None, False, True),
+    (["a", "b"], ["b"], True, False),
+    (["a", "b"], None, True, True),
+    (["a"], ["a"], True, True),
+    ([], [], True, True),
+]
+
+
+def test_markings_are_what_may_be_touched_and_what_clears_for_the_unknown(tmp_path: Path) -> None:
+    """The diff says of either change what real decisions show: it lets through some more, and some less."""
+    marked, less = (
+        tool(markings=names, resource={"type": "bill", "id": "7", "markings": "$session.facts.markings"})
+        for names in (["a", "b"], ["a"])
+    )
+    for old, new, expected in ((marked, less, MARKED_LESS), (less, marked, MARKED_MORE)):
+        (found,) = differing(old, new).tools
+        assert [(one.field, one.direction, one.what) for one in found.governance] == expected
+    assert [allowed(tmp_path, marked), allowed(tmp_path, less)] == [
+        [one for _, _, one, _ in MARKED_CALLS],
+        [one for _, _, _, one in MARKED_CALLS],
+    ]
+
+
+def allowed(folder: Path, entry: dict[str, Any]) -> list[bool]:
+    """Which of the calls the baseline's policy lets through; what it denies, it denies for markings alone."""
+    pep = Pep.from_files(str(written(folder, "manifest.json", entry)))
+    found = []
+    for cleared, markings, _, _ in MARKED_CALLS:
+        claims = {"sub": "ann", "emts": {"bills.pay": True}, "clearances": cleared}
+        session = Session(claims=claims, facts={} if markings is None else {"markings": markings})
+        decided = pep.decide({"tool": entry["name"], "arguments": {"amount": 5}}, session)
+        assert decided.allowed or set(decided.codes) <= {"markings.not_cleared", "markings.not_allowed"}
+        found.append(decided.allowed)
+    pep.engine.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        (None, {"a": "1.2.3"}, [("agents", TIGHTENS, "pinned")]),
+        ({"a": "1.2.3"}, None, [("agents", LOOSENS, "no longer pinned")]),
+        ({"a": "1.2.3"}, {"a": "1.2.3", "b": "1.2.3"}, [("agents.b.pay_bill", LOOSENS, "pinned")]),
+        ({"a": "1.2.3"}, {}, [("agents.a.pay_bill", TIGHTENS, "no longer pinned")]),
+        ({"a": "1.2.2"}, {"a": "1.2.3"}, [("agents.a.pay_bill", UNCLEAR, "pinned to another version")]),
+        ({"a": "1.2.3"}, {"a": "1.2.3"}, []),
+        (None, None, []),
+    ],
+)
+def test_what_changes_of_pins_do(old: Any, new: Any, changes: Any) -> None:
+    def agents(pins: dict[str, str] | None) -> Any:
+        return None if pins is None else [{"id": agent, "tools": {"pay_bill": one}} for agent, one in pins.items()]
+
+    found = differing(tool(), tool(), agents=(agents(old), agents(new)))
+    assert [(one.field, one.direction, one.what) for one in found.pins] == changes
+    assert found.directions() == {direction for _, direction, _ in changes}
+
+
+# The command
+
+
+def written(folder: Path, name: str, *tools: dict[str, Any]) -> Path:
+    file = folder / name
+    file.write_text(json.dumps({"manifest_version": "1", "tools": list(tools)}))
+    return file
+
+
+def ran(old: Path, new: Path, **options: Any) -> int:
+    settings = {"old_governance": None, "governance": None, "fail_on": None, "as_json": False, **options}
+    return command(old, new, **settings)
+
+
+def test_the_command_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = written(tmp_path, "old.json", tool(), tool(name="send_bill"))
+    new = written(tmp_path, "new.json", tool(schema=MAJOR, risk_tier="medium", scopes=["bills.all"]))
+
+    assert ran(old, new) == 1
+    assert capsys.readouterr().out == (
+        "pay_bill changed, 1.2.3 -> 1.2.3\n"
+        "  major    request kind was removed\n"
+        "  tightens risk_tier: low -> medium\n"
+        "  loosens  scopes: removed bills.pay\n"
+        "  tightens scopes: added bills.all\n"
+        "  version  a major change, and version 1.2.3 became 1.2.3: at least 2.0.0\n"
+        "send_bill removed\n"
+        "  tightens tools: may no longer be called\n"
+        "2 of the tools differ, 1 version is missing a bump\n"
+    )
+
+
+def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = written(tmp_path, "old.json", tool()), written(tmp_path, "new.json", tool(schema=MINOR, scopes=["a"]))
+    assert ran(old, new, as_json=True) == 1
+    found = json.loads(capsys.readouterr().out)
+    fault = "a minor change, and version 1.2.3 became 1.2.3: at least 1.3.0"
+    lists = {"old": ["bills.pay"], "new": ["a"]}
+
+    assert found["old"]["digest"] != found["new"]["digest"]
+    assert {name: found[name] for name in ("tools", "pins", "faults")} == {
+        "tools": [
+            {
+                "tool": "pay_bill", "kind": "changed", "old_version": "1.2.3", "new_version": "1.2.3",
+                "needed": "minor", "fault": fault,
+                "signature": [{"part": "request", "path": "memo", "what": "is new", "bump": "minor"}],
+                "governance": [
+                    {"field": "scopes", "direction": "loosens", **lists, "what": "removed bills.pay"},
+                    {"field": "scopes", "direction": "tightens", **lists, "what": "added a"},
+                ],
+            }
+        ],
+        "pins": [],
+        "faults": [f"pay_bill: {fault}"],
+    }  # fmt: skip
+
+
+def test_the_command_shows_another_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (written(tmp_path, name, tool(description=name)) for name in ("old", "new"))
+
+    assert ran(old, new, fail_on="unclear") == 0
+    assert capsys.readouterr().out == (
+        "pay_bill changed, 1.2.3 -> 1.2.3\n"
+        "  patch    description changed\n"
+        "1 of the tools differ, no versions are missing a bump\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "plain", "loosening", "unclear"),
+    [
+        ({}, 0, 0, 0),
+        ({"risk_tier": "medium"}, 0, 0, 0),
+        ({"scopes": []}, 0, 1, 1),
+        ({"timeout": "PT9S"}, 0, 0, 1),
+        ({"markings": ["a"]}, 0, 1, 1),
+        ({"description": "Pay all bills"}, 0, 0, 0),
+        ({"schema": MINOR, "version": "1.3.0"}, 0, 0, 0),
+        ({"schema": MINOR}, 1, 1, 1),
+    ],
+)
+def test_the_exit_code(tmp_path: Path, fields: Any, plain: int, loosening: int, unclear: int) -> None:
+    old, new = written(tmp_path, "old.json", tool()), written(tmp_path, "new.json", tool(**fields))
+    assert [ran(old, new, fail_on=kind) for kind in (None, "loosening", "unclear")] == [plain, loosening, unclear]
+
+
+def test_governance_files_are_compared_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, governance = EXAMPLE / "manifest.json", EXAMPLE / "governance.yaml"
+
+    assert ran(manifest, manifest, governance=governance, old_governance=governance) == 0
+    assert capsys.readouterr().out == "no tool differs, no versions are missing a bump\n"
+    assert ran(manifest, manifest, governance=governance) == 0
+    assert "lookup_beneficiary changed, no version -> no version\n  tightens scopes: added payments.lookup\n" in (
+        capsys.readouterr().out
+    )

@@ -1,0 +1,437 @@
+"""Manifest and governance merged: the stricter holds, and the digest names the content."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdp.errors import UsageError
+from pdp.json import canonical, digest
+from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
+from pdp.manifest.fields import EffectClass, RiskTier, Writes, duration_seconds
+from pdp.manifest.load import load_effective, load_manifest
+from pdp.manifest.merge import merged_fields
+from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Tool
+from tests.support import ROOT
+
+if TYPE_CHECKING:
+    import random
+
+EXAMPLES = ROOT / "examples"
+SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}, "sum": {"type": "number"}}}
+
+
+def declared(**fields: Any) -> DeclaredTool:
+    return DeclaredTool.model_validate({"name": "pay_bill", "schema": SCHEMA, **fields})
+
+
+def merged(manifest: dict[str, Any], governance: dict[str, Any] | None) -> dict[str, Any]:
+    """Merge what the two state of one tool; return the entry that the policy sees, without names and contract."""
+    actions = {} if governance is None else {"pay_bill": ActionRules.model_validate(governance)}
+    whole = effective_manifest(
+        Manifest(manifest_version="1", tools=(declared(**manifest),)), Governance(actions=actions)
+    )
+    entry: dict[str, Any] = whole.document["tools"]["pay_bill"]
+    return {name: value for name, value in entry.items() if name not in ("name", "id", "pdp_action", "contract")}
+
+
+# What an entry says of a time: as it was written, and as a number, which is what a policy can compare.
+IN: dict[str, dict[str, Any]] = {
+    text: {"expires": text, "expires_seconds": seconds}
+    for text, seconds in (("PT1H", 3600), ("PT2H", 7200), ("PT5M", 300))
+}
+DEFAULTS: dict[str, Any] = {
+    "risk_tier": "high",
+    "scopes": [],
+    "limits": [],
+    "idempotency": {"required": False},
+    "approval": {"quorum": 1, "expires": "PT1H", "expires_seconds": 3600, "unless_within_limits": True},
+    "provenance": {"required": []},
+    "writes": "none",
+}
+
+
+def test_the_worked_example() -> None:
+    effective = load_effective(EXAMPLES / "payments" / "manifest.json", EXAMPLES / "payments" / "governance.yaml")
+    wire = dict(effective.document["tools"]["initiate_wire"])
+
+    assert wire.pop("contract").startswith("sha256:")
+    assert wire == {
+        "name": "initiate_wire",
+        "id": "tool.initiate_wire",
+        "pdp_action": "initiate_wire",
+        "risk_tier": "high",
+        "scopes": ["payments.wire.initiate"],
+        "limits": [{"limit": "wire.auto_approved", "argument": "amount"}],
+        "idempotency": {"required": True},
+        "approval": {
+            "approvers": ["payments.approver"], "quorum": 1, "expires": "PT1H", "expires_seconds": 3600,
+            "unless_within_limits": True,
+        },
+        "provenance": {"required": []},
+        "writes": "none",
+    }  # fmt: skip
+    assert effective.version == effective.document["manifest_version"] == "2026.07.1"
+    assert list(effective.tools) == ["lookup_beneficiary", "validate_payment", "initiate_wire"]
+    assert effective.tools["initiate_wire"].resource == {"type": "wire_payment", "id": "$arguments.beneficiary_id"}
+    assert effective.digest == digest(canonical(effective.document))
+    assert "agents" not in effective.document
+
+
+def test_defaults_are_made_explicit_and_what_is_absent_stays_absent() -> None:
+    assert merged({}, None) == DEFAULTS
+    assert merged({}, {}) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("manifest", "governance", "entry"),
+    [
+        ({}, {"risk_tier": "low"}, {"risk_tier": "low"}),
+        ({"risk_tier": "low"}, {"risk_tier": "medium"}, {"risk_tier": "medium"}),
+        ({"risk_tier": "high"}, {"risk_tier": "low"}, {"risk_tier": "high"}),
+        ({"scopes": ["b"]}, {"scopes": ["a", "b"]}, {"scopes": ["a", "b"]}),
+        ({"markings": ["b", "a"]}, {"markings": ["b", "c"]}, {"markings": ["b"]}),
+        ({"markings": ["a"]}, {"markings": ["b"]}, {"markings": []}),
+        ({"markings": []}, {}, {"markings": []}),
+        ({"purposes": ["a"]}, {"purposes": ["b"]}, {"purposes": []}),
+        ({}, {"purposes": ["b", "a"]}, {"purposes": ["a", "b"]}),
+        ({"writes": "proposal"}, {"writes": "none"}, {"writes": "proposal"}),
+        ({"provenance": {"required": ["sum"]}}, {"provenance": {"required": ["amount"]}},
+         {"provenance": {"required": ["amount", "sum"]}}),
+        ({"limits": [{"limit": "b", "argument": "sum"}]},
+         {"limits": [{"limit": "a", "argument": "sum"}, {"limit": "b", "argument": "sum"}]},
+         {"limits": [{"limit": "a", "argument": "sum"}, {"limit": "b", "argument": "sum"}]}),
+        ({"idempotency": {"required": False, "ttl": "PT2H"}}, {"idempotency": {"required": True, "ttl": "PT1H"}},
+         {"idempotency": {"required": True, "ttl": "PT2H"}}),
+        ({"idempotency": {"key": "derive(args)"}}, {"idempotency": {}},
+         {"idempotency": {"required": True, "key": "derive(args)"}}),
+        ({"effect_class": "stage"}, {"effect_class": "read-external"},
+         {"effect_class": "stage", "approval": {"quorum": 1, **IN["PT1H"], "unless_within_limits": False}}),
+        ({}, {"effect_class": "commit-high", "approval": {"unless_within_limits": True}},
+         {"effect_class": "commit-high", "approval": {"quorum": 1, **IN["PT1H"], "unless_within_limits": True}}),
+        ({"approval": {"approvers": ["a", "b"], "quorum": 1, "expires": "P1D", "unless_within_limits": True}},
+         {"approval": {"approvers": ["b"], "quorum": 2, "expires": "PT2H", "unless_within_limits": False}},
+         {"approval": {"approvers": ["b"], "quorum": 2, **IN["PT2H"], "unless_within_limits": False}}),
+        ({"approval": {"approvers": ["a"]}}, {"approval": {"approvers": ["b"]}},
+         {"approval": {"approvers": [], "quorum": 1, **IN["PT1H"], "unless_within_limits": True}}),
+        ({"approval": {"quorum": 3}}, {"approval": {"expires": "PT5M"}},
+         {"approval": {"quorum": 3, **IN["PT5M"], "unless_within_limits": True}}),
+        ({"version": "1.0.0", "pattern": "lookup", "release": {"gate": "passed", "drift": "ok"}}, {},
+         {"version": "1.0.0", "pattern": "lookup", "release": {"gate": "passed", "drift": "ok"}}),
+    ],
+)  # fmt: skip
+def test_the_stricter_holds(manifest: dict[str, Any], governance: dict[str, Any], entry: dict[str, Any]) -> None:
+    assert merged(manifest, governance) == DEFAULTS | entry
+
+
+def test_in_the_mappings_the_policy_author_has_the_last_word_on_each_member() -> None:
+    tool = effective_tool(
+        declared(resource={"type": "bill", "id": "x"}, context={"amount": "$arguments.amount", "region": "eu"}),
+        ActionRules(resource={"id": "$arguments.bill"}, context={"amount": "$arguments.sum"}),
+    )
+
+    assert tool.resource == {"type": "bill", "id": "$arguments.bill"}
+    assert tool.context == {"amount": "$arguments.sum", "region": "eu"}
+
+
+def test_governance_goes_by_action_not_by_tool_name() -> None:
+    manifest = Manifest(
+        manifest_version="1", tools=(declared(pdp_action="pay"), declared(name="pay_tax", pdp_action="pay"))
+    )
+    rules = Governance(actions={"pay": ActionRules(scopes=("pay",)), "pay_bill": ActionRules(scopes=("never",))})
+
+    tools = effective_manifest(manifest, rules).tools
+
+    assert [(tool.name, tool.pdp_action, tool.scopes) for tool in tools.values()] == [
+        ("pay_bill", "pay", ("pay",)),
+        ("pay_tax", "pay", ("pay",)),
+    ]
+
+
+def test_agents_are_pins_by_agent_and_an_empty_list_pins_nobody() -> None:
+    agents = [{"id": "agent:b", "tools": {"pay_bill": "1.0.0"}}, {"id": "agent:a", "tools": {}}]
+    pinned = Manifest.model_validate({"manifest_version": "1", "agents": agents, "tools": [declared(version="1.0.0")]})
+    nobody = Manifest.model_validate({"manifest_version": "1", "agents": [], "tools": []})
+
+    assert effective_manifest(pinned).document["agents"] == {"agent:a": {}, "agent:b": {"pay_bill": "1.0.0"}}
+    assert effective_manifest(nobody).document == {"manifest_version": "1", "agents": {}, "tools": {}}
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="tool pay_bill is declared twice"):
+        effective_manifest(Manifest(manifest_version="1", tools=(declared(), declared())))
+
+
+def test_an_effective_manifest_cannot_be_changed() -> None:
+    effective = effective_manifest(Manifest(manifest_version="1", tools=(declared(),)))
+
+    with pytest.raises(AttributeError):
+        effective.version = "2"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        effective.tools["x"] = effective.tools["pay_bill"]  # type: ignore[index]
+    with pytest.raises(ValueError, match="frozen"):
+        effective.tools["pay_bill"].scopes = ()  # type: ignore[misc]
+
+
+# The digest
+
+
+def digest_of(tool: dict[str, Any], **fields: Any) -> str:
+    return effective_manifest(Manifest.model_validate({"manifest_version": "1", "tools": [tool], **fields})).digest
+
+
+FULL: dict[str, Any] = {
+    "name": "pay_bill",
+    "id": "tool.pay_bill",
+    "pdp_action": "pay_bill",
+    "schema": SCHEMA,
+    "scopes": ["b", "a"],
+    "markings": ["y", "x"],
+    "purposes": ["q", "p"],
+    "risk_tier": "high",
+    "idempotency": {"required": False},
+    "limits": [{"limit": "b", "argument": "amount"}, {"limit": "a", "argument": "amount"}],
+    "approval": {"approvers": ["n", "m"], "quorum": 1, "expires": "PT60M"},
+    "provenance": {"required": ["sum", "amount"]},
+    "sensitive": ["sum", "amount"],
+    "safety": {"requires": ["b", "a"]},
+    "state": {"reads": ["b", "a"]},
+    "timeout": "PT60S",
+    "context": {"a": 1.0, "b": "x"},
+}
+
+
+def test_order_spelling_defaults_and_repetition_do_not_change_the_digest() -> None:
+    other = {
+        "context": {"b": "x", "a": 1},
+        "timeout": "PT1M",
+        "state": {"reads": ["a", "b"]},
+        "safety": {"requires": ["a", "b"]},
+        "sensitive": ["amount", "sum", "sum"],
+        "provenance": {"required": ["amount", "sum"]},
+        "approval": {"approvers": ["m", "n"], "expires": "PT1H", "unless_within_limits": True},
+        "limits": [{"argument": "amount", "limit": "a"}, {"argument": "amount", "limit": "b"}],
+        "purposes": ["p", "q"],
+        "markings": ["x", "y", "x"],
+        "scopes": ["a", "b", "a"],
+        "name": "pay_bill",
+        "schema": {"properties": {"sum": {"type": "number"}, "amount": {"type": "number"}}, "type": "object"},
+    }
+
+    assert digest_of(FULL) == digest_of(other)
+
+
+def test_yaml_json_and_camel_case_have_the_same_digest() -> None:
+    content = json.loads((EXAMPLES / "payments" / "manifest.json").read_text())
+    as_yaml = yaml.safe_dump(content).encode()
+    for entry in content["tools"]:
+        entry["riskTier"], entry["pdpAction"] = entry.pop("risk_tier"), entry.pop("pdp_action")
+    content["manifestVersion"] = content.pop("manifest_version")
+
+    digests = {
+        load_effective(EXAMPLES / "payments" / "manifest.json").digest,
+        load_effective("m.yaml", manifest_text=as_yaml).digest,
+        load_effective("m.json", manifest_text=json.dumps(content).encode()).digest,
+    }
+
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("scopes", ["a"]),
+        ("scopes", []),
+        ("risk_tier", "low"),
+        ("schema", {"type": "object"}),
+        ("description", "x"),
+        ("context", {"a": 2, "b": "x"}),
+        ("context", None),
+        ("resource", {"type": "t", "id": "i"}),
+        ("timeout", "PT61S"),
+        ("sensitive", ["sum"]),
+        ("purposes", None),
+        ("purposes", []),
+        ("version", "1.0.0"),
+        ("effect_class", "pure"),
+        ("retries", 1),
+        ("result_schema", {"type": "object"}),
+        ("compensation", "x"),
+        ("idempotency", {"required": True}),
+        ("invariants", [{"id": "A", "rule": "r", "check": "true"}]),
+        ("writes", "proposal"),
+        ("type", "cli"),
+    ],
+)
+def test_every_change_changes_the_digest(field: str, value: Any) -> None:
+    changed = {name: one for name, one in {**FULL, field: value}.items() if one is not None}
+
+    assert digest_of(changed) != digest_of(FULL)
+
+
+def test_version_and_pins_change_the_digest() -> None:
+    digests = {digest_of(FULL), digest_of(FULL, manifest_version="2"), digest_of(FULL, agents=[])}
+
+    assert len(digests) == 3
+
+
+def test_the_order_of_tools_does_not_change_the_digest() -> None:
+    manifest = load_manifest(EXAMPLES / "payments" / "manifest.json")
+    turned = manifest.model_copy(update={"tools": tuple(reversed(manifest.tools))})
+
+    assert effective_manifest(manifest).digest == effective_manifest(turned).digest
+
+
+# The stricter holds: properties
+
+
+def _terms() -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from("abcd"), max_size=4)
+
+
+_DURATIONS = st.sampled_from(["PT1M", "PT60M", "PT1H", "P1D", "P1W", "PT0.5S"])
+_FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "effect_class": st.sampled_from([one.value for one in EffectClass]),
+        "risk_tier": st.sampled_from([one.value for one in RiskTier]),
+        "scopes": _terms(),
+        "markings": _terms(),
+        "purposes": _terms(),
+        "idempotency": st.fixed_dictionaries(
+            {}, optional={"required": st.booleans(), "key": st.just("derive(args)"), "ttl": _DURATIONS}
+        ),
+        "limits": st.lists(
+            st.fixed_dictionaries({"limit": st.sampled_from("ab"), "argument": st.sampled_from("cd")}), max_size=3
+        ),
+        "resource": st.dictionaries(st.sampled_from(["type", "id", "owner"]), st.sampled_from("ab"), min_size=1),
+        "context": st.dictionaries(st.sampled_from("ab"), st.sampled_from("cd")),
+        "approval": st.fixed_dictionaries(
+            {},
+            optional={
+                "approvers": _terms(),
+                "quorum": st.integers(1, 4),
+                "expires": _DURATIONS,
+                "unless_within_limits": st.booleans(),
+            },
+        ),
+        "provenance": st.fixed_dictionaries({}, optional={"required": _terms()}),
+        "writes": st.sampled_from([one.value for one in Writes]),
+        "sensitive": _terms(),
+    },
+)
+
+
+def _at_least(order: Any, strict: Any, loose: Any) -> bool:
+    ranks = list(order)
+    return loose is None or (strict is not None and ranks.index(strict) >= ranks.index(loose))
+
+
+def _contains(whole: tuple[Any, ...] | None, part: tuple[Any, ...] | None) -> bool:
+    return part is None or (whole is not None and set(whole) >= set(part))
+
+
+def _within(part: tuple[Any, ...] | None, whole: tuple[Any, ...] | None) -> bool:
+    return whole is None or (part is not None and set(part) <= set(whole))
+
+
+def looser_fields(strict: Tool, stated: ActionRules | DeclaredTool) -> set[str]:
+    """Return the fields in which an effective entry is looser than one side states."""
+    ours, theirs = strict.approval, stated.approval
+    keeps = {
+        "effect_class": _at_least(EffectClass, strict.effect_class, stated.effect_class),
+        "risk_tier": _at_least(RiskTier, strict.risk_tier, stated.risk_tier),
+        "writes": _at_least(Writes, strict.writes, stated.writes),
+        "scopes": _contains(strict.scopes, stated.scopes),
+        "limits": _contains(strict.limits, stated.limits),
+        "sensitive": _contains(strict.sensitive, stated.sensitive),
+        "provenance": _contains(strict.provenance.required, stated.provenance.required if stated.provenance else None),
+        "markings": _within(strict.markings, stated.markings),
+        "purposes": _within(strict.purposes, stated.purposes),
+        "idempotency": strict.idempotency.required or not (stated.idempotency and stated.idempotency.required),
+        "ttl": not (stated.idempotency and stated.idempotency.ttl)
+        or duration_seconds(strict.idempotency.ttl or "PT0S") >= duration_seconds(stated.idempotency.ttl),
+        "approvers": theirs is None or _within(ours.approvers, theirs.approvers),
+        "quorum": theirs is None or ours.quorum >= (theirs.quorum or 1),
+        "expires": not (theirs and theirs.expires)
+        or duration_seconds(ours.expires) <= duration_seconds(theirs.expires),
+        "unless_within_limits": not (theirs and theirs.unless_within_limits is False) or not ours.unless_within_limits,
+        "resource": _within(tuple(stated.resource or ()), tuple(strict.resource or ())),
+        "context": _within(tuple(stated.context or ()), tuple(strict.context or ())),
+    }
+    return {name for name, kept in keeps.items() if not kept}
+
+
+@given(_FIELDS, _FIELDS)
+@settings(max_examples=300, deadline=None)
+def test_merging_never_loosens(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
+    tool, rules = declared(**manifest), ActionRules.model_validate(governance)
+    effective = effective_tool(tool, rules)
+
+    assert looser_fields(effective, tool) == set()
+    assert looser_fields(effective, rules) == set()
+
+
+@given(_FIELDS, _FIELDS)
+@settings(max_examples=150, deadline=None)
+def test_a_field_that_one_side_states_holds_as_stated(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
+    tool, rules = declared(**manifest), ActionRules.model_validate(governance)
+    alone = {**merged_fields(tool, None), **merged_fields(declared(), rules)}
+    one_sided = set(manifest) ^ set(governance)
+    left = merged_fields(tool, None)
+    together = merged_fields(tool, rules)
+
+    assert {name: together[name] for name in one_sided} == {
+        name: left[name] if name in manifest else alone[name] for name in one_sided
+    }
+
+
+@given(_FIELDS, _FIELDS)
+@settings(max_examples=150, deadline=None)
+def test_merging_twice_changes_nothing(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
+    rules = ActionRules.model_validate(governance)
+    once = effective_tool(declared(**manifest), rules)
+
+    assert effective_tool(once, rules) == once
+
+
+@given(_FIELDS, _FIELDS)
+@settings(max_examples=150, deadline=None)
+def test_sides_can_be_exchanged_save_for_the_mappings(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
+    for fields in (manifest, governance):
+        fields.pop("resource", None)
+        fields.pop("context", None)
+
+    one = merged_fields(declared(**manifest), ActionRules.model_validate(governance))
+    other = merged_fields(declared(**governance), ActionRules.model_validate(manifest))
+
+    assert one == other
+
+
+@given(_FIELDS, _FIELDS, st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_the_order_of_lists_does_not_matter(
+    manifest: dict[str, Any], governance: dict[str, Any], shuffle: random.Random
+) -> None:
+    def shuffled(value: Any) -> Any:
+        if isinstance(value, dict):
+            members = [(name, shuffled(one)) for name, one in value.items()]
+            shuffle.shuffle(members)
+            return dict(members)
+        if isinstance(value, list):
+            return shuffle.sample([shuffled(one) for one in value], len(value))
+        return value
+
+    def whole(tool: dict[str, Any], rules: dict[str, Any]) -> EffectiveManifest:
+        governing = Governance(actions={"pay_bill": ActionRules.model_validate(rules)})
+        return effective_manifest(Manifest(manifest_version="1", tools=(declared(**tool),)), governing)
+
+    one, other = whole(manifest, governance), whole(shuffled(manifest), shuffled(governance))
+
+    assert one.document == other.document
+    assert one.digest == other.digest

@@ -1,0 +1,169 @@
+"""What the model may see, and that it sees nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdp.manifest.effective import effective_manifest
+from pdp.manifest.exports import ExportFormat, export
+from pdp.manifest.load import load_effective, load_manifest
+from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
+from tests.support import ROOT
+
+PAYMENTS = ROOT / "examples" / "payments"
+
+# The tool registry document, "LLM payload (from manifest above)", word for word.
+PAYLOAD = """
+{
+"tools": [
+{ "name": "lookup_beneficiary", "parameters": { "payee_name": "string", "invoice_ref": "string" } },
+{ "name": "validate_payment", "parameters": { "beneficiary_id": "string", "amount": "number", "source_account": "string", "reference": "string" } },
+{ "name": "initiate_wire", "parameters": { "beneficiary_id": "string", "amount": "number", "source_account": "string", "reference": "string" } }
+]
+}
+"""  # noqa: E501
+
+
+def declared(**fields: Any) -> DeclaredTool:
+    return DeclaredTool.model_validate({"name": "search_web", "schema": {"type": "object"}, **fields})
+
+
+def exported(form: str, **fields: Any) -> Any:
+    return export(Manifest(manifest_version="1", tools=(declared(**fields),)), form)["tools"][0]
+
+
+def test_plain_of_the_payments_manifest_is_the_printed_payload() -> None:
+    expected = json.loads(PAYLOAD)
+    effective = load_effective(PAYMENTS / "manifest.json", PAYMENTS / "governance.yaml")
+
+    assert export(load_manifest(PAYMENTS / "manifest.json"), "plain") == expected
+    assert json.dumps(export(effective, ExportFormat.PLAIN)) == json.dumps(expected)
+
+
+def test_each_format_of_one_tool() -> None:
+    schema = {
+        "type": "object",
+        "required": ["query"],
+        "properties": {"query": {"type": "string", "$comment": "not for the model"}, "$comment": {"type": "null"}},
+        "$comment": "nor this",
+    }
+    parameters = {
+        "type": "object",
+        "required": ["query"],
+        "properties": {"query": {"type": "string"}, "$comment": {"type": "null"}},
+        "additionalProperties": False,
+    }
+    fields = {"description": "Search the web.", "schema": schema}
+
+    assert exported("openai", **fields) == {
+        "type": "function",
+        "function": {"name": "search_web", "description": "Search the web.", "parameters": parameters},
+    }
+    assert exported("anthropic", **fields) == {
+        "name": "search_web", "description": "Search the web.", "input_schema": parameters,
+    }  # fmt: skip
+    assert exported("mcp", **fields) == {
+        "name": "search_web", "description": "Search the web.", "inputSchema": parameters,
+    }  # fmt: skip
+    assert exported("plain", **fields) == {"name": "search_web", "parameters": {"query": "string", "$comment": "null"}}
+
+
+def test_plain_types_are_words() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": ["string", "null"]},
+            "b": {"enum": [1, 2]},
+            "c": {"$ref": "#/$defs/C"},
+            "d": {},
+            "e": True,
+            "f": {"type": "array"},
+        },
+        "$defs": {"C": {"type": "integer"}},
+    }
+
+    assert exported("plain", schema=schema)["parameters"] == {
+        "a": "string | null", "b": "enum", "c": "integer", "d": "any", "e": "any", "f": "array",
+    }  # fmt: skip
+
+
+def test_rules_that_the_description_lacks_are_appended() -> None:
+    invariants = [
+        {"id": "A", "rule": "Use one field only", "check": "true"},
+        {"id": "B", "rule": "Bundled steps need web_search", "check": "true", "correct": {"set": {"web_search": True}}},
+    ]
+
+    said = exported("mcp", description="Search.\n- Use one field only", invariants=invariants)
+    silent = exported("mcp", invariants=invariants)
+
+    assert said["description"] == "Search.\n- Use one field only\n- Bundled steps need web_search"
+    assert silent["description"] == "- Use one field only\n- Bundled steps need web_search"
+    assert "description" not in exported("mcp")
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(ValueError, match="'yaml' is not a valid ExportFormat"):
+        export(load_manifest(PAYMENTS / "manifest.json"), "yaml")
+
+
+_MARK = "governance-only"
+_TERMS = st.lists(st.integers(0, 9).map(lambda number: f"{_MARK}.{number}"), max_size=3)
+_GOVERNED = st.fixed_dictionaries(
+    {},
+    optional={
+        "effect_class": st.sampled_from(["pure", "stage", "commit-high"]),
+        "risk_tier": st.sampled_from(["low", "high"]),
+        "scopes": _TERMS,
+        "markings": _TERMS,
+        "purposes": _TERMS,
+        "idempotency": st.just({"required": True, "key": "derive(args)", "ttl": "PT13H"}),
+        "limits": st.just([{"limit": f"{_MARK}.limit", "argument": "query"}]),
+        "resource": st.just({"type": _MARK, "id": _MARK}),
+        "context": st.just({_MARK: "$arguments.query"}),
+        "approval": st.just({"approvers": [_MARK], "quorum": 2, "expires": "PT13H"}),
+        "provenance": st.just({"required": ["query"]}),
+        "writes": st.just("proposal"),
+        "sensitive": st.just(["query"]),
+    },
+)
+_DECLARED_ONLY = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.just(_MARK),
+        "version": st.just("13.13.13"),
+        "pdp_action": st.just(_MARK),
+        "ontology_pin": st.just(_MARK),
+        "compensation": st.just(_MARK),
+        "timeout": st.just("PT13H"),
+        "eval_pack": st.just(_MARK),
+        "sla": st.just({"p50": "13ms"}),
+        "release": st.just({"gate": "passed", "drift": "ok", "deprecation": _MARK}),
+        "safety": st.just({"requires": [_MARK]}),
+        "config": st.just([{"key": _MARK}]),
+        "state": st.just({"reads": [_MARK]}),
+        "result_schema": st.just({"description": _MARK}),
+        "type": st.just("cli"),
+        "cli": st.just({"argv": [_MARK]}),
+    },
+)
+
+
+@given(_GOVERNED, _DECLARED_ONLY, _GOVERNED, st.sampled_from(list(ExportFormat)))
+@settings(max_examples=150, deadline=None)
+def test_nothing_of_governance_ever_shows(
+    governable: dict[str, Any], other: dict[str, Any], rules: dict[str, Any], form: ExportFormat
+) -> None:
+    schema = {"type": "object", "properties": {"query": {"type": "string"}}}
+    bare = declared(description="Search.", schema=schema)
+    tool = declared(description="Search.", schema=schema, **governable, **other)
+    governance = Governance(actions={tool.action: ActionRules.model_validate(rules)})
+    shown = export(effective_manifest(Manifest(manifest_version="1", tools=(tool,)), governance), form)
+
+    assert shown == export(Manifest(manifest_version="1", tools=(bare,)), form)
+    assert _MARK not in json.dumps(shown)
+    assert "13" not in json.dumps(shown)

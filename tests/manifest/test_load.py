@@ -1,0 +1,942 @@
+"""Manifests and governance files from text to models: what loads, and every fault with its place."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+import yaml
+
+from pdp.documents import read_document
+from pdp.errors import FileFaultsError, UsageError
+from pdp.manifest.fields import EffectClass
+from pdp.manifest.load import (
+    load_effective,
+    load_governance,
+    load_manifest,
+    read_effective,
+    read_governance,
+    read_manifest,
+)
+from pdp.manifest.model import DeclaredTool, Manifest
+from pdp.manifest.records import Idempotency, Release
+from tests.support import ROOT
+
+EXAMPLES = ROOT / "examples"
+PAYMENTS = EXAMPLES / "payments"
+
+
+def manifest_text(*tools: dict[str, Any], **fields: Any) -> bytes:
+    """A manifest of these tools: a test names only what it is about."""
+    return json.dumps({"manifest_version": "1", **fields, "tools": list(tools)}).encode()
+
+
+def tool(**fields: Any) -> dict[str, Any]:
+    """A well-formed tool without warnings, with `fields` laid over it; None leaves a field out."""
+    schema = {"type": "object", "properties": {"amount": {"type": "number", "description": "In euros."}}}
+    base = {
+        "name": "pay_bill",
+        "description": "Pay a bill.",
+        "schema": schema,
+        "scopes": ["bills.pay"],
+        "risk_tier": "low",
+    }
+    return {name: value for name, value in {**base, **fields}.items() if value is not None}
+
+
+def faults(text: bytes, *, strict: bool = False) -> set[str]:
+    """Load a faulty manifest; return its faults as `path: message | hint`, the path being what stands at the place."""
+    with pytest.raises(FileFaultsError) as caught:
+        read_manifest("m.json", text=text, strict=strict)
+    assert not any(fault.warning for fault in caught.value.faults)
+    return {f"{fault.message} | {fault.hint}" for fault in caught.value.faults}
+
+
+def warnings(text: bytes) -> set[str]:
+    return {f"{fault.message} | {fault.hint}" for fault in read_manifest("m.json", text=text).warnings}
+
+
+PATTERNS = (
+    "extraction, lookup, validation, classification, composition, action-staging, approval-request, "
+    "aggregation, conversion, search"
+)
+
+
+def said(message: str, hint: str | None = None) -> str:
+    return f"{message} | {hint}"
+
+
+# Loading what the documents print
+
+
+def test_the_payments_manifest_is_the_registry_document_s_own() -> None:
+    manifest = load_manifest(PAYMENTS / "manifest.json")
+
+    assert manifest.manifest_version == "2026.07.1"
+    assert [(one.name, one.action, one.risk_tier) for one in manifest.tools] == [
+        ("lookup_beneficiary", "lookup_beneficiary", "low"),
+        ("validate_payment", "validate_payment", "medium"),
+        ("initiate_wire", "initiate_wire", "high"),
+    ]
+    assert [one.idempotency for one in manifest.tools] == [None, None, Idempotency(required=True)]
+    assert manifest.tools[2].schema_["properties"]["amount"] == {"type": "number"}
+
+
+def test_the_registry_record_loads_as_printed() -> None:
+    manifest = load_manifest(EXAMPLES / "registry" / "manifest.yaml")
+
+    (record,) = manifest.tools
+    assert manifest.manifest_version == "1.2.0"
+    assert (record.name, record.id) == ("lookup_policyholder", "tool.underwriting.lookup_policyholder")
+    assert record.effect_class is EffectClass.READ_EXTERNAL
+    assert record.ontology_pin == "2026.1"
+    assert record.markings == ("pii.medium", "regulated.kvkk")
+    assert record.idempotency == Idempotency(required=True, key="derive(args)", ttl="PT24H")
+    assert record.sla == {"p50": "200ms", "p99": "1.5s"}
+    assert record.eval_pack == "pack.tool.lookup_policyholder.1.2.0"
+    assert record.release == Release(gate="passed", drift="ok")
+    assert list(record.schema_["properties"]) == ["identifier", "source", "asOf"]
+    assert record.schema_["properties"]["source"]["$ref"] == "#/$defs/types_SoRRef"
+    assert record.result_schema is not None
+    assert record.result_schema["required"] == ["policyholder"]
+
+
+def test_every_field_of_the_design_loads() -> None:
+    text = """
+manifest_version: 2026.07.1
+agents: [{id: "agent:payments", tools: {initiate_wire: 2.1.0}}]
+tools:
+  - name: initiate_wire
+    id: tool.payments.initiate_wire
+    version: 2.1.0
+    type: cli
+    cli:
+      argv: [wire, --json, "{amount}", "{beneficiary_id}", "{source_ids}", "{source_account}", "{web_search:--web}"]
+      env: [HOME]
+      cwd: /srv
+    description: Initiate wire transfer on payment hub
+    schema:
+      type: object
+      properties:
+        amount: {type: number, description: a}
+        beneficiary_id: {type: string, description: b}
+        source_ids: {type: array, items: {type: string}, description: c}
+        source_account: {type: string, description: d}
+        web_search: {type: boolean, description: e}
+    result_schema: {type: object}
+    pdp_action: initiate_wire
+    ontology_pin: "2026.1"
+    effect_class: commit-high
+    risk_tier: high
+    scopes: [payments.wire.initiate]
+    markings: [pii.medium]
+    purposes: [payments.supplier]
+    idempotency: {required: true, key: derive(args), ttl: PT24H}
+    limits: [{limit: wire.auto_approved, argument: amount}]
+    resource: {type: wire_payment, id: $arguments.beneficiary_id, markings: $session.facts.markings}
+    context: {amount: $arguments.amount, sanctions_status: $session.facts.sanctions_status}
+    approval: {approvers: [payments.approver], quorum: 1, expires: PT1H, unless_within_limits: false}
+    provenance: {required: [source_ids]}
+    writes: proposal
+    compensation: cancel_wire
+    invariants:
+      - {id: NEEDS_SEARCH, rule: "...", check: "call.web_search == true", correct: {set: {web_search: true}}}
+      - {id: ONCE, rule: "...", check: "size(plan) < 2", correct: prune}
+      - {id: NEVER, rule: "...", check: "!has(call.x)"}
+    config: [{key: mode, default: fast, normalize: [strip, lower, empty_to_null]}]
+    state:
+      reads: [normalized_query_text]
+      effects:
+        - {key: evidence, type: array, merge: append, preserve_across_turns: true, prompt_template_var: EVIDENCE}
+    safety: {side_effects: external, idempotent: false, requires: [network]}
+    timeout: PT10S
+    retries: 0
+    sla: {p50: 200ms, p99: 1.5s}
+    eval_pack: pack.tool.initiate_wire.2.1.0
+    release: {gate: passed, drift: ok, deprecation: null}
+    sensitive: [source_account]
+  - name: cancel_wire
+    description: Cancel
+    schema: {type: object}
+    effect_class: commit-low
+    risk_tier: low
+    compensation: initiate_wire
+"""
+    loaded = read_manifest("m.yaml", text=text.encode())
+
+    assert loaded.warnings == ()
+    wire = loaded.model.tools[0]
+    stated = wire.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert stated == read_document("m.yaml", text=text).value["tools"][0]
+
+
+def test_camel_case_and_short_forms_are_the_same_content() -> None:
+    snake = tool(
+        effect_class="stage", ontology_pin="1", idempotency={"required": True, "ttl": "PT1H"}, markings=["a", "b"],
+        approval={"unless_within_limits": True}, eval_pack="p", result_schema={"type": "object"}, pdp_action="pay",
+        state={"effects": [{"key": "k", "preserve_across_turns": True, "prompt_template_var": "V"}]},
+        safety={"side_effects": "write"}, timeout="P1D",
+    )  # fmt: skip
+    schema = snake.pop("schema")
+    camel = {
+        "name": "pay_bill", "description": "Pay a bill.", "scopes": ["bills.pay"], "riskTier": "low",
+        "effectClass": "stage", "ontologyPin": "1", "idempotency": {"ttl": "PT60M"}, "idempotencyRequired": True,
+        "markings": {"allowed": ["a", "b"]}, "approval": {"unlessWithinLimits": True}, "evalPack": "p",
+        "signature": {"request": schema, "response": {"type": "object"}}, "pdpAction": "pay",
+        "state": {"effects": [{"key": "k", "preserveAcrossTurns": True, "promptTemplateVar": "V"}]},
+        "safety": {"sideEffects": "write"}, "timeout": "PT24H",
+    }  # fmt: skip
+
+    one = load_manifest("m.json", text=manifest_text({**snake, "schema": schema}))
+    other = load_manifest("m.json", text=json.dumps({"manifestVersion": "1", "tools": [camel]}).encode())
+
+    assert one == other
+    assert one.tools[0].timeout == "PT24H"
+
+
+def test_what_is_written_loads_again_as_the_same() -> None:
+    for path in (PAYMENTS / "manifest.json", EXAMPLES / "registry" / "manifest.yaml"):
+        manifest = load_manifest(path)
+        written = manifest.model_dump_json(by_alias=True, exclude_none=True).encode()
+        assert load_manifest("m.json", text=written) == manifest
+
+
+def test_a_signature_may_be_defined_in_the_file() -> None:
+    definitions = {"Pay": {"request": tool()["schema"], "response": {"type": "object"}}}
+    for signature in ("#/$defs/Pay", {"$ref": "#/$defs/Pay"}):
+        text = manifest_text(tool(schema=None, signature=signature), **{"$defs": definitions})
+        assert load_manifest("m.json", text=text).tools[0].schema_ == tool()["schema"]
+
+
+def test_a_pattern_fixes_the_effect_class() -> None:
+    patterns = {
+        "extraction": "pure",
+        "lookup": "read-external",
+        "validation": "pure",
+        "classification": "pure",
+        "composition": "pure",
+        "action-staging": "stage",
+        "approval-request": "commit-low",
+        "aggregation": "read-internal",
+        "conversion": "pure",
+        "search": "read-internal",
+    }
+    tools = load_effective(EXAMPLES / "underwriting/manifest.yaml", EXAMPLES / "underwriting/governance.yaml").tools
+
+    assert {one.pattern: one.effect_class for one in tools.values() if one.pattern} == patterns
+
+
+def test_json_and_yaml_of_the_same_content_are_the_same_manifest() -> None:
+    content = json.loads((PAYMENTS / "manifest.json").read_text())
+
+    assert load_manifest("m.yaml", text=yaml.safe_dump(content).encode()) == load_manifest(PAYMENTS / "manifest.json")
+
+
+# Faults
+
+
+def test_a_fault_names_file_line_column_and_shows_the_line_with_a_caret_and_a_hint() -> None:
+    text = b"manifest_version: '1'\ntools:\n  - name: pay_bill\n    scpoes: [a]\n    schema: {type: object}\n"
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=text)
+
+    assert str(caught.value) == (
+        "m.yaml:4:5: unknown key `scpoes`\n        scpoes: [a]\n        ^\n    hint: did you mean `scopes`?"
+    )
+
+
+def test_faults_of_other_spellings_stand_where_the_file_has_them() -> None:
+    text = b"""manifestVersion: '1'
+tools:
+  - name: pay_bill
+    riskTier: hihg
+    approval: {unlessWithinLimits: 1}
+    idempotencyRequired: 2
+    markings: [allowed: "a b", c]
+    signature:
+      request: {type: object, properties: {a: {type: strng}}}
+      response: {type: 3}
+"""
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=text)
+
+    assert [f"{fault.place.line}:{fault.place.column} {fault.message.split()[0]}" for fault in caught.value.faults] == [
+        "4:15 `risk_tier`",
+        "5:36 `approval.unless_within_limits`",
+        "6:26 `idempotency.required`",
+        "7:25 `markings[0]`",
+        "9:54 `type`",
+        "10:24 not",
+    ]
+
+
+FAULTY_TOOLS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "unknown nested key": ({"approval": {"quorm": 1}}, {said("unknown key `quorm`", "did you mean `quorum`?")}),
+    "unknown key, none near": (
+        {"safety": {"zzz": 1}},
+        {said("unknown key `zzz`", "known here: idempotent, requires, side_effects")},
+    ),
+    "two spellings": (
+        {"effectClass": "pure", "effect_class": "pure"},
+        {said("`effectClass` is another spelling of `effect_class`, which is there too", "keep one")},
+    ),
+    "empty name": ({"name": ""}, {said("`name` must not be empty")}),
+    "name with blanks": (
+        {"name": "a b"},
+        {said("`name` must be a name of letters, digits and `_ . : / -`, at most 128 characters, not `a b`")},
+    ),
+    "no name": ({"name": None}, {said("`name` is missing")}),
+    "no schema": ({"schema": None}, {said("`schema` is missing")}),
+    "number for text": (
+        {"ontology_pin": 2026.1},
+        {said("`ontology_pin` must be a string, not `2026.1`", "YAML reads it as a number: write it in quotes")},
+    ),
+    "bad version": (
+        {"version": "2.1"},
+        {said("`version` must be a semantic version, not `2.1`", "write major.minor.patch, such as 1.0.0")},
+    ),
+    "bad duration": (
+        {"timeout": "10s"},
+        {
+            said(
+                "`timeout` must be an ISO 8601 duration, not `10s`",
+                "such as PT10S, PT1H or P1D; months and years have no fixed length",
+            )
+        },
+    ),
+    "months": (
+        {"approval": {"expires": "P1M"}},
+        {
+            said(
+                "`approval.expires` must be an ISO 8601 duration, not `P1M`",
+                "such as PT10S, PT1H or P1D; months and years have no fixed length",
+            )
+        },
+    ),
+    "no duration at all": ({"timeout": "PT0S"}, {said("`timeout` must be longer than zero, not `PT0S`")}),
+    "bad latency": (
+        {"sla": {"p50": "200"}},
+        {said("`sla.p50` must be a latency in ms or s, not `200`", "such as 200ms or 1.5s")},
+    ),
+    "bad percentile": (
+        {"sla": {"fast": "1s"}},
+        {said("key `fast` must be a percentile, not `fast`", "such as p50 or p99")},
+    ),
+    "bad tier": (
+        {"risk_tier": "hihg"},
+        {said("`risk_tier` must be one of low, medium, high, not `hihg`", "did you mean `high`?")},
+    ),
+    "bad pattern": (
+        {"pattern": "lookupp"},
+        {said(f"`pattern` must be one of {PATTERNS}, not `lookupp`", "did you mean `lookup`?")},
+    ),
+    "pattern and effect class disagree": (
+        {
+            "schema": {
+                "type": "object",
+                "required": ["value", "target"],
+                "properties": {"value": {"type": "number"}, "target": {"type": "string"}},
+            },
+            "result_schema": {"type": "number"},
+            "pattern": "conversion",
+            "effect_class": "read-external",
+        },
+        {
+            said(
+                "effect class read-external disagrees with pattern conversion, which is pure",
+                "leave `effect_class` out, or name another pattern",
+            )
+        },
+    ),
+    "yes is not true": (
+        {"idempotency_required": "yes"},
+        {said("`idempotency.required` must be true or false, not `yes`")},
+    ),
+    "one is not true": (
+        {"idempotency": {"required": 1}},
+        {said("`idempotency.required` must be true or false, not `1`")},
+    ),
+    "true is no quorum": ({"approval": {"quorum": True}}, {said("`approval.quorum` must be a whole number, not true")}),
+    "no quorum": ({"approval": {"quorum": 0}}, {said("`approval.quorum` must be at least 1, not `0`")}),
+    "contradicting short form": (
+        {"idempotency_required": True, "idempotency": {"required": False}},
+        {said("`idempotency_required` contradicts `idempotency.required`", "state it once")},
+    ),
+    "list for text": ({"description": ["a"]}, {said("`description` must be a string, not a list")}),
+    "text for list": ({"scopes": "a"}, {said("`scopes` must be a list, not `a`")}),
+    "null for list": (
+        {"provenance": {"required": None}},
+        {said("`required` is null", "state a value, or leave the field out")},
+    ),
+    "empty scope": ({"scopes": ["a", ""]}, {said("`scopes[1]` must not be empty")}),
+    "markings of another form": (
+        {"markings": [{"denied": "x"}]},
+        {said("`markings[0]` must be a string, not a mapping")},
+    ),
+    "not released": (
+        {"release": {"gate": "open", "drift": "ok"}},
+        {said("`release` is not released: gate is `open`", "only `gate: passed` loads")},
+    ),
+    "drifted": (
+        {"release": {"gate": "passed", "drift": "bad"}},
+        {said("`release` is not released: drift is `bad`", "only `drift: ok` loads")},
+    ),
+    "half a release": ({"release": {"gate": "passed"}}, {said("`release.drift` is missing")}),
+    "canonical writes": (
+        {"writes": "canonical"},
+        {said("`writes` must not be canonical", "tools write proposals: `writes: proposal`")},
+    ),
+    "cli without program": (
+        {"type": "cli"},
+        {said("`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")},
+    ),
+    "program without cli": (
+        {"cli": {"argv": ["ls"]}},
+        {said("`cli` on a tool of another type", "write `type: cli`, or remove it")},
+    ),
+    "empty program": ({"type": "cli", "cli": {"argv": []}}, {said("`cli.argv` must not be empty")}),
+    "too many retries": ({"retries": 11}, {said("`retries` must be at most 10, not `11`")}),
+    "high tier without idempotency": (
+        {"risk_tier": "high"},
+        {
+            said(
+                "high risk tier without idempotency",
+                "write `idempotency: {required: true}`; or declare an effect class without side effects",
+            )
+        },
+    ),
+    "absent tier, effects, no idempotency": (
+        {"risk_tier": None, "effect_class": "stage"},
+        {
+            said(
+                "high risk tier without idempotency",
+                "write `idempotency: {required: true}`; or declare an effect class without side effects",
+            )
+        },
+    ),
+    "external effects declared pure": (
+        {"effect_class": "pure", "safety": {"side_effects": "external"}},
+        {
+            said(
+                "side effects `external` on a tool declared pure",
+                "declare the effect class that the tool has: stage, commit-low or commit-high",
+            )
+        },
+    ),
+    "writes declared a read": (
+        {"effect_class": "read-external", "safety": {"side_effects": "write"}},
+        {
+            said(
+                "side effects `write` on a tool declared read-external",
+                "declare the effect class that the tool has: stage, commit-low or commit-high",
+            )
+        },
+    ),
+    "limit on unknown argument": (
+        {"limits": [{"limit": "a.b", "argument": "amuont"}]},
+        {said("`amuont` is not an argument of the schema", "did you mean `amount`?")},
+    ),
+    "limit on text": (
+        {
+            "schema": {"type": "object", "properties": {"amount": {"type": "string", "description": "x"}}},
+            "limits": [{"limit": "a.b", "argument": "amount"}],
+        },
+        {
+            said(
+                "limit on argument `amount`, which is not a number",
+                "limits compare arguments of type number or integer",
+            )
+        },
+    ),
+    "limit twice": (
+        {"limits": [{"limit": "a.b", "argument": "amount"}, {"limit": "a.b", "argument": "amount"}]},
+        {said("limit `a.b on amount` is stated twice", "remove one")},
+    ),
+    "provenance of unknown argument": (
+        {"provenance": {"required": ["sources"]}},
+        {said("`sources` is not an argument of the schema", "its arguments: amount")},
+    ),
+    "sensitive unknown argument": (
+        {"sensitive": ["zzz"], "schema": {"type": "object"}},
+        {said("`zzz` is not an argument of the schema", "it has none")},
+    ),
+    "resource without id": (
+        {"resource": {"type": "bill"}},
+        {said("resource has no `id`", "map `type` and `id`, or leave the resource out")},
+    ),
+    "bad expression": (
+        {"context": {"x": "$arguments.amount +"}},
+        {said("expected a value, not the end, at character 19 of the expression")},
+    ),
+    "not CEL": (
+        {"context": {"x": "$true ? 1"}},
+        {
+            said("not CEL: Incomplete `ExprContext` for `_?_:_` expression! (at character 1)"),
+        },
+    ),
+    "markings from arguments": (
+        {"resource": {"type": "t", "id": "i", "markings": "$arguments.markings"}},
+        {
+            said(
+                "`markings` is taken from the arguments, which the model writes",
+                "take it from the session: $session.facts… or $session.claims…",
+            )
+        },
+    ),
+    "subject from arguments by a macro": (
+        {"context": {"subject": "$session.facts.people.filter(p, p == arguments.person)"}},
+        {
+            said(
+                "`subject` is taken from the arguments, which the model writes",
+                "take it from the session: $session.facts… or $session.claims…",
+            )
+        },
+    ),
+    "approval from arguments, nested": (
+        {"context": {"more": {"approved": ["$arguments.items.map(i, i.by)"]}}},
+        {
+            said(
+                "`approved` is taken from the arguments, which the model writes",
+                "take it from the session: $session.facts… or $session.claims…",
+            )
+        },
+    ),
+    "invariant twice": (
+        {"invariants": [{"id": "A", "rule": "r", "check": "true"}, {"id": "A", "rule": "r", "check": "true"}]},
+        {said("invariant `A` is stated twice", "remove one")},
+    ),
+    "invariant over arguments": (
+        {"invariants": [{"id": "A", "rule": "r", "check": "arguments.x"}]},
+        {said("expression reads `arguments`, which is not offered", "offered here: call, config, plan, state")},
+    ),
+    "correction of unknown argument": (
+        {"invariants": [{"id": "A", "rule": "r", "check": "true", "correct": {"set": {"zzz": 1}}}]},
+        {said("`zzz` is not an argument of the schema", "its arguments: amount")},
+    ),
+    "another correction": (
+        {"invariants": [{"id": "A", "rule": "r", "check": "true", "correct": "fix"}]},
+        {said("`invariants[0].correct` must be one of prune, not `fix`")},
+    ),
+    "config twice": (
+        {"config": [{"key": "a"}, {"key": "a"}]},
+        {said("config parameter `a` is stated twice", "remove one")},
+    ),
+    "state effect twice": (
+        {"state": {"effects": [{"key": "a"}, {"key": "a"}]}},
+        {said("state effect `a` is stated twice", "remove one")},
+    ),
+    "signature of another form": (
+        {"schema": None, "signature": {"in": {}}},
+        {
+            said(
+                "`signature` must hold the schemas `request` and `response`",
+                "write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs",
+            )
+        },
+    ),
+    "signature nowhere": (
+        {"schema": None, "signature": "#/$defs/No"},
+        {
+            said(
+                "`signature` leads nowhere: #/$defs/No",
+                "write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs",
+            )
+        },
+    ),
+    "misspelt schema type": (
+        {"schema": {"type": "objekt"}},
+        {
+            said(
+                "`type` must be one of array, boolean, integer, null, number, object, string, not `objekt`",
+                "did you mean `object`?",
+            )
+        },
+    ),
+    "schema that is no schema": (
+        {"schema": {"type": "object", "required": "amount", "minProperties": -1}},
+        {
+            said('not a JSON Schema: "amount" is not of type "array"'),
+            said("not a JSON Schema: -1 is less than the minimum of 0"),
+        },
+    ),
+    "untyped schema": (
+        {"schema": {"properties": {}}},
+        {said("schema of the arguments must be of type object", "write `type: object` and its `properties`")},
+    ),
+    "reference out of the file": (
+        {"schema": {"type": "object", "properties": {"a": {"$ref": "https://example.org/x", "description": "x"}}}},
+        {
+            said(
+                "$ref leads out of the file: https://example.org/x",
+                "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME",
+            )
+        },
+    ),
+    "faulty result schema": (
+        {"result_schema": {"$ref": "#/$defs/No"}},
+        {said("$ref leads nowhere: #/$defs/No", "define it under `$defs` of the schema or the file")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY_TOOLS)
+def test_a_faulty_tool(name: str) -> None:
+    fields, found = FAULTY_TOOLS[name]
+
+    assert faults(manifest_text(tool(**fields))) == found
+
+
+@pytest.mark.parametrize("name", ["purposes", "markings", "effectClass", "approval", "limits", "writes", "release"])
+def test_null_is_not_absent(name: str) -> None:
+    text = b"manifest_version: '1'\ntools: [{name: pay_bill, schema: {type: object}, %s: }]" % name.encode()
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=text)
+
+    assert [fault.message for fault in caught.value.faults] == [f"`{name}` is null"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["agent", "approval", "arguments", "call_digest", "idempotency_key", "purpose", "request_id", "run_id", "time"],
+)
+def test_the_context_of_the_enforcement_point_is_not_mapped(name: str) -> None:
+    assert faults(manifest_text(tool(context={name: "$session.facts.x"}))) == {
+        f"context `{name}` is the enforcement point's own | choose another name"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"[]", {said("a manifest must be a mapping", "check that it is the right file")}),
+        (b'"x"', {said("a manifest must be a mapping", "check that it is the right file")}),
+        (b"{}", {said("`manifest_version` is missing"), said("`tools` is missing")}),
+        (
+            b'{"manifest_version": 1, "tools": {}}',
+            {
+                said("`manifest_version` must be a string, not `1`", "YAML reads it as a number: write it in quotes"),
+                said("`tools` must be a list, not a mapping"),
+            },
+        ),
+        (
+            b'{"manifest_version": "1", "tools": [], "agnets": []}',
+            {said("unknown key `agnets`", "did you mean `agents`?")},
+        ),
+        (
+            b'{"manifest_version": "1", "tools": ["x", null]}',
+            {said("must be a mapping, not `x`"), said("must be a mapping, not null")},
+        ),
+        (
+            b'{"manifest_version": "1", "tools": [], "$defs": []}',
+            {said("`$defs` must be a mapping of names to schemas")},
+        ),
+        (b'{"name": "a_b", "schema": {"type": "object"}, "scopes": ["x"]}', {said("`manifest_version` is missing")}),
+    ],
+)
+def test_a_faulty_manifest_around_the_tools(text: bytes, found: set[str]) -> None:
+    assert faults(text) == found
+
+
+def test_a_second_tool_of_the_same_name_is_a_fault_at_its_place() -> None:
+    text = (
+        b"manifest_version: '1'\ntools:\n- {name: a_b, schema: {type: object}}\n- {name: a_b, schema: {type: object}}\n"
+    )
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=text)
+
+    assert str(caught.value) == (
+        "m.yaml:4:10: tool `a_b` is declared twice, first as number 1 of the tools\n"
+        "    - {name: a_b, schema: {type: object}}\n"
+        "             ^\n"
+        "    hint: names are unique: rename or remove one"
+    )
+
+
+def test_agents_pin_tools_and_versions_that_are_there() -> None:
+    agents = [
+        {"id": "a", "tools": {"pay_bill": "1.0.0", "pay_bil": "1.0.0"}},
+        {"id": "b", "tools": {"pay_bill": "2.0.0"}},
+        {"id": "b", "tools": {}},
+    ]
+
+    assert faults(manifest_text(tool(version="1.0.0"), agents=agents)) == {
+        "agent pins `pay_bil`, which is not a tool here | did you mean `pay_bill`?",
+        "agent pins version 2.0.0 of `pay_bill`, which has version 1.0.0 | pin 1.0.0",
+        "agent `b` is stated twice | remove one",
+    }
+    assert faults(manifest_text(tool(), agents=agents[1:2])) == {
+        "agent pins version 2.0.0 of `pay_bill`, which has no version | state the tool's `version`"
+    }
+
+
+def test_forty_faults_are_forty_faults() -> None:
+    tools = [tool(name=f"pay_bill_{n}", scpoes=[], version="x", timeout="1", risk_tier="no") for n in range(10)]
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.json", text=manifest_text(*tools))
+
+    assert len(caught.value.faults) == 40
+
+
+def test_faults_of_every_kind_stand_beside_each_other() -> None:
+    text = b"""manifest_version: 1.0
+tools:
+  - name: get_x
+    name: get_y
+    version: 1.0
+    scpoes: [a]
+    schema: {type: object, properties: {a: {type: strng}, b: {type: number}}}
+    timeout: .nan
+    limits: [{limit: a.b, argument: bb}, {limt: x}, {limit: c.d, argument: b}, {limit: c.d, argument: b}]
+    context: {time: 1, x: "$("}
+    retries: 1.5
+"""
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=text)
+
+    assert [f"{fault.place.line}:{fault.place.column} {fault.message}" for fault in caught.value.faults] == [
+        "1:19 `manifest_version` must be a string, not `1.0`",
+        "4:5 key `name` stands twice, first on line 3",
+        "5:14 `version` must be a string, not `1.0`",
+        "6:5 unknown key `scpoes`",
+        "7:51 `type` must be one of array, boolean, integer, null, number, object, string, not `strng`",
+        "8:14 `.nan` is not a finite number",
+        "9:42 `limits[1].limit` is missing",
+        "9:42 `limits[1].argument` is missing",
+        "9:43 unknown key `limt`",
+        "9:80 limit `c.d on b` is stated twice",
+        "10:15 context `time` is the enforcement point's own",
+        "10:27 expected a value, not the end, at character 2 of the expression",
+        "11:14 `retries` must be a whole number, not `1.5`",
+    ]
+
+
+def test_what_was_left_out_as_faulty_gives_no_second_fault() -> None:
+    text = manifest_text(tool(risk_tier="high", idempotency={"required": "yes"}, scopes="x", effect_class=None))
+
+    assert faults(text) == {
+        "`idempotency.required` must be true or false, not `yes` | None",
+        "`scopes` must be a list, not `x` | None",
+    }
+
+
+@pytest.mark.parametrize("text", [b"", b"\x00\xff\xfe", b"- " * 10_000, b"{" * 10_000_000, os.urandom(1024) + b"\xff"])
+@pytest.mark.parametrize("load", [load_manifest, load_governance])
+def test_junk_is_a_clear_error(load: Any, text: bytes) -> None:
+    with pytest.raises(FileFaultsError) as caught:
+        load("junk", text=text)
+
+    assert len(caught.value.faults) <= 2
+
+
+def test_files_that_are_not_there() -> None:
+    for load in (load_manifest, load_governance):
+        with pytest.raises(UsageError, match=r"^missing.yaml: no such file \(check the path\)$"):
+            load("missing.yaml")
+
+
+def test_a_manifest_of_ten_thousand_tools_loads() -> None:
+    text = manifest_text(*(tool(name=f"pay_bill_{number}") for number in range(10_000)))
+
+    assert len(load_effective("m.json", manifest_text=text).tools) == 10_000
+
+
+# Warnings
+
+
+def test_a_well_formed_tool_has_no_warnings() -> None:
+    assert warnings(manifest_text(tool())) == set()
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        (
+            {"scopes": None},
+            {
+                said(
+                    "nothing governs action `pay_bill`: every call is denied",
+                    "state scopes or an effect class, here or in the governance file",
+                )
+            },
+        ),
+        (
+            {"name": "payBill"},
+            {said("name `payBill` is not snake_case of at least two words", "write a verb first, such as search_web")},
+        ),
+        (
+            {"name": "pay"},
+            {said("name `pay` is not snake_case of at least two words", "write a verb first, such as search_web")},
+        ),
+        (
+            {"name": "validation_run"},
+            {said("name `validation_run` begins with a noun", "write a verb first, such as search_web")},
+        ),
+        ({"name": "mention_user"}, set()),
+        ({"description": None}, {said("tool `pay_bill` has no description", "the model chooses tools by it")}),
+        (
+            {"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},
+            {said("argument `a` of `pay_bill` has no description", "the model fills it in by it")},
+        ),
+        (
+            {"schema": {"type": "object", "requird": []}},
+            {said("`requird` is not a keyword of JSON Schema and checks nothing", "did you mean `required`?")},
+        ),
+        (
+            {"effect_class": "commit-low"},
+            {said("commit-low without `compensation`", "name the tool that takes the effect back")},
+        ),
+        (
+            {"compensation": "pay_bil"},
+            {said("compensation `pay_bil` is not a tool of this manifest", "did you mean `pay_bill`?")},
+        ),
+    ],
+)
+def test_warnings_which_strict_turns_into_faults(fields: dict[str, Any], found: set[str]) -> None:
+    text = manifest_text(tool(**fields))
+
+    assert warnings(text) == found
+    if found:
+        assert faults(text, strict=True) == found
+
+
+def test_warnings_come_with_places_in_order() -> None:
+    loaded = read_effective(PAYMENTS / "manifest.json", PAYMENTS / "governance.yaml")
+
+    assert [(fault.place.line, fault.message) for fault in loaded.warnings][:2] == [
+        (14, "argument `payee_name` of `lookup_beneficiary` has no description"),
+        (17, "argument `invoice_ref` of `lookup_beneficiary` has no description"),
+    ]
+    assert {fault.message.partition(" of ")[2] for fault in loaded.warnings} == {
+        f"`{name}` has no description" for name in ("lookup_beneficiary", "validate_payment", "initiate_wire")
+    }
+
+
+# Governance
+
+
+def test_the_payments_governance_loads() -> None:
+    loaded = read_governance(PAYMENTS / "governance.yaml")
+
+    assert loaded.warnings == ()
+    assert loaded.model.model_dump(mode="json", exclude_unset=True) == {
+        "actions": yaml.safe_load((PAYMENTS / "governance.yaml").read_text())["actions"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[]", {"1:1 a governance file must be a mapping"}),
+        ("{}", {"1:1 `actions` is missing"}),
+        ("actions: []", {"1:10 `actions` must be a mapping, not a list"}),
+        ("actions: {a: {scopes: x, nope: 1}, b: 3}", {
+            "1:23 `scopes` must be a list, not `x`", "1:26 unknown key `nope`", "1:39 must be a mapping, not `3`"}),
+        ("actions: {'a b': {}}", {
+            "1:11 key `a b` must be a name of letters, digits and `_ . : / -`, at most 128 characters, not `a b`"}),
+        ("actions: {a: {}, a: {}}\nextra: 1", {
+            "1:18 key `a` stands twice, first on line 1", "2:1 unknown key `extra`"}),
+        ("actions: {a: {name: x}}", {"1:15 unknown key `name`"}),
+        ("actions: {a: {writes: canonical, context: {time: 1, roles: $arguments.r}}}", {
+            "1:23 `writes` must not be canonical", "1:44 context `time` is the enforcement point's own",
+            "1:60 `roles` is taken from the arguments, which the model writes"}),
+    ],
+)  # fmt: skip
+def test_faulty_governance(text: str, found: set[str]) -> None:
+    with pytest.raises(FileFaultsError) as caught:
+        load_governance("g.yaml", text=text.encode())
+
+    assert {f"{fault.place.line}:{fault.place.column} {fault.message}" for fault in caught.value.faults} == found
+
+
+def test_null_is_not_absent_in_governance_either() -> None:
+    with pytest.raises(FileFaultsError, match=r"g.yaml:3:14: `purposes` is null"):
+        load_governance("g.yaml", text=b"actions:\n  pay_bill:\n    purposes:\n")
+
+
+def test_governance_spells_as_the_manifest_may() -> None:
+    text = b"actions: {pay_bill: {effectClass: pure, riskTier: low, idempotencyRequired: true, markings: [allowed: a]}}"
+
+    rules = load_governance("g.yaml", text=text).actions["pay_bill"]
+
+    assert rules.model_dump(mode="json", exclude_unset=True) == {
+        "effect_class": "pure", "risk_tier": "low", "idempotency": {"required": True}, "markings": ["a"],
+    }  # fmt: skip
+
+
+# Both together
+
+
+def both(manifest: bytes, governance: str) -> list[str]:
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective("m.json", "g.yaml", manifest_text=manifest, governance_text=governance.encode())
+    return [str(fault).splitlines()[0] for fault in caught.value.faults]
+
+
+def test_what_the_two_files_only_get_wrong_together_is_found_at_the_file_that_states_it() -> None:
+    governance = (
+        "actions:\n  pay_bill:\n    limits: [{limit: a.b, argument: amuont}]\n"
+        "    risk_tier: high\n    resource: {type: bill}\n"
+    )
+
+    assert both(manifest_text(tool(risk_tier=None)), governance) == [
+        "g.yaml:3:37: `amuont` is not an argument of the schema",
+        "g.yaml:4:16: high risk tier without idempotency",
+        "g.yaml:5:15: resource has no `id`",
+    ]
+
+
+def test_what_the_manifest_states_is_its_own_fault_beside_a_governance_file() -> None:
+    manifest = b"manifest_version: '1'\ntools:\n- {name: pay_bill, schema: {type: object}, risk_tier: high}\n"
+
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective(
+            "m.yaml", "g.yaml", manifest_text=manifest, governance_text=b"actions: {pay_bill: {scopes: [x]}}"
+        )
+
+    assert [str(fault).splitlines()[0] for fault in caught.value.faults] == [
+        "m.yaml:3:55: high risk tier without idempotency"
+    ]
+
+
+def test_governance_may_supply_what_the_manifest_lacks() -> None:
+    manifest = manifest_text(tool(risk_tier="high", scopes=None, resource={"type": "bill"}))
+    governance = b"actions: {pay_bill: {scopes: [x], idempotencyRequired: true, resource: {id: $arguments.amount}}}"
+
+    loaded = read_effective("m.json", "g.yaml", manifest_text=manifest, governance_text=governance, strict=True)
+
+    assert loaded.model.tools["pay_bill"].resource == {"type": "bill", "id": "$arguments.amount"}
+
+
+def test_the_faults_of_both_files_come_together() -> None:
+    assert both(manifest_text(tool(version="1")), "actions: {pay_bill: {nope: 1}, other: {}}") == [
+        "g.yaml:1:22: unknown key `nope`",
+        "m.json:1:248: `version` must be a semantic version, not `1`",
+    ]
+
+
+def test_an_action_that_no_tool_has_is_a_warning() -> None:
+    loaded = read_effective(
+        "m.json", "g.yaml", manifest_text=manifest_text(tool()), governance_text=b"actions: {pay_bil: {}}"
+    )
+
+    (warning,) = loaded.warnings
+    assert str(warning) == (
+        "g.yaml:1:11: warning: action `pay_bil` belongs to no tool of the manifest\n"
+        "    actions: {pay_bil: {}}\n"
+        "              ^\n"
+        "    hint: did you mean `pay_bill`?"
+    )
+
+
+def test_models_can_be_made_in_code_too() -> None:
+    declared = DeclaredTool(name="pay_bill", schema_={"type": "object"})
+    manifest = Manifest(manifest_version="1", tools=(declared,))
+
+    assert manifest.tools[0].action == "pay_bill"
+    assert manifest.tools[0].schema_ == {"type": "object"}

@@ -1,0 +1,535 @@
+"""Obligations: fulfilled, or nothing runs; and a result that cannot be treated as they say is withheld."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pdp import (
+    Approvals,
+    Delivery,
+    Evaluation,
+    MemoryAudit,
+    ObligationError,
+    ObligationHandler,
+    Pep,
+    Verdict,
+)
+from pdp.audit.file import AuditEvent
+from pdp.errors import AuditError, UsageError
+from pdp.json import canonical
+from tests.support import payments
+from tests.support.payments import session, wire
+from tests.support.scripted import Scripted, answer, duty
+
+EFFECTIVE = payments.effective()
+SNAPSHOT = duty("pin_retrieval_snapshot")
+
+
+class Own(ObligationHandler):
+    """Notes what it is asked, and adds its name to a result."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def check(self, parameters: Mapping[str, Any]) -> None:
+        if set(parameters) - {"name"}:
+            raise ObligationError("name is its only parameter")
+
+    def before(self, parameters: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+        self.seen.append((dict(parameters), request["action"]["name"]))
+
+    def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
+        return replace(delivery, result={**delivery.result, "by": [*delivery.result.get("by", []), parameters["name"]]})
+
+
+def pep_of(
+    respond: Callable[[dict[str, Any]], dict[str, Any]], result: Any = None, own: Any = None, **options: Any
+) -> tuple[Pep, list[Any]]:
+    """An enforcement point whose only tool returns `result`, and what that was called with."""
+    ran: list[Any] = []
+
+    def initiate_wire(**arguments: Any) -> Any:
+        ran.append(arguments)
+        return result
+
+    tools = {"initiate_wire": initiate_wire}
+    return Pep(EFFECTIVE, Scripted(respond), tools=tools, obligations=own, **options), ran
+
+
+def called(*obligations: dict[str, Any], result: Any = None, own: Any = None) -> Evaluation:
+    pep, _ = pep_of(lambda _: answer("ALLOW", *obligations), result, own)
+    return pep.call(wire(), session())
+
+
+WRONG = [
+    (duty("redact"), "redact: the parameter fields is missing"),
+    (duty("redact", fields=[]), "redact: fields has to be a list of texts, and not empty"),
+    (duty("redact", fields="/a"), "redact: fields has to be a list of texts, and not empty"),
+    (duty("redact", fields=["/a", 1]), "redact: fields has to be a list of texts, and not empty"),
+    (duty("redact", fields=["a"]), "redact: 'a' is not a JSON pointer such as /customer/iban"),
+    (duty("redact", fields=["/a~2"]), "redact: '/a~2' is not a JSON pointer such as /customer/iban"),
+    (duty("redact", fields=["/a"], field=1), "redact: there is no parameter 'field'"),
+    (duty("mark_result"), "mark_result: the parameter markings is missing"),
+    (duty("mark_result", markings=[]), "mark_result: markings has to be a list of texts, and not empty"),
+    (duty("mark_result", markings={"pii": True}), "mark_result: markings has to be a list of texts, and not empty"),
+    (duty("log_level"), "log_level: the parameter level is missing"),
+    (duty("log_level", level="loud"), "log_level: level has to be one of debug, info, warning, error"),
+    (duty("log_level", level=["info"]), "log_level: level has to be one of debug, info, warning, error"),
+    (duty("log_level", level=30), "log_level: level has to be one of debug, info, warning, error"),
+    (duty("draft_only", state="draft"), "draft_only: there is no parameter 'state'"),
+    (duty("pin_retrieval_snapshot", id="x"), "pin_retrieval_snapshot: there is no parameter 'id'"),
+    (duty("transform"), "transform: set has to be an object and tool a name, and one of them has to be there"),
+    (duty("transform", set=[]), "transform: set has to be an object and tool a name, and one of them has to be there"),
+    (duty("transform", tool=1), "transform: set has to be an object and tool a name, and one of them has to be there"),
+    (duty("transform", arguments={}), "transform: there is no parameter 'arguments'"),
+    (duty("own", other=1), "own: name is its only parameter"),
+    (duty("unknown"), "nobody here can fulfil: unknown"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message for _, message in WRONG])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_obligation_that_cannot_be_fulfilled_is_a_deny_and_nothing_runs(
+    wrong: dict[str, Any], message: str, asynchronous: bool
+) -> None:
+    own = Own()
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own", name="x"), wrong), {}, {"own": own})
+    decided = asyncio.run(pep.acall(wire(), session())) if asynchronous else pep.call(wire(), session())
+
+    assert (decided.verdict, decided.codes) == (Verdict.DENY, ("obligations.unfulfillable",))
+    assert decided.reasons[0].message == message
+    assert (ran, own.seen) == ([], [])
+    assert pep.decide(wire(), session()).codes == ("obligations.unfulfillable",)
+
+
+def test_several_that_nobody_fulfils_are_named_in_one_message() -> None:
+    decided = called(duty("b"), duty("a"), duty("b", x=1))
+
+    assert [reason.message for reason in decided.reasons] == ["nobody here can fulfil: a, b"]
+
+
+REDACTED = "[redacted]"
+
+
+@pytest.mark.parametrize(
+    ("fields", "result", "delivered"),
+    [
+        pytest.param(["/a"], {"a": 1, "b": 2}, {"a": REDACTED, "b": 2}, id="a field"),
+        pytest.param(["/a/b/1"], {"a": {"b": [1, 2]}}, {"a": {"b": [1, REDACTED]}}, id="deep"),
+        pytest.param(["/a~1b/m~0n"], {"a/b": {"m~n": 1}}, {"a/b": {"m~n": REDACTED}}, id="escaped"),
+        pytest.param(["/~01"], {"~1": 1, "/": 2}, {"~1": REDACTED, "/": 2}, id="escaped once only"),
+        pytest.param(["/"], {"": 1}, {"": REDACTED}, id="the empty name"),
+        pytest.param([""], {"a": 1}, REDACTED, id="the whole"),
+        pytest.param(["/0"], [1, 2], [REDACTED, 2], id="a list"),
+        pytest.param(["/a", "/a/b"], {"a": {"b": 1}}, {"a": REDACTED}, id="the outer first"),
+        pytest.param(["/a/b", "/a"], {"a": {"b": 1}}, {"a": REDACTED}, id="the inner first"),
+        pytest.param(["/x/y", "/a/b", "/l/9"], {"a": None, "l": []}, {"a": None, "l": []}, id="not there"),
+        pytest.param(["/a"], None, None, id="no result"),
+        pytest.param(["/01"], {"01": 1}, {"01": REDACTED}, id="a name of digits"),
+    ],
+)
+def test_redact(fields: list[str], result: Any, delivered: Any) -> None:
+    before = canonical(result)
+    ran = called(duty("redact", fields=fields), result=result)
+
+    assert (ran.allowed, ran.executed, ran.result) == (True, True, delivered)
+    assert canonical(result) == before
+
+
+@pytest.mark.parametrize(
+    ("obligation", "result"),
+    [
+        pytest.param(duty("redact", fields=["/a"]), {"a": object()}, id="redact: no JSON"),
+        pytest.param(duty("redact", fields=["/a"]), {"a": 1, "b": float("nan")}, id="redact: not a number"),
+        pytest.param(duty("redact", fields=["/a"]), ("a",), id="redact: a tuple"),
+        pytest.param(duty("redact", fields=["/a"]), [{"a": 1}], id="redact: a list where an object was expected"),
+        pytest.param(duty("redact", fields=["/a/b"]), {"a": "b: 1"}, id="redact: text where an object was expected"),
+        pytest.param(duty("redact", fields=["/-"]), [1], id="redact: the place after the last"),
+        pytest.param(duty("redact", fields=["/00"]), [1], id="redact: no index"),
+        pytest.param(duty("draft_only"), None, id="draft_only: nothing"),
+        pytest.param(duty("draft_only"), [{"state": "draft"}], id="draft_only: a list"),
+        pytest.param(duty("draft_only"), {"state": "live"}, id="draft_only: another state"),
+        pytest.param(duty("draft_only"), {"state": None}, id="draft_only: null"),
+        pytest.param(duty("draft_only"), {"state": "Draft"}, id="draft_only: another spelling"),
+        pytest.param(SNAPSHOT, None, id="pin_retrieval_snapshot: nothing"),
+        pytest.param(SNAPSHOT, {"spans": []}, id="pin_retrieval_snapshot: none"),
+        pytest.param(SNAPSHOT, {"retrievalSnapshotId": ""}, id="pin_retrieval_snapshot: empty"),
+        pytest.param(SNAPSHOT, {"retrievalSnapshotId": 7}, id="pin_retrieval_snapshot: a number"),
+        pytest.param(SNAPSHOT, {"retrievalSnapshotId": ["a"]}, id="pin_retrieval_snapshot: a list"),
+        pytest.param(
+            SNAPSHOT, {"retrievalSnapshotId": "a", "retrieval_snapshot_id": "b"}, id="pin_retrieval_snapshot: two"
+        ),
+    ],
+)
+def test_a_result_that_cannot_be_treated_so_is_withheld(obligation: dict[str, Any], result: Any) -> None:
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("mark_result", markings=["pii"]), obligation), result)
+    withheld = pep.call(wire(), session())
+
+    assert (withheld.allowed, withheld.executed, withheld.result, withheld.error) == (True, True, None, None)
+    assert (withheld.markings, withheld.retrieval_snapshot, len(ran)) == ((), None, 1)
+    name = obligation["id"]
+    assert withheld.outcome.as_json()["failure"] == {
+        "code": "TOOL_EXECUTION_FAILED",
+        "message": f"the obligation {name} could not be fulfilled; the result is withheld",
+        "details": {"obligation": name, "effect": "done"},
+    }
+    assert isinstance(pep.audit, MemoryAudit)
+    after = pep.audit.events[1]
+    assert (after["outcome"], after["error_code"], after["result_digest"]) == ("failed", "TOOL_EXECUTION_FAILED", None)
+
+
+@pytest.mark.parametrize("result", [{"text": "Dear"}, {"text": "Dear", "state": "draft"}])
+def test_draft_only_makes_a_draft_of_a_copy(result: dict[str, Any]) -> None:
+    before = dict(result)
+
+    assert called(duty("draft_only"), result=result).result == {"text": "Dear", "state": "draft"}
+    assert result == before
+
+
+def test_what_is_delivered_with_a_result() -> None:
+    marks = (duty("mark_result", markings=["pii", "corpus.a"]), duty("mark_result", markings=["pii", "b"]))
+    for name in ("retrievalSnapshotId", "retrieval_snapshot_id"):
+        ran = called(*marks, SNAPSHOT, result={name: "snap-1"})
+
+        assert (ran.markings, ran.retrieval_snapshot) == (("b", "corpus.a", "pii"), "snap-1")
+        assert ran.result == {name: "snap-1"}
+
+
+def test_the_recorded_result_is_the_delivered_one() -> None:
+    pep, _ = pep_of(lambda _: answer("ALLOW", duty("redact", fields=["/iban"])), {"iban": "DE1"})
+    pep.call(wire(), session())
+
+    assert isinstance(pep.audit, MemoryAudit)
+    assert pep.audit.events[1]["result_digest"] == pep.audit.digest(b'{"iban":"[redacted]"}')
+
+
+def test_a_tool_that_fails_has_no_result_to_treat() -> None:
+    def initiate_wire(**_: Any) -> None:
+        raise ConnectionError("hub is down")
+
+    respond = Scripted(lambda _: answer("ALLOW", duty("draft_only"), duty("mark_result", markings=["pii"])))
+    ran = Pep(EFFECTIVE, respond, tools={"initiate_wire": initiate_wire}).call(wire(), session())
+
+    assert ran.outcome.failure is not None
+    assert (ran.outcome.failure.message, ran.markings) == ("ConnectionError", ())
+
+
+def test_the_applications_own_come_between_those_of_the_baseline() -> None:
+    own = {"later": Own(), "earlier": Own()}
+    ran = called(
+        duty("redact", fields=["/by/0"]), duty("later", name="l"), duty("earlier", name="e"), duty("draft_only"),
+        result={}, own=own,
+    )  # fmt: skip
+
+    assert ran.result == {"state": "draft", "by": [REDACTED, "l"]}
+    assert [handler.seen for handler in own.values()] == [[({"name": name}, "initiate_wire")] for name in ("l", "e")]
+
+
+def test_deciding_alone_acts_on_nothing() -> None:
+    own = Own()
+    pep, _ = pep_of(lambda _: answer("ALLOW", duty("own", name="x")), {}, {"own": own})
+
+    assert pep.decide(wire(), session()).allowed
+    assert own.seen == []
+
+
+class Refusing(ObligationHandler):
+    def __init__(self, step: str, error: Exception) -> None:
+        self.step, self.error = step, error
+
+    def check(self, parameters: Mapping[str, Any]) -> None:
+        self._fail("check")
+
+    def before(self, parameters: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+        self._fail("before")
+
+    def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
+        self._fail("on_result")
+        return delivery
+
+    def _fail(self, step: str) -> None:
+        if step == self.step:
+            raise self.error
+
+
+@pytest.mark.parametrize("step", ["check", "before"])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ObligationError("the desk is closed"), "own: the desk is closed"),
+        (RuntimeError("bug"), "own: its handler failed; the log says how"),
+    ],
+)
+def test_a_handler_that_refuses_is_a_deny(step: str, error: Exception, message: str) -> None:
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": Refusing(step, error)})
+    denied = pep.call(wire(), session())
+
+    assert (denied.codes, [reason.message for reason in denied.reasons]) == (("obligations.unfulfillable",), [message])
+    assert ran == []
+    assert isinstance(pep.audit, MemoryAudit)
+    assert [(event["verdict"], event["codes"]) for event in pep.audit.events] == [
+        ("DENY", ["obligations.unfulfillable"])
+    ]
+
+
+def test_a_handler_that_fails_on_a_result_withholds_it_and_its_log_does_not_quote_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ran = called(duty("own"), result={"iban": "DE1"}, own={"own": Refusing("on_result", RuntimeError("iban DE1"))})
+
+    assert ran.outcome.failure is not None
+    assert (ran.result, ran.outcome.failure.details) == (None, {"obligation": "own", "effect": "done"})
+    assert caplog.messages == ["the obligation own failed on a result: RuntimeError"]
+
+
+def test_a_handler_that_returns_something_else_withholds() -> None:
+    class Careless(ObligationHandler):
+        def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
+            return delivery.result  # type: ignore[no-any-return]
+
+    assert called(duty("own"), result={"a": 1}, own={"own": Careless()}).result is None
+
+
+def test_a_handler_that_does_nothing_is_enough() -> None:
+    assert called(duty("own", anything=1), result={"a": 1}, own={"own": ObligationHandler()}).result == {"a": 1}
+
+
+class Asynchronous(ObligationHandler):
+    async def check(self, parameters: Mapping[str, Any]) -> None:  # type: ignore[override]
+        raise ObligationError("never awaited")
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"redact": Own()}, "obligation redact is fulfilled by the baseline (choose another id for your own)"),
+        ({"transform": Own()}, "obligation transform is fulfilled by the baseline (choose another id for your own)"),
+        ({"own": print}, "the handler of obligation own is none (derive it from ObligationHandler)"),
+        ({"own": Own}, "the handler of obligation own is none (derive it from ObligationHandler)"),
+        (
+            {"own": Asynchronous()},
+            "the handler of obligation own has an async check (make it a plain function)",
+        ),
+    ],
+)
+def test_what_is_no_handler_is_refused_at_once(own: Any, message: str) -> None:
+    pep, _ = pep_of(lambda _: answer())
+    for make in (lambda: pep_of(lambda _: answer(), own=own), lambda: pep.with_changes(obligations=own)):
+        with pytest.raises(UsageError) as caught:
+            make()
+        assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("verdict", ["ALLOW", "STEP_UP", "DENY"])
+def test_log_level_logs_the_decision_whatever_it_is(caplog: pytest.LogCaptureFixture, verdict: str) -> None:
+    levels = (duty("log_level", level="info"), duty("log_level", level="warning"))
+    pep, _ = pep_of(lambda _: answer(verdict, *levels))
+    with caplog.at_level(logging.DEBUG, logger="pdp.pep"):
+        decided = pep.decide(wire(), session())
+
+    assert decided.decision is not None
+    assert caplog.record_tuples == [
+        (
+            "pdp.pep",
+            logging.WARNING,
+            f"{verdict} for initiate_wire: scripted.said (decision {decided.decision.decision_id})",
+        )
+    ]
+
+
+@pytest.mark.parametrize("verdict", ["STEP_UP", "DENY"])
+def test_obligations_of_what_does_not_run_only_inform(verdict: str) -> None:
+    own = Own()
+    given = (duty("unknown"), duty("own", wrong=1), duty("log_level", level=9), duty("transform"))
+    pep, ran = pep_of(lambda _: answer(verdict, *given), own={"own": own})
+    decided = pep.call(wire(), session())
+
+    assert (decided.verdict, decided.codes, ran, own.seen) == (verdict, ("scripted.said",), [], [])
+    assert len(decided.obligations) == 4
+
+
+def lowered(**parameters: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Transforms a wire of 47,500, and allows any other call."""
+
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        if request["context"]["arguments"].get("amount") == 47500:
+            return answer("ALLOW", duty("transform", **parameters), duty("own", name="1"))
+        return answer("ALLOW", duty("own", name="2"))
+
+    return respond
+
+
+def recorded(pep: Pep) -> list[tuple[Any, ...]]:
+    assert isinstance(pep.audit, MemoryAudit)
+    fields = ("type", "status", "verdict", "outcome", "rejection")
+    return [tuple(event[name] for name in fields) for event in pep.audit.events]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_transform_puts_another_proposal_in_the_place_of_this_one(asynchronous: bool) -> None:
+    own = Own()
+    pep, ran = pep_of(lowered(set={"amount": 100, "reference": "reduced"}), {}, {"own": own})
+    done = asyncio.run(pep.acall(wire(), session())) if asynchronous else pep.call(wire(), session())
+
+    arguments = {**payments.ARGUMENTS, "amount": 100, "reference": "reduced"}
+    assert done.outcome.as_json() == {
+        "status": "transformed", "proposal": {"tool": "initiate_wire", "arguments": arguments},
+    }  # fmt: skip
+    assert (ran, done.result) == ([arguments], {"by": ["2"]})
+    assert own.seen == [({"name": "2"}, "initiate_wire")]
+    assert isinstance(pep.engine, Scripted)
+    first, second = (request["context"] for request in pep.engine.asked)
+    assert (first["request_id"], first["call_digest"] != second["call_digest"]) == (second["request_id"], True)
+    assert recorded(pep) == [
+        ("tool.initiate_wire.dispatch", "transformed", "ALLOW", "not_executed", None),
+        ("tool.initiate_wire.dispatch", "transformed", "ALLOW", None, None),
+        ("tool.initiate_wire.result", "transformed", None, "succeeded", None),
+    ]
+    assert isinstance(pep.audit, MemoryAudit)
+    digests = [event["arguments_digest"] for event in pep.audit.events]
+    assert digests == [pep.audit.digest(canonical(each)) for each in (payments.ARGUMENTS, arguments, arguments)]
+
+
+def test_transform_to_another_tool_of_the_manifest() -> None:
+    tools = {name: EFFECTIVE.tools["initiate_wire"].model_copy(update={"name": name}) for name in ("first", "second")}
+    seen: list[str] = []
+
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        seen.append(request["action"]["properties"]["tool"])
+        return answer() if seen[-1] == "second" else answer("ALLOW", duty("transform", tool="second"))
+
+    functions = {name: lambda name=name, **_: name for name in tools}
+    pep = Pep(replace(EFFECTIVE, tools=tools), Scripted(respond), tools=functions)
+    done = pep.call({"tool": "first", "arguments": payments.ARGUMENTS}, session())
+
+    assert (seen, done.result, done.trace.tool_name) == (["first", "second"], "second", "second")
+    assert done.outcome.as_json() == {
+        "status": "transformed", "proposal": {"tool": "second", "arguments": payments.ARGUMENTS},
+    }  # fmt: skip
+    assert [event[0] for event in recorded(pep)] == [
+        "tool.first.dispatch", "tool.second.dispatch", "tool.second.result",
+    ]  # fmt: skip
+
+
+REJECTED = [
+    ({"set": {"amount": "100"}}, "INVALID_PAYLOAD"),
+    ({"set": {"unknown": 1}}, "INVALID_PAYLOAD"),
+    ({"set": {"beneficiary_id": ""}}, "INVALID_PAYLOAD"),
+    ({"tool": "shell_exec"}, "INVALID_TOOL_NAME"),
+    ({"tool": ""}, "INVALID_TOOL_NAME"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "code"), REJECTED)
+def test_a_transformed_proposal_passes_all_checks_or_is_rejected(parameters: dict[str, Any], code: str) -> None:
+    pep, ran = pep_of(lowered(**parameters), {}, {"own": Own()})
+    done = pep.call(wire(), session())
+
+    assert (done.verdict, done.decision, done.allowed, ran) == (None, None, False, [])
+    assert done.outcome.as_json()["rejection"]["code"] == code
+    before, after = recorded(pep)
+    assert before == ("tool.initiate_wire.dispatch", "transformed", "ALLOW", "not_executed", None)
+    assert after[1:] == ("rejected", None, None, code)
+
+
+@pytest.mark.parametrize("parameters", [{"set": {"amount": 1}}, {"set": {}}])
+def test_a_proposal_is_transformed_once(parameters: dict[str, Any]) -> None:
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("transform", **parameters)))
+    done = pep.call(wire(), session())
+
+    assert [reason.message for reason in done.reasons] == [
+        "transform: a proposal is transformed once, and this would be the second time"
+    ]
+    assert (done.codes, ran) == (("obligations.unfulfillable",), [])
+    assert isinstance(pep.engine, Scripted)
+    assert len(pep.engine.asked) == 2
+
+
+def test_two_transforms_of_one_decision_are_one_too_many() -> None:
+    both = (duty("transform", set={"amount": 1}), duty("transform", set={"amount": 2}))
+    pep, ran = pep_of(lambda _: answer("ALLOW", *both))
+
+    assert (pep.call(wire(), session()).codes, ran) == (("obligations.unfulfillable",), [])
+    assert isinstance(pep.engine, Scripted)
+    assert len(pep.engine.asked) == 1
+
+
+def test_a_transformed_call_has_an_approval_of_its_own() -> None:
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        context = request["context"]
+        if context["arguments"]["amount"] == 47500:
+            return answer("ALLOW", duty("transform", set={"amount": 100}))
+        return answer("STEP_UP") if context["approval"] is None else answer()
+
+    approvals = Approvals()
+    pep, ran = pep_of(respond, "sent", approvals=approvals)
+    asked = pep.call(wire(), session()).approval
+    assert asked is not None
+    assert asked.request["context"]["arguments"]["amount"] == 100
+    approvals.grant(asked.id, {"sub": "boss", "roles": ["payments.approver"]}, "2026-07-01T10:05:00Z")
+
+    assert pep.call(wire(), session()).result == "sent"
+    assert [each["amount"] for each in ran] == [100]
+    assert approvals.get(asked.id).state == "consumed"
+
+
+def test_the_approval_of_a_proposal_is_not_that_of_what_takes_its_place() -> None:
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        if request["context"]["approval"] is None:
+            return answer("STEP_UP")
+        return answer("ALLOW", duty("transform", set={"amount": "much"}))
+
+    approvals = Approvals()
+    pep, ran = pep_of(respond, approvals=approvals)
+    asked = pep.call(wire(), session()).approval
+    assert asked is not None
+    granted = approvals.grant(asked.id, {"sub": "boss", "roles": ["payments.approver"]}, "2026-07-01T10:05:00Z")
+    rejected = pep.call(wire(), session())
+
+    assert (rejected.allowed, rejected.approval, ran) == (False, None, [])
+    assert approvals.get(asked.id) == granted
+    assert isinstance(pep.audit, MemoryAudit)
+    assert [event["approval_id"] for event in pep.audit.events[-2:]] == [asked.id, None]
+
+
+def test_a_transform_whose_first_decision_cannot_be_recorded_runs_nothing() -> None:
+    class Full(MemoryAudit):
+        takes = 0
+
+        def append(self, event: AuditEvent) -> None:
+            if not self.takes:
+                self.takes += 1
+                raise AuditError("disk full")
+            super().append(event)
+
+    pep, ran = pep_of(lowered(set={"amount": 1}), own={"own": Own()}, audit=Full())
+
+    assert (pep.call(wire(), session()).codes, ran) == (("audit.write_failed",), [])
+    assert isinstance(pep.engine, Scripted)
+    assert len(pep.engine.asked) == 1
+
+
+async def test_a_call_cancelled_at_its_second_decision_is_recorded() -> None:
+    asked = asyncio.Event()
+
+    class Waiting(Scripted):
+        async def aevaluate(self, body: bytes) -> bytes:
+            if self.asked:
+                asked.set()
+                await asyncio.sleep(60)
+            return self.evaluate(body)
+
+    pep = Pep(EFFECTIVE, Waiting(lowered(set={"amount": 1})), obligations={"own": Own()})
+    task = asyncio.create_task(pep.acall(wire(), session()))
+    await asyncio.wait_for(asked.wait(), 30)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event[2] for event in recorded(pep)] == ["ALLOW", "DENY"]

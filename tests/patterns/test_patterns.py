@@ -1,0 +1,688 @@
+"""The ten patterns at run time, on the tools of examples/underwriting and on tools that misbehave."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pdp.execution.run import Execution, run
+from pdp.manifest.fields import Pattern
+from pdp.manifest.load import load_effective
+from pdp.patterns.circumstances import Checked, Circumstances
+from pdp.patterns.current import within
+from pdp.patterns.deployment import Deployment, Pin
+from pdp.patterns.enforcement import RULES, HeldCall
+from pdp.patterns.exceptions import NotFoundError, PatternFault
+from pdp.patterns.run import Run
+from pdp.patterns.runs import Runs
+from pdp.stores.action import ActionState
+from pdp.stores.memory_actions import MemoryActions
+from tests.support import ROOT
+
+UNDERWRITING = ROOT / "examples/underwriting"
+ENTRIES = load_effective(UNDERWRITING / "manifest.yaml", UNDERWRITING / "governance.yaml").tools
+EXAMPLE = runpy.run_path(str(UNDERWRITING / "tools.py"))
+FUNCTIONS = EXAMPLE["tools"]()
+
+ABOUT = Circumstances(caller="underwriter-7", idempotency_key="idm-1", decision_id="dec-1", now=1_750_000_000.0)
+SPAN = {"source": {"id": "sub-7"}, "text": "400000 EUR"}
+LOOKUP = {"identifier": "ph-1", "source": {"id": "register"}}
+PAYLOAD = {"policyholder": "ph-1", "premium": {"amount": 1200, "currency": "EUR"}}
+STAGE = {"action": {"kind": "issue_policy", "targetSor": "policies", "payload": PAYLOAD}}
+TASK = {
+    "subject": {"type": "action", "id": "act-1"},
+    "queue": "desk",
+    "rationale": "within the guidelines",
+    "evidence": [SPAN],
+}
+AGGREGATE = {
+    "objects": [{"type": "policy", "id": "p-1"}, {"type": "policy", "id": "p-2"}],
+    "window": {"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z"},
+    "op": "sum",
+}
+SEARCH = {"query": "timber substandard", "corpus": {"id": "guidelines"}, "k": 2}
+CONVERT = {"value": {"amount": 100, "currency": "EUR"}, "target": {"currency": "TRY"}}
+
+
+def opened(actions: Any = None, **changes: Any) -> Run:
+    """A run of the example's deployment."""
+    return Runs(replace(EXAMPLE["deployment"](), actions=actions, **changes)).open("run-1")
+
+
+def called(
+    name: str, arguments: dict[str, Any], run_: Run, *, about: Circumstances = ABOUT, returns: Any = None, **entry: Any
+) -> Checked:
+    """Do as the enforcement point does: `before`, the tool (or what `returns` puts in its place), `after`."""
+    tool = ENTRIES[name].model_copy(update=entry)
+    held = HeldCall(tool, arguments, run_, about)
+    execution = held.before()
+    if execution is None and returns is not None:
+        execution = Execution(result=returns)
+    if execution is None:
+        execution = run(within(run_, FUNCTIONS[name]), arguments, None)
+    return held.after(execution)
+
+
+def broken(checked: Checked) -> tuple[str | None, str | None, bool]:
+    """Which rule was broken, what is known of the effect, and whether the tool was started."""
+    assert checked.execution.failure is not None
+    assert checked.execution.result is None
+    details = checked.execution.failure.details
+    return details.get("rule", details.get("kind")), details.get("effect"), checked.execution.started
+
+
+def succeeded(checked: Checked) -> Any:
+    assert checked.execution.failure is None
+    return checked.execution.result
+
+
+# All of them
+
+
+def test_each_pattern_has_its_rules() -> None:
+    assert set(RULES) == set(Pattern)
+
+
+def test_arguments_without_the_shape_do_not_run() -> None:
+    checked = called("lookup_policyholder", {"identifier": "ph-1"}, opened())
+
+    assert broken(checked) == ("lookup.request_shape", "none", False)
+    assert checked.execution.failure is not None
+    assert (checked.execution.failure.code, checked.execution.failure.message) == (
+        "TOOL_EXECUTION_FAILED", "lookup.request_shape: the arguments have not the pattern's shape",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "result", [None, {}, {"value": 1, "evidence": SPAN, "confidence": 1.1}, float("nan"), object()]
+)
+def test_a_result_without_the_shape_is_not_delivered(result: Any) -> None:
+    tool = ENTRIES["extract_insured_sum"]
+    checked = HeldCall(tool, {"source": {"id": "sub-7"}}, opened()).after(Execution(result=result))
+    assert broken(checked) == ("extraction.response_shape", None, True)
+
+
+def test_a_result_that_is_changed_is_a_copy() -> None:
+    quote = {"text": "a quote"}
+    result = succeeded(called("compose_quote", {"parts": {}, "template": {"id": "quote"}}, opened(), returns=quote))
+
+    assert (result, quote) == ({"text": "a quote", "state": "draft"}, {"text": "a quote"})
+
+
+def test_a_tool_without_pattern_passes_as_it_is() -> None:
+    marker = object()
+    checked = called("cancel_policy", {"policy_number": "pol-1"}, opened(), returns=marker)
+    assert succeeded(checked) is marker
+
+
+def test_a_failure_passes_as_it_is() -> None:
+    checked = called("lookup_policyholder", {**LOOKUP, "identifier": "ph-9"}, opened())
+
+    failure = checked.execution.failure
+    assert failure is not None
+    assert (failure.code, failure.message, failure.details) == (
+        "TOOL_EXECUTION_FAILED",
+        "not_found: the register has no such policyholder",
+        {"exception": "NotFoundError", "kind": "not_found"},
+    )
+    assert isinstance(checked.execution.error, NotFoundError)
+
+
+def test_a_fault_of_the_rules_themselves_is_a_failure() -> None:
+    def anything(kind: str, name: str) -> Any:
+        return 7
+
+    checked = called("aggregate_exposure", AGGREGATE, opened(markings_of=anything))
+    assert broken(checked)[0] == "patterns.internal_error"
+
+
+# Extraction
+
+
+def test_an_extraction_gives_value_evidence_and_confidence() -> None:
+    assert succeeded(called("extract_insured_sum", {"source": {"id": "sub-7"}}, opened())) == {
+        "value": {"amount": 400000.0, "currency": "EUR"},
+        "evidence": {"source": {"id": "sub-7"}, "start": 39, "end": 49, "text": "400000 EUR"},
+        "confidence": 0.98,
+    }
+
+
+@pytest.mark.parametrize(
+    ("evidence", "rule"),
+    [
+        ({"source": {"id": "sub-8"}}, "extraction.foreign_evidence"),
+        ({"source": {"id": "sub-7"}, "start": 9, "end": 3}, "evidence.span_reversed"),
+        ({"source": {"id": "sub-7"}, "retrievalSnapshotId": "snap-x"}, "evidence.unknown_snapshot"),
+    ],
+)
+def test_evidence_is_of_the_source_that_was_asked_about(evidence: Any, rule: str) -> None:
+    returns = {"value": {"amount": 1, "currency": "EUR"}, "evidence": evidence, "confidence": 1}
+    checked = called("extract_insured_sum", {"source": {"id": "sub-7"}}, opened(), returns=returns)
+    assert broken(checked) == (rule, None, True)
+
+
+# Lookup
+
+
+def test_a_record_is_asked_for_once_in_a_run() -> None:
+    run_ = opened()
+    first = called("lookup_policyholder", LOOKUP, run_)
+    second = called("lookup_policyholder", LOOKUP, run_, returns={"number": "another", "name": "x", "claims": 0})
+
+    assert first.execution.started
+    assert not second.execution.started
+    assert succeeded(first) == succeeded(second) == {"number": "ph-1", "name": "Deniz A.", "claims": 1}
+
+
+def test_a_cached_record_is_handed_out_as_a_copy() -> None:
+    run_ = opened()
+    succeeded(called("lookup_policyholder", LOOKUP, run_))
+    succeeded(called("lookup_policyholder", LOOKUP, run_))["name"] = "changed"
+
+    assert succeeded(called("lookup_policyholder", LOOKUP, run_))["name"] == "Deniz A."
+
+
+OTHER = {"number": "ph-1", "name": "Other", "claims": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "about"),
+    [
+        ({**LOOKUP, "identifier": "ph-2"}, ABOUT),
+        ({**LOOKUP, "source": {"id": "register", "version": "r-2"}}, ABOUT),
+        ({**LOOKUP, "source": {"id": "archive"}}, ABOUT),
+        ({**LOOKUP, "asOf": "2026-01-01T00:00:00Z"}, ABOUT),
+        (LOOKUP, replace(ABOUT, caller="underwriter-8")),
+    ],
+    ids=["identifier", "version", "source", "time", "caller"],
+)
+def test_another_question_is_asked_anew(arguments: dict[str, Any], about: Circumstances) -> None:
+    run_ = opened()
+    called("lookup_policyholder", LOOKUP, run_)
+    again = called("lookup_policyholder", arguments, run_, about=about, returns=OTHER)
+    assert (again.execution.started, succeeded(again)) == (True, OTHER)
+
+
+def test_a_new_version_of_the_source_invalidates_what_was_kept() -> None:
+    version = ["r-1"]
+    run_ = opened(source_versions={"register": lambda: version[0]})
+    called("lookup_policyholder", LOOKUP, run_)
+    kept = called("lookup_policyholder", LOOKUP, run_, returns=OTHER)
+    version[0] = "r-2"
+    anew = called("lookup_policyholder", LOOKUP, run_, returns=OTHER)
+
+    assert (kept.execution.started, anew.execution.started) == (False, True)
+
+
+def test_a_source_that_changes_while_it_is_asked_is_kept_as_what_it_was_before() -> None:
+    version = ["r-1"]
+    run_ = opened(source_versions={"register": lambda: version[0]})
+    held = HeldCall(ENTRIES["lookup_policyholder"], LOOKUP, run_, ABOUT)
+    assert held.before() is None
+    version[0] = "r-2"
+    held.after(Execution(result=OTHER))
+
+    assert called("lookup_policyholder", LOOKUP, run_).execution.started
+    version[0] = "r-1"
+    assert succeeded(called("lookup_policyholder", LOOKUP, run_)) == OTHER
+
+
+def unreachable() -> str:
+    raise ConnectionError
+
+
+@pytest.mark.parametrize("versions", [{}, {"register": unreachable}, {"register": lambda: ""}])
+def test_without_a_version_nothing_is_kept(versions: Any) -> None:
+    run_ = opened(source_versions=versions)
+    called("lookup_policyholder", LOOKUP, run_)
+    assert succeeded(called("lookup_policyholder", LOOKUP, run_, returns=OTHER)) == OTHER
+
+
+def test_what_came_with_exceptions_is_not_kept() -> None:
+    run_ = opened()
+    called("lookup_policyholder", LOOKUP, run_, returns={**OTHER, "exceptions": [{"kind": "stale_replica"}]})
+    assert called("lookup_policyholder", LOOKUP, run_).execution.started
+
+
+def test_nothing_outlives_its_run() -> None:
+    runs = Runs(EXAMPLE["deployment"]())
+    called("lookup_policyholder", LOOKUP, runs.open("run-1"))
+    kept = called("lookup_policyholder", LOOKUP, runs.open("run-1"))
+    other = called("lookup_policyholder", LOOKUP, runs.open("run-2"))
+    runs.end("run-1")
+    ended = called("lookup_policyholder", LOOKUP, runs.open("run-1"))
+    alone = [called("lookup_policyholder", LOOKUP, runs.open(None)).execution.started for _ in range(2)]
+
+    assert (kept.execution.started, other.execution.started, ended.execution.started) == (False, True, True)
+    assert alone == [True, True]
+
+
+# Validation
+
+VALIDATE = {"candidate": {"sum_insured": 1, "claims": 4}, "rulePack": {"id": "property", "version": "7"}}
+
+
+def test_a_verdict_is_the_heaviest_of_its_trace() -> None:
+    assert succeeded(called("validate_submission", VALIDATE, opened()))["verdict"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "trace"), [("pass", ["warn"]), ("block", ["pass"]), ("block", []), ("warn", ["block", "warn"])]
+)
+def test_a_verdict_that_its_trace_does_not_explain_is_refused(verdict: str, trace: list[str]) -> None:
+    returns = {"verdict": verdict, "trace": [{"rule": "r", "verdict": one} for one in trace]}
+    checked = called("validate_submission", VALIDATE, opened(), returns=returns)
+    assert broken(checked) == ("validation.unexplained", None, True)
+
+
+def test_a_verdict_is_the_same_for_the_same_rule_pack() -> None:
+    run_ = opened()
+    called("validate_submission", VALIDATE, run_)
+    passed: dict[str, Any] = {"verdict": "pass", "trace": []}
+    other_pack = {**VALIDATE, "rulePack": {"id": "property", "version": "8"}}
+
+    assert broken(called("validate_submission", VALIDATE, run_, returns=passed))[0] == "validation.not_reproducible"
+    assert succeeded(called("validate_submission", other_pack, run_, returns=passed)) == passed
+
+
+def test_a_candidate_of_another_ontology_is_refused() -> None:
+    checked = called("validate_submission", {**VALIDATE, "ontologyPin": "2025.4"}, opened())
+
+    assert broken(checked) == ("validation.other_ontology", "none", False)
+    succeeded(called("validate_submission", {**VALIDATE, "ontologyPin": "2026.1"}, opened()))
+
+
+# Classification
+
+
+@pytest.mark.parametrize("construction", ["concrete", "timber"])
+def test_what_is_in_no_band_is_out_of_distribution(construction: str) -> None:
+    arguments = {
+        "subject": {
+            "policyholder": "ph-1", "sum_insured": {"amount": 1, "currency": "EUR"}, "construction": construction,
+        },
+        "schema": {"id": "property-risk"},
+    }  # fmt: skip
+    # The tool says so itself, or names a band that is none.
+    undeclared = {"band": "other", "confidence": 1, "rationale": "", "evidence": []}
+    returns = None if construction == "concrete" else undeclared
+
+    checked = called("classify_risk", arguments, opened(), returns=returns)
+    assert broken(checked)[0] == "classify.out_of_distribution"
+
+
+# Composition
+
+
+def test_nothing_but_a_draft_is_composed() -> None:
+    arguments = {"parts": {}, "template": {"id": "quote"}}
+    draft = {"text": "a quote", "state": "draft"}
+
+    assert succeeded(called("compose_quote", arguments, opened(), returns=draft)) == draft
+    live = called("compose_quote", arguments, opened(), returns={"text": "a quote", "state": "live"})
+    assert broken(live) == ("composition.not_a_draft", None, True)
+
+
+# Action-staging
+
+
+def test_the_same_key_returns_the_same_action() -> None:
+    actions = MemoryActions()
+    first = succeeded(called("stage_policy", STAGE, opened(actions)))
+    again = succeeded(called("stage_policy", STAGE, opened(actions)))
+    (staged,) = actions.list()
+
+    assert first == again == {
+        "id": staged.id, "kind": "issue_policy", "target": "policies", "state": "staged", "idempotencyKey": "idm-1",
+    }  # fmt: skip
+    assert (staged.decision_id, staged.state) == ("dec-1", ActionState.STAGED)
+
+
+def test_a_key_is_its_callers_own() -> None:
+    actions = MemoryActions()
+    for caller in ("underwriter-7", "underwriter-8"):
+        succeeded(called("stage_policy", STAGE, opened(actions), about=replace(ABOUT, caller=caller)))
+    assert len(actions.list()) == 2
+
+
+def test_the_same_key_for_another_action_is_refused() -> None:
+    actions = MemoryActions()
+    other = {"action": {**STAGE["action"], "targetRef": "pol-9"}}
+    succeeded(called("stage_policy", STAGE, opened(actions)))
+
+    assert broken(called("stage_policy", other, opened(actions))) == ("action_staging.refused", "none", False)
+    assert [action.target for action in actions.list()] == ["policies"]
+
+
+class Forgetful:
+    """A store that answers with whatever it had first."""
+
+    def __init__(self) -> None:
+        self._actions = MemoryActions()
+        self._first: Any = None
+
+    def stage(self, **intent: Any) -> Any:
+        self._first = self._first or self._actions.stage(**intent)
+        return self._first
+
+
+def test_an_action_that_is_another_is_not_returned() -> None:
+    run_ = opened(Forgetful())
+    other = {"action": {**STAGE["action"], "payload": {**PAYLOAD, "policyholder": "ph-2"}}}
+    succeeded(called("stage_policy", STAGE, run_))
+    assert broken(called("stage_policy", other, run_))[0] == "action_staging.key_taken"
+
+
+@pytest.mark.parametrize(
+    ("own", "proposed", "used"),
+    [
+        ("idm-1", None, "idm-1"),
+        ("idm-1", "idm-1", "idm-1"),
+        (None, "idm-2", "idm-2"),
+        ("derived:sha256:0", "idm-2", "idm-2"),
+        ("derived:sha256:0", None, "derived:sha256:0"),
+        ("idm-1", "idm-2", "action_staging.other_key"),
+        (None, None, "action_staging.key_missing"),
+    ],
+)
+def test_whose_key_an_action_gets(own: str | None, proposed: str | None, used: str) -> None:
+    arguments = STAGE if proposed is None else {**STAGE, "idempotencyKey": proposed}
+    checked = called("stage_policy", arguments, opened(MemoryActions()), about=replace(ABOUT, idempotency_key=own))
+    result = checked.execution.result
+    assert (result["idempotencyKey"] if result else broken(checked)[0]) == used
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"about": replace(ABOUT, decision_id=None)}, "action_staging.no_decision"),
+        ({"commits": ("cancel_policy",)}, "action_staging.unknown_kind"),
+    ],
+)
+def test_what_cannot_be_staged(changes: dict[str, Any], rule: str) -> None:
+    actions = MemoryActions()
+    assert broken(called("stage_policy", STAGE, opened(actions), **changes)) == (rule, "none", False)
+    assert actions.list() == []
+
+
+def test_without_a_store_nothing_is_staged() -> None:
+    checked = called("stage_policy", STAGE, opened())
+    assert checked.execution.failure is not None
+    assert (checked.execution.failure.code, checked.execution.started) == ("TOOL_UNAVAILABLE", False)
+
+
+# Commits
+
+
+def excused() -> dict[str, Any]:
+    return {"approval": ENTRIES["issue_policy"].approval.model_copy(update={"unless_within_limits": True})}
+
+
+def test_a_commit_without_approval_commits_what_this_run_staged() -> None:
+    run_ = opened(MemoryActions())
+    issued = {"policy_number": "pol-001"}
+
+    assert broken(called("issue_policy", PAYLOAD, run_, **excused())) == ("commit.unstaged", "none", False)
+    succeeded(called("stage_policy", STAGE, run_))
+    assert succeeded(called("issue_policy", PAYLOAD, run_, returns=issued, **excused())) == issued
+    other = {**PAYLOAD, "policyholder": "ph-2"}
+    assert broken(called("issue_policy", other, run_, **excused()))[0] == "commit.unstaged"
+    assert broken(called("issue_policy", PAYLOAD, opened(), **excused()))[0] == "commit.unstaged"
+
+
+def test_a_commit_with_approval_was_staged_by_its_step_up() -> None:
+    approved = replace(ABOUT, approved=True)
+    issued = {"policy_number": "pol-001"}
+
+    assert succeeded(called("issue_policy", PAYLOAD, opened(), about=approved, returns=issued, **excused())) == issued
+    # The policy asks for an approval by itself: whoever gets here has one.
+    assert succeeded(called("issue_policy", PAYLOAD, opened(), returns=issued)) == issued
+
+
+def test_an_action_that_was_denied_commits_nothing() -> None:
+    actions = MemoryActions()
+    called("stage_policy", STAGE, opened(actions))
+    (staged,) = actions.list()
+    actions.move(staged, ActionState.DENIED)
+    run_ = opened(actions)
+
+    assert succeeded(called("stage_policy", STAGE, run_))["state"] == "denied"
+    assert broken(called("issue_policy", PAYLOAD, run_, **excused()))[0] == "commit.unstaged"
+
+
+# Approval-request
+
+
+def test_a_task_carries_what_it_was_asked_for_with() -> None:
+    bare = {"id": "task-1", "subject": TASK["subject"]}
+    result = succeeded(called("request_approval", {**TASK, "sla": "PT1H"}, opened(), returns=bare))
+    assert result == {"id": "task-1", **TASK, "sla": "PT1H"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({**TASK, "subject": {"type": "policy", "id": "p-1"}}, "approval_request.other_subject"),
+        ({**TASK, "principal": "senior-2"}, "approval_request.addressee"),
+        ({name: value for name, value in TASK.items() if name != "queue"}, "approval_request.addressee"),
+    ],
+)
+def test_what_nobody_can_be_asked(arguments: dict[str, Any], rule: str) -> None:
+    assert broken(called("request_approval", arguments, opened())) == (rule, "none", False)
+
+
+@pytest.mark.parametrize(
+    ("task", "rule"),
+    [
+        ({"subject": {"type": "action", "id": "act-2"}, "sla": "PT1H"}, "approval_request.other_subject"),
+        ({"queue": "senior", "sla": "PT1H"}, "approval_request.addressee"),
+        ({"principal": "ann", "sla": "PT1H"}, "approval_request.addressee"),
+        ({}, "approval_request.incomplete"),
+        ({"sla": "PT1H", "evidence": []}, "approval_request.incomplete"),
+    ],
+)
+def test_a_task_that_is_another_is_refused(task: dict[str, Any], rule: str) -> None:
+    returns = {"id": "task-1", "subject": TASK["subject"], **task}
+    # The task was made: nobody may simply try again.
+    assert broken(called("request_approval", TASK, opened(), returns=returns)) == (rule, "unknown", True)
+
+
+# Aggregation
+
+
+def test_a_metric_carries_the_markings_of_all_its_objects() -> None:
+    checked = called("aggregate_exposure", AGGREGATE, opened())
+    result = succeeded(checked)
+
+    assert (result["value"], result["markings"], checked.markings) == (
+        650000.0,
+        ["pii.medium"],
+        frozenset({"pii.medium"}),
+    )
+
+
+@pytest.mark.parametrize("markings_of", [None, lambda *_: None])
+def test_what_nobody_knows_the_markings_of_has_those_of_the_resource(markings_of: Any) -> None:
+    run_ = opened(markings_of=markings_of)
+    marked = replace(ABOUT, markings=frozenset({"pii.medium"}))
+
+    assert succeeded(called("aggregate_exposure", AGGREGATE, run_, about=marked))["markings"] == ["pii.medium"]
+    assert succeeded(called("aggregate_exposure", AGGREGATE, run_))["markings"] == []
+    # No policy was asked: all that the tool declares.
+    undecided = replace(ABOUT, decision_id=None)
+    assert succeeded(called("aggregate_exposure", AGGREGATE, run_, about=undecided))["markings"] == ["pii.medium"]
+
+
+def test_a_resource_without_markings_is_not_known_to_have_none() -> None:
+    run_ = opened(markings_of=None)
+    about = replace(ABOUT, resource=("claim", "c-1"))
+    called("cancel_policy", {"policy_number": "p-9"}, run_, about=about, returns={})
+
+    assert run_.markings_of("claim", "c-1") is None
+
+
+def test_markings_come_from_everywhere() -> None:
+    run_ = opened()
+    run_.mark("policy", "p-2", ["seen"])
+    returns = {"name": "exposure", "value": 1, "markings": ["own"]}
+    checked = called(
+        "aggregate_exposure", AGGREGATE, run_, returns=returns, about=replace(ABOUT, markings=frozenset({"policy"})),
+        markings=("own", "pii.medium", "policy", "seen"),
+    )  # fmt: skip
+    assert succeeded(checked)["markings"] == ["own", "pii.medium", "policy", "seen"]
+
+
+def test_markings_that_the_tool_does_not_declare_withhold_the_metric() -> None:
+    run_ = opened()
+    run_.mark("policy", "p-2", ["regulated.kvkk"])
+    assert broken(called("aggregate_exposure", AGGREGATE, run_)) == ("aggregation.marking_not_allowed", None, True)
+    assert (
+        broken(called("aggregate_exposure", AGGREGATE, opened(), markings=None))[0] == "aggregation.marking_not_allowed"
+    )
+
+
+def test_markings_that_the_subject_is_not_cleared_for_withhold_the_metric() -> None:
+    cleared = replace(ABOUT, clearances=frozenset({"pii.medium", "internal"}))
+    uncleared = replace(ABOUT, clearances=frozenset({"internal"}))
+
+    succeeded(called("aggregate_exposure", AGGREGATE, opened(), about=cleared))
+    checked = called("aggregate_exposure", AGGREGATE, opened(), about=uncleared)
+    assert broken(checked)[0] == "aggregation.marking_not_cleared"
+
+
+# Conversion
+
+
+def test_a_run_converts_at_the_rates_of_its_start() -> None:
+    rates = {"TRY": 47.5}
+    runs = Runs(Deployment(sources={"ecb": lambda: Pin(f"v-{rates['TRY']}", rates)}))
+    before_ = runs.open("run-1")
+    rates["TRY"] = 50.0
+    later = runs.open("run-2")
+
+    first = called("convert_premium", CONVERT, before_)
+    assert (succeeded(first)["amount"], dict(first.pins)) == (4750.0, {"ecb": "v-47.5"})
+    assert succeeded(called("convert_premium", CONVERT, runs.open("run-1")))["amount"] == 4750.0
+    assert succeeded(called("convert_premium", CONVERT, later))["amount"] == 5000.0
+
+
+def test_a_replay_converts_at_the_same_pin() -> None:
+    recorded = opened().recorded_pins()
+    replayed = Runs(Deployment(sources={"ecb": unread})).open("run-2", pins=recorded)
+    assert succeeded(called("convert_premium", CONVERT, replayed)) == {"amount": 4750.0, "currency": "TRY"}
+
+
+def unread() -> Pin:
+    raise AssertionError
+
+
+def test_a_source_that_could_not_be_pinned_fails_the_conversion() -> None:
+    def unreachable_source() -> Pin:
+        raise ConnectionError
+
+    checked = called("convert_premium", CONVERT, opened(sources={"ecb": unreachable_source}))
+    assert broken(checked)[0] == "source_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("target", "returns", "fits"),
+    [
+        ({"currency": "TRY"}, {"amount": 1, "currency": "USD"}, False),
+        ({"currency": "TRY"}, {"amount": 1, "currency": None}, False),
+        ({"currency": "TRY", "amount": 1}, {"amount": True, "currency": "TRY"}, False),
+        ({"currency": "TRY", "amount": 1}, {"amount": 1.0, "currency": "TRY"}, True),
+        ({"currency": "TRY", "digits": 2}, {"amount": 1, "currency": "TRY"}, True),
+        ({"currency": "TRY"}, {"amount": 1}, True),
+        ({"currency": "TRY"}, 1, True),
+        ("TRY", {"amount": 1, "currency": "USD"}, True),
+    ],
+)
+def test_a_conversion_is_to_the_target(target: Any, returns: Any, fits: bool) -> None:
+    checked = called("convert_premium", {**CONVERT, "target": target}, opened(), returns=returns)
+    if fits:
+        assert succeeded(checked) == returns
+        return
+    name = "currency" if returns["currency"] != "TRY" else "amount"
+    assert broken(checked) == ("conversion.other_target", None, True)
+    assert checked.execution.failure is not None
+    assert (
+        checked.execution.failure.message == f"conversion.other_target: the result's `{name}` is not that of the target"
+    )
+
+
+def test_the_same_is_converted_to_the_same() -> None:
+    run_ = opened()
+    called("convert_premium", CONVERT, run_)
+    other = called("convert_premium", CONVERT, run_, returns={"amount": 1, "currency": "TRY"})
+    assert broken(other)[0] == "conversion.not_reproducible"
+
+
+# Search
+
+
+def test_spans_name_the_snapshot_and_later_ones_refer_to_it() -> None:
+    run_ = opened()
+    found = called("search_guidelines", SEARCH, run_)
+    spans, snapshot = succeeded(found)["spans"], succeeded(found)["retrievalSnapshotId"]
+    assert [(span["source"]["id"], span["retrievalSnapshotId"]) for span in spans] == [("guide/construction", snapshot)]
+    assert found.retrieval_snapshot == snapshot
+
+    returns = {"id": "t", "subject": TASK["subject"], "sla": "PT1H"}
+    task = {**TASK, "evidence": [{"source": {"id": "guide/construction"}}, {"source": {"id": "sub-7"}}]}
+    evidence = succeeded(called("request_approval", task, run_, returns=returns))["evidence"]
+    assert [span.get("retrievalSnapshotId") for span in evidence] == [snapshot, None]
+
+
+def test_evidence_of_a_snapshot_that_the_run_never_saw_is_refused() -> None:
+    run_ = opened()
+    snapshot = succeeded(called("search_guidelines", SEARCH, run_))["retrievalSnapshotId"]
+    task = {**TASK, "evidence": [{**SPAN, "retrievalSnapshotId": snapshot}]}
+
+    succeeded(called("request_approval", task, run_))
+    assert broken(called("request_approval", task, opened())) == ("evidence.unknown_snapshot", "none", False)
+
+
+def spans_of(*spans: dict[str, Any]) -> dict[str, Any]:
+    return {"spans": [{"source": {"id": "a"}, **span} for span in spans], "retrievalSnapshotId": "snap-1"}
+
+
+@pytest.mark.parametrize(
+    ("result", "rule"),
+    [
+        (spans_of({}, {}, {}), "search.too_many"),
+        (spans_of({"retrievalSnapshotId": "snap-2"}), "search.mixed_snapshots"),
+        (spans_of({"score": 0.1}, {"score": 0.9}), "search.not_ranked"),
+        (spans_of({"score": 0.9}, {}), "search.not_ranked"),
+        (spans_of({"score": "high"}), "search.not_ranked"),
+        ({"spans": [], "retrievalSnapshotId": ""}, "search.response_shape"),
+        ({"spans": []}, "search.response_shape"),
+        (spans_of({"score": 0.9}, {"score": 0.9}), None),
+        (spans_of({"retrievalSnapshotId": "snap-1"}, {}), None),
+        (spans_of(), None),
+    ],
+)
+def test_what_a_search_may_answer(result: Any, rule: str | None) -> None:
+    checked = called("search_guidelines", SEARCH, opened(), returns=result)
+    assert (None if checked.execution.failure is None else broken(checked)[0]) == rule
+
+
+def test_what_was_found_carries_the_corpus_s_markings() -> None:
+    run_ = opened()
+    about = replace(ABOUT, markings=frozenset({"internal"}), resource=("corpus", "guidelines"))
+    checked = called("search_guidelines", SEARCH, run_, about=about)
+
+    assert checked.markings == frozenset({"internal"})
+    assert run_.markings_of("corpus", "guidelines") == frozenset({"internal"})
+    assert run_.markings_of("document", "guide/construction") == frozenset({"internal"})
+
+
+def test_a_fault_names_its_rule() -> None:
+    fault = PatternFault("lookup.request_shape", "wrong")
+    assert (fault.code, fault.rule, fault.message) == (
+        "pdp.pattern_fault",
+        "lookup.request_shape",
+        "lookup.request_shape: wrong",
+    )

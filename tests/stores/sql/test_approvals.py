@@ -1,0 +1,213 @@
+"""Approvals in a database: the same protocol as in memory, and used up together with an idempotency key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from pdp import Approval, ApprovalRefusedError, Approvals, ApprovalState, ApprovalStore, Grant, MemoryApprovals, Pep
+from pdp.json import canonical
+from pdp.manifest.model import EffectiveApproval
+from pdp.person import Person
+from pdp.stores.errors import StoreError
+from pdp.stores.key import ApprovalUse, Begun, Fresh, IdempotencyKey, NotApproved, Running
+from pdp.stores.sql.approvals import SqlApprovals
+from pdp.stores.sql.database import Store
+from pdp.stores.sql.keys import SqlIdempotency
+from tests.support import payments
+from tests.support.payments import session, wire
+from tests.support.postgres import DATABASES, empty_database
+from tests.support.scripted import Scripted, until_approved
+
+NOW, SOON = "2026-07-01T10:00:00Z", "2026-07-01T10:05:00Z"
+BOSS = {"sub": "boss", "iss": "https://id", "roles": ["payments.approver"]}
+EFFECTIVE = payments.effective()
+KEY = IdempotencyKey("", "officer-123", "initiate_wire", "2", "idm-4a2b")
+
+
+@pytest.fixture(params=DATABASES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with Store.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["memory", *DATABASES])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApprovalStore]:
+    if request.param == "memory":
+        yield MemoryApprovals()
+        return
+    with Store.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
+        yield SqlApprovals(opened)
+
+
+def approval(**changes: Any) -> Approval:
+    """A pending approval of the worked example's wire."""
+    asked = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(**changes)).request
+    entry = EFFECTIVE.tools["initiate_wire"].model_copy(
+        update={"approval": EffectiveApproval(approvers=("payments.approver",), quorum=1, expires="PT1H")}
+    )
+    return Approval.asked(canonical(asked), entry, ["limits.exceeded"])
+
+
+def granted(approvals: Approvals) -> Approval:
+    new = approvals.store.add(approval())
+    return approvals.grant(new.id, BOSS, SOON)
+
+
+def test_an_approval_comes_back_as_it_was(kept: ApprovalStore) -> None:
+    pending = approval()
+    whole = replace(
+        pending,
+        id="another",
+        call_digest="sha256:another",
+        state=ApprovalState.DENIED,
+        agent="agent:payments",
+        requesters=(Person("https://id", "officer-123"), Person(None, "agent: \x00 é")),
+        grants=(Grant(None, "vice", ("a", "b"), NOW), Grant("https://id", "boss", (), SOON)),
+        closed_at=SOON,
+        closed_by=Person(None, "boss"),
+        why="too much \x00",
+    )
+    second = replace(pending, id="another", call_digest="sha256:another")
+    for each in (pending, second):
+        assert kept.add(each) == each
+    assert kept.replace(second, whole)
+
+    assert [kept.get(pending.id), kept.get("another")] == [pending, whole]
+    for other in ("none", "", pending.id + "\x00", "\ud800"):
+        assert kept.get(other) is None
+    assert kept.list() == [pending, whole]
+    assert kept.list(call_digest=whole.call_digest, state=ApprovalState.DENIED) == [whole]
+    assert kept.list(call_digest="sha256:none") == []
+    assert kept.list(state=ApprovalState.GRANTED) == []
+
+
+def test_a_call_has_one_pending_approval(kept: ApprovalStore) -> None:
+    first = kept.add(approval())
+
+    assert kept.add(replace(first, id="another")) == first
+    assert kept.replace(first, replace(first, state=ApprovalState.EXPIRED))
+    assert kept.add(replace(first, id="another")).id == "another"
+    assert [(each.id, each.state) for each in kept.list()] == [(first.id, "expired"), ("another", "pending")]
+
+
+def test_only_what_is_as_it_was_is_replaced(kept: ApprovalStore) -> None:
+    first = kept.add(approval())
+    once = replace(first, grants=(Grant(None, "boss", ("r",), NOW),))
+
+    assert kept.replace(first, once)
+    assert not kept.replace(first, replace(first, state=ApprovalState.GRANTED))
+    assert not kept.replace(replace(first, id="another"), once)
+    assert kept.list() == [once]
+
+
+def test_of_all_that_add_one_adds(kept: ApprovalStore) -> None:
+    first, together, found = approval(), threading.Barrier(20), list[Approval]()
+
+    def work(number: int) -> None:
+        together.wait()
+        found.append(kept.add(replace(first, id=str(number))))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == list(kept.list()) * 20
+
+
+def test_approvals_survive_a_restart(store: Store) -> None:
+    first = granted(Approvals(SqlApprovals(store)))
+    store.close()
+
+    approvals = Approvals(SqlApprovals(store))
+    assert approvals.usable(first.call_digest, SOON) == first
+    used = approvals.consume(first, SOON)
+    assert used == replace(first, state=ApprovalState.CONSUMED, closed_at=SOON)
+    with pytest.raises(ApprovalRefusedError):
+        approvals.consume(first, SOON)
+
+
+def begin(store: Store, approvals: SqlApprovals, old: Approval, key: str = "idm-4a2b") -> Begun:
+    new = replace(old, state=ApprovalState.CONSUMED, closed_at=SOON)
+    use = ApprovalUse(old.id, lambda connection: approvals.replace(old, new, within=connection))
+    return SqlIdempotency(store).begin(KEY._replace(key=key), "sha256:a", ttl=None, now=0.0, approval=use)
+
+
+def test_approval_and_key_are_used_in_one_transaction(store: Store) -> None:
+    approvals = SqlApprovals(store)
+    first = granted(Approvals(approvals))
+
+    assert isinstance(begin(store, approvals, first), Fresh)
+    assert approvals.list() == [replace(first, state=ApprovalState.CONSUMED, closed_at=SOON)]
+    # Used up, so it lets no other key in; and the same key is not let in again.
+    assert begin(store, approvals, first, "idm-2") == NotApproved()
+    assert begin(store, approvals, first) == Running(60.0, first.id)
+    assert SqlIdempotency(store).look(KEY._replace(key="idm-2"), "sha256:a", 0.0) is None
+
+
+def test_an_approval_is_not_used_when_the_key_cannot_be_begun(store: Store) -> None:
+    approvals = SqlApprovals(store)
+    first = granted(Approvals(approvals))
+
+    def breaks(connection: Connection | None) -> bool:
+        assert approvals.replace(first, replace(first, state=ApprovalState.CONSUMED), within=connection)
+        raise OSError("away")
+
+    with pytest.raises(OSError, match="away"):
+        SqlIdempotency(store).begin(KEY, "sha256:a", ttl=None, now=0.0, approval=ApprovalUse(first.id, breaks))
+    assert approvals.list() == [first]
+
+
+def test_of_all_keys_that_want_one_approval_one_gets_it(store: Store) -> None:
+    approvals = SqlApprovals(store)
+    first = granted(Approvals(approvals))
+    together, found = threading.Barrier(10), list[str]()
+
+    def work(number: int) -> None:
+        together.wait()
+        found.append(type(begin(store, approvals, first, str(number))).__name__)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(found) == ["Fresh"] + ["NotApproved"] * 9
+
+
+def test_a_transaction_of_another_database_is_not_used(store: Store, tmp_path: Path) -> None:
+    approvals = SqlApprovals(store)
+    first = granted(Approvals(approvals))
+
+    with Store.open(f"sqlite:///{tmp_path / 'other.db'}", upgrade=True) as other:
+        assert isinstance(begin(other, approvals, first), Fresh)
+    assert [each.state for each in approvals.list()] == ["consumed"]
+
+
+@pytest.mark.parametrize("record", ["nonsense", "{}"])
+def test_an_approval_that_somebody_spoilt_is_an_error(store: Store, record: str) -> None:
+    approvals = SqlApprovals(store)
+    first = granted(Approvals(approvals))
+    with store.write() as connection:
+        connection.execute(text("UPDATE pdp_approvals SET record = :record"), {"record": record})
+
+    for step in (
+        lambda: approvals.get(first.id),
+        approvals.list,
+        lambda: approvals.replace(first, first),
+        lambda: begin(store, approvals, first),
+    ):
+        with pytest.raises(StoreError) as caught:
+            step()
+        assert str(caught.value) == (
+            "an approval that is kept cannot be read (it was changed by another program, or by a newer release)"
+        )

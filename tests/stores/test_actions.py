@@ -1,0 +1,246 @@
+"""Staged actions: one for a key, and only the states that may follow; the same in memory and in a database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from pdp.errors import UsageError
+from pdp.stores import memory_actions as action_memory
+from pdp.stores.action import Action, ActionConflictError, ActionState, ActionStateError, ActionStore
+from pdp.stores.errors import StoreError, StoreFullError
+from pdp.stores.memory_actions import MemoryActions
+from pdp.stores.sql.actions import SqlActions
+from pdp.stores.sql.database import Store
+from tests.support.postgres import DATABASES, empty_database
+
+NOW = 1_782_900_000.25
+STAGED = {
+    "owner": "https://id officer-123",
+    "kind": "bind",
+    "target": "policy/7 \x00",
+    "payload_digest": "sha256:a",
+    "decision_id": "decision-1",
+    "idempotency_key": "idm-1",
+}
+# How each state is reached.
+PATHS = {
+    ActionState.STAGED: [],
+    ActionState.APPROVED: [ActionState.APPROVED],
+    ActionState.DENIED: [ActionState.DENIED],
+    ActionState.COMMITTED: [ActionState.APPROVED, ActionState.COMMITTED],
+    ActionState.FAILED: [ActionState.APPROVED, ActionState.FAILED],
+    ActionState.COMPENSATED: [ActionState.APPROVED, ActionState.COMMITTED, ActionState.COMPENSATED],
+}
+LEGAL = {
+    ("staged", "approved"), ("staged", "denied"), ("approved", "committed"), ("approved", "failed"),
+    ("approved", "denied"), ("committed", "compensated"), ("failed", "compensated"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=["memory", *DATABASES])
+def actions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ActionStore]:
+    if request.param == "memory":
+        yield MemoryActions()
+        return
+    with Store.open(empty_database(request.param, tmp_path), upgrade=True) as store:
+        yield SqlActions(store)
+
+
+def stage(actions: ActionStore, **changes: Any) -> Action:
+    return actions.stage(**{**STAGED, "now": NOW, **changes})
+
+
+def test_what_is_staged(actions: ActionStore) -> None:
+    action = stage(actions)
+
+    assert action.as_json() == {
+        "id": action.id,
+        "kind": "bind",
+        "target": "policy/7 \x00",
+        "payload_digest": "sha256:a",
+        "state": "staged",
+        "decision_id": "decision-1",
+        "idempotency_key": "idm-1",
+        "approval_id": None,
+        "created_at": "2026-07-01T10:00:00.250Z",
+    }
+    assert actions.get(action.id) == action
+    for other in ("another", "", action.id + "\x00", "\ud800"):
+        assert actions.get(other) is None
+
+
+def test_one_key_is_one_action_in_whatever_state(actions: ActionStore) -> None:
+    first = stage(actions)
+    assert stage(actions, decision_id="decision-2", now=NOW + 9) == first
+    approved = actions.move(first, ActionState.APPROVED, approval_id="approval-1")
+
+    assert stage(actions) == approved == replace(first, state=ActionState.APPROVED, approval_id="approval-1")
+    assert actions.list() == [approved]
+
+
+@pytest.mark.parametrize("changed", ["kind", "target", "payload_digest"])
+def test_a_key_that_stands_for_another_action_is_a_conflict(actions: ActionStore, changed: str) -> None:
+    first = stage(actions)
+
+    with pytest.raises(ActionConflictError) as caught:
+        stage(actions, **{changed: "another"})
+    assert str(caught.value) == (
+        f"the idempotency key 'idm-1' stands for another action, {first.id} "
+        "(use a new key for another kind, target or payload)"
+    )
+    assert actions.list() == [first]
+
+
+def test_keys_of_different_owners_have_nothing_in_common(actions: ActionStore) -> None:
+    found = [stage(actions, owner=owner, idempotency_key=key) for owner, key in (("a", "bc"), ("ab", "c"), ("b", "bc"))]
+
+    assert actions.list() == found
+    assert len({action.id for action in found}) == len(found)
+
+
+def test_without_a_key_one_is_issued(actions: ActionStore) -> None:
+    one, two = (stage(actions, idempotency_key=None) for _ in range(2))
+
+    assert one.id != two.id
+    assert one.idempotency_key != two.idempotency_key
+    assert stage(actions, idempotency_key=one.idempotency_key) == one
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(ActionState, ActionState)))
+def test_only_legal_steps_are_made(actions: ActionStore, before: ActionState, after: ActionState) -> None:
+    action = stage(actions)
+    for state in PATHS[before]:
+        action = actions.move(action, state)
+
+    if (before, after) in LEGAL:
+        moved = actions.move(action, after)
+        assert moved == replace(action, state=after)
+    else:
+        with pytest.raises(ActionStateError) as caught:
+            actions.move(action, after)
+        assert str(caught.value) == f"action {action.id} is {before}, and cannot become {after}"
+        moved = action
+    assert actions.list(state=moved.state) == actions.list() == [moved]
+    assert actions.list(state=next(state for state in ActionState if state != moved.state)) == []
+
+
+def test_only_what_becomes_approved_has_an_approval(actions: ActionStore) -> None:
+    action = stage(actions)
+
+    with pytest.raises(ActionStateError) as caught:
+        actions.move(action, ActionState.DENIED, approval_id="approval-1")
+    assert (
+        str(caught.value) == f"action {action.id}: only what becomes approved has an approval, and not what is denied"
+    )
+    committed = actions.move(
+        actions.move(action, ActionState.APPROVED, approval_id="approval-1"), ActionState.COMMITTED
+    )
+    assert committed.approval_id == "approval-1"
+
+
+def test_an_action_that_has_moved_since_does_not_move(actions: ActionStore) -> None:
+    action = stage(actions)
+    actions.move(action, ActionState.DENIED)
+
+    with pytest.raises(ActionStateError) as caught:
+        actions.move(action, ActionState.APPROVED)
+    assert str(caught.value) == (f"action {action.id} is denied by now, and was staged (get it again and decide anew)")
+    with pytest.raises(ActionStateError) as caught:
+        actions.move(replace(action, id="another"), ActionState.APPROVED)
+    assert str(caught.value) == "action another is not there (get it again and decide anew)"
+    with pytest.raises(ActionStateError):
+        actions.move(replace(action, state=ActionState.APPROVED), ActionState.COMMITTED)
+
+
+def test_of_all_that_move_an_action_one_gets_through(actions: ActionStore) -> None:
+    action = stage(actions)
+    states = [ActionState.APPROVED, ActionState.DENIED] * 10
+    together, done = threading.Barrier(len(states)), list[ActionState]()
+
+    def move(state: ActionState) -> None:
+        together.wait()
+        with suppress(ActionStateError):
+            done.append(actions.move(action, state).state)
+
+    threads = [threading.Thread(target=move, args=(state,)) for state in states]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(done) == 1
+    assert [each.state for each in actions.list()] == done
+
+
+def test_of_all_that_stage_one_key_one_stages(actions: ActionStore) -> None:
+    together, found = threading.Barrier(20), list[Action]()
+
+    def work() -> None:
+        together.wait()
+        found.append(stage(actions))
+
+    threads = [threading.Thread(target=work) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == [*actions.list()] * 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"kind": ""}, "kind is no text, or empty", id="empty"),
+        pytest.param({"target": None}, "target is no text, or empty", id="no text"),
+        pytest.param({"idempotency_key": ""}, "idempotency_key is no text, or empty", id="empty key"),
+        pytest.param({"target": "\ud800"}, "target: lone surrogate in a string", id="no JSON"),
+    ],
+)
+def test_what_is_not_text_is_not_staged(actions: ActionStore, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        stage(actions, **changes)
+
+    assert str(caught.value) == f"an action cannot be staged: {message}"
+    assert actions.list() == []
+
+
+def test_memory_that_is_full_stages_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(action_memory, "KEPT", 1)
+    actions = MemoryActions()
+    first = stage(actions)
+
+    with pytest.raises(StoreFullError) as caught:
+        stage(actions, idempotency_key="idm-2")
+    assert str(caught.value) == "1 actions are kept in memory (keep them in a database)"
+    assert stage(actions) == first
+
+
+@pytest.mark.parametrize("record", ["nonsense", "{}"])
+def test_an_action_that_somebody_spoilt_is_an_error(tmp_path: Path, record: str) -> None:
+    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+        actions = SqlActions(store)
+        action = stage(actions)
+        with store.write() as connection:
+            connection.execute(text("UPDATE pdp_actions SET record = :record"), {"record": record})
+
+        for step in (
+            lambda: actions.get(action.id),
+            actions.list,
+            lambda: stage(actions),
+            lambda: actions.move(action, ActionState.APPROVED),
+        ):
+            with pytest.raises(StoreError) as caught:
+                step()
+            assert str(caught.value) == (
+                "an action that is kept cannot be read (it was changed by another program, or by a newer release)"
+            )

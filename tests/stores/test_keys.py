@@ -1,0 +1,549 @@
+"""Idempotency keys: what a key means for a call, the same in memory, in SQLite and in PostgreSQL."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from sqlalchemy import Connection, text
+
+from pdp.errors import UsageError
+from pdp.execution.run import Execution
+from pdp.manifest.fields import EffectClass
+from pdp.proposal import Failure, FailureCode
+from pdp.stores import memory_keys as idempotency_memory
+from pdp.stores.errors import StoreError, StoreFullError
+from pdp.stores.key import (
+    ApprovalUse,
+    Begun,
+    Conflict,
+    Fresh,
+    IdempotencyKey,
+    IdempotencyStore,
+    NotApproved,
+    NotBegunError,
+    Running,
+    Stored,
+    Unknown,
+    begin_waiting,
+    has_effects,
+)
+from pdp.stores.memory_keys import MemoryIdempotency
+from pdp.stores.sql.database import Store
+from pdp.stores.sql.keys import SqlIdempotency
+from tests.support import payments
+from tests.support.postgres import DATABASES, empty_database
+
+NOW = 1_782_900_000.0
+KEY = IdempotencyKey("https://id", "officer-123", "initiate_wire", "2", "idm-4a2b")
+ARGUMENTS, OTHERS = "sha256:a", "sha256:b"
+FAILED = FailureCode.TOOL_EXECUTION_FAILED
+
+
+@pytest.fixture(params=["memory", *DATABASES])
+def keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IdempotencyStore]:
+    if request.param == "memory":
+        yield MemoryIdempotency()
+        return
+    with Store.open(empty_database(request.param, tmp_path), upgrade=True) as store:
+        yield SqlIdempotency(store)
+
+
+def begin(
+    keys: IdempotencyStore,
+    key: IdempotencyKey = KEY,
+    arguments: str = ARGUMENTS,
+    *,
+    ttl: float | None = None,
+    now: float = NOW,
+    **more: Any,
+) -> Begun:
+    return keys.begin(key, arguments, ttl=ttl, now=now, **more)
+
+
+def begun(keys: IdempotencyStore, **more: Any) -> str:
+    fresh = begin(keys, **more)
+    assert isinstance(fresh, Fresh)
+    return fresh.token
+
+
+def failed(**details: str) -> Execution:
+    return Execution(failure=Failure(FAILED, "the hub is down", dict(details)))
+
+
+def replayed(execution: Execution) -> Execution:
+    return execution._replace(started=False, error=None)
+
+
+def test_a_key_runs_once_and_gives_its_result_again(keys: IdempotencyStore) -> None:
+    assert keys.look(KEY, ARGUMENTS, NOW) is None
+    keys.finish(begun(keys), Execution(result={"id": "w-1"}), now=NOW + 1)
+
+    stored = Stored(Execution(result={"id": "w-1"}, started=False), None)
+    assert begin(keys, now=NOW + 1e9) == stored
+    assert keys.look(KEY, ARGUMENTS, NOW) == stored
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param(None, id="null"),
+        pytest.param([1, 1.0, -0.5, 2**53 - 1, True, ""], id="numbers keep their types"),
+        pytest.param({"b": {"text": "\x00 \ud7ff 😀"}, "a": []}, id="texts, NUL among them, and the order of keys"),
+    ],
+)
+def test_a_result_comes_back_as_it_was(keys: IdempotencyStore, result: Any) -> None:
+    keys.finish(begun(keys), Execution(result=result), now=NOW)
+
+    found = begin(keys)
+    assert isinstance(found, Stored)
+    assert repr(found.execution.result) == repr(result)
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        pytest.param({"at": {1}}, "it is not JSON (at: set is not a type of JSON)", id="not JSON"),
+        pytest.param((1, 2), "it is not JSON (value: tuple is not a type of JSON)", id="would come back as a list"),
+        pytest.param(math.nan, "it is not JSON (value: nan is not a number of JSON)", id="NaN"),
+        pytest.param("x" * 1024 * 1024, "it is larger than 1048576 bytes", id="too large"),
+    ],
+)
+def test_a_result_that_cannot_be_kept_is_a_run_all_the_same(keys: IdempotencyStore, result: Any, why: str) -> None:
+    keys.finish(begun(keys), Execution(result=result), now=NOW)
+
+    message = f"the tool ran under this idempotency key before, and its result could not be kept: {why}"
+    failure = Failure(FAILED, message, {"effect": "done"})
+    assert begin(keys) == Stored(Execution(failure=failure, started=False), None)
+
+
+def test_other_arguments_are_a_conflict(keys: IdempotencyStore) -> None:
+    token = begun(keys)
+    assert begin(keys, arguments=OTHERS) == Conflict()
+    keys.finish(token, Execution(), now=NOW)
+    assert begin(keys, arguments=OTHERS) == Conflict()
+    assert keys.look(KEY, OTHERS, NOW) == Conflict()
+
+
+@pytest.mark.parametrize("part", IdempotencyKey._fields)
+def test_a_key_of_another_tenant_subject_tool_or_major_version_is_another_key(
+    keys: IdempotencyStore, part: str
+) -> None:
+    keys.finish(begun(keys), Execution(), now=NOW)
+
+    assert isinstance(begin(keys, KEY._replace(**{part: "\x00 ' another"})), Fresh)
+
+
+def test_the_parts_of_a_key_do_not_run_together() -> None:
+    parts = [["a", "bc", "d", "e", "f"], ["ab", "c", "d", "e", "f"], ["", "abc", "d", "e", "f"], ['a","bc', "d"]]
+    ids = {IdempotencyKey(*(part + [""] * (5 - len(part)))).id for part in parts}
+
+    assert len(ids) == len(parts)
+
+
+def test_the_key_of_an_entry() -> None:
+    entry = payments.effective().tools["initiate_wire"]
+
+    def major(version: str | None) -> str:
+        changed = entry.model_copy(update={"version": version})
+        return IdempotencyKey.of(changed, tenant="t", subject="s", key="k").major
+
+    assert IdempotencyKey.of(entry, tenant="t", subject="s", key="k")._replace(major="") == (
+        "t", "s", "initiate_wire", "", "k",
+    )  # fmt: skip
+    assert [major(version) for version in ("2.1.0", "12.0.0-rc.1", "0.3.0", None)] == ["2", "12", "0", ""]
+
+
+@pytest.mark.parametrize("effect_class", [None, *EffectClass])
+def test_which_tools_may_have_an_effect(effect_class: EffectClass | None) -> None:
+    entry = payments.effective().tools["initiate_wire"].model_copy(update={"effect_class": effect_class})
+
+    assert has_effects(entry) == (effect_class in {None, "stage", "commit-low", "commit-high"})
+
+
+def test_a_key_whose_tool_runs_is_running_and_then_unknown(keys: IdempotencyStore) -> None:
+    begun(keys, lasting=30.0)
+
+    assert begin(keys, now=NOW + 29) == Running(NOW + 30, None)
+    for later in (30, 1e9):
+        assert begin(keys, now=NOW + later, ttl=1.0) == Unknown(NOW, None, None)
+
+
+def test_a_run_that_ends_late_is_kept(keys: IdempotencyStore) -> None:
+    token = begun(keys, lasting=1.0)
+    assert begin(keys, now=NOW + 5) == Unknown(NOW, None, None)
+    keys.finish(token, Execution(result=1), now=NOW + 9)
+
+    assert begin(keys, now=NOW + 9) == Stored(Execution(result=1, started=False), None)
+
+
+def test_a_result_is_kept_for_its_time_to_live_from_its_end_on(keys: IdempotencyStore) -> None:
+    keys.finish(begun(keys, ttl=10.0), Execution(result=1), now=NOW + 5)
+
+    assert isinstance(begin(keys, now=NOW + 14.9), Stored)
+    assert keys.look(KEY, ARGUMENTS, NOW + 15) is None
+    assert isinstance(begin(keys, arguments=OTHERS, now=NOW + 15), Fresh)
+    assert begin(keys, arguments=OTHERS, now=NOW + 15) == Running(NOW + 75, None)
+
+
+def test_what_has_expired_is_forgotten_and_nothing_else(keys: IdempotencyStore) -> None:
+    def named(key: str) -> IdempotencyKey:
+        return KEY._replace(key=key)
+
+    keys.finish(begun(keys, key=named("short"), ttl=10.0), Execution(), now=NOW)
+    keys.finish(begun(keys, key=named("long"), ttl=100.0), Execution(), now=NOW)
+    keys.finish(begun(keys, key=named("for ever")), Execution(), now=NOW)
+    keys.finish(begun(keys, key=named("unknown"), ttl=10.0), failed(), now=NOW)
+    begun(keys, key=named("crashed"), ttl=10.0)
+
+    assert [keys.prune(NOW + 9), keys.prune(NOW + 10), keys.prune(NOW + 10)] == [0, 1, 0]
+    kept = ("long", "for ever", "unknown", "crashed")
+    assert [type(keys.look(named(key), ARGUMENTS, NOW + 60)) for key in ("short", *kept)] == [
+        type(None), Stored, Stored, Unknown, Unknown,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("execution", "effects"),
+    [
+        pytest.param(failed(effect="none"), True, id="known to have had no effect"),
+        pytest.param(failed(effect="unknown")._replace(started=False), True, id="not started"),
+        pytest.param(failed(effect="unknown"), False, id="a tool without effects"),
+    ],
+)
+def test_a_failure_without_effect_frees_the_key(keys: IdempotencyStore, execution: Execution, effects: bool) -> None:
+    keys.finish(begun(keys), execution, now=NOW, effects=effects)
+
+    assert keys.look(KEY, ARGUMENTS, NOW) is None
+    assert isinstance(begin(keys, arguments=OTHERS), Fresh)
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [
+        pytest.param(failed(effect="unknown"), id="unknown"),
+        pytest.param(failed(exception="HubError"), id="nobody says"),
+        pytest.param(failed(effect="nothing"), id="said in other words"),
+    ],
+)
+def test_a_failure_whose_effect_is_unknown_stays_so(keys: IdempotencyStore, execution: Execution) -> None:
+    keys.finish(begun(keys, ttl=1.0), execution._replace(error=ValueError()), now=NOW)
+
+    assert begin(keys, now=NOW + 1e9) == Unknown(NOW, replayed(execution), None)
+
+
+def test_a_failure_after_the_effect_is_stored(keys: IdempotencyStore) -> None:
+    execution = failed(effect="done")
+    keys.finish(begun(keys, ttl=10.0), execution, now=NOW)
+
+    assert begin(keys) == Stored(replayed(execution), None)
+    assert isinstance(begin(keys, now=NOW + 10), Fresh)
+
+
+def test_details_and_messages_that_are_no_json_are_kept_as_far_as_they_are(keys: IdempotencyStore) -> None:
+    failure = Failure(FAILED, "bad \ud800", {"effect": "done", "at": {1}})
+    keys.finish(begun(keys), Execution(failure=failure), now=NOW)
+    told = Failure(FAILED, "bad \\ud800", {"effect": "done"})
+    assert begin(keys) == Stored(Execution(failure=told, started=False), None)
+
+    failure = Failure(FAILED, "bad", {"effect": ["done"], "at": {1}})
+    keys.finish(begun(keys, key=KEY._replace(key="two")), Execution(failure=failure), now=NOW)
+    assert begin(keys, KEY._replace(key="two")) == Unknown(
+        NOW, Execution(failure=Failure(FAILED, "bad", {}), started=False), None
+    )
+
+
+def test_what_was_not_begun_or_is_finished_is_not_finished_again(keys: IdempotencyStore) -> None:
+    token = begun(keys)
+    keys.finish(token, Execution(result=1), now=NOW)
+    freed = begun(keys, key=KEY._replace(key="freed"))
+    keys.finish(freed, failed(effect="none"), now=NOW)
+
+    for wrong in (token, freed, "another"):
+        with pytest.raises(NotBegunError) as caught:
+            keys.finish(wrong, Execution(result=2), now=NOW)
+        assert str(caught.value) == "no run was begun with this token, or it is finished"
+    assert begin(keys) == Stored(Execution(result=1, started=False), None)
+
+
+def test_a_person_settles_what_is_unknown(keys: IdempotencyStore) -> None:
+    crashed, broken = KEY._replace(key="crashed"), KEY._replace(key="broken")
+    token = begun(keys, key=crashed, lasting=10.0)
+    keys.finish(begun(keys, key=broken, ttl=5.0), failed(), now=NOW)
+
+    keys.settle(crashed, None, now=NOW + 10)
+    keys.settle(broken, Execution(result="sent by hand"), now=NOW + 10)
+
+    assert keys.look(crashed, ARGUMENTS, NOW + 10) is None
+    assert begin(keys, broken, now=NOW + 10) == Stored(Execution(result="sent by hand", started=False), None)
+    assert isinstance(begin(keys, broken, now=NOW + 15), Fresh)
+    with pytest.raises(NotBegunError):
+        keys.finish(token, Execution(), now=NOW + 11)
+
+
+def test_what_is_not_unknown_is_not_settled(keys: IdempotencyStore) -> None:
+    begun(keys, lasting=10.0)
+    done = KEY._replace(key="done")
+    keys.finish(begun(keys, key=done), Execution(result=1), now=NOW)
+
+    for key in (KEY, done, KEY._replace(key="none" * 100)):
+        with pytest.raises(NotBegunError) as caught:
+            keys.settle(key, None, now=NOW + 9)
+        assert str(caught.value) == f"the idempotency key {key.key!r:.60} has no run whose outcome is unknown"
+    assert begin(keys, now=NOW + 9) == Running(NOW + 10, None)
+    assert begin(keys, done) == Stored(Execution(result=1, started=False), None)
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        pytest.param({"now": math.nan}, "nan is not a time (give seconds since 1970)", id="now"),
+        pytest.param({"ttl": 0.0}, "ttl of 0.0 is not a length of time (give seconds, more than zero)", id="ttl"),
+        pytest.param({"ttl": math.nan}, "ttl of nan is not a length of time (give seconds, more than zero)", id="NaN"),
+        pytest.param(
+            {"lasting": math.inf}, "lasting of inf is not a length of time (give seconds, more than zero)", id="lasting"
+        ),
+    ],
+)
+def test_times_that_are_none_begin_nothing(keys: IdempotencyStore, times: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        begin(keys, **times)
+
+    assert str(caught.value) == message
+    assert keys.look(KEY, ARGUMENTS, NOW) is None
+
+
+def test_an_approval_is_used_with_a_fresh_key_and_only_then(keys: IdempotencyStore) -> None:
+    used: list[Connection | None] = []
+
+    def use(connection: Connection | None) -> bool:
+        used.append(connection)
+        return True
+
+    approval = ApprovalUse("approval-1", use)
+    token = begun(keys, approval=approval)
+    assert begin(keys, approval=approval, now=NOW + 1) == Running(NOW + 60, "approval-1")
+    keys.finish(token, Execution(result=1), now=NOW)
+    assert begin(keys, approval=approval) == Stored(Execution(result=1, started=False), "approval-1")
+    assert begin(keys, approval=approval, arguments=OTHERS) == Conflict()
+
+    assert len(used) == 1
+    assert (used[0] is None) == (not keys.blocking)
+
+
+def test_a_key_is_not_taken_when_the_approval_cannot_be_used(keys: IdempotencyStore) -> None:
+    def breaks(_connection: Connection | None) -> bool:
+        raise OSError("away")
+
+    assert begin(keys, approval=ApprovalUse("a", lambda _: False)) == NotApproved()
+    with pytest.raises(OSError, match="away"):
+        begin(keys, approval=ApprovalUse("a", breaks))
+    assert keys.look(KEY, ARGUMENTS, NOW) is None
+
+
+def test_what_an_approval_wrote_is_gone_when_it_could_not_be_used(tmp_path: Path) -> None:
+    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+        keys = SqlIdempotency(store)
+
+        def half(connection: Connection | None) -> bool:
+            assert connection is not None
+            connection.execute(text("CREATE TABLE half (id INTEGER)"))
+            return False
+
+        assert begin(keys, approval=ApprovalUse("a", half)) == NotApproved()
+        with store.read() as connection:
+            assert connection.execute(text("SELECT count(*) FROM sqlite_master WHERE name = 'half'")).scalar() == 0
+
+
+def test_memory_that_is_full_begins_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency_memory, "KEPT", 2)
+    keys = MemoryIdempotency()
+    keys.finish(begun(keys, key=KEY._replace(key="old"), ttl=10.0), Execution(), now=NOW)
+    keys.finish(begun(keys), Execution(), now=NOW)
+    new = KEY._replace(key="new")
+
+    with pytest.raises(StoreFullError) as caught:
+        begin(keys, new)
+    assert str(caught.value) == (
+        "2 idempotency keys are kept in memory, and none may be forgotten yet "
+        "(state a ttl in the entries, or keep keys in a database)"
+    )
+    assert isinstance(begin(keys), Stored)
+    assert isinstance(begin(keys, new, now=NOW + 10), Fresh)
+
+
+@pytest.mark.parametrize(
+    "outcome", ["nonsense", "[]", "{}", '{"failure": {"code": "X", "message": "", "details": {}}}']
+)
+def test_a_result_that_somebody_spoilt_is_an_error_and_runs_nothing(tmp_path: Path, outcome: str) -> None:
+    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+        keys = SqlIdempotency(store)
+        keys.finish(begun(keys), Execution(), now=NOW)
+        with store.write() as connection:
+            connection.execute(text("UPDATE pdp_idempotency SET outcome = :outcome"), {"outcome": outcome})
+
+        with pytest.raises(StoreError) as caught:
+            begin(keys)
+    assert str(caught.value) == (
+        'what is kept for the idempotency key ["https://id","officer-123","initiate_wire","2","idm-4a2b"] '
+        "cannot be read (it was changed by another program, or made by a newer release)"
+    )
+
+
+def waited(answers: list[Begun], patience: float, clock: Callable[[], float]) -> tuple[list[float], Begun]:
+    steps = begin_waiting(lambda: answers.pop(0) if len(answers) > 1 else answers[0], patience=patience, clock=clock)
+    waits: list[float] = []
+    while True:
+        try:
+            waits.append(next(steps))
+        except StopIteration as end:
+            return waits, end.value
+
+
+def test_a_call_waits_for_the_one_that_runs() -> None:
+    running, stored = Running(NOW, None), Stored(Execution(), None)
+
+    assert waited([stored], 10, lambda: 0.0) == ([], stored)
+    assert waited([running, running, stored], 10, lambda: 0.0) == ([0.002, 0.004], stored)
+    assert waited([running, running, Conflict()], 10, lambda: 0.0) == ([0.002, 0.004], Conflict())
+
+
+def test_a_call_does_not_wait_for_ever() -> None:
+    seconds = count()
+    waits, found = waited([Running(NOW, None)], 3, lambda: float(next(seconds)))
+
+    assert (waits, found) == ([0.002, 0.004], Running(NOW, None))
+    assert waited([Running(NOW, None)], 0, lambda: 0.0) == ([], Running(NOW, None))
+
+
+def test_a_thousand_calls_with_a_hundred_keys_run_each_once(keys: IdempotencyStore) -> None:
+    runs: Counter[str] = Counter()
+    results: list[tuple[str, Any]] = []
+    together = threading.Barrier(1000)
+
+    def call(number: int) -> None:
+        key = KEY._replace(key=str(number % 100))
+        together.wait()
+        steps = begin_waiting(lambda: begin(keys, key, now=time.time()), patience=60)
+        try:
+            while True:
+                time.sleep(next(steps))
+        except StopIteration as end:
+            found: Begun = end.value
+        if isinstance(found, Fresh):
+            runs[key.key] += 1
+            keys.finish(found.token, Execution(result=f"result of {key.key}"), now=time.time())
+            results.append((key.key, f"result of {key.key}"))
+        else:
+            assert isinstance(found, Stored)
+            results.append((key.key, found.execution.result))
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(1000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert runs == Counter({str(number): 1 for number in range(100)})
+    assert Counter(results) == Counter({(str(number), f"result of {number}"): 10 for number in range(100)})
+
+
+_tenants = count()
+_NAMES = st.sampled_from(["a", "b"])
+_TIMES = st.sampled_from([0.0, 5.0, 10.0, 60.0])
+_ENDS = st.sampled_from([
+    Execution(result=[1]), Execution(result={2}), failed(), failed(effect="none"), failed(effect="done"),
+])  # fmt: skip
+
+
+class BothStores(RuleBasedStateMachine):
+    """Memory and SQLite answer the same, whatever is asked of them in whatever order."""
+
+    sql: SqlIdempotency
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tenant = str(next(_tenants))
+        self.memory = MemoryIdempotency()
+        self.now = NOW
+        self.tokens: list[tuple[str, str]] = [("", "")]
+
+    def key(self, name: str) -> IdempotencyKey:
+        return KEY._replace(tenant=self.tenant, key=name)
+
+    @rule(seconds=_TIMES)
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(
+        name=_NAMES,
+        arguments=st.sampled_from([ARGUMENTS, OTHERS]),
+        ttl=st.sampled_from([None, 10.0]),
+        approved=st.booleans(),
+    )
+    def begin(self, name: str, arguments: str, ttl: float | None, approved: bool) -> None:
+        approval = ApprovalUse("approval", lambda _: approved)
+        one, two = (
+            begin(store, self.key(name), arguments, ttl=ttl, now=self.now, approval=approval)
+            for store in (self.memory, self.sql)
+        )
+        if isinstance(one, Fresh) and isinstance(two, Fresh):
+            self.tokens.append((one.token, two.token))
+        else:
+            assert one == two
+
+    @rule(data=st.data(), end=_ENDS, effects=st.booleans())
+    def finish(self, data: st.DataObject, end: Execution, effects: bool) -> None:
+        one, two = data.draw(st.sampled_from(self.tokens))
+        self.same(
+            lambda: self.memory.finish(one, end, now=self.now, effects=effects),
+            lambda: self.sql.finish(two, end, now=self.now, effects=effects),
+        )
+
+    @rule(name=_NAMES, end=st.none() | _ENDS)
+    def settle(self, name: str, end: Execution | None) -> None:
+        self.same(
+            lambda: self.memory.settle(self.key(name), end, now=self.now),
+            lambda: self.sql.settle(self.key(name), end, now=self.now),
+        )
+
+    @rule()
+    def prune(self) -> None:
+        self.memory.prune(self.now)
+        self.sql.prune(self.now)
+
+    @rule(name=_NAMES, arguments=st.sampled_from([ARGUMENTS, OTHERS]))
+    def look(self, name: str, arguments: str) -> None:
+        one, two = (store.look(self.key(name), arguments, self.now) for store in (self.memory, self.sql))
+        assert one == two
+
+    def same(self, one: Callable[[], None], two: Callable[[], None]) -> None:
+        told = list[str]()
+        for step in (one, two):
+            try:
+                step()
+                told.append("done")
+            except NotBegunError as error:
+                told.append(str(error))
+        assert told[0] == told[1]
+
+
+def test_memory_and_database_answer_the_same(tmp_path: Path) -> None:
+    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+
+        class OnThisDatabase(BothStores):
+            sql = SqlIdempotency(store)
+
+        run_state_machine_as_test(
+            OnThisDatabase, settings=settings(max_examples=60, stateful_step_count=20, deadline=None)
+        )

@@ -1,0 +1,64 @@
+"""A small project whose scenarios are known to be weak in some places, for tests of mutation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pdp.workbench.mutation.equivalents import read_equivalents
+from pdp.workbench.mutation.run import MutationRun, mutate
+from pdp.workbench.opa.program import find_opa
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.support.scenario_files import one, project
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+MODULE = "custom/concerns/ceiling/ceiling.rego"
+REGO = """\
+# METADATA
+# title: Ceiling
+# description: Every wire stays below the ceiling.
+package custom.concerns.ceiling
+
+import data.authz.lib.number
+import data.authz.lib.reason
+
+# METADATA
+# title: Reached
+# description: The wire reaches the ceiling.
+# custom:
+#   code: ceiling.reached
+deny contains reason.new(rego.metadata.rule(), {}) if {
+\tnumber.at_most(50, input.context.arguments.amount)
+}
+"""
+CONDITION = 15
+"""The line of the only condition."""
+
+
+def wire(amount: float, **expect: Any) -> dict[str, Any]:
+    """A scenario of a wire."""
+    return one(
+        name=f"a wire of {amount}", propose={"tool": "send_wire", "arguments": {"amount": amount}}, expect=expect
+    )
+
+
+# A little and much: nothing shows where the one ends and the other begins.
+WEAK = (wire(20, verdict="ALLOW"), wire(90, verdict="DENY", codes=["ceiling.reached"]))
+
+
+def weak_project(folder: Path, *more: Any, **settings: Any) -> Path:
+    """Write the project, with more scenarios, and return its scenario file."""
+    module = folder / "policies" / MODULE
+    module.parent.mkdir(parents=True, exist_ok=True)
+    module.write_text(REGO)
+    return project(folder, *WEAK, *more, policies=["policies"], **settings)
+
+
+def mutated(file: Path, *, only: str | None = None, baseline: bool = False, marks: Sequence[Path] = ()) -> MutationRun:
+    """What came of breaking a project."""
+    run = MutationRun()
+    marked = read_equivalents(marks)
+    mutate([load_suite(file)], opa=find_opa(), baseline=baseline, only=only, marked=marked, run=run)
+    return run

@@ -1,0 +1,76 @@
+"""A small project for tests of the harness: notes that are read, and wires that a person approves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pdp.workbench.scenarios.files.suite import Suite, load_suite
+from pdp.workbench.scenarios.results import ScenarioResult
+from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.run import Runner
+
+NOTE = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+WIRE = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
+
+MANIFEST: dict[str, Any] = {
+    "manifest_version": "7",
+    "tools": [
+        {
+            "name": "read_note", "version": "1.0.0", "description": "Read a note", "schema": NOTE,
+            "effect_class": "read-internal", "risk_tier": "low", "scopes": ["notes.read"],
+        },
+        {
+            "name": "send_wire", "version": "1.0.0", "description": "Send a wire", "schema": WIRE,
+            "risk_tier": "high", "scopes": ["wires.send"],
+            "limits": [{"limit": "wires", "argument": "amount"}],
+            "idempotency": {"required": True, "key": "derive(args)"},
+            "approval": {"approvers": ["wires.approver"], "quorum": 1, "expires": "PT1H"},
+        },
+    ],
+}  # fmt: skip
+
+SESSION: dict[str, Any] = {
+    "claims": {"sub": "ann", "emts": {"notes.read": True, "wires.send": True}, "limits": {"wires": 100}},
+    "purpose": "notes",
+}
+READ = {"tool": "read_note", "arguments": {"id": "n-1"}}
+BIG = {"tool": "send_wire", "arguments": {"amount": 500}}
+BOB = {"claims": {"sub": "bob", "roles": ["wires.approver"]}}
+
+
+def project(folder: Path, *scenarios: Any, name: str = "scenarios.json", **settings: Any) -> Path:
+    """Write the manifest and a scenario file of these scenarios, and return the file."""
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST))
+    whole = {"manifest": "manifest.json", "session": SESSION, **settings, "scenarios": list(scenarios)}
+    file = folder / name
+    file.write_text(json.dumps(whole))
+    return file
+
+
+def one(**fields: Any) -> dict[str, Any]:
+    """A scenario of one step, or of `steps`."""
+    return {"name": "it", **fields}
+
+
+def ran(file: Path, engine: str = "embedded") -> list[ScenarioResult]:
+    """What came of every scenario of a file."""
+    suite = load_suite(file)
+    with open_engine(suite, engine) as opened:
+        return Runner(suite, opened).run_all()
+
+
+def ran_one(folder: Path, scenario: Any, **settings: Any) -> ScenarioResult:
+    """What came of a scenario, in a project of its own."""
+    return ran(project(folder, scenario, **settings))[0]
+
+
+def loaded(folder: Path, *scenarios: Any, **settings: Any) -> Suite:
+    """The suite of a project with these scenarios."""
+    return load_suite(project(folder, *scenarios, **settings))
+
+
+def differing(result: ScenarioResult) -> list[tuple[str, Any, Any]]:
+    """Every key that was not as expected."""
+    return [(each.key, each.expected, each.actual) for step in result.steps for each in step.mismatches]

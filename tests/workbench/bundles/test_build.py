@@ -1,0 +1,762 @@
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from pdp.engine.bundle.file import Bundle, read_bundle
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import FileFaultsError, UsageError
+from pdp.json import canonical, digest
+from pdp.workbench.bundles.build import build_bundle
+from pdp.workbench.opa.modules import baseline_policies_path
+from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.opa
+
+REPOSITORY = ROOT
+TINY = ROOT / "tests/support/rego/tiny"
+SETTINGS = {"settings": {"known": ["look", "pay"]}}
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A baseline to change: the smallest policies, and the capabilities that ours have."""
+    return copied(tmp_path / "tiny")
+
+
+def copied(folder: Path) -> Path:
+    shutil.copytree(TINY, folder)
+    shutil.copy(REPOSITORY / "policies/capabilities.json", folder / "capabilities.json")
+    return folder
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8", newline="")
+    return folder
+
+
+def build(opa: Path, folder: Path, *more: Path, **options: Any) -> Bundle:
+    out = folder.parent / "bundle.tar.gz"
+    built = build_bundle(policies=[folder, *more], opa=opa, out=out, **({"release": 1} | options))
+    assert read_bundle(out) == built
+    return built
+
+
+def answered(bundle: Bundle, action: str, **data: Any) -> Any:
+    with EmbeddedEngine(bundle, data=data or SETTINGS) as engine:
+        return json.loads(engine.evaluate(canonical({"action": {"name": action}})))
+
+
+def codes(bundle: Bundle, action: str) -> tuple[str, list[str]]:
+    answer = answered(bundle, action)
+    return answer["verdict"], sorted(reason["code"] for reason in answer["reasons"])
+
+
+NIGHT = """# METADATA
+# title: Night
+# description: Nothing is paid at night.
+package custom.concerns.night
+
+# METADATA
+# title: Closed
+# description: Not at night.
+# custom:
+#   code: night.closed
+deny contains {"code": "night.closed", "message": "Not at night.", "details": {}} if {
+\tinput.action.name in {"pay", _other}
+}
+
+_other := "transfer"
+"""
+
+
+# What is built
+
+
+def test_a_bundle_holds_the_policies_their_module_and_the_data(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.json").write_text('{"settings": {"known": ["look"]}, "directory": {"corpora": {"c": 1}}}')
+
+    manifests: dict[str, Any] = {digest(canonical({"tools": {}})): {"tools": {}}}
+    bundle = build(opa, tiny, release=5, data=[tmp_path / "more.json"], manifests=manifests)
+
+    assert bundle.data == {
+        "config": {"required_concerns": ["known"], "bundle": {"revision": bundle.revision, "release": 5}},
+        "directory": {"corpora": {"c": 1}},
+        "manifests": manifests,
+        "settings": {"known": ["look"]},
+    }
+    assert bundle.modules == {
+        path: (TINY / path).read_text() for path in ("authz/concerns/known/known.rego", "authz/decision.rego")
+    }
+    assert answered(bundle, "look", settings={}) == {
+        "verdict": "ALLOW",
+        "reasons": [{"code": "known.action", "message": "A known action.", "details": {}}],
+        "obligations": [],
+        "bundle": {"revision": bundle.revision, "release": 5},
+    }
+
+
+def test_data_set_at_run_time_changes_the_decision_of_a_built_bundle(opa: Path, tiny: Path) -> None:
+    bundle = build(opa, tiny)
+
+    assert answered(bundle, "pay", settings={"known": []})["verdict"] == "DENY"
+    assert answered(bundle, "pay", settings={"known": ["pay"]})["verdict"] == "ALLOW"
+
+
+def test_a_custom_concern_takes_part_and_is_required(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    own = written(tmp_path / "own", {"night/night.rego": NIGHT, "night/night_test.rego": "package x_test\n"})
+
+    bundle = build(opa, tiny, own)
+
+    assert set(bundle.modules) == {
+        "authz/concerns/known/known.rego",
+        "authz/decision.rego",
+        "custom/night/night.rego",
+    }
+    assert bundle.data["config"]["required_concerns"] == ["known", "night"]
+    assert codes(bundle, "pay") == ("DENY", ["night.closed"])
+    assert codes(bundle, "look") == ("ALLOW", ["known.action"])
+
+
+def test_several_folders_and_modules_of_one_concern_are_joined(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    one = written(tmp_path / "one", {"custom/night.rego": NIGHT})
+    other = written(tmp_path / "other", {"more.rego": "package custom.concerns.night\n\n_more := 1\n"})
+
+    bundle = build(opa, tiny, one, other)
+
+    assert sorted(bundle.modules)[2:] == ["custom/more.rego", "custom/night.rego"]
+
+
+# The same bytes
+
+
+def test_the_same_sources_give_the_same_bytes_anywhere(opa: Path, tmp_path: Path) -> None:
+    """Another folder, another order of writing, other line ends and another locale: not a byte differs."""
+    first, second = copied(tmp_path / "a"), copied(tmp_path / "deep/er/b")
+    own = written(tmp_path / "own", {"a.rego": NIGHT, "b.rego": NIGHT.replace("night", "noon")})
+    other = written(
+        tmp_path / "deep/own",
+        {"b.rego": NIGHT.replace("night", "noon").replace("\n", "\r\n"), "a.rego": NIGHT.replace("\n", "\r\n")},
+    )
+    for file in second.rglob("*.rego"):
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+        os.utime(file, (0, 0))
+        file.chmod(0o600)
+    (tmp_path / "data.json").write_text('{"settings": {"a": 1, "b": 2.0}}')
+    (tmp_path / "same.json").write_text('{ "settings": {\r\n "b": 2, "a": 1 } }')
+
+    build(opa, first, own, data=[tmp_path / "data.json"])
+    build(opa, second, other, data=[tmp_path / "same.json"])
+
+    one, two = tmp_path / "bundle.tar.gz", tmp_path / "deep/er/bundle.tar.gz"
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_variables_of_opa_change_nothing(opa: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build(opa, tiny)
+    monkeypatch.setenv("OPA_BUILD_OPTIMIZE", "2")
+    monkeypatch.setenv("OPA_CHECK_V0_COMPATIBLE", "true")
+
+    assert build(opa, tiny) == before
+
+
+def test_a_bundle_is_replaced_only_by_a_whole_one(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    before = build(opa, tiny)
+    written(tiny, {"authz/decision.rego": "package authz\n\ndecision := http.send({})\n"})
+
+    with pytest.raises(FileFaultsError):
+        build(opa, tiny)
+
+    assert read_bundle(tmp_path / "bundle.tar.gz") == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bundle.tar.gz", "tiny"]
+
+
+# The real OPA
+
+
+@pytest.fixture
+def server(opa: Path, tiny: Path, tmp_path: Path) -> Iterator[tuple[str, Bundle]]:
+    own = written(tmp_path / "own", {"night.rego": NIGHT})
+    (tmp_path / "data.json").write_text(json.dumps(SETTINGS))
+    bundle = build(opa, tiny, own, release=2, data=[tmp_path / "data.json"])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [str(opa), "run", "--server", "--addr", address, "--disable-telemetry", "-b", f"{tmp_path}/bundle.tar.gz"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield f"http://{address}", bundle
+        finally:
+            process.kill()
+
+
+def ask(url: str, action: str) -> Any:
+    question = urllib.request.Request(  # noqa: S310
+        f"{url}/v1/data/authz/decision?strict-builtin-errors=true",
+        data=canonical({"input": {"action": {"name": action}}}),
+    )
+    end = time.monotonic() + 20
+    while True:
+        try:
+            with urllib.request.urlopen(question, timeout=5) as response:  # noqa: S310
+                return json.load(response)["result"]
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def test_a_plain_opa_server_loads_the_file_and_answers_the_same(server: tuple[str, Bundle]) -> None:
+    url, bundle = server
+
+    for action in ("look", "pay", "other"):
+        assert ask(url, action) == answered(bundle, action)
+
+
+# What is refused
+
+
+def faults(opa: Path, folder: Path, *more: Path) -> list[tuple[str, str, str | None]]:
+    """Place (relative to the folders' parent), message and hint of each fault."""
+    with pytest.raises(FileFaultsError) as caught:
+        build(opa, folder, *more)
+    return [
+        (str(fault.place).removeprefix(f"{folder.parent}/"), fault.message, fault.hint) for fault in caught.value.faults
+    ]
+
+
+NOT_ADMITTED = "policies are pure, and the same on both engines: let time and facts come through the request"
+
+
+def test_builtins_that_are_not_admitted_are_refused_by_name_and_place(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    text = (
+        "package custom.concerns.late\n\n"
+        "deny contains time.now_ns()\n\n"
+        "step_up contains sprintf(`%d`, [input.amount])\n\n"
+        "allow contains fetched(input.amount)\n"
+    )
+    own = written(tmp_path / "own", {"late.rego": text})
+
+    assert faults(opa, tiny, own) == [
+        ("own/late.rego:3:15", "the builtin time.now_ns is not admitted in policies", NOT_ADMITTED),
+        ("own/late.rego:5:18", "the builtin sprintf is not admitted in policies", NOT_ADMITTED),
+        ("own/late.rego:7:16", "unknown function fetched", "check its spelling, and that its package is imported"),
+    ]
+
+
+def test_a_fault_shows_the_line(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    own = written(tmp_path / "own", {"late.rego": "package custom.concerns.late\n\ndeny contains time.now_ns()\n"})
+
+    with pytest.raises(FileFaultsError) as caught:
+        build(opa, tiny, own)
+
+    assert str(caught.value) == (
+        f"{own}/late.rego:3:15: the builtin time.now_ns is not admitted in policies\n"
+        "    deny contains time.now_ns()\n"
+        "                  ^\n"
+        f"    hint: {NOT_ADMITTED}"
+    )
+
+
+def test_faults_of_several_files_are_reported_at_once(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    own = written(
+        tmp_path / "own", {"a.rego": "package custom.concerns.a\n\ndeny contains\n", "b.rego": "", "c.rego": "x"}
+    )
+
+    found = faults(opa, tiny, own)
+
+    assert {place for place, _, _ in found} == {"own/a.rego:3:14", "own/b.rego:1:1", "own/c.rego:1:1"}
+    hint = "the file is empty: begin with `package custom.concerns.NAME`, or remove it"
+    assert ("own/b.rego:1:1", "empty module", hint) in found
+
+
+def test_what_the_strict_check_finds_is_reported_with_our_file(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    text = "package custom.concerns.a\n\nimport data.authz.lib.reason\n\ndeny contains 1 if {\n\tx := 1\n}\n"
+    own = written(tmp_path / "own", {"a.rego": text})
+
+    assert faults(opa, tiny, own) == [
+        ("own/a.rego:3:1", "import data.authz.lib.reason unused", None),
+        ("own/a.rego:6:2", "assigned var x unused", None),
+    ]
+
+
+def test_an_attribute_that_the_schema_does_not_have_is_refused(opa: Path, tiny: Path) -> None:
+    shutil.copytree(REPOSITORY / "policies/schemas", tiny / "schemas")
+    text = (
+        "# METADATA\n# schemas:\n#   - input: schema.request\npackage authz.concerns.known\n\n"
+        "deny contains 1 if input.subjct.id == 1\n"
+    )
+    written(tiny, {"authz/concerns/known/known.rego": text})
+
+    ((place, message, _),) = faults(opa, tiny)
+
+    assert place == "tiny/authz/concerns/known/known.rego:6:20"
+    assert message.startswith("undefined ref: input.subjct.id")
+
+
+PACKAGE = "a custom module must be `package custom.concerns.NAME`"
+NAME_IT = "the decision finds concerns by their path: one package each, and no name of the baseline"
+
+
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [
+        ("authz.concerns.limits", f"{PACKAGE}, not `package authz.concerns.limits`"),
+        ("authz", f"{PACKAGE}, not `package authz`"),
+        ("custom.concerns", f"{PACKAGE}, not `package custom.concerns`"),
+        ("custom.concerns.a.nested", f"{PACKAGE}, not `package custom.concerns.a.nested`"),
+        ("custom.lib.a", f"{PACKAGE}, not `package custom.lib.a`"),
+        ("settings", f"{PACKAGE}, not `package settings`"),
+        ('custom.concerns["A b"]', f"{PACKAGE} with a name of small letters, digits and `_`, not 'A b'"),
+        (
+            "custom.concerns.known",
+            "the baseline has a concern known: reason codes would not say whose they are",
+        ),
+        *(
+            (
+                f"custom.concerns.{name}",
+                f"codes that begin with `{name}.` are given by {whose}: reason codes would not say whose they are",
+            )
+            for name, whose in {
+                "action_staging": "the tool patterns",
+                "audit": "the enforcement point",
+                "authz": "the baseline",
+                "bundle": "the enforcement point",
+                "custom": "users' concerns together",
+                "decision": "the decision itself",
+                "engine": "the enforcement point",
+                "idempotency": "the enforcement point",
+                "loop": "the program",
+                "obligations": "the enforcement point",
+                "pep": "the enforcement point",
+                "planning": "the decision on plans",
+                "reason": "rules without a code of their own",
+                "store": "the enforcement point",
+            }.items()
+        ),
+    ],
+)
+def test_packages_that_are_not_a_users_are_refused(
+    opa: Path, tiny: Path, tmp_path: Path, package: str, message: str
+) -> None:
+    own = written(tmp_path / "own", {"x.rego": f"# Mine.\npackage {package}\n\ndeny contains 1 if false\n"})
+
+    assert faults(opa, tiny, own) == [("own/x.rego:2:1", message, NAME_IT)]
+
+
+def _codes_in(file: Path) -> Iterator[str]:
+    """The codes that a module of ours gives to its errors, and the rules that a pattern names."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and file.parent.name == "patterns":
+            yield node.value
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "code" for target in targets):
+                yield str(node.value.value)
+
+
+def test_no_concern_may_be_named_so_that_its_codes_look_like_the_programs(opa: Path, tmp_path: Path) -> None:
+    """Whatever comes before the dot of a code anywhere in this package: a name is taken, or the baseline's."""
+    found = {code for file in sorted((REPOSITORY / "pdp").rglob("*.py")) for code in _codes_in(file)}
+    names = {code.partition(".")[0] for code in found if re.fullmatch(r"[a-z_]+\.[a-z_]+", code)}
+    assert {"audit", "engine", "pdp", "search", "store"} <= names
+    files = {f"{name}.rego": f"package custom.concerns.{name}\n\ndeny contains 1 if false\n" for name in names}
+
+    refused = faults(opa, copied_baseline(tmp_path), written(tmp_path / "own", files))
+
+    assert {place for place, _, hint in refused if hint == NAME_IT} == {f"own/{name}.rego:1:1" for name in names}
+
+
+def copied_baseline(folder: Path) -> Path:
+    shutil.copytree(REPOSITORY / "policies/authz", folder / "policies/authz")
+    shutil.copy(REPOSITORY / "policies/capabilities.json", folder / "policies")
+    return folder / "policies"
+
+
+# What is left out would be lost
+
+
+LOAD = """\
+package custom.concerns.load_test
+
+deny contains 1 if false
+
+_some := 1
+
+default allow := false
+"""
+LOST_HINT = (
+    "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
+    "test's own"
+)
+
+
+def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """Beside another, whose tests are as they should be; what is not Rego is shown as anywhere."""
+    files = {
+        "night/night.rego": NIGHT,
+        "night/night_test.rego": "package custom.concerns.night_test\n\ntest_x if data.custom.concerns.night.deny\n",
+        "load_test/load_test.rego": LOAD,
+    }
+    own = written(tmp_path / "own", files)
+
+    assert faults(opa, tiny, own) == [
+        ("own/load_test/load_test.rego:3:1", "`deny` in a unit test, which would be lost", LOST_HINT),
+        ("own/load_test/load_test.rego:7:1", "`allow` in a unit test, which would be lost", LOST_HINT),
+    ]
+    written(own, {"load_test/load_test.rego": "package custom.concerns.load_test\n\ndeny contains\n"})
+    assert {place for place, _, _ in faults(opa, tiny, own)} == {"own/load_test/load_test.rego:3:14"}
+    (own / "load_test/load_test.rego").unlink()
+    written(own, {"load_test/load.rego": NIGHT.replace("night", "load_test")})
+    assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "load_test", "night"]
+
+
+@pytest.mark.parametrize("package", ["authz.concerns.known", "custom.concerns.a.b", "anything"])
+def test_whichever_package_it_has(opa: Path, tiny: Path, tmp_path: Path, package: str) -> None:
+    own = written(tmp_path / "own", {"night.rego": NIGHT, "x_test.rego": f"package {package}\n\ndeny contains 1\n"})
+
+    assert faults(opa, tiny, own) == [
+        ("own/x_test.rego:3:1", "`deny` in a unit test, which would be lost", LOST_HINT),
+    ]
+
+
+def test_a_folder_with_unit_tests_alone_is_none_of_policies(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    own = written(tmp_path / "own", {"load_test.rego": LOAD})
+
+    assert usage(opa, tiny, own) == "own: only unit tests (`…_test.rego`) in it (name folders with Rego files)"
+
+
+def test_a_concern_behind_a_link_is_not_passed_over(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """A link to a file is read like the file; one to a folder is not followed by OPA either."""
+    there = written(tmp_path / "there", {"noon/noon.rego": NIGHT.replace("night", "noon")})
+    own = written(tmp_path / "own", {"custom/concerns/night/night.rego": NIGHT})
+    link = own / "custom/concerns/noon.rego"
+    link.symlink_to(there / "noon/noon.rego")
+    assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "night", "noon"]
+
+    (there / "noon/noon.rego").unlink()
+    dangling = usage(opa, tiny, own)
+    link.unlink()
+    (own / "custom/concerns/linked").symlink_to(there, target_is_directory=True)
+
+    assert dangling == "own/custom/concerns/noon.rego: not a file (if it is a link, it leads to none)"
+    assert usage(opa, tiny, own) == (
+        "own/custom/concerns/linked: a link to a folder, which nobody follows "
+        "(put the folder itself here, or name the one that the link leads to beside this one)"
+    )
+
+
+@pytest.mark.parametrize("name", ["NOON.REGO", "noon.Rego", "noon_test.REGO"])
+def test_a_concern_in_a_file_whose_ending_opa_does_not_know_is_refused(
+    opa: Path, tiny: Path, tmp_path: Path, name: str
+) -> None:
+    own = written(tmp_path / "own", {"night.rego": NIGHT, name: NIGHT.replace("night", "noon")})
+
+    assert usage(opa, tiny, own) == f"own/{name}: not a name that OPA knows Rego by (let it end in `.rego`)"
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    own = written(tmp_path / "own", {"night.rego": NIGHT, "shut/noon.rego": NIGHT.replace("night", "noon")})
+    (own / "shut").chmod(0)
+    try:
+        if os.access(own / "shut", os.R_OK):
+            pytest.skip("this user may read everything")
+        assert usage(opa, tiny, own) == "own/shut: cannot be read: Permission denied (let its rights admit you)"
+    finally:
+        (own / "shut").chmod(0o700)
+
+
+def test_a_concern_that_defines_nothing_is_refused_where_it_begins(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """Its modules may be several: one that defines something is enough."""
+    idle = "# Mine.\npackage custom.concerns.{}\n\n_y := 1\n"
+    files = {"b.rego": idle.format("idle"), "a.rego": idle.format("idle"), "more.rego": idle.format("busy")}
+    own = written(
+        tmp_path / "own", {**files, "busy.rego": "package custom.concerns.busy\n\ndeny contains 1 if false\n"}
+    )
+
+    assert faults(opa, tiny, own) == [
+        (
+            "own/a.rego:2:1",
+            "the concern custom.concerns.idle defines nothing",
+            "it needs one of deny, step_up, allow, obligations",
+        )
+    ]
+
+
+def test_a_concern_that_asks_the_decision_is_refused_in_its_own_file(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    """OPA's complaint would be a recursion of rules that its author has never seen."""
+    text = """\
+package custom.concerns.x
+
+import data.authz.decision
+import data.authz.lib.reason
+from tests.support import ROOT
+
+deny contains reason if data.authz.findings.allow
+
+deny contains decision if data.authz.concerns.known.deny
+
+allow contains 1 if {
+	some name
+	data.authz[name]
+	count(data.authz) > data.settings.x
+}
+"""
+    own = written(tmp_path / "own", {"x.rego": text})
+
+    assert faults(opa, tiny, own) == [
+        (
+            f"own/x.rego:{place}",
+            "a concern cannot ask the decision, which asks the concern",
+            "the request is in `input`, what may be shared in `data.authz.lib`, data of your own in `data.settings`",
+        )
+        for place in ("3:8", "6:25", "12:2", "13:8")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("import data.authz\n\ndeny contains 1 if authz.decision.verdict", "5:20"),
+        ("import data.authz as a\n\ndeny contains 1 if not a[`decision`].verdict", "5:24"),
+        ("import data.authz as a\n\ndeny contains 1 if a[_].verdict", "5:20"),
+        ("deny contains 1 if data[input.x].decision", "3:20"),
+        ("deny contains 1 if count(data) > 1", "3:26"),
+        ("_x := 1 if input.x\n\nelse := data.authz.decision", "5:9"),
+        ("deny contains 1 if true with input as data.authz.plan", "3:39"),
+    ],
+)
+def test_whatever_name_it_gives_the_decision(opa: Path, tiny: Path, tmp_path: Path, text: str, place: str) -> None:
+    own = written(tmp_path / "own", {"x.rego": f"package custom.concerns.x\n\n{text}\n"})
+
+    assert ("own/x.rego:" + place, "a concern cannot ask the decision, which asks the concern") in {
+        found[:2] for found in faults(opa, tiny, own)
+    }
+
+
+def test_a_concern_may_ask_the_library_by_a_short_name(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    text = "\nimport data.authz as a\n\n_denied if some _ in a.concerns.known.deny\n"
+    own = written(tmp_path / "own", {"x.rego": NIGHT.replace("concerns.night\n", f"concerns.night\n{text}", 1)})
+
+    assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "night"]
+
+
+@pytest.mark.parametrize("part", ["deny", "step_up", "allow", "obligations"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{} := [`bad`]",
+        "{} := true",
+        "default {} := false",
+        "{} if input.x",
+        "{}(x) := x",
+        "{}[key] := 1 if key := `a`",
+        "{}.more contains 1",
+        "{}.more := 1",
+    ],
+)
+def test_parts_that_are_no_partial_sets_are_refused(
+    opa: Path, tiny: Path, tmp_path: Path, part: str, rule: str
+) -> None:
+    own = written(tmp_path / "own", {"x.rego": f"package custom.concerns.x\n\n{rule.format(part)}\n"})
+
+    ((place, message, hint),) = faults(opa, tiny, own)
+
+    assert place.startswith("own/x.rego:3:")
+    assert (message, hint) == (
+        f"`{part}` of a concern must be a partial set: `{part} contains … if {{ … }}`",
+        "the decision collects reasons from sets, and would misread anything else",
+    )
+
+
+def test_a_package_beside_the_baseline_in_its_folder_is_refused(opa: Path, tiny: Path) -> None:
+    written(tiny, {"authz/x.rego": "package custom.concerns.x\n\ndeny contains 1 if false\n"})
+
+    assert faults(opa, tiny) == [
+        (
+            "tiny/authz/x.rego:1:1",
+            "`package custom.concerns.x` in the baseline, which is `package authz` and below",
+            "a module of your own stands in a folder of your own",
+        )
+    ]
+
+
+def usage(opa: Path, *folders: Path, **options: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        build(opa, folders[0], *folders[1:], **options)
+    assert not isinstance(caught.value, FileFaultsError)
+    return str(caught.value).replace(f"{folders[0].parent}/", "")
+
+
+def test_folders_that_cannot_be_built_are_named(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    empty, spaced = tmp_path / "empty", written(tmp_path / "spaced", {"a b.rego": NIGHT})
+    empty.mkdir()
+    twice = [written(tmp_path / name, {"x.rego": NIGHT}) for name in ("one", "two")]
+    binary, large = written(tmp_path / "binary", {"x.rego": ""}), written(tmp_path / "large", {"x.rego": "#" * 2**21})
+    (binary / "x.rego").write_bytes(b"\xff\xfe")
+
+    name_folders = "name folders with Rego files"
+    name_once = "name the baseline's folder once, and your own beside it"
+    assert usage(opa, tiny, tmp_path / "none") == f"none: not a folder ({name_folders})"
+    assert usage(opa, tiny, empty) == f"empty: no Rego file in it ({name_folders})"
+    assert usage(opa, empty) == f"none of the folders has authz/decision.rego ({name_once})"
+    assert usage(opa, tiny, copied(tmp_path / "b")) == f"more than one folder has authz/decision.rego ({name_once})"
+    assert usage(opa, tiny, spaced) == (
+        "spaced/a b.rego: not a name for a bundle (use letters, digits, `_`, `-` and `.`, without a `.` first)"
+    )
+    assert usage(opa, tiny, *twice) == (
+        "two/x.rego: one/x.rego would have the same place in the bundle (rename one of them)"
+    )
+    assert usage(opa, tiny, binary) == "binary/x.rego: not UTF-8 text (is this Rego?)"
+    assert usage(opa, tiny, large) == "large/x.rego: larger than 1048576 bytes (is this Rego?)"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            '{"required_concerns": ["known", "limits", "scopes"]}',
+            "requires concerns that the baseline does not have: limits, scopes",
+        ),
+        ('{"required_concerns": "known"}', "required_concerns is not a list of names"),
+        ('{"bundle": {}}', "not an object without `bundle` (the build itself says which bundle it is)"),
+        ("[]", "not an object without `bundle` (the build itself says which bundle it is)"),
+        ("{", "value: not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_refused(opa: Path, tiny: Path, config: str, message: str) -> None:
+    written(tiny, {"config/data.json": config})
+
+    assert usage(opa, tiny) == f"tiny/config/data.json: {message}"
+
+
+def test_other_configuration_is_kept_and_none_is_needed(opa: Path, tiny: Path) -> None:
+    written(tiny, {"config/data.json": '{"levels": {"a": 1}}'})
+    kept = build(opa, tiny)
+    (tiny / "config/data.json").unlink()
+    none = build(opa, tiny)
+
+    assert {**kept.data["config"], "bundle": None} == {
+        "levels": {"a": 1},
+        "required_concerns": ["known"],
+        "bundle": None,
+    }
+    assert none.data["config"]["required_concerns"] == ["known"]
+
+
+def test_arguments_that_cannot_be_used_are_named(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    assert usage(opa, tiny, release=0) == "release 0 is out of range (releases count upwards from 1)"
+    assert usage(tmp_path / "nowhere/opa", tiny) == (
+        "nowhere/opa: OPA cannot be run: No such file or directory (get it with `pdp opa install`)"
+    )
+    (tiny / "capabilities.json").unlink()
+    assert usage(opa, tiny) == (
+        "tiny/capabilities.json: missing (it lists the builtins that policies may use; take it from the baseline)"
+    )
+    with pytest.raises(UsageError) as caught:
+        build_bundle(policies=[copied(tmp_path / "again")], release=1, opa=opa, out=tmp_path / "no/b.tar.gz")
+    assert str(caught.value) == (
+        f"{tmp_path}/no/b.tar.gz: cannot be written: No such file or directory (name a file in a folder of yours)"
+    )
+
+
+def test_data_of_other_roots_is_refused_at_build(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text('{"authz": {"concerns": {"zz": {"allow": ["x"]}}}}')
+
+    with pytest.raises(FileFaultsError) as caught:
+        build_bundle(policies=[tiny], release=1, opa=opa, out=tmp_path / "b.tar.gz", data=[tmp_path / "data.json"])
+    assert [(fault.place.line, fault.message) for fault in caught.value.faults] == [
+        (1, "the root `authz` is not admitted")
+    ]
+
+
+def test_a_builtin_that_is_not_in_the_module_is_found_before_the_bundle_is_used(opa: Path, tiny: Path) -> None:
+    """Capabilities that admit more than WebAssembly has."""
+    current = subprocess.run([opa, "capabilities", "--current"], capture_output=True, check=True).stdout
+    written(tiny, {"capabilities.json": current.decode()})
+    policy = "package authz\n\ndecision := sprintf(`%d`, [input.x])\n\nfindings := 1\n\nplan := 1\n"
+    written(tiny, {"authz/decision.rego": policy})
+
+    with pytest.raises(Exception, match="builtins that are not in it: sprintf"):
+        build(opa, tiny)
+
+
+# The baseline itself
+
+
+def test_the_baseline_of_the_checkout_builds_and_denies_an_empty_request(opa: Path, tmp_path: Path) -> None:
+    out = tmp_path / "baseline.tar.gz"
+
+    bundle = build_bundle(policies=[baseline_policies_path()], release=1, opa=opa, out=out)
+
+    assert baseline_policies_path() == REPOSITORY / "policies"
+    assert bundle.data["config"]["required_concerns"] == sorted(
+        folder.name for folder in (REPOSITORY / "policies/authz/concerns").iterdir()
+    )
+    with EmbeddedEngine(bundle) as engine:
+        decided = engine.decide_body(b"{}")
+    assert (decided.verdict, decided.codes) == ("DENY", ("decision.request_invalid",))
+    assert (decided.bundle_revision, decided.release) == (bundle.revision, 1)
+
+
+def test_the_build_does_not_depend_on_where_python_stands(opa: Path, tmp_path: Path) -> None:
+    """As a program of its own, in another folder and with another hash seed."""
+    script = (
+        "import sys; from pathlib import Path; from pdp.workbench.bundles.build import build_bundle;"
+        "build_bundle(policies=[Path(sys.argv[1])], release=1, opa=Path(sys.argv[2]), out=Path('out.tar.gz'))"
+    )
+    written_bytes = set()
+    for seed in ("1", "2"):
+        folder = copied(tmp_path / seed / "tiny")
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": seed, "TZ": f"UTC+{seed}"}
+        subprocess.run([sys.executable, "-c", script, folder, opa], cwd=folder.parent, env=environment, check=True)
+        written_bytes.add((folder.parent / "out.tar.gz").read_bytes())
+
+    assert len(written_bytes) == 1
+    assert orjson.loads(canonical(dict(read_bundle(written_bytes.pop()).data)))["config"]["required_concerns"] == [
+        "known"
+    ]
+
+
+def _declared(builtin: dict[str, Any]) -> dict[str, Any]:
+    """A builtin as the compiler reads it, without what is for people."""
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: plain(value) for key, value in node.items() if key not in {"description", "categories"}}
+        return [plain(each) for each in node] if isinstance(node, list) else node
+
+    def nameless(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: nameless(value) for key, value in node.items() if key != "name"}
+        return [nameless(each) for each in node] if isinstance(node, list) else node
+
+    return {**plain(builtin), "decl": nameless(plain(builtin["decl"]))}
+
+
+def test_the_capabilities_declare_builtins_as_opa_itself_does(opa: Path) -> None:
+    # One that is declared otherwise is compiled otherwise: `walk` without `relation` gives WebAssembly no values.
+    current = json.loads(subprocess.run([opa, "capabilities", "--current"], capture_output=True, check=True).stdout)
+    of_opa = {builtin["name"]: _declared(builtin) for builtin in current["builtins"]}
+    ours = json.loads((baseline_policies_path() / "capabilities.json").read_text())["builtins"]
+
+    assert [one["name"] for one in ours if _declared(one) != of_opa[one["name"]]] == []

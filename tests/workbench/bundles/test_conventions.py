@@ -1,0 +1,361 @@
+"""The conventions of policies: what the checks object to, and where, at build and by command."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.cli import Exit
+from pdp.cli.check import check, expected_codes
+from pdp.errors import FileFaultsError, UsageError
+from pdp.workbench.bundles.build import compile_bundle
+from pdp.workbench.bundles.conventions import check_conventions
+from pdp.workbench.bundles.packages import parse_modules
+from pdp.workbench.opa.modules import Module, baseline_policies_path, collect, write_modules
+from pdp.workbench.opa.tool import OpaTool
+from tests.support.payments import EXAMPLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
+
+PACKAGE = """\
+# METADATA
+# title: Desk
+# description: Only while the desk is staffed.
+package custom.concerns.desk
+
+import data.authz.lib.reason
+
+"""
+
+DENY = """\
+# METADATA
+# title: Desk closed
+# description: The desk is closed.
+# custom:
+#   code: desk.closed
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	BODY
+}
+"""
+
+TEST = """\
+package custom.concerns.desk_test
+
+import data.custom.concerns.desk
+
+test_open if desk.deny == set() with input as {"context": {"desk": "open"}}
+"""
+
+SCENARIOS = """\
+scenarios:
+  - name: the desk is closed
+    propose: {tool: initiate_wire}
+    expect: {verdict: DENY, codes: [desk.closed]}
+"""
+
+CLEAN = PACKAGE + DENY.replace("BODY", 'input.context.desk == "closed"')
+
+
+def desk(folder: Path, text: str, *, test: str | None = TEST) -> Path:
+    """A policy folder with the concern `desk`."""
+    own = folder / "own/custom/concerns/desk"
+    own.mkdir(parents=True)
+    (own / "desk.rego").write_text(text, encoding="utf-8")
+    if test is not None:
+        (own / "desk_test.rego").write_text(test, encoding="utf-8")
+    return folder / "own"
+
+
+def scenarios(folder: Path, text: str = SCENARIOS) -> Path:
+    file = folder / "scenarios.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def complaint(folder: Path, policies: Sequence[Path] = (), scenario_files: Sequence[Path] = ()) -> str:
+    """What the command says of the folders, paths being relative to `folder`."""
+    with pytest.raises(FileFaultsError) as caught:
+        check(policies=policies, scenarios=scenario_files)
+    return str(caught.value).replace(f"{folder}/own/custom/concerns/desk/", "")
+
+
+def said(policies: Sequence[Path] = (), scenario_files: Sequence[Path] = ()) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert check(policies=policies, scenarios=scenario_files) == Exit.OK
+    return out.getvalue()
+
+
+# What is in order
+
+
+def test_the_baseline_keeps_its_own_conventions() -> None:
+    files = len(collect(baseline_policies_path(), [baseline_policies_path()]))
+
+    assert said() == f"{files} files: no fault; not asked for scenarios: name them with --scenarios\n"
+
+
+def test_the_example_keeps_them_with_its_scenarios() -> None:
+    assert said([EXAMPLE / "policies"], [EXAMPLE / "scenarios.yaml"]).endswith(": no fault\n")
+
+
+def test_a_concern_as_the_guide_shows_it(tmp_path: Path) -> None:
+    assert said([desk(tmp_path, CLEAN)], [scenarios(tmp_path)]) == "1 file: no fault\n"
+
+
+# What is not: one fault of each check, whole
+
+
+GUARD = "hint: ask first, earlier in the same body: `is_string(input.context.desk)`"
+
+FAULTS = {
+    "package_metadata": (
+        CLEAN[CLEAN.index("package") :],
+        """\
+desk.rego:1:1: the concern custom.concerns.desk has no title and no description in its package's METADATA
+    package custom.concerns.desk
+    ^
+    hint: write a comment above `package` that begins with `# METADATA`, with `# title:` and `# description:`""",
+    ),
+    "rule_metadata": (
+        PACKAGE + "deny contains reason.new({}, {}) if input.context.a\n",
+        """\
+desk.rego:8:1: `deny` has no title and no description and no custom.code in its METADATA
+    deny contains reason.new({}, {}) if input.context.a
+    ^
+    hint: write a comment above it that begins with `# METADATA`, with title, description and custom.code: desk.<finding>""",  # noqa: E501 - one line of output
+    ),
+    "code_form": (
+        CLEAN.replace("desk.closed", "hours.closed"),
+        """\
+desk.rego:13:1: the code `hours.closed` is not `desk.<finding>` in small letters, digits and `_`
+    deny contains reason.new(rego.metadata.rule(), {}) if {
+    ^
+    hint: a code begins with the name of its concern, and is never renamed once it was released""",
+    ),
+    "code_unique": (
+        CLEAN + "\n" + DENY.replace("BODY", "input.context.a"),
+        """\
+desk.rego:22:1: the code `desk.closed` is that of another rule already, at desk.rego:13
+    deny contains reason.new(rego.metadata.rule(), {}) if {
+    ^
+    hint: give it a code of its own, or put the alternatives of one finding into a helper rule""",
+    ),
+    "reason_form": (
+        PACKAGE.replace("import data.authz.lib.reason\n\n", "")
+        + DENY.replace("reason.new(rego.metadata.rule(), {})", '"closed"').replace("BODY", "input.context.a"),
+        """\
+desk.rego:11:15: this is no reason, as an element of `deny` must be
+    deny contains "closed" if {
+                  ^
+    hint: write `deny contains reason.new(rego.metadata.rule(), {…}) if { … }`, with `import data.authz.lib.reason`""",
+    ),
+    "builtin_names": (
+        CLEAN + "\ngt(a, b) if a == b\n",
+        """\
+desk.rego:17:1: `gt` is the name of a builtin, which this would replace in the whole package
+    gt(a, b) if a == b
+    ^
+    hint: give it another name""",
+    ),
+    "comparisons": (
+        PACKAGE + DENY.replace("BODY", "input.context.amount <= 25000"),
+        """\
+desk.rego:14:2: `<=` compares values of any type: `input.context.amount` may be no number
+     input.context.amount <= 25000
+     ^
+    hint: use `number.at_most(a, b)` of `data.authz.lib.number`, and a function under `not` for the opposite""",
+    ),
+    "negated_calls": (
+        PACKAGE + DENY.replace("BODY", '"pii" in input.context.a\n\tnot "open" in input.context.desk'),
+        """\
+desk.rego:15:16: where `input.context.desk` is absent, this `not` is undefined, and the rule says nothing
+     not "open" in input.context.desk
+                   ^
+    hint: put the call into a function and negate that: `not _f(x)`, with `_f(x) if` and the call""",
+    ),
+    "partial_builtins": (
+        PACKAGE + DENY.replace("BODY", 'startswith(input.context.desk, "closed")'),
+        f"""\
+desk.rego:14:2: `startswith` fails where `input.context.desk` is no string
+     startswith(input.context.desk, "closed")
+     ^
+    {GUARD}""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), FAULTS.values(), ids=FAULTS)
+def test_each_check_by_command_and_at_build(opa: Path, tmp_path: Path, text: str, expected: str) -> None:
+    policies = desk(tmp_path, text)
+    found = complaint(tmp_path, [policies], [scenarios(tmp_path)])
+    with pytest.raises(FileFaultsError) as refused:
+        compile_bundle(policies=[baseline_policies_path(), policies], release=1, opa=opa)
+
+    assert found == expected
+    assert str(refused.value).replace(f"{policies}/custom/concerns/desk/", "") == found
+
+
+def test_there_is_a_check_for_each_of_these() -> None:
+    rules = baseline_policies_path() / "checks/rules"
+
+    assert {folder.name for folder in rules.iterdir()} == {*FAULTS, "tested", "proven"}
+
+
+def test_a_check_is_one_folder_with_one_package_and_its_tests() -> None:
+    for folder in (baseline_policies_path() / "checks/rules").iterdir():
+        assert {file.name for file in folder.iterdir()} == {f"{folder.name}.rego", f"{folder.name}_test.rego"}
+        assert f"\npackage checks.rules.{folder.name}\n" in (folder / f"{folder.name}.rego").read_text()
+
+
+UNTESTED = """\
+desk.rego:4:1: the concern custom.concerns.desk has no unit tests
+    package custom.concerns.desk
+    ^
+    hint: write `package custom.concerns.desk_test` beside it, with `import data.custom.concerns.desk` and rules """
+UNTESTED += "named `test_…`"
+
+UNPROVEN = """\
+desk.rego:4:1: no scenario expects a code of the concern custom.concerns.desk
+    package custom.concerns.desk
+    ^
+    hint: write one with `expect: {verdict: …, codes: [desk.…]}`"""
+
+
+def test_tests_and_scenarios_are_asked_for_by_command_and_not_at_build(opa: Path, tmp_path: Path) -> None:
+    policies = desk(tmp_path, CLEAN, test=None)
+    other = scenarios(tmp_path, SCENARIOS.replace("desk.closed", "desks.closed"))
+
+    assert complaint(tmp_path, [policies]) == UNTESTED
+    assert complaint(tmp_path, [policies], [other]) == f"{UNPROVEN}\n{UNTESTED}"
+    assert compile_bundle(policies=[baseline_policies_path(), policies], release=1, opa=opa)
+
+
+def test_every_kind_of_fault_is_reported_at_once(tmp_path: Path) -> None:
+    """Packages, conventions, and what OPA's own strict check finds."""
+    policies = desk(tmp_path, CLEAN + "\nimport data.authz.lib.number\n", test=None)
+    nested = policies / "custom/concerns/desk/nested.rego"
+    nested.write_text("package custom.concerns.desk.nested\n\n_x := 1\n", encoding="utf-8")
+    (policies / "late.rego").write_text(
+        PACKAGE.replace("desk", "late") + "deny contains http.send({})\n", encoding="utf-8"
+    )
+
+    with pytest.raises(FileFaultsError) as caught:
+        check(policies=[policies], scenarios=[])
+
+    assert [
+        (fault.place.file.removeprefix(f"{policies}/"), fault.place.line, fault.message)
+        for fault in caught.value.faults
+    ] == [
+        ("custom/concerns/desk/desk.rego", 4, "the concern custom.concerns.desk has no unit tests"),
+        ("custom/concerns/desk/desk.rego", 17, "import data.authz.lib.number unused"),
+        (
+            "custom/concerns/desk/nested.rego",
+            1,
+            "a custom module must be `package custom.concerns.NAME`, not `package custom.concerns.desk.nested`",
+        ),
+        ("late.rego", 4, "the concern custom.concerns.late has no unit tests"),
+        ("late.rego", 6, "import data.authz.lib.reason unused"),
+        ("late.rego", 8, "`deny` has no title and no description and no custom.code in its METADATA"),
+        ("late.rego", 8, "the builtin http.send is not admitted in policies"),
+    ]
+
+
+def test_only_the_folders_that_are_named_are_asked_for_scenarios(tmp_path: Path) -> None:
+    """The scenarios of one's own concern need not prove the baseline, and the other way round."""
+    policies = desk(tmp_path, CLEAN)
+
+    with pytest.raises(FileFaultsError) as caught:
+        check(policies=[], scenarios=[scenarios(tmp_path)])
+
+    assert said([policies], [scenarios(tmp_path)]) == "1 file: no fault\n"
+    assert {Path(fault.place.file).stem for fault in caught.value.faults} == {
+        folder.name for folder in (baseline_policies_path() / "authz/concerns").iterdir()
+    }
+
+
+def test_folders_that_cannot_be_checked_are_named(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    with pytest.raises(UsageError, match=f"{empty}: no Rego file in it"):
+        check(policies=[empty], scenarios=[])
+    with pytest.raises(UsageError, match=f"{tmp_path}/none: not a folder"):
+        check(policies=[tmp_path / "none"], scenarios=[])
+    with pytest.raises(UsageError, match=f"{empty}: no scenario file in it"):
+        check(policies=[], scenarios=[empty])
+
+
+# Codes that scenarios expect
+
+
+@pytest.mark.parametrize(
+    ("document", "codes"),
+    [
+        ({"scenarios": [{"expect": {"codes": ["a.b", "a.c"]}}, {"expect": {"codes": ["d.e"]}}]}, {"a.b", "a.c", "d.e"}),
+        ({"scenarios": [{"steps": [{"expect": {"codes": ["a.b"]}}, {"expect": {"verdict": "ALLOW"}}]}]}, {"a.b"}),
+        ({"scenarios": [{"expect": {"codes": None}}, {"expect": None}, {"expect": {"codes": [1, None]}}]}, set()),
+        ({"scenarios": [None, "a", ["a.b"]]}, set()),
+        ({"scenarios": [{"plan": [1, 2], "expect": [{"codes": ["a.b"]}, {"codes": ["a.c"]}]}]}, {"a.b", "a.c"}),
+        ({"scenarios": {"codes": ["a.b"]}}, set()),
+        (["a.b"], set()),
+        ({}, set()),
+    ],
+)
+def test_expected_codes(tmp_path: Path, document: Any, codes: set[str]) -> None:
+    file = tmp_path / "scenarios.yaml"
+    file.write_text(json.dumps(document), encoding="utf-8")
+
+    assert expected_codes([file]) == codes
+
+
+def test_scenario_files_of_a_folder(tmp_path: Path) -> None:
+    for name, code in {"scenarios.yaml": "a.a", "deep/b.scenarios.yml": "b.b", "other.yaml": "c.c"}.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(SCENARIOS.replace("desk.closed", code), encoding="utf-8")
+
+    assert expected_codes([tmp_path, tmp_path / "other.yaml"]) == {"a.a", "b.b", "c.c"}
+    assert expected_codes([tmp_path]) == {"a.a", "b.b"}
+
+
+# The function itself
+
+
+def parsed(opa: Path, folder: Path, modules: dict[str, Module]) -> dict[str, Any]:
+    write_modules(modules, folder)
+    return parse_modules(modules, OpaTool(opa, folder, sources={}))
+
+
+def test_only_the_modules_that_are_given_are_checked(opa: Path, tmp_path: Path) -> None:
+    texts = {name: f"package custom.concerns.{name}\n\ndeny contains 1\n" for name in ("a", "b")}
+    modules = {f"{name}.rego": Module(Path(f"my/{name}.rego"), text, custom=True) for name, text in texts.items()}
+    trees = parsed(opa, tmp_path, modules)
+
+    found = check_conventions({"b.rego": modules["b.rego"]}, trees, opa)
+
+    assert {str(fault.place) for fault in found} == {"my/b.rego:1:1", "my/b.rego:3:1", "my/b.rego:3:15"}
+    assert check_conventions({}, trees, opa) == []
+
+
+def test_an_opa_that_cannot_be_run_is_named(opa: Path, tmp_path: Path) -> None:
+    modules = {"a.rego": Module(Path("a.rego"), CLEAN, custom=True)}
+
+    with pytest.raises(UsageError, match="OPA cannot be run"):
+        check_conventions(modules, parsed(opa, tmp_path, modules), tmp_path / "none")
+
+
+def test_a_query_without_an_answer_is_an_error(opa: Path, tmp_path: Path) -> None:
+    document = tmp_path / "input.json"
+    document.write_text("{}")
+
+    with pytest.raises(UsageError, match=r"OPA knows no data\.nothing"):
+        OpaTool(opa, tmp_path, sources={}).evaluate("data.nothing", document)

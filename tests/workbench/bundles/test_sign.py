@@ -1,0 +1,719 @@
+"""Signatures: made by us and by OpenSSL's keys, believed by OPA, and never under anything else than what was signed."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import io
+import json
+import os
+import random
+import socket
+import subprocess
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from joserfc import jws
+
+from pdp.audit.file import MemoryAudit
+from pdp.engine.bundle.container import pack_members, unpack_bundle
+from pdp.engine.bundle.events import audited
+from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.engine.bundle.keys import load_public_keys, public_keys
+from pdp.engine.bundle.signature import SIGNATURES, Signature, signatures_file, signed_files
+from pdp.engine.bundle.trust import BundleEvent, BundleTrust, ReleaseFloor, ReleaseFloorError, StaleBundleError
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import BundleError, UsageError
+from pdp.json import canonical
+from pdp.workbench.bundles.keys import generate_key, load_signing_key, signing_key
+from pdp.workbench.bundles.sign import sign_bundle, unsigned_bundle
+from tests.support import payments
+from tests.support.bundle_releases import bundle, key, key_file, tiny
+from tests.support.command_line import pdp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pdp.engine.bundle.keys import Algorithm
+
+SIGN = "sign it with `pdp bundle sign`, and verify it with the public half of that key"
+TAMPERED = "it was changed after it was signed: take it from its publisher again"
+COPY = "copy the file again, or build it with `pdp bundle build`"
+MAKE_ONE = "make a pair with `pdp bundle keygen`"
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def refusal(packed: bytes, *names: str) -> tuple[str, str | None]:
+    with pytest.raises(BundleError) as caught:
+        read_bundle(packed, keys=[key(name).public for name in names])
+    return caught.value.message, caught.value.hint
+
+
+def complaint(read: Callable[..., object], *arguments: object) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read(*arguments)
+    return caught.value
+
+
+def members(packed: bytes, **changes: bytes | None) -> bytes:
+    """The bundle with some members replaced or left out; `_` in a name is a dot."""
+    files: dict[str, Any] = unpack_bundle(packed) | {name.replace("_", "."): value for name, value in changes.items()}
+    return pack_members({name: content for name, content in files.items() if content is not None})
+
+
+def with_token(packed: bytes, token: str) -> bytes:
+    return pack_members({**unpack_bundle(packed), SIGNATURES: signatures_file(token)})
+
+
+def token_of(packed: bytes) -> str:
+    return str(json.loads(unpack_bundle(packed)[SIGNATURES])["signatures"][0])
+
+
+def signed_as(header: dict[str, Any], payload: bytes, name: str = "one", algorithm: Algorithm = "ES256") -> bytes:
+    return with_token(
+        PLAIN, jws.serialize_compact(header, payload, key(name, algorithm).jwk, algorithms=[header["alg"]])
+    )
+
+
+PLAIN = bundle(3, signed=None, limit=5)
+SIGNED = sign_bundle(PLAIN, key())
+LISTED = canonical({"files": signed_files(unpack_bundle(PLAIN))})
+
+
+# What is signed
+
+
+@pytest.mark.parametrize("algorithm", ["ES256", "RS256"])
+def test_a_signed_bundle_is_the_built_one_with_a_signature(algorithm: Algorithm) -> None:
+    signer = key("any", algorithm)
+
+    signed = sign_bundle(PLAIN, signer)
+
+    assert unsigned_bundle(signed) == PLAIN
+    found = read_bundle(signed, keys=[signer.public])
+    assert found == read_bundle(PLAIN, keys=None) or found.size != len(PLAIN)
+    assert found.signature == Signature(signer.public.id, algorithm, verified=True)
+    assert read_bundle(signed).signature == Signature(signer.public.id, algorithm, verified=False)
+    assert read_bundle(PLAIN).signature is None
+
+
+def test_rs256_signs_reproducibly() -> None:
+    assert sign_bundle(PLAIN, key("r", "RS256")) == sign_bundle(PLAIN, key("r", "RS256"))
+
+
+def test_signing_anew_replaces_the_signature() -> None:
+    again = sign_bundle(SIGNED, key("two"))
+
+    assert len(json.loads(unpack_bundle(again)[SIGNATURES])["signatures"]) == 1
+    assert read_bundle(again, keys=[key("two").public]).release == 3
+    assert refusal(again, "one")[0] == f"bundle: signed with the key {key('two').public.id}, not with {key().public.id}"
+
+
+def test_two_keys_are_valid_while_they_are_rotated() -> None:
+    both = [key("one").public, key("two").public]
+
+    assert [read_bundle(sign_bundle(PLAIN, key(name)), keys=both).release for name in ("one", "two")] == [3, 3]
+    assert refusal(sign_bundle(PLAIN, key("three")), "one", "two") == (
+        f"bundle: signed with the key {key('three').public.id}, not with {' or '.join(sorted(one.id for one in both))}",
+        SIGN,
+    )
+
+
+def test_what_is_no_bundle_is_not_signed() -> None:
+    with pytest.raises(BundleError, match="not a gzip file"):
+        sign_bundle(b"nope", key())
+
+
+def test_files_are_hashed_as_opa_itself_does_it(opa: Path, tmp_path: Path) -> None:
+    """Against `opa sign`, with all that JSON can spell in more than one way."""
+    odd = {
+        "\u2028": '\u2029\u007f\u0000\b\f\n"\\/<>&',
+        "\U0001f600": 1,
+        "\uffff": [],
+        "a": {"b": [None, True, 1.5, 1e-7]},
+    }
+    files = unpack_bundle(pack_bundle(release=1, wasm=b"", data={"settings": odd}, modules={})) | {
+        "authz/é.rego": b"package authz\n"
+    }
+    source = tmp_path / "source"
+    for name, content in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(content)
+    command = [str(opa), "sign", "-b", ".", "--signing-key", str(key_file(tmp_path)), "--signing-alg", "ES256"]
+    subprocess.run([*command, "-o", str(tmp_path)], cwd=source, check=True, capture_output=True)
+
+    token = json.loads((tmp_path / SIGNATURES).read_text())["signatures"][0]
+    payload = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+
+    assert sorted(payload["files"], key=lambda each: str(each["name"])) == signed_files(files)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("packed", "message", "hint"),
+    [
+        pytest.param(lambda: PLAIN, "not signed", SIGN, id="unsigned"),
+        pytest.param(
+            lambda: members(SIGNED, data_json=unpack_bundle(bundle(3, limit=6))["data.json"]),
+            f"the files are not those that {SIGNATURES} lists", TAMPERED, id="other data",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, **{"authz/decision_rego": b"package authz\n"}),
+            f"the files are not those that {SIGNATURES} lists", TAMPERED, id="other policy",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, policy_wasm=b"\0asm\x01\0\0\0"),
+            f"the files are not those that {SIGNATURES} lists", TAMPERED, id="other module",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, **{"custom/x_rego": b"package custom.concerns.x\n"}),
+            f"the files are not those that {SIGNATURES} lists", TAMPERED, id="a file more",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, **{"authz/decision_rego": None}),
+            f"the files are not those that {SIGNATURES} lists", TAMPERED, id="a file less",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, data_json=b"{"), "data.json: not JSON", TAMPERED, id="data no JSON",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, data_json=b"[" * 100_000), "data.json: not JSON", TAMPERED, id="data nested",
+        ),
+        pytest.param(
+            lambda: with_token(PLAIN, token_of(bundle(4))),
+            f"the files are not those that {SIGNATURES} lists", TAMPERED, id="another bundle's signature",
+        ),
+        pytest.param(lambda: gzip.compress(gzip.decompress(SIGNED)),
+            "the file is not laid out as `pdp bundle` writes it: it was changed", COPY, id="packed otherwise"),
+        pytest.param(lambda: SIGNED[:-1], "cut off", COPY, id="last byte missing"),
+        pytest.param(lambda: SIGNED[:5000], "cut off", COPY, id="truncated"),
+        pytest.param(lambda: SIGNED + b"\0", "something follows the end of the gzip file", COPY, id="tail"),
+        pytest.param(
+            lambda: signed_as({"alg": "ES256", "kid": key().public.id}, b'{"files":[]}'),
+            f"the files are not those that {SIGNATURES} lists", TAMPERED, id="nothing listed",
+        ),
+        pytest.param(
+            lambda: signed_as({"alg": "ES256", "kid": key().public.id}, b'{"files":{},"x":1e999}'),
+            f"the signature is not one of the key {key().public.id}", TAMPERED, id="payload no JSON",
+        ),
+        pytest.param(
+            lambda: signed_as({"alg": "ES256", "kid": key().public.id}, LISTED[:-1] + b',"scope":"write"}'),
+            "the signature does not list files, or is for another scope", SIGN, id="another scope",
+        ),
+        pytest.param(
+            lambda: signed_as({"alg": "ES256", "kid": key().public.id}, b"[]"),
+            "the signature does not list files, or is for another scope", SIGN, id="payload a list",
+        ),
+        pytest.param(
+            lambda: signed_as({"alg": "ES256", "kid": key().public.id}, LISTED, "two"),
+            f"the signature is not one of the key {key().public.id}", TAMPERED, id="another key under this id",
+        ),
+        pytest.param(
+            lambda: signed_as({"alg": "RS256", "kid": key().public.id}, LISTED, "r", "RS256"),
+            f"the signature is not one of the key {key().public.id}", TAMPERED, id="another algorithm under this id",
+        ),
+        pytest.param(
+            lambda: signed_as({"alg": "ES256"}, LISTED),
+            f"{SIGNATURES}: the signature names no key (kid) or no algorithm (alg)", SIGN, id="no key id",
+        ),
+        pytest.param(
+            lambda: members(PLAIN, _signatures_json=canonical({"signatures": []})),
+            f"{SIGNATURES}: not one JWT in OPA's format", SIGN, id="no token",
+        ),
+        pytest.param(
+            lambda: members(PLAIN, _signatures_json=canonical({"signatures": [token_of(SIGNED)] * 2})),
+            f"{SIGNATURES}: not one JWT in OPA's format", SIGN, id="two tokens",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, _signatures_json=unpack_bundle(SIGNED)[SIGNATURES] + b" "),
+            f"{SIGNATURES}: not one JWT in OPA's format", SIGN, id="white space",
+        ),
+        pytest.param(
+            lambda: with_token(PLAIN, token_of(SIGNED)[:-1] + "B"),
+            f"{SIGNATURES}: not one JWT in OPA's format", SIGN, id="bits that mean nothing",
+        ),
+        pytest.param(
+            lambda: with_token(PLAIN, "a.b"), f"{SIGNATURES}: not one JWT in OPA's format", SIGN, id="no JWT",
+        ),
+        pytest.param(
+            lambda: members(PLAIN, _signatures_json=b"nope"),
+            f"{SIGNATURES}: not one JWT in OPA's format", SIGN, id="no JSON",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bundle_that_is_not_what_was_signed(packed: Callable[[], bytes], message: str, hint: str) -> None:
+    assert refusal(packed(), "one") == (f"bundle: {message}", hint)
+
+
+def unverifiable(algorithm: str, secret: bytes) -> str:
+    """A token of which the header chooses how it is verified: `none`, or HMAC with the public key as the secret."""
+    import hashlib
+    import hmac
+
+    head = base64.urlsafe_b64encode(canonical({"alg": algorithm, "kid": key().public.id})).rstrip(b"=")
+    body = base64.urlsafe_b64encode(LISTED).rstrip(b"=")
+    mark = b"" if algorithm == "none" else hmac.digest(secret, head + b"." + body, hashlib.sha256)
+    return (head + b"." + body + b"." + base64.urlsafe_b64encode(mark).rstrip(b"=")).decode()
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256"])
+def test_a_signature_does_not_choose_how_it_is_verified(algorithm: str) -> None:
+    packed = with_token(PLAIN, unverifiable(algorithm, key().public.pem.encode()))
+
+    assert refusal(packed, "one") == (f"bundle: the signature is not one of the key {key().public.id}", TAMPERED)
+
+
+def test_no_flipped_byte_is_ever_loaded() -> None:
+    """A thousand places over the whole file, the container's and the signature's own bytes among them: one bit each."""
+    draw = random.Random(6)  # noqa: S311 - the same places each time
+    places = {*range(64), *range(len(SIGNED) - 64, len(SIGNED)), *draw.sample(range(len(SIGNED)), 700)}
+    start = SIGNED.index(b"eyJ")
+    places |= {*range(start - 20, start + 200)}
+    loaded = []
+    for place in sorted(places):
+        flipped = bytearray(SIGNED)
+        flipped[place] ^= 1 << draw.randrange(8)
+        with contextlib.suppress(BundleError):
+            read_bundle(bytes(flipped), keys=[key().public])
+            loaded.append(place)
+
+    assert len(places) > 900
+    assert loaded == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=300))
+def test_no_text_is_a_signature(content: bytes) -> None:
+    packed = members(PLAIN, _signatures_json=content)
+
+    assert refusal(packed, "one")[0].startswith("bundle: .signatures.json: ")
+
+
+def test_a_tar_trick_is_refused_before_its_signature() -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in [*unpack_bundle(SIGNED).items(), ("../x.rego", b""), (SIGNATURES, b"{}")]:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+    assert (
+        refusal(gzip.compress(out.getvalue()), "one")[0] == "bundle: '../x.rego' is not a relative path of plain names"
+    )
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "commands"),
+    [
+        ("ES256", [["ecparam", "-name", "prime256v1", "-genkey", "-out", "key"]]),
+        ("ES256", [["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", "key"]]),
+        ("RS256", [["genrsa", "-out", "key", "2048"]]),
+        ("RS256", [["genrsa", "-traditional", "-out", "key", "2048"]]),
+    ],
+    ids=["ec", "ec pkcs8", "rsa", "rsa pkcs1"],
+)
+def test_keys_that_openssl_made_serve_as_well(tmp_path: Path, algorithm: Algorithm, commands: list[list[str]]) -> None:
+    for command in commands:
+        openssl(tmp_path, *command)
+    openssl(tmp_path, "pkey", "-in", "key", "-pubout", "-out", "key.pub")
+    (tmp_path / "key").chmod(0o600)
+
+    private = load_signing_key(tmp_path / "key")
+    (public,) = load_public_keys([tmp_path / "key.pub"])
+
+    assert (private.public, public.algorithm) == (public, algorithm)
+    assert read_bundle(sign_bundle(PLAIN, private), keys=[public]).release == 3
+
+
+def test_a_generated_pair_is_for_its_owner_and_is_never_overwritten(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        public = generate_key(tmp_path / "k", "ES256")
+    finally:
+        os.umask(before)
+
+    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("k", "k.pub")] == ["0o600", "0o644"]
+    assert load_signing_key(tmp_path / "k").public == public
+    kept = (tmp_path / "k").read_bytes()
+    with pytest.raises(UsageError) as caught:
+        generate_key(tmp_path / "k", "ES256")
+    assert str(caught.value) == f"{tmp_path}/k: there already (name another file; a key is never overwritten)"
+    assert (tmp_path / "k").read_bytes() == kept
+    (tmp_path / "other.pub").write_text("mine")
+    with pytest.raises(UsageError, match=r"other\.pub: there already"):
+        generate_key(tmp_path / "other", "ES256")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o777])
+def test_a_private_key_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    file = key_file(tmp_path)
+    file.chmod(mode)
+
+    with pytest.raises(UsageError) as caught:
+        load_signing_key(file)
+
+    message = f"{file}: a private key that others may use (mode {mode:04o})"
+    assert (caught.value.message, caught.value.hint) == (message, f"run: chmod 600 {file}")
+
+
+def test_a_key_is_in_no_text_of_its_own() -> None:
+    shown = f"{key()!r} {key().public!r}"
+
+    assert "PRIVATE" not in shown
+    assert str(key().jwk.as_dict(private=True)["d"]) not in shown
+
+
+NO_PUBLIC = "K: no public key in PEM form (BEGIN PUBLIC KEY)"
+
+
+@pytest.mark.parametrize(
+    ("commands", "message", "hint"),
+    [
+        ([], NO_PUBLIC, MAKE_ONE),
+        (["genrsa 1024"], "K: an RSA key of 1024 bits; at least 2048 are needed", MAKE_ONE),
+        (["ecparam -name secp384r1 -genkey"], "K: neither a P-256 key (ES256) nor an RSA key (RS256)", MAKE_ONE),
+        (["genpkey -algorithm ed25519"], "K: neither a P-256 key (ES256) nor an RSA key (RS256)", MAKE_ONE),
+    ],
+    ids=["empty", "short", "another curve", "another kind"],
+)
+def test_keys_that_are_not_admitted(tmp_path: Path, commands: list[str], message: str, hint: str) -> None:
+    text = ""
+    for command in commands:
+        made = subprocess.run(["openssl", *command.split()], check=True, capture_output=True).stdout
+        text = subprocess.run(
+            ["openssl", "pkey", "-pubout"], input=made, check=True, capture_output=True
+        ).stdout.decode()
+        with pytest.raises(UsageError) as caught:
+            signing_key(made.decode(), "K")
+        assert (caught.value.message, caught.value.hint) == (message, hint)
+    with pytest.raises(UsageError) as caught:
+        public_keys(text, "K")
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_texts_that_are_no_keys(tmp_path: Path) -> None:
+    pem = key_file(tmp_path).read_text()
+    broken = key().public.pem.replace("M", "!", 1)
+    encrypted = subprocess.run(
+        ["openssl", "pkey", "-aes256", "-passout", "pass:x"], input=pem.encode(), check=True, capture_output=True
+    ).stdout.decode()
+
+    assert [complaint(public_keys, text, "K").message for text in (pem, broken, "\0")] == [
+        "K: holds a private key",
+        "K: a public key that cannot be read",
+        NO_PUBLIC,
+    ]
+    assert [
+        complaint(signing_key, text, "K").message
+        for text in (key().public.pem, pem + pem, encrypted, pem.replace("\nM", "\n!", 1))
+    ] == [
+        "K: no private key in PEM form, one is needed",
+        "K: 2 private keys in PEM form, one is needed",
+        "K: the private key is encrypted",
+        "K: a private key that cannot be read",
+    ]
+
+
+def test_files_that_are_no_keys(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+
+    assert [str(complaint(load_public_keys, [tmp_path / name])) for name in ("none", "binary", "large")] == [
+        f"{tmp_path}/none: cannot be read: No such file or directory (name a file with a key in PEM form)",
+        f"{tmp_path}/binary: not a key in PEM form, which is plain ASCII ({MAKE_ONE})",
+        f"{tmp_path}/large: larger than 65536 bytes (is this a key?)",
+    ]
+
+
+# The real OPA
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@contextlib.contextmanager
+def opa_with(opa: Path, port: int, log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [str(opa), "run", "--server", f"--addr=127.0.0.1:{port}", "--skip-version-check", *options]
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def release_of(port: int, process: subprocess.Popen[bytes]) -> int | None:
+    """The release that a running OPA decides by, or None once it has ended."""
+    end = time.monotonic() + 20
+    while process.poll() is None and time.monotonic() < end:
+        with (
+            contextlib.suppress(OSError, KeyError, json.JSONDecodeError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/data/config/bundle/release", timeout=5) as answer,
+        ):
+            return int(json.load(answer)["result"])
+        time.sleep(0.05)
+    return None
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("algorithm", ["ES256", "RS256"])
+def test_opa_itself_takes_what_was_signed(opa: Path, port: int, tmp_path: Path, algorithm: Algorithm) -> None:
+    (tmp_path / "b.tar.gz").write_bytes(sign_bundle(PLAIN, key("o", algorithm)))
+    (tmp_path / "k.pub").write_text(key("o", algorithm).public.pem)
+    options = [f"--verification-key={tmp_path}/k.pub", f"--signing-alg={algorithm}", "--bundle", f"{tmp_path}/b.tar.gz"]
+
+    with opa_with(opa, port, tmp_path / "log", *options) as process:
+        assert release_of(port, process) == 3
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize(
+    ("packed", "complaint"),
+    [
+        pytest.param(lambda: PLAIN, "bundle missing .signatures.json file", id="unsigned"),
+        pytest.param(lambda: sign_bundle(PLAIN, key("two")), "failed to verify JWT signature", id="another key"),
+        pytest.param(
+            lambda: members(SIGNED, data_json=unpack_bundle(bundle(3, limit=6))["data.json"]),
+            "data.json: digest mismatch", id="other data",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, **{"authz/decision_rego": b"package authz\n"}),
+            "authz/decision.rego: digest mismatch", id="other policy",
+        ),
+        pytest.param(
+            lambda: members(SIGNED, **{"custom/x_rego": b"package custom.concerns.x\n"}),
+            "file custom/x.rego not included in bundle signature", id="a file more",
+        ),
+    ],
+)  # fmt: skip
+def test_opa_itself_refuses_the_rest(
+    opa: Path, port: int, tmp_path: Path, packed: Callable[[], bytes], complaint: str
+) -> None:
+    (tmp_path / "b.tar.gz").write_bytes(packed())
+    (tmp_path / "k.pub").write_text(key().public.pem)
+    options = [f"--verification-key={tmp_path}/k.pub", "--signing-alg=ES256", "--bundle", f"{tmp_path}/b.tar.gz"]
+
+    with opa_with(opa, port, tmp_path / "log", *options) as process:
+        assert release_of(port, process) is None
+        assert process.wait() != 0
+
+    assert complaint in (tmp_path / "log").read_text()
+
+
+# What an engine takes
+
+
+def events() -> tuple[list[BundleEvent], Callable[[BundleEvent], None]]:
+    told: list[BundleEvent] = []
+    return told, told.append
+
+
+def release_decided_by(engine: EmbeddedEngine) -> int | None:
+    with engine:
+        return json.loads(engine.evaluate(b"{}"))["bundle"]["release"]  # type: ignore[no-any-return]
+
+
+def test_an_engine_with_keys_takes_newer_bundles_and_refuses_older_ones(tmp_path: Path) -> None:
+    floor = tmp_path / "newest.json"
+
+    def trust() -> BundleTrust:
+        return BundleTrust([key().public], floor=ReleaseFloor(floor))
+
+    assert release_decided_by(EmbeddedEngine.trusted(bundle(4), trust())) == 4
+    assert release_decided_by(EmbeddedEngine.trusted(bundle(4), trust())) == 4
+    with pytest.raises(StaleBundleError) as older:
+        EmbeddedEngine.trusted(bundle(3), trust())
+    with pytest.raises(StaleBundleError) as other:
+        EmbeddedEngine.trusted(bundle(4, limit=1), trust())
+    with pytest.raises(BundleError) as unsigned:
+        EmbeddedEngine.trusted(bundle(5, signed=None), trust())
+
+    assert [(caught.value.code, caught.value.message) for caught in (older, other, unsigned)] == [
+        ("bundle.stale", "bundle: release 3 is older than release 4, which was decided by before"),
+        (
+            "bundle.stale",
+            "bundle: it has the number of release 4, which was decided by before, and another content",
+        ),
+        ("bundle.invalid", "bundle: not signed"),
+    ]
+    assert release_decided_by(EmbeddedEngine.trusted(bundle(5), trust())) == 5
+
+
+def test_the_same_release_signed_with_the_next_key_is_the_same() -> None:
+    trust = BundleTrust([key("one").public, key("two").public])
+
+    assert release_decided_by(EmbeddedEngine.trusted(bundle(2, signed="one"), trust)) == 2
+    assert release_decided_by(EmbeddedEngine.trusted(bundle(2, signed="two"), trust)) == 2
+
+
+def test_going_back_takes_a_word_which_is_audited(tmp_path: Path) -> None:
+    audit = MemoryAudit()
+    floor = ReleaseFloor(tmp_path / "newest.json")
+    trust = BundleTrust([key().public], floor=floor, report=audited(audit, clock=lambda: 1_782_900_000.0))
+    EmbeddedEngine.trusted(bundle(4), trust).close()
+
+    assert release_decided_by(EmbeddedEngine.trusted(bundle(3), trust, rollback=True)) == 3
+
+    revision = read_bundle(bundle(3)).revision
+    assert [(one["type"], one["bundle_revision"], one["outcome"], one["time"]) for one in audit.events] == [
+        ("bundle.loaded", revision, "succeeded", "2026-07-01T10:00:00.000Z"),
+        ("bundle.rollback", revision, "succeeded", "2026-07-01T10:00:00.000Z"),
+        ("bundle.loaded", revision, "succeeded", "2026-07-01T10:00:00.000Z"),
+    ]
+    assert floor.newest() == (3, revision)
+
+
+def test_what_is_reported_of_a_rollback() -> None:
+    told, report = events()
+    trust = BundleTrust([key().public], report=report)
+    EmbeddedEngine.trusted(bundle(4), trust).close()
+    old = bundle(3)
+    EmbeddedEngine.trusted(old, trust, rollback=True).close()
+
+    found = read_bundle(old)
+    assert told[1:] == [
+        BundleEvent("bundle.rollback", found.revision, 3, found.digest, previous_release=4),
+        BundleEvent("bundle.loaded", found.revision, 3, found.digest),
+    ]
+
+
+def test_a_rollback_that_cannot_be_audited_is_not_made(tmp_path: Path) -> None:
+    def fail(event: BundleEvent) -> None:
+        if event.type == "bundle.rollback":
+            raise OSError(28, "No space left on device")
+
+    trust = BundleTrust([key().public], report=fail)
+    EmbeddedEngine.trusted(bundle(4), trust).close()
+    with pytest.raises(OSError, match="No space left"):
+        EmbeddedEngine.trusted(bundle(3), trust, rollback=True)
+    assert trust.floor.newest() == (4, read_bundle(bundle(4)).revision)
+
+    silent = BundleTrust([key().public], floor=trust.floor)
+    with pytest.raises(BundleError) as caught:
+        EmbeddedEngine.trusted(bundle(3), silent, rollback=True)
+    assert str(caught.value) == "a rollback to release 3 has nobody to report to (give `report`)"
+
+
+def test_a_bundle_that_cannot_be_decided_by_shuts_no_other_out() -> None:
+    trust = BundleTrust([key().public])
+    with pytest.raises(BundleError):
+        EmbeddedEngine.trusted(tiny(9, signed="one"), trust)
+
+    assert trust.floor.newest() is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"release":0,"revision":""}', b'{"release":"4","revision":"x"}', b"["]
+)
+def test_a_damaged_record_of_the_newest_release_lets_nothing_in(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "newest").write_bytes(content)
+
+    with pytest.raises(ReleaseFloorError) as caught:
+        BundleTrust([key().public], floor=ReleaseFloor(tmp_path / "newest")).admit(bundle(4))
+
+    assert str(caught.value) == (
+        f"{tmp_path}/newest: does not say which release was the newest "
+        f"(restore it; whoever removes it lets every older bundle in once more)"
+    )
+
+
+def test_a_record_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
+    trust = BundleTrust([key().public], floor=ReleaseFloor(tmp_path / "none/newest"))
+
+    with pytest.raises(ReleaseFloorError) as caught:
+        trust.keep(trust.admit(bundle(4)))
+
+    assert caught.value.message == (
+        f"{tmp_path}/none/newest: the newest release cannot be kept there: No such file or directory"
+    )
+
+
+# The command line
+
+
+@pytest.mark.parametrize("algorithm", ["ES256", "RS256"])
+def test_keys_are_made_and_used_on_the_command_line(tmp_path: Path, algorithm: Algorithm) -> None:
+    made = pdp("bundle", "keygen", "-o", tmp_path / "k", "--algorithm", algorithm, "--json").json
+    (tmp_path / "b").write_bytes(payments.BUNDLE.read_bytes())
+
+    signed = pdp("bundle", "sign", tmp_path / "b", "--key", tmp_path / "k", "--json").json
+    verified = pdp("bundle", "verify", tmp_path / "b", "--key", tmp_path / "k.pub", "--json").json
+
+    (public,) = load_public_keys([tmp_path / "k.pub"])
+    found = read_bundle(tmp_path / "b", keys=[public])
+    assert made == {
+        "private": f"{tmp_path}/k", "public": f"{tmp_path}/k.pub", "key_id": public.id, "algorithm": algorithm,
+    }  # fmt: skip
+    assert signed == verified == {
+        "file": f"{tmp_path}/b", "revision": found.revision, "release": found.release, "digest": found.digest,
+        "key_id": public.id, "algorithm": algorithm,
+    }  # fmt: skip
+
+
+def test_keys_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "b").write_bytes(PLAIN)
+    monkeypatch.setenv("PDP_SIGNING_KEY", key_file(tmp_path).read_text())
+    monkeypatch.setenv("PDP_VERIFICATION_KEYS", key("two").public.pem + key().public.pem)
+
+    signed = pdp("bundle", "sign", tmp_path / "b", "-o", tmp_path / "s")
+
+    assert (signed.code, read_bundle(tmp_path / "b"), (tmp_path / "b").read_bytes()) == (0, read_bundle(PLAIN), PLAIN)
+    assert pdp("bundle", "verify", tmp_path / "s").code == 0
+    monkeypatch.setenv("PDP_VERIFICATION_KEYS", key("two").public.pem)
+    message = f"{tmp_path}/s: signed with the key {key().public.id}, not with {key('two').public.id}"
+    assert pdp("bundle", "verify", tmp_path / "s") == (2, "", f"error: {message}\n    hint: {SIGN}\n")
+
+
+def test_what_the_command_line_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PDP_SIGNING_KEY", "PDP_VERIFICATION_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    file, public = tmp_path / "b", key_file(tmp_path).with_name("one.pub")
+    file.write_bytes(SIGNED)
+    (tmp_path / "nope").write_bytes(b"nope")
+
+    assert [
+        pdp("bundle", *arguments)
+        for arguments in (
+            ["sign", file],
+            ["verify", file],
+            ["verify", file, "--key", public, "--least-release", "4"],
+            ["sign", tmp_path / "nope", "--key", tmp_path / "one"],
+            ["sign", tmp_path / "none", "--key", tmp_path / "one"],
+            ["sign", file, "-o", tmp_path / "none/b", "--key", tmp_path / "one"],
+        )
+    ] == [
+        (2, "", f"error: {message}\n    hint: {hint}\n")
+        for message, hint in (
+            (
+                "no private key to sign with",
+                "name one with --key, or give it in the variable PDP_SIGNING_KEY",
+            ),
+            (
+                "no public key to verify with",
+                "name one with --key, or give it in the variable PDP_VERIFICATION_KEYS",
+            ),
+            (f"{file}: release 3 is older than release 4", "take the newest one"),
+            (f"{tmp_path}/nope: not a gzip file, or a damaged one", COPY),
+            (f"{tmp_path}/none: cannot be read: No such file or directory", "name a bundle file"),
+            (f"{tmp_path}/none/b: cannot be written: No such file or directory", "name a file in a folder of yours"),
+        )
+    ]

@@ -1,0 +1,318 @@
+"""What scenarios reach, what is missing, and the skeletons that come of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from pdp.contract.compiled import CompiledManifest
+from pdp.workbench.coverage.coverage import Coverage, measure
+from pdp.workbench.coverage.skeletons import skeletons
+from pdp.workbench.neighbours.example_arguments import example_arguments
+from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suite
+from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.run import Runner
+from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from pdp.workbench.scenarios.results import ScenarioResult
+
+MANIFEST = {
+    "manifest_version": "1",
+    "tools": [
+        {"name": "read_note", "schema": {"type": "object"}, "risk_tier": "low", "scopes": ["notes"]},
+        {
+            "name": "send_note",
+            "schema": {
+                "type": "object",
+                "required": ["to", "count"],
+                "properties": {"to": {"type": "string", "format": "email"}, "count": {"type": "integer", "minimum": 3}},
+            },
+            "risk_tier": "low",
+            "scopes": ["notes"],
+        },
+    ],
+}
+CONCERN = """\
+# METADATA
+# title: Hours
+# description: When the desk is staffed.
+package custom.concerns.hours
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Closed
+# description: The desk is closed.
+# custom:
+#   code: hours.closed
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	input.action.name == "read_note"
+	input.context.purpose == "night"
+}
+
+# METADATA
+# title: Late
+# description: It is late.
+# custom:
+#   code: hours.late
+step_up contains reason.new(rego.metadata.rule(), {}) if {
+	input.action.name == "send_note"
+	input.context.purpose == "late"
+}
+
+# METADATA
+# title: Never
+# description: It cannot be.
+# custom:
+#   code: hours.never
+#   unreached: No request has this type.
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	input.subject.type == "robot"
+}
+
+# METADATA
+# title: Logged
+# description: Every reading is logged.
+# custom:
+#   code: hours.logged
+obligations contains {"id": "log_level", "on": "ALLOW", "parameters": {"level": "info"}} if {
+	input.action.name == "read_note"
+}
+"""
+READ = {"tool": "read_note", "arguments": {}}
+SCENARIOS = [
+    {"name": "read", "propose": READ, "expect": {"verdict": "ALLOW"}},
+    {"name": "at night", "session": {"purpose": "night"}, "propose": READ, "expect": {"codes": ["hours.closed"]}},
+    {
+        "name": "no tool",
+        "propose": {"tool": "rm", "arguments": {}},
+        "expect": {"rejection": "INVALID_TOOL_NAME"},
+    },
+    {
+        "name": "wrong arguments",
+        "propose": {"tool": "send_note", "arguments": {"to": 1}},
+        "expect": {"rejection": "INVALID_PAYLOAD"},
+    },
+    {
+        "name": "expected to be late, and it is not",
+        "session": {"purpose": "late"},
+        "propose": {"tool": "send_note", "arguments": {"to": "a@example.org", "count": 3}},
+        "expect": {"verdict": "ALLOW"},
+    },
+]
+
+
+def suite_in(folder: Path, scenarios: list[Any] | str) -> Suite:
+    (folder / "policies/custom/concerns/hours").mkdir(parents=True, exist_ok=True)
+    (folder / "policies/custom/concerns/hours/hours.rego").write_text(CONCERN)
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(MANIFEST))
+    head = yaml.safe_dump(
+        {
+            "manifest": "manifest.yaml",
+            "policies": ["policies"],
+            "session": {"claims": {"sub": "u", "emts": {"notes": True}}},
+        }
+    )
+    body = scenarios if isinstance(scenarios, str) else f"scenarios:\n{yaml.safe_dump(scenarios)}"
+    (folder / "scenarios.yaml").write_text(head + body)
+    return load_suite(folder / "scenarios.yaml")
+
+
+def results_of(suite: Suite) -> list[ScenarioResult]:
+    with open_engine(suite, "embedded") as engine:
+        return Runner(suite, engine).run_all()
+
+
+def measured(suite: Suite, opa: Path | None) -> Coverage:
+    return measure([(suite, results_of(suite))], opa)
+
+
+@pytest.mark.opa
+def test_everything_that_is_measured(tmp_path: Path, opa: Path) -> None:
+    coverage = measured(suite_in(tmp_path, SCENARIOS), opa)
+    rego, file = str(tmp_path / "policies/custom/concerns/hours/hours.rego"), str(tmp_path / "scenarios.yaml")
+    found = coverage.as_json()
+    own = [one for one in found["codes"] if one["counts"]]
+    assert own == [
+        {
+            "code": code, "part": part, "file": rego, "line": line, "scenario": scenario and f"{file}: {scenario}",
+            "exempt": exempt, "counts": True,
+        }
+        for code, part, line, scenario, exempt in [
+            ("hours.closed", "deny", 13, "at night", None),
+            ("hours.late", "step_up", 23, None, None),
+            ("hours.logged", "obligations", 43, "read", None),
+            ("hours.never", "deny", 34, None, "No request has this type."),
+        ]
+    ]  # fmt: skip
+    del found["codes"]
+    # The failed scenario reached lines, codes and a verdict; it proves nothing.
+    assert found == {
+        "percent": 62.5,
+        "lines": [{"file": rego, "covered": 5, "missed": [23, 24, 25]}],
+        "matrix": [
+            {"tool": "read_note", "manifest_version": "1", "ALLOW": 1, "STEP_UP": 0, "DENY": 1, "rejected": 0},
+            {"tool": "send_note", "manifest_version": "1", "ALLOW": 0, "STEP_UP": 0, "DENY": 0, "rejected": 1},
+        ],
+        "missing": [
+            {
+                "kind": "allow",
+                "name": "send_note",
+                "message": "no scenario in which send_note of manifest 1 is ALLOW",
+                "file": file,
+            },
+            {
+                "kind": "code",
+                "name": "hours.late",
+                "message": f"no scenario reaches hours.late ({rego}:23)",
+                "file": file,
+            },
+        ],
+    }
+    assert coverage.complaints(63) == (
+        "no scenario in which send_note of manifest 1 is ALLOW",
+        f"no scenario reaches hours.late ({rego}:23)",
+        "lines of Rego: 62.5 % are covered, 63 % are asked for",
+    )
+    assert coverage.complaints(62) == coverage.complaints(63)[:2] == coverage.complaints(None)
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_without_opa_lines_are_unknown_and_the_rest_is_there(tmp_path: Path) -> None:
+    coverage = measured(suite_in(tmp_path, SCENARIOS), None)
+    assert (coverage.lines, coverage.percent, coverage.as_json()["lines"]) == (None, None, None)
+    assert coverage.complaints(0)[2:] == ("lines of Rego: not known without OPA; run: pdp opa install",)
+    assert [one.name for one in coverage.missing] == ["send_note", "hours.late"]
+
+
+@pytest.mark.opa
+def test_what_two_suites_reach_together_is_reached(tmp_path: Path, opa: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    late = [
+        {**SCENARIOS[4], "name": "late", "expect": {"codes": ["hours.late"]}},
+        {**SCENARIOS[4], "name": "sent", "session": {}, "expect": {"verdict": "ALLOW"}},
+    ]
+    suites = [suite_in(tmp_path / "a", SCENARIOS), suite_in(tmp_path / "b", late)]
+    coverage = measure([(suite, results_of(suite)) for suite in suites], opa)
+    assert coverage.missing == ()
+    assert [(row.tool, *row.counts.values()) for row in coverage.matrix] == [
+        ("read_note", 1, 0, 1, 0),
+        ("send_note", 1, 1, 0, 1),
+    ]
+
+
+@pytest.mark.opa
+def test_the_baselines_scenarios_answer_for_the_baseline(opa: Path) -> None:
+    """Its own suite: every line is of the baseline, and every code of the limits is reached."""
+    suite = load_suite(ROOT / "policies/scenarios/limits.scenarios.yaml")
+    coverage = measured(suite, opa)
+    assert coverage.lines is not None
+    assert {file.file for file in coverage.lines} == {
+        str(file) for file in (ROOT / "policies/authz").rglob("*.rego") if not file.name.endswith("_test.rego")
+    }
+    limits = {file.file: file.missed for file in coverage.lines if Path(file.file).name == "limits.rego"}
+    assert list(limits.values()) == [(), ()]
+    assert {one.code for one in coverage.codes if one.scenario} >= {"limits.exceeded", "limits.invalid"}
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_skeletons_load_as_they_are(tmp_path: Path) -> None:
+    """Pasted under `scenarios:`, with the names of those that are there avoided."""
+    suite = suite_in(tmp_path, [{**SCENARIOS[0], "name": "send_note is allowed", "expect": {"verdict": "DENY"}}])
+    coverage = measured(suite, None)
+    texts = skeletons(coverage, [suite])
+    assert list(texts) == [str(suite.file)]
+    text = texts[str(suite.file)]
+    rego = tmp_path / "policies/custom/concerns/hours/hours.rego"
+    again = suite_in(tmp_path, f"scenarios:\n{text}")
+    shown = [
+        (one.name, one.steps[0].propose["tool"], one.steps[0].expect.model_dump(mode="json", exclude_unset=True))  # type: ignore[union-attr]
+        for one in again.scenarios
+    ]
+    assert shown == [
+        ("read_note is allowed", "read_note", {"verdict": "ALLOW"}),
+        ("send_note is allowed (2)", "send_note", {"verdict": "ALLOW"}),
+        ("read_note is refused", "read_note", {"verdict": "DENY"}),
+        ("send_note is refused", "send_note", {"verdict": "DENY"}),
+        ("hours.closed: Closed", "read_note", {"verdict": "DENY", "codes": ["hours.closed"]}),
+        ("hours.late: Late", "read_note", {"verdict": "STEP_UP", "codes": ["hours.late"]}),
+        ("hours.logged: Logged", "read_note", {"obligations": ["log_level"]}),
+    ]
+    assert again.scenarios[4].why == f"The desk is closed. ({rego}:13)"
+    assert again.scenarios[1].steps[0].propose["arguments"] == {"to": "someone@example.org", "count": 3}
+    assert text.startswith("  # change session and arguments until it is allowed\n  - name: read_note is allowed\n")
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_a_skeleton_for_the_decision_itself_is_a_raw_request(tmp_path: Path) -> None:
+    suite = load_suite(ROOT / "policies/scenarios/risk.scenarios.yaml")
+    text = skeletons(measured(suite, None), [suite])[str(suite.file)]
+    found = [one for one in yaml.safe_load(f"scenarios:\n{text}")["scenarios"] if one["name"].startswith("decision.")]
+    assert [(one["request"], one["expect"]["verdict"]) for one in found] == [({}, "DENY")] * len(found)
+    assert {code for one in found for code in one["expect"]["codes"]} >= {"decision.request_invalid"}
+
+
+SCHEMAS: list[tuple[dict[str, Any], Any]] = [
+    ({"examples": ["e"], "enum": ["x"], "default": "d"}, "e"),
+    ({"enum": ["x", "y"], "default": "d"}, "x"),
+    ({"const": 4}, 4),
+    ({"type": "integer", "default": 7}, 7),
+    ({"type": "number", "minimum": 2.5}, 2.5),
+    ({"type": "number", "exclusiveMinimum": 2}, 3),
+    ({"type": "number", "maximum": -2}, -2),
+    ({"type": "integer"}, 1),
+    ({"type": "boolean"}, True),
+    ({"type": ["null", "boolean"]}, True),
+    ({"type": "null"}, None),
+    ({"type": "string", "minLength": 8}, "<value>x"),
+    ({"type": "string", "maxLength": 3}, "<va"),
+    ({"type": "string", "format": "date"}, "2026-01-01"),
+    ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, [1, 1]),
+    ({"type": "array"}, []),
+    ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, 1),
+    ({"$ref": "#/$defs/one"}, {"a": 1}),
+    ({"allOf": [{"$ref": "#/$defs/one"}], "required": ["b"], "properties": {"b": {"const": 2}}}, {"a": 1, "b": 2}),
+]
+
+
+@pytest.mark.parametrize(("schema", "expected"), SCHEMAS)
+def test_example_arguments(schema: dict[str, Any], expected: Any) -> None:
+    one = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
+    whole = {"type": "object", "required": ["value"], "properties": {"value": schema}, "$defs": {"one": one}}
+    assert example_arguments(whole) == {"value": expected}
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"required": 1, "type": "object"}, {"type": 3}, {"properties": []}, {"$ref": "#/no/where"}]
+)
+def test_schemas_that_say_nothing_give_nothing(schema: dict[str, Any]) -> None:
+    assert example_arguments(schema) == {}
+
+
+def test_a_schema_that_asks_for_itself_ends() -> None:
+    schema = {"type": "object", "required": ["me"], "properties": {"me": {"$ref": "#"}}}
+    made, depth = example_arguments(schema), 0
+    while isinstance(made, dict):
+        made, depth = made["me"], depth + 1
+    assert (made, depth) == ("<me>", 9)
+
+
+def test_examples_are_valid_for_the_tools_of_the_examples() -> None:
+    """A skeleton starts from arguments that pass the schema, for every tool that ships with scenarios."""
+    checked = 0
+    for file in find_suites([ROOT / "policies/scenarios", ROOT / "examples/payments"]):
+        compiled = CompiledManifest(load_suite(file).manifest)
+        for name, tool in compiled.manifest.tools.items():
+            found = compiled.tool(name)
+            assert found is not None
+            assert found.validator.is_valid(example_arguments(tool.schema_)), name
+            checked += 1
+    assert checked > 10

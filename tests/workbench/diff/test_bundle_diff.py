@@ -1,0 +1,267 @@
+"""Two bundles compared: structure, calls that are known, and calls that nobody wrote down."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.errors import FileFaultsError
+from pdp.json import canonical, digest
+from pdp.workbench.bundles.build import compile_bundle
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.known import read_log
+from pdp.workbench.diff.policy_structure import NamedBundle, rule_changes
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.support import ROOT
+from tests.support.payments import BUNDLE, EXAMPLE, effective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pdp.workbench.diff.result import BundleDiff
+
+SANCTIONS = "custom/concerns/sanctions/sanctions.rego"
+SMALL = 900
+"""Enough calls for one departure at a time of the example's tools."""
+
+
+def made(file: Path, *, manifest: Any = None, release: int = 2, **data: Any) -> Path:
+    """The example's bundle with another manifest beside its policies, or other data; nothing is compiled."""
+    bundle = read_bundle(BUNDLE)
+    document = effective().document if manifest is None else manifest
+    whole = {**bundle.data, "manifests": {digest(canonical(document)): document}, **data}
+    file.write_bytes(pack_bundle(release=release, wasm=bundle.wasm, data=whole, modules=bundle.modules))
+    return file
+
+
+def manifest(change: Callable[[Any], None]) -> Any:
+    """The example's effective manifest, changed."""
+    document = deepcopy(effective().document)
+    change(document)
+    return document
+
+
+def compiled(folder: Path, opa: Path, *edits: tuple[str, str, str], name: str = "new") -> Path:
+    """The example's bundle built anew from sources with some texts replaced: path, text, other text."""
+    sources = folder / name
+    shutil.copytree(ROOT / "policies", sources / "policies", ignore=shutil.ignore_patterns("scenarios", "checks"))
+    shutil.copytree(EXAMPLE / "policies", sources / "own")
+    for path, text, other in edits:
+        file = sources / path
+        content = file.read_text()
+        assert content.count(text) == 1
+        file.write_text(content.replace(text, other))
+    packed = compile_bundle(
+        policies=[sources / "policies", sources / "own"],
+        release=2,
+        opa=opa,
+        manifests={effective().digest: effective().document},
+    )
+    file = folder / f"{name}.tar.gz"
+    file.write_bytes(packed)
+    return file
+
+
+CLEAR = '_clear if input.context.sanctions_status == "clear"'
+
+
+@pytest.fixture(scope="module")
+def unscreened(tmp_path_factory: pytest.TempPathFactory, opa: Path) -> Path:
+    """The example's bundle, in which a beneficiary need not have been screened."""
+    other = '_clear if input.context.sanctions_status in {"clear", "not_screened"}'
+    return compiled(tmp_path_factory.mktemp("unscreened"), opa, (f"own/{SANCTIONS}", CLEAR, other))
+
+
+@pytest.fixture(scope="module")
+def found(unscreened: Path) -> BundleDiff:
+    """What that changes."""
+    return bundle_diff(BUNDLE, unscreened, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=SMALL)
+
+
+def line_of(text: str) -> int:
+    return (EXAMPLE / "policies" / SANCTIONS).read_text().splitlines().index(text) + 1
+
+
+def test_a_bundle_does_not_differ_from_itself() -> None:
+    same = bundle_diff(BUNDLE, BUNDLE, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=SMALL)
+
+    assert (same.differs, same.loosens, same.groups, same.loosenings()) == (False, False, (), {})
+    assert [same.fails(when) for when in (None, "loosening", "any")] == [False, False, False]
+    assert (same.structure.rules, same.structure.data.total) == ((), 0)
+    assert [one.kind for one in same.structure.manifests] == ["same"]
+    assert (same.known.scenarios, same.extent.requests) == (80, SMALL)
+    assert same.extent.unsettled == []
+
+
+def test_a_weaker_condition_is_found_with_a_witness_and_the_rule_on_either_side(
+    found: BundleDiff, unscreened: Path
+) -> None:
+    group = next(one for one in found.grid if one.tools)
+    deny = line_of("deny contains reason.new(rego.metadata.rule(), "
+                   '{"status": object.get(input.context, "sanctions_status", null)}) if {')  # fmt: skip
+
+    assert group.title == (
+        'DENY -> ALLOW for unclassified tool initiate_wire with context.sanctions_status "not_screened"'
+    )
+    assert (group.direction, group.tools, group.kinds) == ("loosens", ("initiate_wire",), ("unclassified",))
+    assert (group.change.gone, group.change.come) == (
+        ("sanctions.not_clear",), ("effects.gate_satisfied", "risk.acceptable"),
+    )  # fmt: skip
+    assert group.witness["context"]["sanctions_status"] == "not_screened"
+    assert [one for one in (*group.rules_old, *group.rules_new) if one.code == "sanctions.not_clear"] == [
+        type(group.rules_old[0])("sanctions.not_clear", f"{BUNDLE}!{SANCTIONS}:{deny}", fired=True),
+        type(group.rules_old[0])("sanctions.not_clear", f"{unscreened}!{SANCTIONS}:{deny}", fired=False),
+    ]
+    assert (found.loosens, found.fails("loosening"), found.fails("any")) == (True, True, True)
+
+
+def test_scenarios_show_who_would_notice(found: BundleDiff) -> None:
+    (group,) = found.known.groups
+
+    assert group.title == "DENY -> ALLOW for unclassified tool initiate_wire"
+    assert [source.split(" ", 1)[1] for source in group.sources] == [
+        "a wire to a beneficiary who has not been screened is denied"
+    ]
+    assert found.known.scenarios == 80
+
+
+def test_a_changed_helper_is_named_with_its_places(found: BundleDiff, unscreened: Path) -> None:
+    place = f"{SANCTIONS}:{line_of(CLEAR)}"
+
+    assert [(one.kind, one.direction, one.name, one.old, one.new) for one in found.structure.rules] == [
+        ("changed", "unclear", "custom.concerns.sanctions _clear", f"{BUNDLE}!{place}", f"{unscreened}!{place}")
+    ]
+
+
+def test_policies_written_otherwise_do_not_differ(tmp_path: Path, opa: Path) -> None:
+    text = (EXAMPLE / "policies" / SANCTIONS).read_text()
+    start = text.index("# METADATA", 10)
+    head, rules = text[:start], text[start:].replace(CLEAR, "")
+    moved = f"{head}\n# What is clear.\n{CLEAR.replace(' if ', '   if   ')} # so it is\n\n{rules}"
+    other = compiled(tmp_path, opa, (f"own/{SANCTIONS}", text, moved))
+
+    same = bundle_diff(BUNDLE, other, most=SMALL)
+
+    assert read_bundle(other).revision != read_bundle(BUNDLE).revision
+    assert (same.differs, same.groups, same.structure.rules) == (False, (), ())
+
+
+def test_rules_that_come_and_go_are_marked_and_texts_are_no_difference() -> None:
+    old = read_bundle(BUNDLE)
+    text = old.modules[SANCTIONS]
+    without = {path: each for path, each in old.modules.items() if path != SANCTIONS}
+    reworded = {**old.modules, SANCTIONS: text.replace("# title: ", "# title: Another ")}
+
+    def directions(modules: dict[str, str]) -> list[tuple[str, str | None, str]]:
+        changes = rule_changes(NamedBundle(old, "OLD"), NamedBundle(replace(old, modules=modules), "NEW"))
+        return [(one.kind, one.direction, one.name) for one in changes]
+
+    assert directions(without) == [
+        ("removed", "unclear", "custom.concerns.sanctions _clear"),
+        ("removed", "unclear", "custom.concerns.sanctions imports"),
+        ("removed", "loosens", "sanctions.not_clear"),
+    ]
+    assert directions(reworded) == [("text", None, "sanctions.not_clear")]
+    back = rule_changes(NamedBundle(replace(old, modules=without), "OLD"), NamedBundle(old, "NEW"))
+    assert [one.direction for one in back if one.name == "sanctions.not_clear"] == ["tightens"]
+
+
+def test_a_scope_less_and_a_limit_less_loosen(tmp_path: Path) -> None:
+    def lenient(document: Any) -> None:
+        document["manifest_version"] = "2026.07.2"
+        document["tools"]["lookup_beneficiary"]["scopes"] = ["payments.lookup", "payments.more"]
+        document["tools"]["initiate_wire"]["limits"] = []
+        document["tools"]["initiate_wire"]["approval"]["unless_within_limits"] = True
+
+    strict = made(tmp_path / "old.tar.gz")
+    other = bundle_diff(strict, made(tmp_path / "new.tar.gz", manifest=manifest(lenient)), most=SMALL)
+
+    (change,) = other.structure.manifests
+    assert [(tool, one.field, one.direction) for tool, one in change.changes] == [
+        ("initiate_wire", "limits", "loosens"), ("lookup_beneficiary", "scopes", "tightens"),
+    ]  # fmt: skip
+    titles = [one.title for one in other.grid]
+    assert "ALLOW -> DENY for unclassified tool lookup_beneficiary without the scope payments.more" in " ".join(titles)
+    assert {one.tools for one in other.grid} <= {("initiate_wire",), ("lookup_beneficiary",)}
+    assert other.loosens
+
+
+def test_a_new_tool_and_one_that_is_gone(tmp_path: Path) -> None:
+    def other(document: Any) -> None:
+        document["manifest_version"] = "2026.08.1"
+        entry = document["tools"].pop("lookup_beneficiary")
+        document["tools"]["look_up_again"] = {**entry, "name": "look_up_again", "pdp_action": "look_up_again"}
+
+    found = bundle_diff(made(tmp_path / "o"), made(tmp_path / "n", manifest=manifest(other)), most=SMALL)
+
+    assert {(one.change.old, one.change.new, one.tools) for one in found.grid if one.change.old != one.change.new} == {
+        ("DENY", "ALLOW", ("look_up_again",)), ("ALLOW", "DENY", ("lookup_beneficiary",)),
+    }  # fmt: skip
+    assert "DENY -> ALLOW for unclassified tool look_up_again" in [one.title for one in found.grid]
+
+
+def test_the_grid_is_the_same_each_time(tmp_path: Path) -> None:
+    new = made(tmp_path / "n", manifest=manifest(lambda document: document["tools"].pop("lookup_beneficiary")))
+
+    one, other = (bundle_diff(BUNDLE, new, most=SMALL).as_json() for _ in range(2))
+
+    assert json.dumps(one) == json.dumps(other)
+    assert one["grid"]["requests"] == SMALL
+    assert one["grid"]["cut"] is True
+
+
+def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: BundleDiff) -> None:
+    request = found.known.groups[0].witness
+    lines = [
+        {"input": request},
+        {"input": request},
+        {"decision_id": "1", "path": "authz/decision", "input": request, "result": {}},
+        {"path": "authz/plan", "input": {"steps": []}},
+        {"path": "authz/decision", "input": {}, "erased": ["/input/context"]},
+        {"level": "info", "msg": "Server initialized."},
+    ]
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"\n".join(map(orjson.dumps, lines)) + b"\n\n")
+
+    log = read_log(file)
+    decided = bundle_diff(BUNDLE, unscreened, logs=[log], most=0)
+
+    assert (log.lines, log.skipped, len(log.requests)) == (6, 3, 1)
+    assert [(one.title, one.sources) for one in decided.groups] == [
+        ("DENY -> ALLOW for unclassified tool initiate_wire", (f"{file}:1",))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        pytest.param(b"nothing", "not JSON: Expecting value: line 1 column 1 (char 0)", id="no JSON"),
+        pytest.param(b"[]", "not an object", id="no object"),
+        pytest.param(b'{"result": {}}', "no `input`", id="no input"),
+        pytest.param(b'{"input": 1, "input": 2}', "key 'input' stands twice in one object", id="twice"),
+        pytest.param(b'{"input": NaN}', "NaN is not a number of JSON", id="not a number"),
+    ],
+)
+def test_a_faulty_log_says_where(tmp_path: Path, line: bytes, message: str) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b'{"input": {}}\n' + line)
+
+    with pytest.raises(FileFaultsError) as caught:
+        read_log(file)
+
+    assert str(caught.value) == f'{file}:2:1: {message}\n    hint: write {{"input": REQUEST}}, one a line'
+
+
+def test_whatever_was_recorded_is_decided(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b'{"input": 7}\n{"input": {"action": []}}\n{"input": null}\n')
+
+    assert bundle_diff(BUNDLE, BUNDLE, logs=[read_log(file)], most=0).known.calls == 3

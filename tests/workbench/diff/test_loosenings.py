@@ -1,0 +1,417 @@
+"""What a bundle diff must not miss, and what an explanation of a difference holds for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.decision import Decision, Obligation, Reason, Verdict
+from pdp.engine.bundle.file import read_bundle
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.grid.readings import MOST, Readings
+from pdp.workbench.diff.judging import change_of
+from pdp.workbench.diff.policy_structure import NamedBundle, rule_changes
+from pdp.workbench.diff.report_text import lines
+from pdp.workbench.diff.wording import marked, verdict
+from pdp.workbench.gate.gate import NAMES, Gate, release_check
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.support.command_line import pdp
+from tests.support.payments import BUNDLE, EXAMPLE
+from tests.workbench.diff.test_bundle_diff import CLEAR, SANCTIONS, compiled, made, manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pdp.workbench.diff.result import BundleDiff
+
+OWN = f"own/{SANCTIONS}"
+GRID = 800
+BOTH = f"{CLEAR}\n\n_clear if"
+DENIED = """# METADATA
+# title: Nobody whom we do not deal with
+# description: No.
+# custom:
+#   code: sanctions.person
+deny contains reason.new(rego.metadata.rule(), {}) if input.subject.id in {"mallory", "eve"}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "where", "value"),
+    [
+        ('input.subject.id == "mallory"', ("subject", "id"), "mallory"),
+        ('"boss" in input.subject.properties.roles', ("subject", "properties", "roles"), ["boss"]),
+        (
+            '"x.y" in input.subject.properties.scopes',
+            ("subject", "properties", "scopes"), ["payments.wire.initiate", "x.y"],
+        ),
+        ('input.context.agent == "agent:x"', ("context", "agent"), "agent:x"),
+        ('input.subject.properties.act.sub == "agent:x"', ("subject", "properties", "act", "sub"), "agent:x"),
+        ('object.get(input.context, "door", "") == "back"', ("context", "door"), "back"),
+    ],
+)  # fmt: skip
+def test_a_second_way_past_a_denial_is_found(
+    tmp_path: Path, opa: Path, condition: str, where: tuple[str, ...], value: Any
+) -> None:
+    new = compiled(tmp_path, opa, (OWN, CLEAR, f"{BOTH} {condition}"))
+
+    found = bundle_diff(BUNDLE, new, most=2 * GRID)
+
+    (group,) = [one for one in found.grid if one.may_loosen]
+    assert (group.change.old, group.change.new, group.tools) == (Verdict.DENY, Verdict.ALLOW, ("initiate_wire",))
+    held = group.witness
+    for step in where:
+        held = held[step]
+    assert held == value
+
+
+def test_a_base_call_keeps_what_it_needs_whatever_a_changed_module_reads(tmp_path: Path, opa: Path) -> None:
+    edit = f'{CLEAR}\n\n_wrong if input.context.purpose\n\n_wrong if "grid.purpose" in input.subject.properties.scopes'
+    text = (EXAMPLE / "policies" / SANCTIONS).read_text()
+    deny = DENIED.replace('input.subject.id in {"mallory", "eve"}', "_wrong")
+    new = compiled(tmp_path, opa, (OWN, text, f"{text.replace(CLEAR, edit)}\n{deny}"))
+
+    found = bundle_diff(BUNDLE, new, most=300)
+
+    # Every call with a purpose is denied now, so that nothing can be said of a loosening.
+    assert {one.change.new for one in found.grid} == {Verdict.DENY}
+
+
+def test_one_less_in_a_list_of_those_who_are_denied(tmp_path: Path, opa: Path) -> None:
+    text = (EXAMPLE / "policies" / SANCTIONS).read_text()
+    fewer = DENIED.replace('"mallory", "eve"', '"eve"')
+    files = [
+        compiled(tmp_path, opa, (OWN, text, f"{text}\n{each}"), name=name)
+        for name, each in (("old", DENIED), ("new", fewer))
+    ]
+
+    found = bundle_diff(*files, most=GRID)
+
+    loosening = [one for one in found.grid if one.tools and one.change.new is Verdict.ALLOW]
+    assert {one.witness["subject"]["id"] for one in loosening} == {"mallory"}
+    assert {one.change.gone for one in loosening} == {("sanctions.person",)}
+
+
+@pytest.fixture(scope="module")
+def widened(tmp_path_factory: pytest.TempPathFactory, opa: Path) -> Callable[..., Path]:
+    """Builds the example with another condition for who is clear, and other texts replaced."""
+    made_already: dict[tuple[object, ...], Path] = {}
+
+    def build(condition: str, *edits: tuple[str, str, str]) -> Path:
+        if (condition, *edits) not in made_already:
+            folder = tmp_path_factory.mktemp("widened")
+            made_already[condition, *edits] = compiled(folder, opa, (OWN, CLEAR, f"_clear if {condition}"), *edits)
+        return made_already[condition, *edits]
+
+    return build
+
+
+OFFICER = 'input.context.sanctions_status in {"clear", "cleared_by_officer"}'
+
+
+def loosening(old: Path, new: Path, most: int = GRID) -> set[str]:
+    return {one.id for one in bundle_diff(old, new, most=most).grid if one.may_loosen and one.change.new == "ALLOW"}
+
+
+def test_an_explanation_of_one_status_holds_for_no_other(widened: Callable[..., Path]) -> None:
+    conditions = [
+        OFFICER, 'input.context.sanctions_status in {"clear", "cleared_by_officer", "pending", "expired"}', "true",
+        'input.context.sanctions_status != "blocked"',
+    ]  # fmt: skip
+    ids = [loosening(BUNDLE, widened(condition)) for condition in conditions]
+
+    assert all(ids)
+    assert len(set.union(*ids)) == sum(map(len, ids))
+
+
+def test_an_explanation_outlives_what_has_nothing_to_do_with_it(widened: Callable[..., Path]) -> None:
+    beneficiary = "own/custom/concerns/beneficiary/beneficiary.rego"
+    edit = (
+        beneficiary, '\tinput.context.looked_up_beneficiary != ""\n',
+        '\tinput.context.looked_up_beneficiary != ""\n\tinput.context.looked_up_beneficiary != "nobody"\n',
+    )  # fmt: skip
+    (alone,) = loosening(BUNDLE, widened(OFFICER))
+
+    assert alone in loosening(BUNDLE, widened(OFFICER, edit))
+    # Written otherwise, and with a grid of another size.
+    turned = OFFICER.replace('"clear", "cleared_by_officer"', '"cleared_by_officer", "clear"')
+    assert loosening(BUNDLE, widened(turned)) == {alone}
+    assert loosening(BUNDLE, widened(OFFICER), most=2 * GRID) == {alone}
+
+
+def test_a_scenario_that_shows_the_same_has_the_same_explanation(widened: Callable[..., Path]) -> None:
+    condition = OFFICER.replace("cleared_by_officer", "not_screened")
+    found = bundle_diff(BUNDLE, widened(condition), suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=GRID)
+
+    (known,) = found.known.groups
+    assert known.id in {one.id for one in found.grid}
+
+
+def decided(verdict: Verdict, **duties: Any) -> Decision:
+    obligations = tuple(Obligation(name, verdict, parameters) for name, parameters in duties.items())
+    return Decision(verdict, (Reason("a.b", "words", {}),), obligations, "id", None, None)
+
+
+LESS, MORE = {"set": {"amount": 100}}, {"set": {"amount": 900000}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        (decided(Verdict.ALLOW, transform=LESS), decided(Verdict.ALLOW, transform=MORE), True),
+        (decided(Verdict.ALLOW, transform=MORE), decided(Verdict.ALLOW, transform=LESS), True),
+        (decided(Verdict.ALLOW, transform=LESS), decided(Verdict.ALLOW, mask=LESS), True),
+        (decided(Verdict.ALLOW, transform=LESS, mask=LESS), decided(Verdict.ALLOW, mask=LESS), True),
+        (decided(Verdict.ALLOW, mask=LESS), decided(Verdict.ALLOW, transform=LESS, mask=LESS), False),
+        (decided(Verdict.STEP_UP, transform=LESS), decided(Verdict.STEP_UP, transform=MORE), False),
+        (decided(Verdict.ALLOW, transform=LESS), decided(Verdict.DENY, transform=MORE), False),
+    ],
+)
+def test_other_parameters_of_an_obligation_count_as_loosening(old: Decision, new: Decision, *, counts: bool) -> None:
+    change = change_of(old, new)
+
+    assert change is not None
+    assert change.may_loosen is counts
+
+
+DUTY = """# METADATA
+# title: Capped
+# description: Capped.
+# custom:
+#   code: sanctions.capped
+obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"set": {"amount": 10}}} if {
+	input.action.name == "initiate_wire"
+}
+"""
+
+
+def test_a_cap_that_rises_fails_ci_and_the_gate(tmp_path: Path, opa: Path) -> None:
+    text = (EXAMPLE / "policies" / SANCTIONS).read_text()
+    old, new = (
+        compiled(tmp_path, opa, (OWN, text, f"{text}\n{DUTY.replace('10', cap)}"), name=f"cap-{cap}")
+        for cap in ("10", "90")
+    )
+    found = bundle_diff(old, new, most=300)
+
+    (group,) = [one for one in found.grid if one.tools]
+    assert (group.direction, group.may_loosen, marked(group)) == ("unclear", True, "unclear (counts as loosening)")
+    assert (found.loosens, found.fails("loosening"), list(found.loosenings())) == (True, True, [group.id])
+    assert pdp("bundle", "diff", old, new, "--grid", 300, "--fail-on", "loosening").code == 1
+    assert gate_reasons(new, old) == (f"{group.id} is not explained: {group.title}",)
+
+
+def gate_reasons(bundle: Path, last: Path) -> tuple[str, ...]:
+    suite = load_suite(EXAMPLE / "scenarios.yaml")
+    skip = [name for name in NAMES if name != "loosening"]
+    checked = release_check(Gate(bundle, [suite], last=last, skip=skip, grid=300))
+    return tuple(next(one for one in checked.checks if one.name == "loosening").reasons)
+
+
+def test_attributes_of_changed_modules_come_first_and_what_is_dropped_is_named() -> None:
+    def module(name: str, count: int) -> str:
+        return f"package custom.concerns.{name}\n\n" + "".join(
+            f'deny contains 1 if input.context.{name}{at:02} == "x"\n\n' for at in range(count)
+        )
+
+    path = "custom/concerns/zz/zz.rego"
+    old = {"custom/concerns/aa/aa.rego": module("aa", MOST), path: module("zz", 3)}
+
+    readings = Readings(old, {**old, path: module("zz", 4)}, {}, {})
+    assert [one.way[1] for one in readings.taken[:5]] == ["zz00", "zz01", "zz02", "zz03", "aa00"]
+    assert readings.dropped == tuple(f"context.aa{at}" for at in range(MOST - 4, MOST))
+    assert (readings.dropped_changed, len(readings.taken)) == ((), MOST)
+
+    both = Readings(old, {**old, path: module("zz", MOST + 1)}, {}, {})
+    assert both.dropped_changed == (f"context.zz{MOST}",)
+    assert both.dropped[0] == f"context.zz{MOST}"
+
+
+def many(count: int, value: str) -> str:
+    """Rules that read so many attributes, none of which keeps the example from being allowed."""
+    return "".join(f'_odd if input.context.zz{at:03} == "{value}"\n\n' for at in range(count))
+
+
+def test_what_a_changed_module_reads_and_the_grid_has_no_room_for_reaches_the_gate(tmp_path: Path) -> None:
+    bundle = read_bundle(BUNDLE)
+    text = bundle.modules[SANCTIONS]
+    files = []
+    for name, value in (("old", "a"), ("new", "b")):
+        modules = {**bundle.modules, SANCTIONS: f"{text}\n{many(MOST, value)}"}
+        files.append(tmp_path / name)
+        files[-1].write_bytes(_packed(bundle, modules))
+
+    found = bundle_diff(*files, most=300)
+
+    unseen = {
+        # One attribute that its base call needs is among those that were dropped.
+        "initiate_wire: no call was found that is ALLOW or STEP_UP",
+        f"context.zz{MOST - 1:03}: a changed module reads it, and the grid had no room for it",
+    }
+    assert set(found.unseen().values()) == unseen
+    assert found.not_covered()[-1].startswith("3 attributes that there was no room for: context.zz063, ")
+    assert found.as_json()["grid"]["not_covered"] == list(found.not_covered())
+    assert "and 2 places where a loosening would not be seen" in verdict(found)
+    assert {each.split(": ", 1)[1] for each in gate_reasons(files[1], files[0])} == unseen
+
+
+def _packed(bundle: Any, modules: dict[str, str]) -> bytes:
+    from pdp.engine.bundle.file import pack_bundle
+
+    return pack_bundle(release=2, wasm=bundle.wasm, data=bundle.data, modules=modules)
+
+
+def test_a_tool_that_is_never_allowed_reaches_the_gate(tmp_path: Path) -> None:
+    def closed(version: str) -> Callable[[Any], None]:
+        def change(document: Any) -> None:
+            document["manifest_version"] = version
+            document["tools"]["lookup_beneficiary"]["release"] = {"gate": "failed", "drift": "ok"}
+
+        return change
+
+    old, new = (
+        made(tmp_path / version, manifest=manifest(closed(version)), settings={"version": version})
+        for version in ("2026.07.2", "2026.07.3")
+    )
+    found = bundle_diff(old, new, most=300)
+
+    assert list(found.unseen().values()) == ["lookup_beneficiary: no call was found that is ALLOW or STEP_UP"]
+    (name,) = found.unseen()
+    assert f"  unseen {name}: lookup_beneficiary: no call was found that is ALLOW or STEP_UP" in list(lines(found))
+    assert gate_reasons(new, old) == (
+        f"{name} is not explained: lookup_beneficiary: no call was found that is ALLOW or STEP_UP",
+    )
+    # Where nothing changed, nothing can have been loosened.
+    assert bundle_diff(old, old, most=300).unseen() == {}
+
+
+REORDERED = {
+    "conditions": ("\tinput.a\n\tinput.b\n", "\tinput.b\n\tinput.a\n"),
+    "in a comprehension": ("count([x | input.a; x := input.b]) > 0", "count([x | x := input.b; input.a]) > 0"),
+    "in every": ("every x in input.xs { x > 1; x < 9 }", "every x in input.xs { x < 9; x > 1 }"),
+    "wildcards": ("\tinput.a[_]\n\tinput.b[_] == input.c[_]\n", "\tinput.b[_] == input.c[_]\n\tinput.a[_]\n"),
+    "declared": (
+        "\tsome x in input.xs\n\ty := x.z\n\ty > 1\n", "\tsome x in input.xs\n\t1 < 2\n\ty := x.z\n\ty > 1\n",
+    ),
+    "a set": ('input.a in {"x", "y"}', 'input.a in {"y", "x"}'),
+    "an object": ('input.a == {"x": 1, "y": 2}', 'input.a == {"y": 2, "x": 1}'),
+    "in braces": ("input.a", "\tinput.a\n"),
+}  # fmt: skip
+SAME = {name: name != "declared" for name in REORDERED}
+OTHER = "\n\n_other if input.{} == 1\n"
+
+
+def changes(old: str, new: str) -> list[str]:
+    """Which rules are said to differ, when beside them another one does."""
+    bundle = read_bundle(BUNDLE)
+    text = bundle.modules[SANCTIONS]
+    sides = [
+        NamedBundle(replace(bundle, modules={**bundle.modules, SANCTIONS: text + each}), "X") for each in (old, new)
+    ]
+    return [one.name.removeprefix("custom.concerns.sanctions ") for one in rule_changes(*sides)]
+
+
+@pytest.mark.parametrize("name", REORDERED)
+def test_what_is_only_reordered_or_reformatted_reads_the_same(opa: Path, name: str) -> None:
+    assert opa
+    old, new = (f"\n\n_it if {{\n{each}\n}}" for each in REORDERED[name])
+
+    assert changes(old, new) == ([] if SAME[name] else ["_it"])
+    # As well where another rule of the module did change.
+    assert changes(old + OTHER.format("a"), new + OTHER.format("b")) == (["_it", "_other"], ["_other"])[SAME[name]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("_it := 1 if { input.a } else := 2 if { input.b }",
+                     "_it := 2 if { input.b } else := 1 if { input.a }", id="else"),
+        pytest.param("_it if { input.a with input.b as 1\n input.c }", "_it if { input.a\n input.c with input.b as 1 }",
+                     id="with"),
+        pytest.param("_it if { y := [z | z := _clear]; _clear := 1; y[_clear] }",
+                     "_it if { _clear := 1; y := [z | z := _clear]; y[_clear] }", id="a rule's name"),
+        pytest.param("_it := [1, 2]", "_it := [2, 1]", id="a list"),
+    ],
+)  # fmt: skip
+def test_an_order_that_has_a_meaning_is_a_difference(opa: Path, old: str, new: str) -> None:
+    assert opa
+    assert changes(f"\n\n{old}\n", f"\n\n{new}\n") == ["_it"]
+
+
+def test_a_body_in_braces_is_the_same_without(opa: Path) -> None:
+    assert opa
+    before, after = "\n\n_it if input.a\n", "\n\n_it if { input.a }\n"
+
+    assert changes(before + OTHER.format("a"), after + OTHER.format("b")) == ["_other"]
+
+
+def test_without_opa_rules_are_compared_by_their_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PDP_OPA", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+    assert changes("\n\n_it if { input.a; input.b }", "\n\n_it if {\n\tinput.a\n\tinput.b\n} # so") == []
+    assert changes("\n\n_it if { input.a; input.b }", "\n\n_it if { input.b; input.a }") == ["_it"]
+
+
+def test_a_reordered_policy_is_no_difference_for_ci(tmp_path: Path, opa: Path) -> None:
+    lookup = ("\tis_string(input.context.looked_up_beneficiary)\n", '\tinput.context.looked_up_beneficiary != ""\n')
+    file = "own/custom/concerns/beneficiary/beneficiary.rego"
+    new = compiled(tmp_path, opa, (file, "".join(lookup), "".join(reversed(lookup))))
+
+    assert pdp("bundle", "diff", BUNDLE, new, "--grid", 300, "--fail-on", "any").code == 0
+
+
+def test_where_nothing_was_decided_nothing_is_promised(tmp_path: Path) -> None:
+    def lenient(document: Any) -> None:
+        document["tools"]["initiate_wire"]["scopes"] = []
+
+    new = made(tmp_path / "new.tar.gz", manifest=manifest(lenient))
+    same = pdp("bundle", "diff", BUNDLE, BUNDLE, "--grid", 0)
+    other: BundleDiff = bundle_diff(BUNDLE, new, most=0)
+
+    assert same.code == 0
+    assert same.out.splitlines()[0].endswith(": no call was decided, so nothing is known of decisions")
+    assert verdict(other) == "no call was decided, so nothing is known of decisions, 1 loosens in structure"
+    assert list(other.unseen().values()) == ["no call was decided: neither a grid nor a scenario or log"]
+    refused = pdp("bundle", "diff", BUNDLE, new, "--grid", 0, "--fail-on", "loosening")
+    assert (refused.code, refused.out, refused.err) == (
+        2, "",
+        (
+            "error: --fail-on loosening says nothing: no call was decided by the two bundles\n"
+            "    hint: name scenarios or a log that hold calls (--scenarios, --log), or a --grid above 0\n"
+        ),
+    )  # fmt: skip
+    scenarios = EXAMPLE / "scenarios.yaml"
+    line = ["bundle", "diff", BUNDLE, BUNDLE, "--grid", 0, "--fail-on", "any", "--scenarios", scenarios]
+    assert pdp(*line).code == 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "ways", "vague"),
+    [
+        ('input.context.door == "back"', [("context", "door")], False),
+        ('input.context["door"] == "back"', [("context", "door")], False),
+        ('object.get(input.context, ["door", "kind"], "") == "back"', [("context", "door", "kind")], False),
+        ('object.get(input.context, _name, "") == "back"', [], True),
+        ("_known(input)", [], True),
+        ("_known(input.subject)", [], True),
+    ],
+)
+def test_a_module_that_hands_on_whole_parts_of_a_request_is_known_as_one(
+    condition: str, ways: list[tuple[str, ...]], *, vague: bool
+) -> None:
+    path = "custom/concerns/one/one.rego"
+    other = {
+        "custom/concerns/other/other.rego": "package custom.concerns.other\n\ndeny contains 1 if input.context.b\n"
+    }
+    texts = [{path: f"package custom.concerns.one\n\ndeny contains {at} if {condition}\n"} | other for at in (1, 2)]
+
+    read, unsure = Readings(texts[0], texts[1], {}, {}).behind([path])
+
+    assert ([one.way for one in read], unsure) == (ways, vague)

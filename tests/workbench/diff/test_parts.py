@@ -1,0 +1,301 @@
+"""The parts of a bundle diff by themselves: pairs of manifests, directions, data, and the reports."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.decision import Decision, Obligation, Reason, Verdict
+from pdp.engine.bundle.file import read_bundle
+from pdp.json import canonical
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.data_structure import data_changes
+from pdp.workbench.diff.grid.probes import probes
+from pdp.workbench.diff.judging import change_of
+from pdp.workbench.diff.pairing import Pair, Sides, pair_manifests
+from pdp.workbench.diff.rego_text import normal
+from pdp.workbench.diff.report_html import render as page
+from pdp.workbench.diff.report_markdown import render as markdown
+from pdp.workbench.diff.report_text import lines
+from tests.support.command_line import pdp, written
+from tests.support.payments import BUNDLE, EXAMPLE
+from tests.workbench.diff.test_bundle_diff import made, manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdp.workbench.diff.result import BundleDiff
+
+HOSTILE = "<script>alert(1)</script> | `x` @all \u202e"
+
+
+def document(version: str, **tools: str) -> dict[str, Any]:
+    """A manifest of tools with an action each."""
+    entries = {name: {"name": name, "pdp_action": action} for name, action in tools.items()}
+    return {"manifest_version": version, "tools": entries}
+
+
+OLD = {"a1": document("1", pay="pay", read="read"), "b1": document("1", search="search")}
+NEW = {"a2": document("2", pay="pay_out", read="read"), "b1": OLD["b1"], "c1": document("1", draft="draft")}
+
+
+def test_manifests_are_paired_by_what_they_have_in_common() -> None:
+    assert pair_manifests(OLD, NEW) == (Pair("a1", "a2"), Pair("b1", "b1"), Pair(None, "c1"))
+    assert pair_manifests(NEW, OLD) == (Pair("a2", "a1"), Pair("b1", "b1"), Pair("c1", None))
+    # Several side by side: the one that stays is what the new one is compared with.
+    assert pair_manifests({"a1": OLD["a1"]}, {"a1": OLD["a1"], "a2": NEW["a2"]}) == (
+        Pair("a1", "a1"), Pair("a1", "a2"),
+    )  # fmt: skip
+
+
+def asked(digest: Any, version: str = "1", tool: str = "pay", action: str = "pay") -> dict[str, Any]:
+    properties = {"manifest_digest": digest, "manifest_version": version, "tool": tool}
+    return {"action": {"name": action, "properties": properties}}
+
+
+@pytest.mark.parametrize(
+    ("request_", "old", "new"),
+    [
+        pytest.param(asked("a1"), asked("a1"), asked("a2", "2", action="pay_out"), id="as either side sends it"),
+        pytest.param(asked("a2", "2", action="pay_out"), asked("a1"), asked("a2", "2", action="pay_out"), id="back"),
+        pytest.param(asked("b1", tool="search"), asked("b1", tool="search"), asked("b1", tool="search"), id="same"),
+        pytest.param(
+            asked("a1", "9"), asked("a1", "9"), asked("a2", "9", action="pay_out"), id="a wrong version stays"
+        ),
+        pytest.param(
+            asked("a1", action="x"), asked("a1", action="x"), asked("a2", "2", action="x"), id="a wrong action"
+        ),
+        pytest.param(asked("c1", tool="draft"), asked("c1", tool="draft"), asked("c1", tool="draft"), id="no pair"),
+        pytest.param(asked(7), asked(7), asked(7), id="mistyped"),
+        pytest.param([], [], [], id="no object"),
+    ],
+)
+def test_a_call_is_put_to_either_side_as_its_own_enforcement_point_would(request_: Any, old: Any, new: Any) -> None:
+    sides = Sides(pair_manifests(OLD, NEW), OLD, NEW)
+
+    assert sides.both(request_) == (canonical(old), canonical(new))
+
+
+def decided(verdict: Verdict, *codes: str, duties: tuple[str, ...] = (), details: Any = None) -> Decision:
+    reasons = tuple(Reason(code, "words", details or {}) for code in codes)
+    return Decision(verdict, reasons, tuple(Obligation(each, verdict, {}) for each in duties), "id", None, None)
+
+
+DENY, STEP_UP, ALLOW = Verdict.DENY, Verdict.STEP_UP, Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "direction", "danger"),
+    [
+        (decided(DENY, "a.b"), decided(ALLOW, "c.d", duties=("x",)), "loosens", 0),
+        (decided(STEP_UP, "a.b"), decided(ALLOW, "c.d"), "loosens", 1),
+        (decided(DENY, "a.b"), decided(STEP_UP, "c.d"), "loosens", 2),
+        (decided(ALLOW, "a.b", duties=("x",)), decided(ALLOW, "a.b"), "loosens", 3),
+        (decided(ALLOW, "a.b", duties=("x",)), decided(ALLOW, "a.b", duties=("y",)), "unclear", 3),
+        (decided(STEP_UP, "a.b"), decided(STEP_UP, "a.b", details={"quorum": 1}), "unclear", 4),
+        (decided(DENY, "a.b", "c.d"), decided(DENY, "a.b"), "unclear", 5),
+        (decided(STEP_UP, "a.b"), decided(DENY, "c.d"), "tightens", 6),
+        (decided(ALLOW, "a.b"), decided(STEP_UP, "c.d"), "tightens", 7),
+        (decided(ALLOW, "a.b"), decided(ALLOW, "a.b", duties=("x",)), "tightens", 8),
+    ],
+)
+def test_which_way_a_difference_goes_and_how_dangerous_it_is(
+    old: Decision, new: Decision, direction: str, danger: int
+) -> None:
+    change = change_of(old, new)
+
+    assert change is not None
+    assert (change.direction, change.danger) == (direction, danger)
+
+
+def test_words_for_people_are_no_difference() -> None:
+    other = Decision(DENY, (Reason("a.b", "other words", {}),), (), "other id", "sha256:1", 7)
+
+    assert change_of(decided(DENY, "a.b"), other) is None
+
+
+def test_data_are_compared_path_by_path(tmp_path: Path) -> None:
+    old = {
+        "corpora": {"hr": {"markings": ["pii"]}, "it": {"markings": ["a", "b"]}},
+        "documents": {"d": {"restricted": True}, "e": {"corpus": "hr"}},
+        "entitlements": {"ann": {"corpora": ["hr"]}},
+        "planning": {"one": {"requires": ["x"]}},
+    }
+    new = {
+        "corpora": {"hr": {"markings": ["pii", "secret"]}, "it": {"markings": ["b"]}},
+        "documents": {"d": {"restricted": False}, "e": {"corpus": "it"}},
+        "entitlements": {"ann": {"corpora": []}, "bob": {"corpora": ["hr"]}},
+    }
+    files = [
+        made(tmp_path / name, directory=each, settings={"hours": {"open": hour}})
+        for name, each, hour in (("o", old, 8), ("n", new, 9))
+    ]
+
+    found = data_changes(*map(read_bundle, files))
+
+    assert {one.path: (one.kind, one.direction.value) for one in found.shown} == {
+        "directory.corpora.hr.markings": ("changed", "tightens"),
+        "directory.corpora.it.markings": ("changed", "loosens"),
+        "directory.documents.d.restricted": ("changed", "loosens"),
+        "directory.documents.e.corpus": ("changed", "unclear"),
+        "directory.entitlements.ann.corpora": ("changed", "tightens"),
+        "directory.entitlements.bob": ("added", "loosens"),
+        "directory.planning": ("removed", "loosens"),
+        "settings.hours.open": ("changed", "unclear"),
+    }
+    assert found.total == 8
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("a if {\n\tb\n}", "a if { b }", True),
+        ("a if b # c", "a   if b", True),
+        ('a == "# b"', 'a == "# c"', False),
+        ("a if {\n\tb\n\tc\n}", "a if {\n\tb c\n}", False),
+        ("x := {\n\t1,\n}", "x := { 1 }", True),
+    ],
+)
+def test_what_rego_says_apart_from_how_it_is_written(one: str, other: str, same: bool) -> None:
+    assert (normal(one) == normal(other)) is same
+
+
+def test_the_grid_has_every_tier_and_class_and_pattern() -> None:
+    documents, found = probes()
+    entries = [(one.entry.get("effect_class"), one.entry.get("risk_tier")) for one in found]
+    classes = {"pure", "read-internal", "read-external", "stage", "commit-low", "commit-high", None}
+
+    assert {(effect, tier) for effect in classes for tier in ("low", "medium", "high", None)} <= set(entries)
+    assert {str(one.entry.get("pattern")) for one in found if one.tool.startswith("grid_pattern")} == {
+        "extraction", "lookup", "validation", "classification", "composition", "action-staging", "approval-request",
+        "aggregation", "conversion", "search",
+    }  # fmt: skip
+    assert {one.digest for one in found} == set(documents)
+    assert len({(one.digest, one.tool) for one in found}) == len(found)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> BundleDiff:
+    """A difference in which names want to be markup."""
+
+    def named(document: Any) -> None:
+        document["manifest_version"] = "2026.07.2"
+        document["tools"]["initiate_wire"]["scopes"] = [HOSTILE]
+
+    folder = tmp_path_factory.mktemp("hostile")
+    return bundle_diff(BUNDLE, made(folder / "new.tar.gz", manifest=manifest(named)), most=400)
+
+
+def test_the_page_needs_nothing_else_and_lets_nothing_in(hostile: BundleDiff) -> None:
+    html = page(hostile)
+
+    assert HOSTILE not in html
+    assert "<script" not in html
+    assert re.search(r"(src|href)=\"(?!#)", html) is None
+    assert "&lt;script&gt;" in html
+    assert "\u202e" not in html
+    assert "default-src &#39;none&#39;" in html or "default-src 'none'" in html
+
+
+def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
+    text = markdown(hostile)
+    outside = [line for line in text.splitlines() if not line.startswith("    ")]
+
+    assert not [
+        line
+        for line in outside
+        if re.search(r"(?<!\\)<script", line) or "\u202e" in line or re.search(r"(?<!\\)@all", line)
+    ]
+    assert all(line.count(" | ") == 2 for line in outside if line.startswith("| "))
+    assert text.startswith("## Bundle diff: ")
+
+
+def test_text_and_json_say_the_same(hostile: BundleDiff) -> None:
+    whole = hostile.as_json()
+    text = list(lines(hostile))
+
+    assert set(whole) == {"old", "new", "differs", "loosens", "unseen", "structure", "known", "grid"}
+    assert [group["id"] for group in whole["grid"]["groups"]] == [
+        line.split()[1] for line in text[text.index(next(each for each in text if each.startswith("grid:"))) :]
+        if re.match(r"  (loosens|unclear|tightens) +[0-9a-f]{12}  ", line)
+    ]  # fmt: skip
+    assert json.loads(json.dumps(whole)) == whole
+
+
+def test_the_command_says_it_in_every_form(tmp_path: Path) -> None:
+    def lenient(document: Any) -> None:
+        document["manifest_version"] = "2026.07.2"
+        document["tools"]["initiate_wire"]["scopes"] = []
+
+    new = made(tmp_path / "new.tar.gz", manifest=manifest(lenient))
+    line = ["bundle", "diff", BUNDLE, new, "--grid", 300]
+
+    plain = pdp(*line, "--fail-on", "loosening", "--html", tmp_path / "page.html")
+    as_json = pdp(*line, "--json")
+    as_markdown = pdp(*line, "--markdown", "--fail-on", "any")
+
+    assert (plain.code, as_json.code, as_markdown.code) == (1, 0, 1)
+    assert "  loosens   initiate_wire: scopes: removed payments.wire.initiate\n" in plain.out
+    assert as_json.json["loosens"] is True
+    assert as_markdown.out.startswith("## Bundle diff: ")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_schemas_are_compared_where_the_manifests_are_named(tmp_path: Path) -> None:
+    text = json.loads((EXAMPLE / "manifest.json").read_text())
+    text["manifest_version"] = "2026.07.2"
+    tool = next(tool for tool in text["tools"] if tool["name"] == "initiate_wire")
+    schema = tool.get("schema") or tool["args_schema"]
+    schema["properties"]["note"] = {"type": "string"}
+    schema["required"] = [*schema["required"], "note"]
+    other = written(tmp_path / "manifest.json", text)
+    from pdp.manifest.load import load_effective
+
+    document = load_effective(other, EXAMPLE / "governance.yaml").document
+    new = made(tmp_path / "new.tar.gz", manifest=document)
+    governance = ("-g", EXAMPLE / "governance.yaml")
+    files = ("-m", EXAMPLE / "manifest.json", *governance, "-m", other, *governance)
+
+    without = pdp("bundle", "diff", BUNDLE, new, "--grid", 0, "--json").json["structure"]["manifests"][0]
+    named = pdp("bundle", "diff", BUNDLE, new, *files, "--grid", 0, "--json").json["structure"]["manifests"][0]
+
+    assert (without["schemas_compared"], named["schemas_compared"]) == (False, True)
+    assert [one["field"] for one in without["diff"]["tools"][0]["governance"]] == ["contract"]
+    assert [(one["path"], one["bump"]) for one in named["diff"]["tools"][0]["signature"]] == [("note", "major")]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        pytest.param(
+            ["--json", "--markdown"],
+            "error: --json and --markdown exclude each other\n    hint: name one of them\n", id="two forms",
+        ),
+        pytest.param(
+            ["--log", "absent.jsonl"],
+            "error: absent.jsonl: no such file\n    hint: check the path\n",
+            id="no log",
+        ),
+        pytest.param(
+            ["-g", "g.yaml"],
+            "error: 0 manifests and 1 governance files\n"
+            "    hint: name a governance file for every manifest, in the same order, or none at all\n",
+            id="governance alone",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_said(line: list[str], complaint: str) -> None:
+    done = pdp("bundle", "diff", BUNDLE, BUNDLE, *line)
+
+    assert (done.code, done.out, done.err) == (2, "", complaint)
+
+
+def test_a_file_that_is_no_bundle_is_said(tmp_path: Path) -> None:
+    file = written(tmp_path / "no", b"nothing")
+
+    done = pdp("bundle", "diff", BUNDLE, file)
+
+    assert (done.code, done.err.splitlines()[0]) == (2, f"error: {file}: not a gzip file, or a damaged one")

@@ -1,0 +1,394 @@
+"""The release gate: every check with what makes it pass, and what makes it fail."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from pdp.audit.file import FileAudit
+from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import FileFaultsError
+from pdp.manifest.load import load_effective
+from pdp.pep import Pep
+from pdp.workbench.gate.explanations import read_explanations
+from pdp.workbench.gate.gate import NAMES
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.support.command_line import Done, pdp, written
+from tests.support.scenario_files import BIG, MANIFEST, NOTE, READ, SESSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PACK = "pack.tool.read_note"
+TOOLS: dict[str, Any] = {
+    "manifest_version": "7",
+    "tools": [
+        {**MANIFEST["tools"][0], "eval_pack": PACK},
+        {**MANIFEST["tools"][1], "eval_pack": "pack.tool.send_wire"},
+    ],
+}
+SMALL = {"tool": "send_wire", "arguments": {"amount": 50}}
+READING: list[Any] = [
+    {"name": "a note is read", "golden": True, "propose": READ, "expect": {"verdict": "ALLOW"}},
+    {
+        "name": "a note takes its scope", "session": {"claims": {"emts": {"notes.read": None}}}, "propose": READ,
+        "expect": {"verdict": "DENY", "executed": False},
+    },
+]  # fmt: skip
+WIRING: list[Any] = [
+    {"name": "a wire is sent", "golden": True, "propose": SMALL, "expect": {"verdict": "ALLOW"}},
+    {"name": "a large one waits", "propose": BIG, "expect": {"verdict": "STEP_UP", "executed": False}},
+    {
+        "name": "it is sent once",
+        "steps": [
+            {"propose": SMALL, "expect": {"executed": True}},
+            {"propose": SMALL, "expect": {"executed": False, "status": "accepted"}},
+        ],
+    },
+]
+SKIPPED = ("coverage", "mutation", "loosening")
+
+
+def scenario_file(file: Path, scenarios: Any, manifest: str = "manifest.json") -> Path:
+    return written(file, {"manifest": manifest, "session": SESSION, "scenarios": scenarios})
+
+
+def released(folder: Path, *manifests: Any, name: str = "bundle.tar.gz", release: int = 1) -> Path:
+    """A bundle of the baseline with manifests side by side, or with the one of the project."""
+    folder.mkdir(exist_ok=True)
+    held = [load_effective(written(folder / f"{name}.json", manifest)) for manifest in manifests or (TOOLS,)]
+    bundle = read_bundle(baseline_bundle_path())
+    data = {**bundle.data, "manifests": {each.digest: each.document for each in held}}
+    packed = pack_bundle(release=release, wasm=bundle.wasm, data=data, modules=bundle.modules)
+    return written(folder / name, packed)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project that may be released: manifest, scenarios, packs, bundle."""
+    (tmp_path / "packs").mkdir()
+    written(tmp_path / "manifest.json", TOOLS)
+    scenario_file(tmp_path / "scenarios.json", READING + WIRING)
+    scenario_file(tmp_path / "packs" / f"{PACK}.json", READING, "../manifest.json")
+    scenario_file(tmp_path / "packs/pack.tool.send_wire.json", WIRING, "../manifest.json")
+    released(tmp_path)
+    return tmp_path
+
+
+def checked(project: Path, *options: object) -> Done:
+    return pdp(
+        "release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz", "--json", "--grid", 300,
+        *options,
+    )  # fmt: skip
+
+
+def failed(done: Done) -> dict[str, list[str]]:
+    """The checks that failed, with their reasons."""
+    assert done.code == (0 if done.json["passed"] else 1)
+    return {one["name"]: one["reasons"] for one in done.json["checks"] if one["status"] == "fail"}
+
+
+def test_a_project_that_may_be_released(project: Path) -> None:
+    done = checked(project)
+
+    assert failed(done) == {}
+    assert [one["name"] for one in done.json["checks"]] == list(NAMES)
+    assert tuple(one["name"] for one in done.json["checks"] if one["status"] == "skip") == SKIPPED
+    assert done.json["revision"] == read_bundle(project / "bundle.tar.gz").revision
+
+
+def test_a_gate_without_any_check_lets_nothing_through(project: Path) -> None:
+    done = checked(project, *(part for name in NAMES for part in ("--skip", name)))
+
+    assert (done.code, done.json["passed"], {one["status"] for one in done.json["checks"]}) == (1, False, {"skip"})
+
+
+def test_lines_for_people_and_junit(project: Path) -> None:
+    (project / "packs" / f"{PACK}.json").unlink()
+    junit = project / "gate.xml"
+
+    done = pdp(
+        "release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz", "--junit", junit,
+        "--skip", "audit-pinned",
+    )  # fmt: skip
+
+    reason = f"read_note 1.0.0: the pack {PACK} is not there; looked in {project / 'packs'}"
+    assert done.code == 1
+    assert done.out.splitlines()[1:] == [
+        "pass  scenarios             5 scenarios",
+        "pass  golden-schemas        2 of 2 golden scenarios are valid",
+        "pass  manifest-violations   0 violations in 2 golden scenarios",
+        "pass  tools-proven          2 tools that are new or changed",
+        "pass  actions-known         2 tools",
+        "skip  coverage              no threshold was named: --coverage PERCENT",
+        "skip  mutation              no threshold was named: --mutation PERCENT",
+        "fail  packs                 2 tools that are new or changed",
+        f"      {reason}",
+        "skip  loosening             no last release was named: --last FILE",
+        "pass  manifest-version      1 manifests",
+        "skip  audit-pinned          left out, as was asked for",
+        "release 1 must not be released: 7 passed, 1 failed, 4 skipped",
+    ]
+    suite = ET.parse(junit).getroot()[0]  # noqa: S314 - our own file
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("12", "1", "4")
+    assert [case.findtext("failure") for case in suite.iter("testcase") if case.find("failure") is not None] == [reason]
+
+
+def test_scenarios_that_fail_and_goldens_that_are_none(project: Path) -> None:
+    wrong = [
+        {"name": "denied", "propose": READ, "expect": {"verdict": "DENY"}},
+        {
+            "name": "misspelt", "golden": True, "propose": {"tool": "red_note", "arguments": {}},
+            "expect": {"rejection": "INVALID_TOOL_NAME"},
+        },
+        {
+            "name": "empty", "golden": True, "propose": {"tool": "read_note", "arguments": {}},
+            "expect": {"rejection": "INVALID_PAYLOAD"},
+        },
+    ]  # fmt: skip
+    file = scenario_file(project / "scenarios.json", READING + WIRING + wrong)
+    at = f"{file}:1: "
+
+    assert failed(checked(project)) == {
+        "scenarios": [f"{at}denied", f"{at}misspelt", f"{at}empty"],
+        "golden-schemas": [
+            f"{at}misspelt: its arguments are not valid against the tool's schema",
+            f"{at}empty: its arguments are not valid against the tool's schema",
+        ],
+        "manifest-violations": [f"{at}misspelt: proposes a tool that the manifest does not have"],
+    }
+
+
+def test_results_of_another_manifest_are_none(project: Path) -> None:
+    other = deepcopy(TOOLS)
+    other["tools"][0]["scopes"] = ["notes.read", "notes.more"]
+    digest = load_effective(written(project / "manifest.json", other)).digest
+    file = project / "scenarios.json"
+
+    found = failed(checked(project))
+
+    (held,) = read_bundle(project / "bundle.tar.gz").data["manifests"]
+    assert found["manifest-digest"] == [
+        f"{file}: about manifest 7, {digest}: the bundle does not hold it",
+        f"manifest 7, {held}: new in this release, and no scenario file is about it",
+    ]
+    assert found["scenarios"] == ["none was run"]
+    unproven = [f"{tool} of manifest 7: no scenario file is about that manifest" for tool in ("read_note", "send_wire")]
+    assert found["tools-proven"] == unproven
+    assert found["packs"] == [f"{each}, so its pack was not run" for each in unproven]
+    assert found["audit-pinned"] == ["there is no event: name golden scenarios, or --audit FILE"]
+
+
+def test_a_new_tool_without_scenarios(project: Path) -> None:
+    scenario_file(project / "scenarios.json", READING)
+    last = released(project / "last", {**TOOLS, "manifest_version": "6", "tools": TOOLS["tools"][:1]})
+
+    found = failed(checked(project, "--last", last, "--skip", "loosening"))
+
+    file = project / "scenarios.json"
+    assert found == {
+        "tools-proven": [
+            f"{file}: no scenario in which send_wire of manifest 7 is ALLOW",
+            f"{file}: no scenario in which send_wire of manifest 7 is not ALLOW",
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("pack", "missing"),
+    [
+        pytest.param([WIRING[1], WIRING[2]], "golden input", id="no golden input"),
+        pytest.param([WIRING[0]], "side-effect probe (a call with `executed: false`)", id="no side-effect probe"),
+        pytest.param(WIRING[:2], "idempotency probe (one call twice, the second with `executed: false`)", id="no key"),
+    ],
+)
+def test_a_pack_has_golden_inputs_and_both_sorts_of_probes(project: Path, pack: Any, missing: str) -> None:
+    file = scenario_file(project / "packs/pack.tool.send_wire.json", pack, "../manifest.json")
+
+    assert f"{file}: no {missing} of send_wire 1.0.0" in failed(checked(project))["packs"]
+
+
+def test_a_pack_that_fails_or_is_about_something_else(project: Path) -> None:
+    wrong = [*READING, {"name": "denied", "propose": READ, "expect": {"verdict": "DENY"}}]
+    file = scenario_file(project / "packs" / f"{PACK}.json", wrong, "../manifest.json")
+    assert failed(checked(project)) == {"packs": [f"{file}:1: denied: fails"]}
+
+    digest = load_effective(written(project / "other.json", {**TOOLS, "manifest_version": "8"})).digest
+    scenario_file(file, READING, "../other.json")
+    assert failed(checked(project)) == {"packs": [f"{file}: about another manifest (8, {digest})"]}
+
+
+def test_only_tools_that_changed_need_their_packs(project: Path) -> None:
+    (project / "packs" / f"{PACK}.json").unlink()
+    before = deepcopy(TOOLS)
+    before["manifest_version"] = "6"
+    before["tools"][1]["scopes"] = []
+
+    assert failed(checked(project, "--last", released(project / "last", before), "--skip", "loosening")) == {}
+
+
+NEWER: dict[str, Any] = {
+    "manifest_version": "8",
+    "tools": [
+        {**TOOLS["tools"][0], "version": "1.1.0", "description": "Read one note", "eval_pack": "pack.new"},
+        TOOLS["tools"][1],
+    ],
+}
+
+
+def test_of_manifests_side_by_side_the_new_one_is_looked_at(project: Path) -> None:
+    """As in a roll-out: the old manifest stays in the bundle, and what is about it proves nothing of the new one."""
+    last = released(project / "last")
+    released(project, TOOLS, NEWER)
+    digest = load_effective(written(project / "newer.json", NEWER)).digest
+    old = load_effective(project / "manifest.json").digest
+    options = ("--last", last, "--skip", "loosening")
+
+    unproven = "read_note of manifest 8: no scenario file is about that manifest"
+    assert failed(checked(project, *options)) == {
+        "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file is about it"],
+        "tools-proven": [unproven],
+        "packs": [f"{unproven}, so its pack was not run"],
+    }
+
+    newer = scenario_file(project / "newer-scenarios.json", READING[:1], "newer.json")
+    assert failed(checked(project, newer, *options)) == {
+        "tools-proven": [f"{newer}: no scenario in which read_note of manifest 8 is not ALLOW"],
+        "packs": [f"read_note 1.1.0: the pack pack.new is not there; looked in {project / 'packs'}"],
+    }
+
+    scenario_file(newer, READING, "newer.json")
+    pack = scenario_file(project / "packs/pack.new.json", READING, "../manifest.json")
+    assert failed(checked(project, newer, *options)) == {
+        "packs": [f"{pack}: about another manifest (7, {old})"],
+    }
+
+    scenario_file(pack, READING, "../newer.json")
+    assert failed(checked(project, newer, *options)) == {}
+
+
+def test_a_new_manifest_without_a_new_tool_has_scenarios_as_well(project: Path) -> None:
+    """Its tools are proven already, but nobody has shown that the policy takes calls under its digest."""
+    last = released(project / "last")
+    newer = {**TOOLS, "manifest_version": "8"}
+    digest = load_effective(written(project / "newer.json", newer)).digest
+    released(project, TOOLS, newer)
+
+    assert failed(checked(project, "--last", last, "--skip", "loosening")) == {
+        "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file is about it"]
+    }
+
+
+def test_one_pack_proves_an_entry_that_two_manifests_have_just_so(project: Path) -> None:
+    newer = {**TOOLS, "manifest_version": "8"}
+    written(project / "newer.json", newer)
+    other = scenario_file(project / "newer-scenarios.json", READING + WIRING, "newer.json")
+    released(project, TOOLS, newer)
+
+    assert failed(checked(project, other)) == {}
+
+
+def test_content_that_is_new_under_an_old_version(project: Path) -> None:
+    before = deepcopy(TOOLS)
+    before["tools"][0]["schema"] = {**NOTE, "maxProperties": 3}
+    last = released(project / "last", before)
+    digests = [next(iter(read_bundle(file).data["manifests"])) for file in (project / "bundle.tar.gz", last)]
+
+    assert failed(checked(project, "--last", last, "--skip", "loosening")) == {
+        "manifest-version": [
+            f"manifest 7 is {digests[0]}, and {digests[1]} has that version already: give it a new one"
+        ]
+    }
+
+
+def test_a_loosening_needs_an_explanation_and_an_explanation_a_loosening(project: Path) -> None:
+    before = deepcopy(TOOLS)
+    before["manifest_version"] = "6"
+    before["tools"][0]["scopes"] = ["notes.read", "notes.more"]
+    last = released(project / "last", before)
+
+    (reasons,) = failed(checked(project, "--last", last)).values()
+    ids = [reason.split()[0] for reason in reasons]
+    assert "read_note: scopes removed notes.more" in {reason.split(": ", 1)[1] for reason in reasons}
+
+    entries = [{"difference": each, "reason": "notes are open now"} for each in ids]
+    file = written(project / "explained.json", {"explained": entries})
+    assert failed(checked(project, "--last", last, "--explanations", file)) == {}
+
+    written(file, {"explained": [*entries, {"difference": "stale", "reason": "once"}]})
+    (stale,) = failed(checked(project, "--last", last, "--explanations", file))["loosening"]
+    assert stale.endswith(": explains stale, which is no loosening of this release: take it out")
+    assert stale.startswith(f"{file}:1:")
+
+
+def test_events_of_a_run_are_pinned_to_the_bundle_and_its_manifest(project: Path) -> None:
+    suite = load_suite(project / "scenarios.json")
+    session = suite.sessions[0][0]
+    good, bad = project / "good.jsonl", project / "bad.jsonl"
+    with EmbeddedEngine(read_bundle(project / "bundle.tar.gz")) as engine:
+        Pep(suite.manifest, engine, audit=FileAudit(good)).decide(READ, session)
+    other = load_effective(written(project / "other.json", {**TOOLS, "manifest_version": "8"}))
+    with EmbeddedEngine.baseline(manifests={other.digest: other.document}) as engine:
+        Pep(other, engine, audit=FileAudit(bad)).decide(READ, session)
+
+    assert failed(checked(project, "--audit", good)) == {}
+    assert failed(checked(project, "--audit", bad)) == {
+        "audit-pinned": [f"{bad}: event 0 (tool.read_note.dispatch) names manifest 8, {other.digest}"]
+    }
+    good.write_bytes(good.read_bytes().replace(b"read_note", b"read_mote"))
+    assert failed(checked(project, "--audit", good)) == {
+        "audit-pinned": [f"{good}: audit line 1: the hash does not match"]
+    }
+
+
+def test_thresholds(project: Path) -> None:
+    found = failed(checked(project, "--coverage", 99.9))
+    assert "coverage" in found
+    assert found["coverage"][-1].endswith("are covered, 99.9 % are asked for")
+
+    assert "mutation" in failed(checked(project, "--mutation", 100))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        pytest.param([], "1:1: no list of explanations", id="no mapping"),
+        pytest.param({"explained": [], "more": 1}, "1:1: no list of explanations", id="more"),
+        pytest.param(
+            {"explained": [{"difference": "a"}]},
+            "1:16: must have `difference` and `reason`, and nothing else", id="no reason",
+        ),
+        pytest.param(
+            {"explained": [{"difference": "a", "reason": " "}]},
+            "1:46: reason must be a text, not empty", id="an empty reason",
+        ),
+        pytest.param(
+            {"explained": [{"difference": "a", "reason": "b"}, {"difference": "a", "reason": "c"}]},
+            "1:67: is explained twice", id="twice",
+        ),
+    ],
+)  # fmt: skip
+def test_a_faulty_file_of_explanations_says_where(tmp_path: Path, content: Any, complaint: str) -> None:
+    file = written(tmp_path / "explained.json", content)
+
+    with pytest.raises(FileFaultsError) as caught:
+        read_explanations(file)
+
+    assert [str(fault).splitlines()[0] for fault in caught.value.faults] == [f"{file}:{complaint}"]
+
+
+def test_wrong_use_is_said(project: Path) -> None:
+    explained = written(project / "explained.json", json.dumps({"explained": []}))
+
+    assert checked(project, "--skip", "pack")[::2] == (
+        2, "error: --skip pack: no check of that name\n    hint: did you mean `packs`?\n",
+    )  # fmt: skip
+    assert checked(project, "--explanations", explained)[::2] == (
+        2,
+        "error: --explanations says nothing without --last\n    hint: name the bundle of the last release\n",
+    )

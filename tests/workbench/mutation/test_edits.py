@@ -1,0 +1,341 @@
+"""Rego broken in one place: each way of it on small modules, whole sets of what is changed and where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pdp.workbench.mutation.asked import asked_rules, views
+from pdp.workbench.mutation.rego_edits import edits
+from pdp.workbench.mutation.rego_mutants import parsed, rego_mutants
+from pdp.workbench.mutation.syntax import Source
+from pdp.workbench.opa.modules import Module
+from pdp.workbench.opa.tool import OpaTool
+
+pytestmark = pytest.mark.opa
+
+HEAD = "package custom.concerns.small\n\n"
+
+
+def found(opa: Path, folder: Path, text: str) -> set[tuple[str, int, str, str]]:
+    """Every edit of a module, the lines counted behind its head: kind, line, what stood there, what does then."""
+    whole = HEAD + text
+    (folder / "small.rego").write_text(whole)
+    tree = OpaTool(opa, folder, sources={}).parse("small.rego")
+    source = Source(Path("small.rego"), whole)
+    return {
+        (edit.kind, source.place(edit.span[0]).line - HEAD.count("\n"), whole[slice(*edit.span)], edit.text)
+        for edit in edits(tree, source)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "p if {\n\tinput.a\n\tnot input.b\n}\n",
+            {
+                ("rule dropped", 2, "", "false\n\t"),
+                ("condition dropped", 2, "input.a", "true"),
+                ("condition negated", 2, "input.a", "not input.a"),
+                ("condition dropped", 3, "not input.b", "true"),
+                ("condition negated", 3, "not input.b", "input.b"),
+            },
+            id="conditions on lines of their own",
+        ),
+        pytest.param(
+            'p contains "x" if input.a\n',
+            {
+                ("constant moved", 1, '"x"', '"x~"'),
+                ("rule dropped", 1, "input.a", "{ false; input.a }"),
+                ("condition dropped", 1, "input.a", "true"),
+                ("condition negated", 1, "input.a", "not input.a"),
+            },
+            id="a condition without braces",
+        ),
+        pytest.param(
+            "p if { input.a < 3 }\n",
+            {
+                ("rule dropped", 1, "", "false; "),
+                ("condition dropped", 1, "input.a < 3", "true"),
+                ("condition negated", 1, "input.a < 3", "not input.a < 3"),
+                ("comparison moved", 1, "<", "<="),
+                ("constant moved", 1, "3", "4"),
+                ("constant moved", 1, "3", "2"),
+            },
+            id="less than a number",
+        ),
+        *(
+            pytest.param(
+                f"f(a, b) if {{ a {before} b }}\n",
+                {
+                    ("rule dropped", 1, "", "false; "),
+                    ("condition dropped", 1, f"a {before} b", "true"),
+                    ("condition negated", 1, f"a {before} b", f"not a {before} b"),
+                    ("comparison moved", 1, before, after),
+                },
+                id=f"{before} becomes {after}",
+            )
+            for before, after in (("<=", "<"), (">", ">="), (">=", ">"), ("==", "!="), ("!=", "=="))
+        ),
+        pytest.param(
+            'p := {"b", "a"} - data.q\n',
+            {
+                ("rule dropped", 1, "", " if { false }"),
+                ("element lost", 1, '{"b", "a"}', '{"a"}'),
+                ("element lost", 1, '{"b", "a"}', '{"b"}'),
+                ("constant moved", 1, '"b"', '"b~"'),
+                ("constant moved", 1, '"a"', '"a~"'),
+                ("set operation swapped", 1, "-", "&"),
+                ("set operation swapped", 1, "-", "|"),
+            },
+            id="sets, whose elements OPA lists in another order",
+        ),
+        pytest.param(
+            'p := {"z": 1, "a": [true]}\n',
+            {
+                ("rule dropped", 1, "", " if { false }"),
+                ("element lost", 1, '{"z": 1, "a": [true]}', '{"a": [true]}'),
+                ("element lost", 1, '{"z": 1, "a": [true]}', '{"z": 1}'),
+                ("constant moved", 1, "1", "2"),
+                ("constant moved", 1, "1", "0"),
+                ("element lost", 1, "[true]", "[]"),
+                ("constant moved", 1, "true", "false"),
+            },
+            id="an object",
+        ),
+        pytest.param(
+            "p := data.q & data.r | {1}\n",
+            {
+                ("rule dropped", 1, "", " if { false }"),
+                ("set operation swapped", 1, "&", "|"),
+                ("set operation swapped", 1, "&", "-"),
+                ("set operation swapped", 1, "|", "&"),
+                ("set operation swapped", 1, "|", "-"),
+                ("element lost", 1, "{1}", "set()"),
+                ("constant moved", 1, "1", "2"),
+                ("constant moved", 1, "1", "0"),
+            },
+            id="set operations",
+        ),
+        pytest.param(
+            "p if {\n\tevery x in input.xs { x in input.ys }\n}\n",
+            {
+                ("rule dropped", 2, "", "false\n\t"),
+                ("condition dropped", 2, "every x in input.xs { x in input.ys }", "true"),
+                (
+                    "quantifier swapped",
+                    2,
+                    "every x in input.xs { x in input.ys }",
+                    "count([1 | some x in input.xs; x in input.ys]) > 0",
+                ),
+                ("condition dropped", 2, "x in input.ys", "true"),
+                ("condition negated", 2, "x in input.ys", "not x in input.ys"),
+            },
+            id="every",
+        ),
+        pytest.param(
+            "p if {\n\tsome x in input.xs\n\tx in input.ys\n}\n",
+            {
+                ("rule dropped", 2, "", "false\n\t"),
+                (
+                    "quantifier swapped",
+                    2,
+                    "some x in input.xs\n\tx in input.ys",
+                    "every x in input.xs { x in input.ys }",
+                ),
+                ("condition dropped", 3, "x in input.ys", "true"),
+                ("condition negated", 3, "x in input.ys", "not x in input.ys"),
+            },
+            id="some",
+        ),
+        pytest.param(
+            "p contains x if {\n\tsome x in input.xs\n\ty := x\n\tf(y)\n}\n\nf(_)\n",
+            {
+                ("rule dropped", 2, "", "false\n\t"),
+                ("condition dropped", 4, "f(y)", "true"),
+                ("condition negated", 4, "f(y)", "not f(y)"),
+                ("rule dropped", 7, "", " if { false }"),
+            },
+            id="variables that something else needs are not taken away",
+        ),
+        pytest.param(
+            "default p := false\n\ndefault q := null\n\ndefault r := [1]\n",
+            {
+                ("rule dropped", 1, "default p := false", ""),
+                ("default changed", 1, "false", "true"),
+                ("rule dropped", 3, "default q := null", ""),
+                ("default changed", 3, "null", "false"),
+                ("rule dropped", 5, "default r := [1]", ""),
+                ("default changed", 5, "[1]", "[]"),
+                ("default changed", 5, "1", "2"),
+                ("default changed", 5, "1", "0"),
+            },
+            id="defaults",
+        ),
+        pytest.param(
+            'deny contains {"on": "DENY"} if input.a\n',
+            {
+                ("verdict swapped", 1, "deny", "step_up"),
+                ("rule dropped", 1, "input.a", "{ false; input.a }"),
+                ("condition dropped", 1, "input.a", "true"),
+                ("condition negated", 1, "input.a", "not input.a"),
+                ("element lost", 1, '{"on": "DENY"}', "{}"),
+                ("verdict swapped", 1, '"DENY"', '"ALLOW"'),
+                ("verdict swapped", 1, '"DENY"', '"STEP_UP"'),
+            },
+            id="verdicts",
+        ),
+        pytest.param(
+            "step_up contains x if x := input.a\n\nallow contains x if x := input.a\n",
+            {
+                ("verdict swapped", 1, "step_up", "deny"),
+                ("verdict swapped", 1, "step_up", "allow"),
+                ("rule dropped", 1, "x := input.a", "{ false; x := input.a }"),
+                ("verdict swapped", 3, "allow", "step_up"),
+                ("rule dropped", 3, "x := input.a", "{ false; x := input.a }"),
+            },
+            id="what a concern finds weighs more or less",
+        ),
+        pytest.param(
+            "p := input.z if input.a\n\nelse := input.y if not input.b\n\nelse := input.x\n",
+            {
+                ("rule dropped", 1, "input.a", "{ false; input.a }"),
+                ("condition dropped", 1, "input.a", "true"),
+                ("condition negated", 1, "input.a", "not input.a"),
+                ("rule dropped", 3, "not input.b", "{ false; not input.b }"),
+                ("condition dropped", 3, "not input.b", "true"),
+                ("condition negated", 3, "not input.b", "input.b"),
+                ("rule dropped", 5, "", " if { false }"),
+            },
+            id="else, of which OPA says only where it begins",
+        ),
+        pytest.param(
+            'deny contains data.authz.lib.reason.new({"b": 2}, {"a": 1})\n',
+            {
+                ("verdict swapped", 1, "deny", "step_up"),
+                ("rule dropped", 1, "", " if { false }"),
+                ("element lost", 1, '{"b": 2}', "{}"),
+                ("constant moved", 1, "2", "3"),
+                ("constant moved", 1, "2", "1"),
+            },
+            id="a reason by its whole name",
+        ),
+        pytest.param(
+            "p if input.a[3] == `é`\n",
+            {
+                ("rule dropped", 1, "input.a[3] == `é`", "{ false; input.a[3] == `é` }"),
+                ("condition dropped", 1, "input.a[3] == `é`", "true"),
+                ("condition negated", 1, "input.a[3] == `é`", "not input.a[3] == `é`"),
+                ("comparison moved", 1, "==", "!="),
+                ("constant moved", 1, "3", "4"),
+                ("constant moved", 1, "3", "2"),
+                ("constant moved", 1, "`é`", "`é~`"),
+            },
+            id="columns are counted in characters",
+        ),
+    ],
+)
+def test_a_module_is_broken_in_each_place_that_it_has(
+    opa: Path, tmp_path: Path, text: str, expected: set[tuple[str, int, str, str]]
+) -> None:
+    assert found(opa, tmp_path, text) == expected
+
+
+def test_metadata_and_the_details_of_reasons_are_left_alone(opa: Path, tmp_path: Path) -> None:
+    text = (
+        "import data.authz.lib.reason\n\n# METADATA\n# title: T\n# description: D 1\n# custom:\n#   code: small.x\n"
+        'deny contains reason.new(rego.metadata.rule(), {"limit": 5}) if input.a\n'
+    )
+
+    assert found(opa, tmp_path, text) == {
+        ("verdict swapped", 8, "deny", "step_up"),
+        ("rule dropped", 8, "input.a", "{ false; input.a }"),
+        ("condition dropped", 8, "input.a", "true"),
+        ("condition negated", 8, "input.a", "not input.a"),
+    }
+
+
+def test_other_entrypoints_than_the_decision_are_left_alone(opa: Path, tmp_path: Path) -> None:
+    text = "# METADATA\n# entrypoint: true\nfindings := {1}\n\nother := 7\n"
+
+    assert {line for _, line, _, _ in found(opa, tmp_path, text)} == {5}
+
+
+def test_an_edited_module_is_what_its_diff_says_and_parses(opa: Path, tmp_path: Path) -> None:
+    text = HEAD + "p if {\n\tinput.a > 1\n}\n\nelse := 3 if not input.b\n\nelse := {1, 2}\n"
+    file = tmp_path / "here" / "small.rego"
+    path, module = "custom/concerns/small/small.rego", Module(file, text, custom=True)
+
+    mutants = rego_mutants(path, module, parsed(opa, path, module))
+
+    assert len({mutant.text for mutant in mutants}) == len(mutants) == len({mutant.id for mutant in mutants}) > 10
+    for mutant in mutants:
+        (tmp_path / "mutant.rego").write_text(mutant.text)
+        assert OpaTool(opa, tmp_path, sources={}).parse("mutant.rego")["rules"]
+        removed = [line[1:] for line in mutant.diff.split("\n")[2:] if line.startswith("-")]
+        added = [line[1:] for line in mutant.diff.split("\n")[2:] if line.startswith("+")]
+        assert removed != added
+        assert all(line in text.split("\n") for line in removed)
+        assert all(line in mutant.text.split("\n") for line in added)
+        assert mutant.place.file == str(file)
+
+
+def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: Path) -> None:
+    file = tmp_path / "small.rego"
+    rule = "p if {\n\tinput.a > 1\n\tinput.b > 1\n}\n"
+
+    def identities(text: str) -> list[tuple[str, int]]:
+        path, module = "custom/concerns/small/small.rego", Module(file, HEAD + text, custom=True)
+        return [(each.id, each.place.line) for each in rego_mutants(path, module, parsed(opa, path, module))]
+
+    before, after = identities(rule), identities(f"# A remark.\nq := 5\n\n{rule}")
+
+    assert {identity for identity, _ in before} < {identity for identity, _ in after}
+    assert {line for _, line in before} == {4, 5}
+    assert json.dumps(before[0]) == json.dumps(
+        ["custom/concerns/small/small.rego:p:rule-dropped:" + before[0][0].rsplit(":", 1)[1], 4]
+    )
+
+
+def test_packages_that_others_know_by_their_values_alone(opa: Path, tmp_path: Path) -> None:
+    texts = {
+        "authz/decision.rego": (
+            "package authz\n\nimport data.authz.lib.called\nimport data.authz.lib.read as lib\n\n"
+            "decision := x if {\n\tlib.yes\n\tsome concern, x in data.authz.concerns[concern].deny\n"
+            "\tcalled.holds(x)\n}\n"
+        ),
+        "authz/lib/read/read.rego": "package authz.lib.read\n\nyes if _own(1)\n\n_own(x) if x == 1\n",
+        "authz/lib/called/called.rego": "package authz.lib.called\n\nholds(x) if x == 1\n",
+        "authz/concerns/a-b/a.rego": 'package authz.concerns["a-b"]\n\ndeny contains 1\n\n_own(x) if x == 1\n',
+        "authz/other/other.rego": "package authz.other\n\ndeny contains 2\n",
+    }
+    trees = {path: parsed(opa, path, Module(tmp_path / path, text, custom=False)) for path, text in texts.items()}
+
+    assert views(trees) == {
+        "authz.lib.read": 'json.marshal(data["authz"]["lib"]["read"])',
+        "authz.concerns.a-b": 'json.marshal(data["authz"]["concerns"]["a-b"])',
+    }
+
+
+def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: Path) -> None:
+    texts = {
+        "authz/decision.rego": (
+            "package authz\n\nimport data.authz.lib.used as lib\nimport data.authz.other\n\n"
+            "decision := _own if lib.yes\n\n_own contains x if some concern, x in data.authz.concerns[concern].deny\n\n"
+            "plan := other.deny\n\n_alone := 1\n"
+        ),
+        "authz/lib/used/used.rego": "package authz.lib.used\n\nyes if _deeper == 1\n\n_deeper := 1\n\nno := 2\n",
+        "authz/concerns/a/a.rego": (
+            "package authz.concerns.a\n\ndeny contains 1 if not data.authz.lib.used.no\n\nidle := 1\n"
+        ),
+        "authz/other/other.rego": "package authz.other\n\ndeny contains 2 if _inner\n\n_inner := 3\n",
+    }
+    trees = {path: parsed(opa, path, Module(tmp_path / path, text, custom=False)) for path, text in texts.items()}
+
+    assert asked_rules(trees) == {
+        ("authz", "decision"), ("authz", "_own"), ("authz.lib.used", "yes"), ("authz.lib.used", "_deeper"),
+        ("authz.lib.used", "no"), ("authz.concerns.a", "deny"), ("authz.concerns.a", "idle"),
+    }  # fmt: skip

@@ -1,0 +1,328 @@
+"""Mutants put to the test: which survive a suite whose weakness is known, and what is proposed to kill them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from pdp.errors import FileFaultsError, UsageError
+from pdp.workbench.mutation.mutant import Fate
+from pdp.workbench.mutation.run import MutationRun, mutate
+from pdp.workbench.reports.shown_file import shown_file
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.support import ROOT
+from tests.support.command_line import environment, pdp
+from tests.support.mutation_project import CONDITION, MODULE, REGO, mutated, weak_project, wire
+from tests.support.scenario_files import READ, one, project
+
+if TYPE_CHECKING:
+    from pdp.workbench.mutation.judgement import Judgement
+
+pytestmark = pytest.mark.opa
+
+OWN = "ceiling.rego"
+LIMIT = "number.at_most(50, input.context.arguments.amount)"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files are named as from their own folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(run: MutationRun, fate: Fate) -> set[tuple[str, str, str]]:
+    """The kind, the original and the changed text of the mutants that came to this."""
+    return {(each.mutant.kind, each.mutant.original, each.mutant.changed) for each in run.of(fate)}
+
+
+def proposed(survivor: Judgement) -> dict[str, Any]:
+    """The scenario that is proposed for a survivor."""
+    assert survivor.proposal is not None
+    assert survivor.proposal.scenario is not None
+    (scenario,) = yaml.safe_load(survivor.proposal.scenario)
+    assert isinstance(scenario, dict)
+    return scenario
+
+
+def test_what_no_scenario_shows_survives_and_what_is_proposed_kills_it() -> None:
+    weak = mutated(weak_project(Path()), only=OWN)
+
+    assert told(weak, Fate.SURVIVED) == {
+        ("constant moved", "50", "51"), ("constant moved", "50", "49"),
+    }  # fmt: skip
+    assert told(weak, Fate.KILLED) == {
+        ("verdict swapped", "deny", "step_up"),
+        ("rule dropped", "", "false\n\t"),
+        ("condition dropped", LIMIT, "true"),
+        ("condition negated", LIMIT, f"not {LIMIT}"),
+    }
+    assert {each.by for each in weak.of(Fate.KILLED)} <= {
+        "scenarios.json:1 a wire of 20", "scenarios.json:1 a wire of 90",
+    }  # fmt: skip
+    assert {(each.mutant.place.file, each.mutant.place.line) for each in weak.of(Fate.SURVIVED)} == {
+        (f"policies/{MODULE}", CONDITION)
+    }
+    assert (weak.total, len(weak.judgements), weak.complete, weak.notes) == (6, 6, True, [])
+    assert weak.score == pytest.approx(100 * 4 / 6)
+
+    strong = mutated(weak_project(Path(), *map(proposed, weak.of(Fate.SURVIVED))), only=OWN)
+
+    assert (strong.count(Fate.KILLED), strong.count(Fate.SURVIVED), strong.score) == (6, 0, 100)
+
+
+def test_a_proposed_scenario_for_a_weakened_entry_kills_it() -> None:
+    tools = "schema-loosened"
+    weak = mutated(weak_project(Path(), one(name="read", propose=READ, expect={"verdict": "ALLOW"})), only=tools)
+    survivors = weak.of(Fate.SURVIVED)
+
+    assert {(each.mutant.owner, each.mutant.original, each.mutant.changed) for each in survivors} == {
+        (tool, original, changed)
+        for tool, required, kind in (("read_note", "id", "string"), ("send_wire", "amount", "number"))
+        for original, changed in (
+            (f"required: {required}", ""), (f"type: {kind}", ""), ("", "additionalProperties: true"),
+        )
+    }  # fmt: skip
+
+    strong = mutated(weak_project(Path(), *map(proposed, survivors)), only=tools)
+
+    assert (strong.count(Fate.KILLED), strong.count(Fate.SURVIVED)) == (len(survivors), 0)
+
+
+def test_what_only_details_show_is_proposed_with_details() -> None:
+    read = one(name="read", propose=READ, expect={"verdict": "ALLOW"})
+    weak = mutated(weak_project(Path(), read), only="effect-class")
+    (survivor,) = weak.of(Fate.SURVIVED)
+    scenario = proposed(survivor)
+
+    assert scenario == {
+        "name": f"kills {survivor.mutant.id}",
+        "why": "effect class lightened in read_note (manifest.json:1) must be noticed",
+        "propose": READ,
+        "expect": {
+            "verdict": "ALLOW",
+            "details": {"effects.gate_satisfied": {"effect_class": "read-internal", "clauses": ["scope"]}},
+        },
+    }
+    assert mutated(weak_project(Path(), scenario), only="effect-class").count(Fate.KILLED) == 1
+
+
+def test_the_baseline_is_broken_on_request_and_named_wherever_it_is() -> None:
+    file = weak_project(Path())
+
+    assert mutated(file, only="at_most:rule-dropped").total == 0
+    run = mutated(file, only="at_most:rule-dropped", baseline=True)
+
+    assert [each.mutant.place.file for each in run.of(Fate.KILLED)] == ["policies/authz/lib/number/number.rego"]
+    assert (run.total, run.complete) == (1, True)
+
+
+def test_files_are_named_as_short_as_they_can_be_typed(tmp_path: Path) -> None:
+    assert [shown_file(each) for each in (tmp_path / "a/b.rego", Path("c.rego"), "/elsewhere/d.rego")] == [
+        "a/b.rego", "c.rego", "/elsewhere/d.rego",
+    ]  # fmt: skip
+    assert shown_file(ROOT / "policies/authz/decision.rego") == "policies/authz/decision.rego"
+
+
+def test_a_suite_that_fails_proves_nothing() -> None:
+    file = project(Path(), wire(20, verdict="DENY"))
+
+    with pytest.raises(UsageError) as raised:
+        mutated(file)
+
+    assert raised.value.message == ("1 scenario fails before anything is broken: scenarios.json:1 `a wire of 20`")
+    assert raised.value.hint == "mend them first; see: pdp test PATH"
+
+
+def test_an_interruption_leaves_what_is_known(opa: Path) -> None:
+    run = MutationRun()
+
+    def interrupt(_: MutationRun) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mutate(
+            [load_suite(weak_project(Path()))], opa=opa, baseline=False, only=OWN, marked=(), run=run,
+            progress=interrupt,
+        )  # fmt: skip
+
+    assert (run.total, len(run.judgements), run.complete) == (6, 1, False)
+
+
+def test_a_process_that_is_interrupted_tells_what_it_knows(opa: Path, tmp_path: Path) -> None:
+    """The program that stands in for OPA writes a line for each run, so that it is known when mutants are judged."""
+    file = weak_project(Path())
+    log, program = tmp_path / "runs", tmp_path / "opa"
+    program.write_text(f'#!/bin/sh\necho run >> "{log}"\nexec "{opa}" "$@"\n')
+    program.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pdp", "mutate", str(file), "--baseline"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env=environment(PDP_OPA=str(program), PYTHONPATH=str(ROOT)),
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not log.exists() or log.read_text().count("run") < 60:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert err == ""
+    last = out.splitlines()[-1]
+    assert last.startswith("interrupted; ")
+    assert " of " in last
+    assert "Traceback" not in out
+
+
+def marks(*entries: object) -> Path:
+    """A file that marks mutants as equivalent."""
+    file = Path("mutants.yaml")
+    file.write_text(yaml.safe_dump(list(entries)))
+    return file
+
+
+def identity(run: MutationRun, changed: str) -> str:
+    return next(each.mutant.id for each in run.judgements.values() if each.mutant.changed == changed)
+
+
+def test_a_survivor_that_is_marked_is_equivalent_and_counts_for_nothing() -> None:
+    file = weak_project(Path())
+    entry = {"mutant": identity(mutated(file, only=OWN), "51"), "reason": "nobody sends 51"}
+    run = mutated(file, only=OWN, marks=[marks(entry)])
+
+    assert [(each.mutant.id, each.by) for each in run.of(Fate.EQUIVALENT)] == [(entry["mutant"], entry["reason"])]
+    assert (run.count(Fate.KILLED), run.count(Fate.SURVIVED), run.faults) == (4, 1, [])
+    assert run.score == 80
+
+
+def test_an_entry_for_a_mutant_that_is_killed_is_a_fault() -> None:
+    file = weak_project(Path())
+    entry = {"mutant": identity(mutated(file, only=OWN), "step_up"), "reason": "no"}
+    run = mutated(file, only=OWN, marks=[marks(entry)])
+
+    assert [(str(fault.place), fault.message, fault.hint) for fault in run.faults] == [
+        (
+            "mutants.yaml:1:11",
+            f"`{entry['mutant']}` is not equivalent but killed by scenarios.json:1 a wire of 90",
+            "take this entry out",
+        )
+    ]
+
+
+def test_an_entry_for_a_mutant_that_decides_otherwise_is_a_fault_even_where_nobody_expects_it() -> None:
+    file = weak_project(Path())
+    module = Path("policies") / MODULE
+    module.write_text(REGO.replace("rule(), {})", 'rule(), {"units": _units})') + '\n_units := ["eur", "usd"]\n')
+    noticed = [one.mutant.id for one in mutated(file, only=OWN).of(Fate.SURVIVED) if one.unnoticed]
+    run = mutated(file, only=OWN, marks=[marks(*({"mutant": one, "reason": "no"} for one in noticed))])
+
+    assert noticed
+    assert {(fault.message, fault.hint) for fault in run.faults} == {
+        (f"`{one}` is not equivalent: a recorded request is decided differently", "expect what differs")
+        for one in noticed
+    }
+
+
+def test_an_entry_that_names_no_mutant_is_a_fault_before_anything_is_run() -> None:
+    file = weak_project(Path())
+    gone = f"{MODULE}:deny:comparison-moved:00000000"
+
+    with pytest.raises(FileFaultsError) as raised:
+        mutated(
+            file, only=OWN, marks=[marks({"mutant": gone, "reason": "r"}, {"mutant": f"{MODULE}:p:q:1", "reason": "r"})]
+        )
+
+    assert [(fault.place.line, fault.message) for fault in raised.value.faults] == [
+        (1, f"no mutant `{gone}`"), (3, f"no mutant `{MODULE}:p:q:1`"),
+    ]  # fmt: skip
+    assert raised.value.faults[1].hint == "its text has changed: look again, or take it out"
+
+
+def test_an_entry_of_a_file_that_is_not_broken_here_is_a_note() -> None:
+    run = mutated(weak_project(Path()), only=OWN, marks=[marks({"mutant": "other/data.yaml:a:b:1", "reason": "r"})])
+
+    assert run.notes == ["marked as equivalent in files that these scenarios do not state: other/data.yaml"]
+    assert run.complete
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("a: b\n", ["mutants.yaml:1:1: must be a list"]),
+        ("- a\n", ["mutants.yaml:1:3: must be a mapping"]),
+        (
+            "- {mutant: 1, reson: b}\n",
+            [
+                "mutants.yaml:1:3: `reason` must be a text that is not empty",
+                "mutants.yaml:1:12: `mutant` must be a text that is not empty",
+                "mutants.yaml:1:15: unknown key `reson`",
+            ],
+        ),
+        ("- {mutant: a, reason: b}\n- {mutant: a, reason: c}\n", ["mutants.yaml:2:12: `a` stands twice"]),
+    ],
+)
+def test_a_faulty_file_of_equivalents_says_where(text: str, faults: list[str]) -> None:
+    Path("mutants.yaml").write_text(text)
+
+    with pytest.raises(FileFaultsError) as raised:
+        mutated(weak_project(Path()), marks=[Path("mutants.yaml")])
+
+    assert [f"{fault.place}: {fault.message}" for fault in raised.value.faults] == faults
+
+
+def test_json_tells_all_that_a_script_needs() -> None:
+    weak_project(Path())
+    done = pdp("mutate", ".", "--only", "constant-moved", "--json")
+    first, second = done.json["survivors"]
+    survivor = dict(first)
+    proposal = survivor.pop("proposal")
+    diff = survivor.pop("diff")
+
+    assert (done.code, done.err) == (0, "")
+    assert {key: value for key, value in done.json.items() if key != "survivors"} == {
+        "killed": 0, "survived": 2, "equivalent": 0, "invalid": 0, "total": 2, "score": 0.0, "complete": True,
+        "notes": [],
+    }  # fmt: skip
+    assert survivor == {
+        "id": survivor["id"], "kind": "constant moved", "owner": "deny", "file": f"policies/{MODULE}",
+        "line": CONDITION, "original": "50", "changed": survivor["changed"], "unnoticed": 0,
+    }  # fmt: skip
+    assert {survivor["changed"], second["changed"]} == {"49", "51"}
+    assert diff.splitlines()[:2] == [f"--- policies/{MODULE}", f"+++ policies/{MODULE} (mutant)"]
+    assert (set(proposal), proposal["file"], proposal["note"]) == ({"scenario", "file", "note"}, "scenarios.json", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "last"),
+    [
+        (("--only", "constant-moved"), 0, "2 mutants: 0 killed, 2 survived; score 0.0 %"),
+        (("--only", OWN, "--fail-under", "66"), 0, "6 mutants: 4 killed, 2 survived; score 66.7 %"),
+        (("--only", OWN, "--fail-under", "67"), 1, "6 mutants: 4 killed, 2 survived; score 66.7 %"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_threshold(options: tuple[str, ...], code: int, last: str) -> None:
+    weak_project(Path())
+    done = pdp("mutate", "scenarios.json", *options)
+
+    assert (done.code, done.out.splitlines()[-1], done.err) == (code, last, "")
+
+
+def test_nothing_to_break_is_a_fault_of_the_command() -> None:
+    weak_project(Path())
+    done = pdp("mutate", ".", "--only", "no such thing")
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "error: --only 'no such thing': no mutant has that in its name\n"
+        "    hint: name scenario files with policies of their own, or add --baseline\n"
+    )

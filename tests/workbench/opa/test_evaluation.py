@@ -1,0 +1,176 @@
+"""Many requests in one run of OPA: the same answers as the engine's, failures apart from each other, and lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.decision import parse_decision
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import EngineTimeoutError, FileFaultsError, UsageError
+from pdp.json import canonical
+from pdp.workbench.opa.batch import Batch, Lines, View, canonical_answer
+from pdp.workbench.opa.evaluation import Evaluator
+from tests.support import generated_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.opa
+
+MODULE = """\
+package authz
+
+decision := {"verdict": verdict, "reasons": {"b", "a"}} if input.defined
+
+verdict := "DENY" if input.a > 1
+
+verdict := "ALLOW" if input.b > 1
+
+unused if {
+	input.never
+	input.ever
+}
+"""
+ANSWER = b'{"reasons":["a","b"],"verdict":"DENY"}'
+DENY, BOTH, UNDEFINED = b'{"a":2,"b":0,"defined":true}', b'{"a":2,"b":2,"defined":true}', b"{}"
+CONFLICT = (
+    "eval_conflict_error: rule data.authz.verdict produced conflicting values: "
+    '"DENY" at a.rego:5 "ALLOW" at a.rego:7 (a.rego:7)'
+)
+
+
+def evaluate_batch(
+    opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], inputs: Sequence[bytes], *, coverage: bool = False
+) -> Batch:
+    with Evaluator(opa, modules, data) as evaluator:
+        return evaluator.evaluate(inputs, coverage=coverage)
+
+
+def test_answers_are_those_of_the_embedded_engine(opa: Path) -> None:
+    """On generated requests, hostile ones included."""
+    bundle = read_bundle(baseline_bundle_path())
+    bodies = [canonical(request) for request in generated_requests.requests(400)]
+    manifests = generated_requests.manifests()
+    data = {**bundle.data, "manifests": manifests}
+    batch = evaluate_batch(opa, bundle.modules, data, bodies)
+    assert batch.errors == {}
+    with EmbeddedEngine(bundle, manifests=manifests) as engine:
+        for body, answer in zip(bodies, batch.answers, strict=True):
+            assert answer == canonical_answer(engine.evaluate(body))
+    assert len({parse_decision(answer).verdict for answer in batch.answers if answer is not None}) == 3
+
+
+def test_failures_stay_apart_and_equal_inputs_have_equal_answers(opa: Path) -> None:
+    batch = evaluate_batch(opa, {"a.rego": MODULE}, {}, [DENY, BOTH, UNDEFINED, DENY, BOTH])
+    assert batch == Batch(
+        answers=(ANSWER, None, None, ANSWER, None), errors={1: CONFLICT, 2: "undefined", 4: CONFLICT}, lines=None
+    )
+
+
+def test_where_all_fail_the_rest_is_given_up(opa: Path) -> None:
+    bodies = [canonical({"a": 2, "b": number, "defined": True}) for number in (0, *range(2, 30))]
+    batch = evaluate_batch(opa, {"a.rego": MODULE}, {}, bodies)
+    assert batch.answers == (ANSWER, *([None] * 28))
+    assert set(batch.errors.values()) == {CONFLICT, "not evaluated: 16 before it failed"}
+    assert sorted(batch.errors) == list(range(1, 29))
+
+
+def test_lines_are_covered_when_all_in_them_was_evaluated(opa: Path) -> None:
+    batch = evaluate_batch(opa, {"a.rego": MODULE}, {}, [DENY, BOTH], coverage=True)
+    assert batch.lines == {"a.rego": Lines(frozenset({3, 5}), frozenset({7, 9, 10, 11}))}
+
+
+def test_no_inputs_no_answers(opa: Path) -> None:
+    assert evaluate_batch(opa, {"a.rego": MODULE}, {}, []) == Batch(())
+
+
+def test_changed_modules_hold_for_one_run(opa: Path) -> None:
+    changed = {"a.rego": MODULE.replace('"DENY"', '"STEP_UP"')}
+    with Evaluator(opa, {"a.rego": MODULE}, {"n": 1}) as evaluator:
+        assert evaluator.evaluate([DENY]).answers == (ANSWER,)
+        assert evaluator.evaluate([DENY], changed=changed).answers == (ANSWER.replace(b"DENY", b"STEP_UP"),)
+        assert evaluator.evaluate([DENY]).answers == (ANSWER,)
+        lines = evaluator.evaluate([DENY], changed=changed, coverage=True).lines
+        assert lines is not None
+        assert list(lines) == ["a.rego"]
+
+
+SEEN = """\
+package seen
+
+over contains "a" if input.a > 1
+
+over contains "b" if input.b > 1
+"""
+SEEN_BY = 'package authz\n\ndecision := {"over": data.seen.over, "a": input.a}\n'
+
+
+def test_only_inputs_whose_view_has_changed_are_evaluated(opa: Path) -> None:
+    low, high, new = b'{"a":1,"b":1}', b'{"a":2,"b":2}', b'{"a":3,"b":3}'
+    view = "json.marshal(data.seen)"
+    with Evaluator(opa, {"seen.rego": SEEN, "authz.rego": SEEN_BY}, {}) as evaluator:
+        before = dict(zip((low, high), evaluator.evaluate([low, high], document=view).answers, strict=True))
+        assert before == {low: b'"{\\"over\\":[]}"', high: b'"{\\"over\\":[\\"a\\",\\"b\\"]}"'}
+
+        # What has no value from before is evaluated too.
+        fewer = {"seen.rego": SEEN.replace('contains "b"', 'contains "a"')}
+        assert evaluator.evaluate([low, high, low, new], changed=fewer, view=View(view, before)) == Batch(
+            answers=(None, b'{"a":2,"over":["a"]}', None, b'{"a":3,"over":["a"]}'), unchanged=frozenset({0, 2})
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("package a\nx if {", "a.rego:2:6: unexpected eof token"),
+        ("package a\nx if y", "a.rego:2:6: var y is unsafe"),
+        ("package a\nx if x", "a.rego:2:1: rule data.a.x is recursive: data.a.x -> data.a.x"),
+    ],
+)
+@pytest.mark.parametrize("changed", [False, True])
+def test_rego_that_opa_refuses_is_named_by_its_place(opa: Path, text: str, message: str, changed: bool) -> None:
+    modules = {"a.rego": MODULE} if changed else {"a.rego": text}
+    with Evaluator(opa, modules, {}) as evaluator, pytest.raises(FileFaultsError) as caught:
+        evaluator.evaluate([DENY], changed={"a.rego": text} if changed else {})
+    assert str(caught.value) == message
+
+
+def test_a_builtin_that_fails_is_undefined_as_in_the_embedded_engine(opa: Path) -> None:
+    text = 'package authz\ndecision := {"reasons": [x | x := 1 / input.n]}'
+    batch = evaluate_batch(opa, {"a.rego": text}, {}, [b'{"n":0}', b'{"n":1}'])
+    assert batch == Batch((b'{"reasons":[]}', b'{"reasons":[1]}'))
+
+
+def test_what_does_not_end_is_a_timeout(opa: Path) -> None:
+    text = "package authz\ndecision := count([1 | some a in r; some b in r; a + b == 0])\nr := numbers.range(1, 90000)"
+    with (
+        Evaluator(opa, {"a.rego": text}, {}, timeout=0.5) as evaluator,
+        pytest.raises(EngineTimeoutError, match=r"^OPA did not finish within 0\.5 s$"),
+    ):
+        evaluator.evaluate([DENY])
+
+
+def test_a_program_that_is_not_opa(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="OPA cannot be run: No such file or directory"):
+        evaluate_batch(tmp_path / "opa", {"a.rego": MODULE}, {}, [DENY])
+
+
+def test_options_do_not_come_from_the_environment(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPA_EVAL_FORMAT", "pretty")
+    assert evaluate_batch(opa, {"a.rego": MODULE}, {}, [DENY]).answers == (ANSWER,)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (b'{"reasons":[{"a":1},{"a":0}]}', {"reasons": [{"a": 0}, {"a": 1.0}]}, True),
+        (b'{"reasons":[{"a":[1,2]}]}', {"reasons": [{"a": [2, 1]}]}, False),
+        (b'"x"', "x", True),
+    ],
+)
+def test_one_form_for_answers(one: bytes, other: Any, equal: bool) -> None:
+    assert (canonical_answer(one) == canonical_answer(other)) is equal

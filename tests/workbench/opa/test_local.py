@@ -1,0 +1,365 @@
+"""A real OPA, started by ourselves, and the sidecar engine asking it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.engine.opa.address import parse_address
+from pdp.engine.opa.connections import Connections
+from pdp.engine.opa.engine import SidecarEngine
+from pdp.errors import BundleError, EngineError, UsageError
+from pdp.json import canonical, digest
+from pdp.workbench.opa.local import LocalOpa
+from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from pdp.decision import Decision
+
+pytestmark = pytest.mark.opa
+
+Way = Literal["sync", "async"]
+POLICY = ROOT / "tests/support/rego_sidecar"
+
+
+@pytest.fixture(params=["sync", "async"])
+def way(request: pytest.FixtureRequest) -> Way:
+    return "sync" if request.param == "sync" else "async"
+
+
+def decide(engine: SidecarEngine, way: Way, body: bytes = b"{}") -> Decision:
+    return engine.decide_body(body) if way == "sync" else asyncio.run(engine.adecide_body(body))
+
+
+def outcome(decision: Decision) -> tuple[str, list[tuple[str, str, object]]]:
+    return decision.verdict, [(reason.code, reason.message, reason.details) for reason in decision.reasons]
+
+
+def status(opa: LocalOpa, request: str, *, token: str | None = None) -> int:
+    """Send any request and return the status of the answer."""
+    line, _, body = request.partition("\n")
+    head = f"{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+    connections = Connections(parse_address(opa.url))
+    try:
+        return connections.exchange(f"{head}{authorization}\r\n{body}".encode(), 5).status
+    finally:
+        connections.close()
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP"])
+def test_a_policy_decides(opa: Path, way: Way, tcp: bool) -> None:
+    with LocalOpa(opa, paths=[POLICY], tcp=tcp) as local, SidecarEngine(local.url, token=local.token) as engine:
+        found = [outcome(decide(engine, way, b'{"id":"%d"}' % number)) for number in range(3)]
+
+    assert found == [("ALLOW", [("x.y", "", {"id": str(number)})]) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        (
+            b'{"ask":"number","id":"9 eur"}',
+            "engine.answer_invalid",
+            f"made no decision (500): {POLICY}/decision.rego:16: to_number: strconv.ParseFloat: parsing",
+        ),
+        (
+            b'{"ask":"conflict"}',
+            "engine.answer_invalid",
+            f"made no decision (500): {POLICY}/decision.rego:24: rule data.authz.decision produced conflicting values:",
+        ),
+        (b'{"ask":"nothing"}', "engine.answer_invalid", "has no document authz/decision"),
+        (b'"text"', "engine.answer_invalid", "made no decision (500): "),
+    ],
+    ids=["a builtin fails", "two values", "undefined", "another type"],
+)
+def test_what_the_policy_does_not_decide_is_a_deny(opa: Path, way: Way, body: bytes, code: str, message: str) -> None:
+    with LocalOpa(opa, paths=[POLICY]) as local, SidecarEngine(local.url) as engine:
+        decision = decide(engine, way, body)
+
+    assert (decision.verdict, decision.codes) == ("DENY", (code,))
+    assert decision.reasons[0].message.startswith(f"OPA at {local_url(decision)} {message}")
+
+
+def local_url(decision: Decision) -> str:
+    return decision.reasons[0].message.split()[2]
+
+
+def test_an_answer_in_chunks_is_read(opa: Path, way: Way) -> None:
+    with LocalOpa(opa, paths=[POLICY]) as local, SidecarEngine(local.url) as engine:
+        decision = decide(engine, way, b'{"ask":"much"}')
+
+    assert (decision.verdict, sorted(one.details["n"] for one in decision.reasons)) == ("DENY", list(range(1, 1001)))
+
+
+async def test_many_at_a_time_get_their_own_decisions(opa: Path) -> None:
+    found: dict[str, object] = {}
+
+    def ask(engine: SidecarEngine, name: str) -> None:
+        for number in range(100):
+            found[f"{name}{number}"] = engine.decide_body(b'{"id":"%b%d"}' % (name.encode(), number)).reasons[0].details
+
+    async def aask(engine: SidecarEngine, name: str) -> None:
+        found[name] = (await engine.adecide_body(b'{"id":"%b"}' % name.encode())).reasons[0].details
+
+    with LocalOpa(opa, paths=[POLICY]) as local, SidecarEngine(local.url, timeout=30) as engine:
+        threads = [threading.Thread(target=ask, args=(engine, name)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        await asyncio.gather(*(aask(engine, f"t{number}") for number in range(200)))
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+
+    assert len(found) == 600
+    assert [name for name, details in found.items() if details != {"id": name}] == []
+
+
+def test_opa_killed_and_started_again(opa: Path, way: Way, tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/opa.sock"
+    command = [str(opa), "run", "--server", f"--addr={url}", "--log-level=error", "--skip-version-check", str(POLICY)]
+    with SidecarEngine(url, failures=1, pause=0.001) as engine:
+        for _ in range(2):
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+                try:
+                    while (decision := decide(engine, way)).verdict != "ALLOW":
+                        assert decision.codes == ("engine.unavailable",)
+                        assert process.poll() is None
+                finally:
+                    process.kill()
+            assert decide(engine, way).codes == ("engine.unavailable",)
+            (tmp_path / "opa.sock").unlink()
+
+
+# --- who may ask
+
+
+@pytest.mark.parametrize("with_token", [False, True], ids=["without token", "with token"])
+def test_on_tcp_nobody_can_change_policies_or_see_them(opa: Path, with_token: bool) -> None:
+    requests = {
+        'PUT /v1/policies/a\npackage authz\ndecision := {"verdict": "ALLOW"}': 401,
+        "DELETE /v1/policies/decision.rego": 401,
+        'PUT /v1/data/settings\n{"a": 1}': 401,
+        'PATCH /v1/data\n[{"op": "add", "path": "/a", "value": 1}]': 401,
+        'POST /v1/query\n{"query": "x = 1"}': 401,
+        "GET /v1/policies": 401,
+        "GET /v1/data": 401,
+        "GET /v1/data/system/authz": 401,
+        "GET /v1/config": 401,
+        "POST /v1/data/system/authz\n{}": 401,
+        'PUT /v1/data/authz/decision\n{"verdict": "ALLOW"}': 401,
+        "GET /v1/data/authz/decision": 401,
+        "POST /v1/data/authz/decision\n{}": 200 if with_token else 401,
+        "GET /health": 200,
+    }
+    with LocalOpa(opa, paths=[POLICY], tcp=True) as local:
+        token = local.token if with_token else None
+        found = {request: status(local, request, token=token) for request in requests}
+
+    assert found == requests
+
+
+def test_a_wrong_token_is_a_deny(opa: Path, way: Way) -> None:
+    with (
+        LocalOpa(opa, paths=[POLICY], tcp=True) as local,
+        SidecarEngine(local.url, token="wrong") as engine,  # noqa: S106 - not one
+    ):
+        decision = decide(engine, way)
+        message = f"OPA at {local.url} refused the request (401): request rejected by administrative policy"
+
+    assert outcome(decision) == ("DENY", [("engine.unavailable", message, {})])
+
+
+def test_on_a_unix_socket_only_the_user_can_ask(opa: Path) -> None:
+    with LocalOpa(opa, paths=[POLICY]) as local:
+        path = Path(local.url.removeprefix("unix://"))
+
+        assert (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o700, 0o600)
+        assert local.token is None
+
+
+# --- what it decides by
+
+
+def digest_of(name: str) -> str:
+    return digest(canonical({name: 1}))
+
+
+def bundle(tmp_path: Path) -> Path:
+    module = (
+        "package authz\n\n"
+        'decision := {"verdict": "DENY", "obligations": [], "bundle": data.config.bundle, "reasons": [{"code": "x.y",'
+        ' "message": "", "details": {"config": data.config.a, "settings": data.settings, '
+        '"manifests": object.keys(data.manifests)}}]}\n'
+    )
+    file = tmp_path / "bundle.tar.gz"
+    file.write_bytes(
+        pack_bundle(
+            release=7,
+            wasm=b"\0asm, which OPA is not to see",
+            data={
+                "config": {"a": 1},
+                "settings": {"b": 1, "c": 1},
+                "manifests": {digest_of("a"): {"a": 1}},
+            },
+            modules={"authz/decision.rego": module},
+        )
+    )
+    return file
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP"])
+def test_a_bundle_with_manifests_and_data_beside_it_decides(opa: Path, tmp_path: Path, tcp: bool) -> None:
+    file = bundle(tmp_path)
+    local = LocalOpa(opa, bundle=file, manifests={digest_of("b"): {"b": 1}}, data={"settings": {"c": 2}}, tcp=tcp)
+    with local, SidecarEngine(local.url, token=local.token) as engine:
+        decision = engine.decide_body(b"{}")
+
+    details = {
+        "config": 1,
+        "settings": {"b": 1, "c": 2},
+        "manifests": sorted(digest_of(name) for name in "ab"),
+    }
+    assert outcome(decision) == ("DENY", [("x.y", "", details)])
+    assert (decision.bundle_revision, decision.release) == (read_bundle(file).revision, 7)
+
+
+def test_rego_tests_are_left_out(opa: Path, tmp_path: Path) -> None:
+    (tmp_path / "a_test.rego").write_text("no Rego at all")
+    with LocalOpa(opa, paths=[POLICY, tmp_path]) as local, SidecarEngine(local.url) as engine:
+        assert engine.decide_body(b"{}").verdict == "ALLOW"
+
+
+def test_a_path_with_a_colon_is_a_path(opa: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    (folder / "decision.rego").write_bytes((POLICY / "decision.rego").read_bytes())
+    with LocalOpa(opa, paths=[folder]) as local, SidecarEngine(local.url) as engine:
+        assert engine.decide_body(b"{}").verdict == "ALLOW"
+
+
+def test_options_in_the_environment_are_not_taken(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPA_RUN_AUTHORIZATION", "basic")
+    with LocalOpa(opa, paths=[POLICY]) as local, SidecarEngine(local.url) as engine:
+        assert engine.decide_body(b"{}").verdict == "ALLOW"
+
+
+# --- start and end
+
+
+def test_a_policy_that_does_not_load_is_shown(opa: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.rego").write_text("package authz\n\ndecision := \n")
+    with pytest.raises(EngineError) as caught, LocalOpa(opa, paths=[tmp_path]):
+        pass
+
+    assert str(caught.value).splitlines()[:3] == [
+        "OPA did not start:",
+        "  error: load error: 2 errors occurred during loading:",
+        f"  {tmp_path}/bad.rego:4: rego_parse_error: unexpected eof token",
+    ]
+
+
+def test_a_program_that_is_none_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(EngineError) as caught, LocalOpa(tmp_path / "opa", paths=[POLICY]):
+        pass
+
+    assert str(caught.value) == f"OPA did not start:\n  {tmp_path}/opa: No such file or directory"
+
+
+def test_a_program_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
+    program = tmp_path / "opa"
+    program.write_text("#!/bin/sh\necho loading for ever\nexec sleep 60\n")
+    program.chmod(0o755)
+    with pytest.raises(EngineError) as caught, LocalOpa(program, paths=[POLICY], start_timeout=0.3):
+        pass
+
+    assert str(caught.value) == "OPA was not ready within 0.3 s:\n  loading for ever"
+
+
+def test_a_truncated_bundle_is_refused(opa: Path, tmp_path: Path) -> None:
+    file = bundle(tmp_path)
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BundleError) as caught:
+        LocalOpa(opa, bundle=file)
+
+    assert caught.value.message == f"{file}: cut off"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"paths": [POLICY], "data": {"settings": {}}}])
+def test_there_must_be_something_to_decide_by(arguments: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as caught:
+        LocalOpa(Path("opa"), **arguments)  # type: ignore[arg-type]
+
+    assert str(caught.value) == "a local OPA is given either a bundle, with data beside it, or paths"
+
+
+def test_it_has_a_url_only_while_it_runs(opa: Path) -> None:
+    local = LocalOpa(opa, paths=[POLICY])
+    with local:
+        path = Path(local.url.removeprefix("unix://"))
+    for moment in (local, LocalOpa(opa, paths=[POLICY])):
+        with pytest.raises(EngineError) as caught:
+            _ = moment.url
+        assert str(caught.value) == "the local OPA is not started (use it in a with statement)"
+
+    assert not path.parent.exists()
+
+
+def test_it_ends_with_an_exception(opa: Path) -> None:
+    urls = []
+
+    def fail() -> None:
+        with LocalOpa(opa, paths=[POLICY]) as local:
+            urls.append(local.url)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with SidecarEngine(urls[0]) as engine:
+        assert engine.decide_body(b"{}").codes == ("engine.unavailable",)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pdp.workbench.opa.local import LocalOpa
+from tests.support import ROOT
+with LocalOpa(Path(sys.argv[1]), paths=[Path(sys.argv[2])]) as opa:
+    print(opa.url, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_it_ends_when_its_parent_is_killed(opa: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, opa, POLICY], capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+    url = killed.stdout.strip()
+    try:
+        with SidecarEngine(url, failures=10**9) as engine:
+            while engine.decide_body(b"{}").verdict == "ALLOW":
+                os.sched_yield()
+    finally:
+        shutil.rmtree(Path(url.removeprefix("unix://")).parent)
+
+
+def test_it_outlives_the_thread_that_started_it(opa: Path) -> None:
+    local = LocalOpa(opa, paths=[POLICY])
+    thread = threading.Thread(target=local.__enter__)
+    thread.start()
+    thread.join()
+    try:
+        with SidecarEngine(local.url) as engine:
+            assert {engine.decide_body(b"{}").verdict for _ in range(200)} == {"ALLOW"}
+    finally:
+        local.__exit__()

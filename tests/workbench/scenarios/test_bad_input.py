@@ -1,0 +1,532 @@
+"""Faulty scenario files and policies through the command line: what is said, where, what to do; never a traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pdp.cli.init import project_files
+from tests.support.command_line import Done, pdp, written
+
+SESSION = {
+    "claims": {
+        "sub": "clerk-7",
+        "emts": {"desk.read": True, "desk.reply": True, "desk.refund": True},
+        "limits": {"refunds.auto_approved": 50},
+    },
+    "idempotency_key": "refund-1",
+}
+PROPOSAL = {
+    "tool": "reply_to_customer",
+    "arguments": {"ticket_id": "T-1", "recipient": "ada@customer.example", "text": "hi"},
+}
+HEAD = """\
+manifest: manifest.yaml
+governance: governance.yaml
+session: {claims: {sub: clerk-7}}
+scenarios:
+"""
+CALL = "propose: {tool: search_tickets, arguments: {query: parcel}}"
+CONCERNS = "policies/custom/concerns"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project as `pdp init` makes it, with a proposal and a session beside it; files are named as from there."""
+    for name, content in project_files().items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    written(tmp_path / "proposal.json", PROPOSAL)
+    written(tmp_path / "session.json", SESSION)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+# Scenario files
+
+
+def refused(text: str) -> str:
+    """What `pdp test` says of a faulty scenario file; nothing is run."""
+    written(Path("x.yaml"), text)
+    done = pdp("test", "x.yaml")
+    assert (done.code, done.out) == (2, "")
+    return done.err
+
+
+def test_verdicts_that_are_none() -> None:
+    said = refused(
+        HEAD
+        + f"  - name: a\n    {CALL}\n    expect: {{verdict: STEPUP}}\n"
+        + f"  - name: b\n    {CALL}\n    expect: {{verdict: [ALLOW], codes: scopes.missing}}\n"
+    )
+
+    assert said == (
+        "x.yaml:7:23: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `STEPUP`\n"
+        "        expect: {verdict: STEPUP}\n"
+        "                          ^\n"
+        "    hint: did you mean `STEP_UP`?\n"
+        "x.yaml:10:23: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not a list\n"
+        "        expect: {verdict: [ALLOW], codes: scopes.missing}\n"
+        "                          ^\n"
+        "x.yaml:10:39: `expect.codes` must be a list, not `scopes.missing`\n"
+        "        expect: {verdict: [ALLOW], codes: scopes.missing}\n"
+        "                                          ^\n"
+        "error: 3 faults in x.yaml\n"
+    )
+
+
+def test_misspelt_keys_on_every_level() -> None:
+    said = refused(
+        "manifst: manifest.yaml\ngovernance: governance.yaml\nsession: {claim: {sub: clerk-7}}\nscenarios:\n"
+        f"  - nmae: a\n    {CALL}\n    expect: {{verdict: DENY, code: [scopes.missing]}}\n"
+        f"  - name: b\n    steps:\n      - propse: 1\n        expect: {{rejection: INVALID_PAYLOAD}}\n"
+    )
+
+    assert [line for line in said.splitlines() if not line.startswith("  ") or "hint" in line] == [
+        "x.yaml:1:1: unknown key `manifst`",
+        "    hint: did you mean `manifest`?",
+        "x.yaml:3:11: unknown key `claim`",
+        "    hint: did you mean `claims`?",
+        "x.yaml:5:5: unknown key `nmae`",
+        "    hint: did you mean `name`?",
+        "x.yaml:7:29: unknown key `code`",
+        "    hint: did you mean `codes`?",
+        "x.yaml:10:9: unknown key `propse`",
+        "    hint: did you mean `propose`?",
+        "error: 5 faults in x.yaml",
+    ]
+
+
+def test_scenarios_for_tools_that_the_manifest_does_not_have() -> None:
+    said = refused(
+        HEAD
+        + "  - {name: a, propose: {tool: search_ticket}, expect: {verdict: DENY}}\n"
+        + "  - {name: b, plan: [{tool_name: shell}], expect: [{verdict: DENY}]}\n"
+    )
+
+    assert said == (
+        "x.yaml:5:31: a scenario for `search_ticket`, which manifest 2026.01.1 does not have\n"
+        "      - {name: a, propose: {tool: search_ticket}, expect: {verdict: DENY}}\n"
+        "                                  ^\n"
+        "    hint: did you mean `search_tickets`?\n"
+        "x.yaml:6:34: a scenario for `shell`, which manifest 2026.01.1 does not have\n"
+        "      - {name: b, plan: [{tool_name: shell}], expect: [{verdict: DENY}]}\n"
+        "                                     ^\n"
+        "    hint: if that is the point of it, expect `rejection: INVALID_TOOL_NAME`\n"
+        "error: 2 faults in x.yaml\n"
+    )
+
+
+def test_circles_of_extends() -> None:
+    """What no file states may stand where nobody could look: that no manifest is named is not said as well."""
+    written(Path("y.yaml"), "extends: z.yaml\n")
+    written(Path("z.yaml"), "extends: x.yaml\n")
+    one = "scenarios: [{name: a, request: 1, expect: {verdict: DENY}}]\n"
+
+    assert refused("extends: y.yaml\n" + one) == (
+        "z.yaml:1:10: `extends` goes in a circle: x.yaml -> y.yaml -> z.yaml -> x.yaml\n"
+        "    extends: x.yaml\n"
+        "             ^\n"
+        "    hint: take one of them out\n"
+        "error: 1 fault in z.yaml\n"
+    )
+    assert refused("extends: ./x.yaml\n" + one) == (
+        "x.yaml:1:10: `extends` goes in a circle: x.yaml -> x.yaml\n"
+        "    extends: ./x.yaml\n"
+        "             ^\n"
+        "    hint: take one of them out\n"
+        "error: 1 fault in x.yaml\n"
+    )
+    assert refused("extends: gone.yaml\n" + one) == (
+        "x.yaml:1:10: `extends`: gone.yaml: no such file\n"
+        "    extends: gone.yaml\n"
+        "             ^\n"
+        "    hint: check the path\n"
+        "error: 1 fault in x.yaml\n"
+    )
+
+
+NONE = "    hint: a file for `extends` alone is not run; else add `scenarios:`"
+LIST = "    hint: begin each scenario with `- name:`"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ["x.yaml:1:1: the file is empty"]),
+        ("# none\n", ["x.yaml:1:1: the file is empty", "    # none", "    ^"]),
+        (
+            "manifest: manifest.yaml\n",
+            ["x.yaml:1:1: no scenarios in it", "    manifest: manifest.yaml", "    ^", NONE],
+        ),
+        (
+            "manifest: manifest.yaml\nscenarios:\n",
+            ["x.yaml:2:11: `scenarios` must be a list", "    scenarios:", "              ^", LIST],
+        ),
+        (
+            "manifest: manifest.yaml\nscenarios: []\n",
+            ["x.yaml:2:12: `scenarios` must not be empty", "    scenarios: []", "               ^", LIST],
+        ),
+    ],
+)
+def test_a_file_without_scenarios(text: str, said: list[str]) -> None:
+    assert refused(text).splitlines() == [*said, "error: 1 fault in x.yaml"]
+
+
+def test_a_folder_without_scenario_files() -> None:
+    Path("empty").mkdir()
+
+    assert pdp("test", "empty") == Done(
+        2,
+        "",
+        "error: empty: no scenario file in it\n    hint: they are called scenarios.yaml or NAME.scenarios.yaml\n",
+    )
+
+
+def test_five_thousand_scenarios() -> None:
+    written(
+        Path("x.yaml"),
+        HEAD + "".join(f"  - {{name: n{at}, {CALL}, expect: {{codes: [scopes.missing]}}}}\n" for at in range(5000)),
+    )
+    done = pdp("test", "x.yaml")
+
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(r"5000 passed: 1 file, embedded, \d+\.\d\d s\n", done.out)
+
+
+def test_of_five_thousand_faults_the_first_hundred_are_shown() -> None:
+    said = refused(
+        HEAD + "".join(f"  - {{name: n{at}, {CALL}, expect: {{verdict: MAYBE}}}}\n" for at in range(5000))
+    ).splitlines()
+
+    assert said[0] == "x.yaml:5:95: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `MAYBE`"
+    assert said[-4].startswith("x.yaml:104:")
+    assert said[-1] == "error: 5000 faults in x.yaml; the first 100 are shown"
+    assert len(said) == 100 * 3 + 1
+
+
+def test_a_code_that_no_rule_gives() -> None:
+    written(
+        Path("x.yaml"),
+        HEAD + f"  - {{name: a, {CALL}, expect: {{codes: [scope.missing, engine.timeout, x.y]}}}}\n",
+    )
+    done = pdp("test", "x.yaml", "--json")
+
+    [scenario] = done.json["suites"][0]["scenarios"]
+    assert done.code == 1
+    assert [(one["code"], one["where"]) for one in scenario["diagnosis"]["missed"]] == [
+        ("scope.missing", "no rule gives this code: did you mean `scopes.missing`?"),
+        ("engine.timeout", "no rule gives this code"),
+        ("x.y", "no rule gives this code"),
+    ]
+
+
+def test_a_tool_that_fails_or_is_not_there_is_told_of() -> None:
+    """Otherwise a function of quite another name would only be a result that is null."""
+    tools = Path("tools.py").read_text()
+    written(Path("tools.py"), tools.replace("def refund_order(", "def give_back(").replace("query.lower()", "1 / 0"))
+    scenarios = Path("scenarios.yaml").read_text()
+    written(Path("scenarios.yaml"), scenarios.replace("policies: [policies]\n", ""))
+
+    said = pdp("test", ".", "-k", "finds or small").out
+
+    assert re.search(r"^  the tool failed: TOOL_EXECUTION_FAILED: .*\(division by zero\)$", said, re.MULTILINE)
+    assert "  log: tools.py has no function refund_order: it returned null\n" in said
+
+
+def test_a_function_whose_name_is_misspelt_is_the_scenarios_error() -> None:
+    tools = Path("tools.py")
+    written(tools, tools.read_text().replace("def refund_order(", "def refund_orders("))
+    scenarios = Path("scenarios.yaml").read_text()
+    written(Path("scenarios.yaml"), scenarios.replace("policies: [policies]\n", ""))
+
+    done = pdp("test", ".", "-k", "small")
+
+    assert done.code == 1
+    assert (
+        "  error: tools.py: no tool is called `refund_orders` (did you mean `refund_order`? A function for the file "
+        "itself begins with `_`)\n"
+    ) in done.out
+
+
+def test_a_report_that_cannot_be_written_takes_nothing_from_what_was_found() -> None:
+    written(Path("x.yaml"), HEAD + f"  - {{name: a, {CALL}, expect: {{verdict: DENY}}}}\n")
+    done = pdp("test", "x.yaml", "--html", ".")
+
+    assert done.code == 2
+    assert done.out.startswith("1 passed: 1 file, embedded, ")
+    assert done.err == "error: .: cannot be written: Is a directory\n    hint: name a file in a folder of yours\n"
+
+
+@pytest.mark.parametrize("duration", ["P999999W", "P36501D", "PT876000H0.000001S"])
+def test_a_duration_that_no_clock_holds(duration: str) -> None:
+    written(Path("governance.yaml"), Path("governance.yaml").read_text().replace("PT1H", duration))
+    done = pdp("manifest", "lint", "manifest.yaml", "-g", "governance.yaml")
+
+    assert done == Done(
+        2,
+        "",
+        f"governance.yaml:14:60: `approval.expires` must be at most a hundred years (P36500D), not `{duration}`\n"
+        f"        approval: {{approvers: [desk.lead], quorum: 1, expires: {duration}}}\n"
+        f"    {' ' * 59}^\n"
+        "    hint: such as PT10S, PT1H or P1D\n"
+        "error: 1 fault in governance.yaml\n",
+    )
+
+
+@pytest.mark.parametrize("duration", ["P36500D", "PT876000H"])
+def test_the_longest_duration_is_one_for_every_part(duration: str) -> None:
+    """Loaded, normalised, and read again where an approval is opened."""
+    written(Path("governance.yaml"), Path("governance.yaml").read_text().replace("PT1H", duration))
+    scenarios = Path("scenarios.yaml").read_text()
+    written(Path("scenarios.yaml"), scenarios.replace("policies: [policies]\n", ""))
+
+    done = pdp("test", ".", "-k", "large")
+
+    assert (done.code, done.err) == (0, ""), done.out
+
+
+# Policies
+
+METADATA = "# METADATA\n# title: T\n# description: D.\n"
+RULE = METADATA + "# custom:\n#   code: {name}.x\ndeny contains reason.new(rego.metadata.rule(), {{}}) if {body}\n"
+WHOLE = METADATA + "package {package}\n\nimport data.authz.lib.reason\n\n" + RULE
+
+FILES = ["-m", "manifest.yaml", "-g", "governance.yaml"]
+ONE_CALL = ["proposal.json", *FILES, "-s", "session.json", "--data", "data.yaml", "--policies", "policies"]
+COMMANDS: dict[str, list[str]] = {
+    "test": ["test", "."],
+    "decide": ["decide", *ONE_CALL],
+    "explain": ["explain", *ONE_CALL],
+    "build": ["bundle", "build", "-o", "b.tar.gz", *FILES, "--policies", "policies", "--data", "data.yaml"],
+}
+
+
+def concern(name: str, body: str, *, package: str = "custom.concerns.{name}", more: str = "") -> None:
+    folder = Path(CONCERNS, name)
+    folder.mkdir()
+    written(folder / f"{name}.rego", WHOLE.format(name=name, body=body, package=package.format(name=name)) + more)
+
+
+def says(expected: list[str], *, unit_tests: str | None = None) -> None:
+    """Every command that reads policies refuses them with exactly these lines, and writes nothing.
+
+    `unit_tests`: where `pdp check`, which asks for more, also misses unit tests.
+    """
+    for command in COMMANDS.values():
+        done = pdp(*command)
+        assert (done.code, done.out) == (2, ""), done
+        assert done.err.splitlines()[:-1] == expected
+    assert not Path("b.tar.gz").exists()
+    checked = pdp("check", "--policies", "policies")
+    assert (checked.code, checked.out) == (2, "")
+    lines = checked.err.splitlines()[:-1]
+    if unit_tests is not None:
+        at = next(number for number, line in enumerate(lines) if line.endswith(" has no unit tests"))
+        assert lines[at].startswith(unit_tests)
+        del lines[at : at + 4]
+    assert lines == expected
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_policies_that_are_no_rego_show_the_line() -> None:
+    file = Path(CONCERNS, "replies/replies.rego")
+    line = file.read_text().splitlines().index("\tnot _allowed") + 1
+    written(file, file.read_text().replace("not _allowed", "not not _allowed"))
+
+    says([f"{file}:{line}:6: unexpected not keyword", "     not not _allowed", "         ^"])
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_a_concern_without_metadata() -> None:
+    Path(CONCERNS, "bare").mkdir()
+    rule = 'deny contains reason.new(rego.metadata.rule(), {}) if input.action.name == "x"'
+    text = f"package custom.concerns.bare\n\nimport data.authz.lib.reason\n\n{rule}\n"
+    file = written(Path(CONCERNS, "bare/bare.rego"), text)
+
+    says(
+        [
+            f"{file}:1:1: the concern custom.concerns.bare has no title and no description in its package's METADATA",
+            "    package custom.concerns.bare",
+            "    ^",
+            (
+                "    hint: write a comment above `package` that begins with `# METADATA`, with `# title:` and "
+                "`# description:`"
+            ),
+            f"{file}:5:1: `deny` has no title and no description and no custom.code in its METADATA",
+            f"    {rule}",
+            "    ^",
+            (
+                "    hint: write a comment above it that begins with `# METADATA`, with title, description and "
+                "custom.code: bare.<finding>"
+            ),
+        ],
+        unit_tests=f"{file}:1:1",
+    )
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [
+        (
+            "custom.concerns.limits",
+            "the baseline has a concern limits: reason codes would not say whose they are",
+        ),
+        (
+            "custom.concerns.engine",
+            (
+                "codes that begin with `engine.` are given by the enforcement point: reason codes would not say whose "
+                "they are"
+            ),
+        ),
+    ],
+)
+def test_a_concern_that_shadows_another(package: str, message: str) -> None:
+    name = package.rpartition(".")[2]
+    concern(name, 'input.action.name == "x"')
+    file = f"{CONCERNS}/{name}/{name}.rego:4:1"
+
+    says(
+        [
+            f"{file}: {message}",
+            f"    package {package}",
+            "    ^",
+            "    hint: the decision finds concerns by their path: one package each, and no name of the baseline",
+        ],
+        unit_tests=file,
+    )
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
+    concern("knot", "_f(1)", more="\n_f(x) if _g(x)\n\n_g(x) if _f(x)\n")
+    file = f"{CONCERNS}/knot/knot.rego"
+    rules, f, g = "rule data.custom.concerns.knot", "data.custom.concerns.knot._f", "data.custom.concerns.knot._g"
+
+    done = pdp("test", ".")
+
+    assert (done.code, done.out) == (2, "")
+    told = [line for line in done.err.splitlines() if not line.startswith("    hint:")]
+    assert told == [
+        f"{file}:15:1: {rules}._f is recursive: {f} -> {g} -> {f}", "    _f(x) if _g(x)", "    ^",
+        f"{file}:17:1: {rules}._g is recursive: {g} -> {f} -> {g}", "    _g(x) if _f(x)", "    ^",
+        f"error: 2 faults in {file}",
+    ]  # fmt: skip
+
+    Path(file).unlink()
+    Path(file).parent.rmdir()
+    concern("knot", 'data.authz.decision.verdict == "ALLOW"')
+    checked = pdp("check", "--policies", "policies").err.splitlines()
+
+    assert f"{file}:13:55: a concern cannot ask the decision, which asks the concern" in checked
+    # OPA's words for the same in the baseline's own files would only be in the way.
+    assert {line.partition(":")[0] for line in checked if re.match(r"\S+\.rego:", line)} == {file}
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_a_concern_that_asks_the_network() -> None:
+    body = 'http.send({"method": "get", "url": "http://example.com"}).status_code == 200'
+    concern("net", body)
+    file = f"{CONCERNS}/net/net.rego"
+
+    says(
+        [
+            f"{file}:13:55: the builtin http.send is not admitted in policies",
+            f"    deny contains reason.new(rego.metadata.rule(), {{}}) if {body}",
+            f"    {' ' * 54}^",
+            "    hint: policies are pure, and the same on both engines: let time and facts come through the request",
+        ],
+        unit_tests=f"{file}:4:1",
+    )
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_a_concern_that_defines_nothing() -> None:
+    Path(CONCERNS, "idle").mkdir()
+    file = written(Path(CONCERNS, "idle/idle.rego"), METADATA + "package custom.concerns.idle\n\n_y := 1\n")
+
+    says(
+        [
+            f"{file}:4:1: the concern custom.concerns.idle defines nothing",
+            "    package custom.concerns.idle",
+            "    ^",
+            "    hint: it needs one of deny, step_up, allow, obligations",
+        ],
+        unit_tests=f"{file}:4:1",
+    )
+
+
+CLASH = '\n_x := 1 if input.action.name == "reply_to_customer"\n\n_x := 2 if input.subject.id == "clerk-7"\n'
+ENDLESS = """
+_n := split("0 1 2 3 4 5 6 7 8 9 a b c d e f g h i j k l m n o p q r s t u v w x y z", " ")
+
+_all contains [a, b, c, d, e, f] if {
+	some a in _n
+	some b in _n
+	some c in _n
+	some d in _n
+	some e in _n
+	some f in _n
+}
+"""
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+@pytest.mark.parametrize("engine", ["embedded", "sidecar"])
+@pytest.mark.parametrize(
+    ("body", "more", "code"),
+    [("_x == 3", CLASH, "engine.answer_invalid"), ("count(_all) > 1", ENDLESS, "engine.timeout")],
+    ids=["conflict", "endless"],
+)
+def test_a_concern_that_fails_or_does_not_end_is_a_deny(engine: str, body: str, more: str, code: str) -> None:
+    """For each command, on each engine; nobody waits for OPA to trace what the engine has given up."""
+    concern("broken", f'{{\n\tinput.action.name == "reply_to_customer"\n\t{body}\n}}', more=more)
+
+    decided = pdp(*COMMANDS["decide"], "--engine", engine, "--json")
+    explained = pdp(*COMMANDS["explain"], "--engine", engine)
+    tested = pdp("test", ".", "--engine", engine, "--json")
+
+    assert (decided.code, [each["code"] for each in decided.json["reasons"]]) == (4, [code])
+    assert (explained.code, explained.err) == (4, "")
+    said = explained.out.splitlines()[0]
+    # OPA's words have the address of the one process in them.
+    message = decided.json["reasons"][0]["message"]
+    assert said == f"DENY because {message}" if engine == "embedded" else said.startswith("DENY because OPA at unix:")
+    assert explained.out.splitlines()[-1] == "  rules: not known: the policy came to no decision"
+    assert tested.code == 1
+    found = {
+        one["name"]: [(fired["code"], fired["where"]) for fired in one["diagnosis"]["fired"]]
+        for one in tested.json["suites"][0]["scenarios"]
+        if not one["passed"]
+    }
+    place = f"{CONCERNS}/broken/broken.rego:20" if code == "engine.answer_invalid" else None
+    assert found == {"a customer is answered": [(code, place)], "a stranger is not answered": [(code, place)]}
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_engines_that_fail_alike_agree_whatever_their_words() -> None:
+    concern("broken", "_x == 3", more=CLASH)
+    expected = json.dumps({"verdict": "DENY", "codes": ["engine.answer_invalid"]})
+    written(
+        Path("x.yaml"),
+        f"extends: scenarios.yaml\nscenarios: [{{name: a, propose: {json.dumps(PROPOSAL)}, expect: {expected}}}]\n",
+    )
+
+    done = pdp("test", "x.yaml", "--engine", "both")
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("2 passed: 1 file, embedded, sidecar, ")

@@ -1,0 +1,178 @@
+"""The details and messages of reasons as expectations: when they hold, what a failure shows, and faults of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.errors import FileFaultsError
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.running.expectation import mismatches
+from tests.support.scenario_files import BIG, READ, differing, one, project, ran_one
+
+EXCEEDED = {"limit": "wires", "argument": "amount", "value": 500}
+APPROVAL = {
+    "approvers": ["wires.approver"], "quorum": 1, "expires": "PT1H", "expires_seconds": 3600,
+    "unless_within_limits": True,
+}  # fmt: skip
+WHOLE = EXCEEDED | {"approval": APPROVAL}
+MESSAGE = "The amount is above what the subject may do without approval."
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"limit": "wires"}, id="one field"),
+        pytest.param(EXCEEDED, id="some fields"),
+        pytest.param({"value": 500.0}, id="a number written otherwise"),
+        pytest.param(WHOLE, id="all fields"),
+    ],
+)
+def test_details_hold_when_a_reason_has_these_fields(tmp_path: Path, fields: dict[str, Any]) -> None:
+    result = ran_one(tmp_path, one(propose=BIG, expect={"details": {"limits.exceeded": fields}}))
+
+    assert result.passed
+    assert result.steps[0].expected == {"details": {"limits.exceeded": fields}}
+    assert result.steps[0].actual == {"details": {"limits.exceeded": [WHOLE]}}
+
+
+@pytest.mark.parametrize(
+    ("details", "actual"),
+    [
+        pytest.param({"limits.exceeded": {"value": 499}}, {"limits.exceeded": [WHOLE]}, id="another value"),
+        pytest.param({"limits.exceeded": {"value": "500"}}, {"limits.exceeded": [WHOLE]}, id="another type"),
+        pytest.param({"limits.exceeded": {"more": None}}, {"limits.exceeded": [WHOLE]}, id="null is not absent"),
+        pytest.param(
+            {"limits.exceeded": {"approval": {"quorum": 1}}}, {"limits.exceeded": [WHOLE]}, id="a part of a field"
+        ),
+        pytest.param({"scopes.missing": {"missing": []}}, {"scopes.missing": []}, id="no such reason"),
+    ],
+)
+def test_details_that_differ_show_those_of_each_reason(
+    tmp_path: Path, details: dict[str, Any], actual: dict[str, Any]
+) -> None:
+    result = ran_one(tmp_path, one(propose=BIG, expect={"verdict": "STEP_UP", "details": details}))
+
+    assert differing(result) == [("details", details, actual)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "holds"),
+    [
+        ({"limit": "a", "value": 1}, True),
+        ({"limit": "b", "value": 2}, True),
+        ({"limit": "a", "value": 2}, False),
+    ],
+)
+def test_all_fields_are_those_of_one_reason(wanted: dict[str, Any], holds: bool) -> None:
+    found = {"l.e": [{"limit": "a", "value": 1}, {"limit": "b", "value": 2}]}
+
+    assert (not mismatches({"details": {"l.e": wanted}}, {"details": found})) is holds
+
+
+def test_messages_are_whole(tmp_path: Path) -> None:
+    whole, part = ({"limits.exceeded": text} for text in (MESSAGE, MESSAGE[:-1]))
+
+    assert ran_one(tmp_path, one(propose=BIG, expect={"messages": whole})).passed
+    assert differing(ran_one(tmp_path, one(propose=BIG, expect={"messages": part}))) == [
+        ("messages", part, {"limits.exceeded": [MESSAGE]})
+    ]
+
+
+def test_where_the_policy_was_not_asked_nothing_is_said(tmp_path: Path) -> None:
+    expect = {"details": {"limits.exceeded": {"limit": "wires"}}, "messages": {"limits.exceeded": MESSAGE}}
+    result = ran_one(tmp_path, one(propose={"tool": "send_wire", "arguments": {}}, expect=expect))
+
+    assert differing(result) == [
+        ("details", expect["details"], {"limits.exceeded": []}),
+        ("messages", expect["messages"], {"limits.exceeded": []}),
+    ]
+
+
+def test_null_is_never_met(tmp_path: Path) -> None:
+    result = ran_one(tmp_path, one(propose=READ, expect={"verdict": "ALLOW", "details": None}))
+
+    assert differing(result) == [("details", None, {})]
+
+
+def test_a_raw_request_has_details_too(tmp_path: Path) -> None:
+    request = {
+        "subject": {"type": "user", "id": "ann", "properties": {}},
+        "action": {
+            "name": "read_note",
+            "properties": {
+                "tool": "read_note", "manifest_version": "$manifest_version", "manifest_digest": "$manifest_digest",
+            },
+        },
+        "resource": {"type": "tool", "id": "read_note", "properties": {}},
+        "context": {},
+    }  # fmt: skip
+    expect = {"codes": ["scopes.missing"], "details": {"scopes.missing": {"missing": ["notes.read"]}}}
+
+    assert ran_one(tmp_path, one(request=request, expect=expect)).passed
+
+
+@pytest.mark.parametrize(
+    ("expect", "faults"),
+    [
+        ("details: []", ["4:33: `expect.details` must be a mapping, not a list"]),
+        ("details: {}", ["4:33: `expect.details` must not be empty (name a reason code, such as `limits.exceeded`)"]),
+        (
+            "details: {limits.exceeded: {}}",
+            [
+                (
+                    "4:33: `expect.details` says nothing about `limits.exceeded` "
+                    "(name a field, or state the code in `codes`)"
+                )
+            ],
+        ),
+        (
+            "details: {limits.exceeded: wires}",
+            ["4:51: `expect.details.limits.exceeded` must be a mapping, not `wires`"],
+        ),
+        ("messages: {limits.exceeded: [a]}", ["4:52: `expect.messages.limits.exceeded` must be a string, not a list"]),
+        ('messages: {limits.exceeded: ""}', ["4:52: `expect.messages.limits.exceeded` must not be empty"]),
+        (
+            "codes: [a.b], details: {c.d: {e: 1}}, messages: {f.g: h}",
+            [
+                "4:48: `c.d` is not among `codes` (name it there as well, or take it out)",
+                "4:73: `f.g` is not among `codes` (name it there as well, or take it out)",
+            ],
+        ),
+    ],
+)
+def test_forms_that_can_say_nothing_are_faults_with_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expect: str, faults: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project(tmp_path, one(propose=READ, expect={"verdict": "ALLOW"}))
+    file = Path("faulty.scenarios.yaml")
+    file.write_text(
+        "manifest: manifest.json\nsession: {claims: {sub: ann}}\nscenarios:\n"
+        f"  - {{name: a, expect: {{{expect}}}, propose: {{tool: read_note, arguments: {{id: n}}}}}}\n"
+    )
+
+    with pytest.raises(FileFaultsError) as raised:
+        load_suite(file)
+
+    assert [
+        f"{fault.place.line}:{fault.place.column}: {fault.message}" + (f" ({fault.hint})" if fault.hint else "")
+        for fault in raised.value.faults
+    ] == faults
+
+
+def test_people_decide_without_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [
+        {"propose": BIG, "expect": {"verdict": "STEP_UP"}},
+        {"approve": {"claims": {"sub": "bob"}}, "expect": {"details": {"a.b": {"c": 1}}}},
+    ]
+
+    with pytest.raises(FileFaultsError) as raised:
+        load_suite(project(tmp_path, one(steps=steps)))
+
+    assert [fault.message for fault in raised.value.faults] == [
+        "`details` is nothing that can be expected of `approve`"
+    ]

@@ -1,0 +1,463 @@
+"""The pytest plugin, as a user's own pytest runs it: found by its entry point, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.cli.init import project_files
+from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
+from pdp.workbench.scenarios.files.policy_suite import policy_suite
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.opa_server import (
+    TOKEN_VARIABLE,
+    container_arguments,
+    docker_runs,
+    opa_server,
+    write_served,
+)
+from pdp.workbench.scenarios.pytest_plugin import _item_names
+from pdp.workbench.scenarios.running.engines import bundle_of
+from tests.end_to_end.test_compose import TOKEN, answers, free_port
+from tests.support import ROOT, payments
+
+pytest_plugins = "pytester"
+pytestmark = pytest.mark.opa
+
+NAMES = [
+    "a clerk finds tickets",
+    "without the scope nothing is found",
+    "a customer is answered",
+    "a stranger is not answered",
+    "a small refund is paid at once",
+    "a large refund asks a person",
+    "a large refund is paid once the desk's lead has approved it",
+    "nobody approves a refund of their own",
+    "a tool that the manifest does not name is rejected",
+    "an amount that is a text is rejected",
+]
+
+TESTS = """
+import json, urllib.request
+
+SESSION = {"claims": {"sub": "clerk-7", "emts": {"desk.reply": True, "desk.refund": True}}}
+
+
+def reply(recipient):
+    return {"tool": "reply_to_customer", "arguments": {"ticket_id": "T-1", "recipient": recipient, "text": "hi"}}
+
+
+def test_decide(decide):
+    assert decide(reply("ada@customer.example"), SESSION).verdict == "ALLOW"
+    assert decide(reply("eve@stranger.example"), SESSION).codes == ("replies.recipient_not_allowed",)
+
+
+def test_a_point_of_its_own(pep):
+    ran = pep.with_changes(tools={"reply_to_customer": lambda **_: "sent"})
+    assert ran.call(reply("ada@customer.example"), SESSION).result == "sent"
+    assert len(ran.audit.events) == 2
+
+
+def test_another_point_of_its_own(pep):
+    assert pep.audit.events == []
+
+
+def test_a_server(opa_server, pep):
+    evaluation = pep.decide(reply("eve@stranger.example"), SESSION)
+    asked = urllib.request.Request(
+        f"{opa_server.url}/v1/data/authz/decision",
+        json.dumps({"input": evaluation.request}).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {opa_server.token}"},
+    )
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        result = json.load(answer)["result"]
+    assert [reason["code"] for reason in result["reasons"]] == ["replies.recipient_not_allowed"]
+    assert opa_server.token not in repr(opa_server)
+"""
+
+SETTINGS = """
+[pytest]
+pdp_manifest = manifest.yaml
+pdp_governance = governance.yaml
+pdp_policies = policies
+pdp_data = data.yaml
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is compiled is kept here, for all the runs."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, opa: Path, cache: Path) -> pytest.Pytester:
+    """A project as `pdp init` makes it, in the folder `desk`."""
+    monkeypatch.setenv("PDP_OPA", str(opa))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    for name, content in project_files().items():
+        file = pytester.path / "desk" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    return pytester
+
+
+def changed(project: pytest.Pytester, old: str, new: str) -> None:
+    file = project.path / "desk/scenarios.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def pytest_run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    # Warnings are errors, other plugins' own aside; a colour of a terminal would only be in the way.
+    result = project.runpytest_subprocess("-W", "error", "-p", "no:asyncio", "--color=no", *arguments)
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
+    assert "INTERNALERROR" not in result.stdout.str()
+    return result
+
+
+def passed(result: pytest.RunResult) -> list[str]:
+    """The names that a verbose run reports as passed."""
+    return [line.partition(" PASSED ")[0].strip() for line in result.outlines if " PASSED " in line]
+
+
+def test_scenarios_are_items_with_the_names_that_they_have(project: pytest.Pytester) -> None:
+    result = pytest_run(project, "--collect-only", "-q")
+
+    assert [line for line in result.outlines if "::" in line] == [f"desk/scenarios.yaml::{name}" for name in NAMES]
+
+
+def test_which_files_are_scenario_files(project: pytest.Pytester) -> None:
+    for name in ("other.scenarios.yaml", "third.scenarios.json", "no_scenarios.yaml", "scenarios.txt"):
+        text = '{"manifest": "manifest.yaml", "scenarios": []}' if name.startswith("no") else one_scenario()
+        (project.path / "desk" / name).write_text(text)
+
+    result = pytest_run(project, "--collect-only", "-q", "desk", "-k", "only")
+
+    assert [line for line in result.outlines if "::" in line] == [
+        "desk/other.scenarios.yaml::the only one",
+        "desk/third.scenarios.json::the only one",
+    ]
+
+
+def one_scenario(name: str = "the only one") -> str:
+    return json.dumps(
+        {
+            "manifest": "manifest.yaml",
+            "session": {"claims": {"sub": "clerk-7"}},
+            "scenarios": [{"name": name, "propose": {"tool": "gone"}, "expect": {"rejection": "INVALID_TOOL_NAME"}}],
+        }
+    )
+
+
+@pytest.mark.parametrize("engine", ["embedded", "sidecar", "both"])
+def test_they_pass_on_each_engine(project: pytest.Pytester, engine: str) -> None:
+    pytest_run(project, "--pdp-engine", engine).assert_outcomes(passed=len(NAMES))
+
+
+def test_workers_share_them_in_one_order(project: pytest.Pytester) -> None:
+    result = pytest_run(project, "-n", "2", "-v")
+
+    result.assert_outcomes(passed=len(NAMES))
+    assert {line.partition("scenarios.yaml::")[2].strip() for line in result.outlines if " PASSED " in line} == set(
+        NAMES
+    )
+
+
+def test_a_scenario_is_chosen_by_words_and_by_its_whole_name(project: pytest.Pytester) -> None:
+    pytest_run(project, "-k", "refund and not large").assert_outcomes(passed=2, deselected=8)
+    pytest_run(project, f"desk/scenarios.yaml::{NAMES[6]}").assert_outcomes(passed=1)
+
+
+def test_a_failure_is_told_as_pdp_test_tells_it(project: pytest.Pytester) -> None:
+    changed(project, "codes: [replies.recipient_not_allowed]", "codes: [scopes.missing]")
+
+    result = pytest_run(project)
+    told = subprocess.run(
+        [sys.executable, "-m", "pdp", "test", "desk"], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    result.assert_outcomes(passed=9, failed=1)
+    report = told.stdout[: told.stdout.rindex("\n\n")]
+    assert report.startswith("FAILED a stranger is not answered [embedded]\n  desk/scenarios.yaml:")
+    assert report in result.stdout.str()
+
+
+def test_the_last_failed_ones_are_run_again(project: pytest.Pytester) -> None:
+    changed(project, "refunds.auto_approved: 50", "refunds.auto_approved: 49")
+    pytest_run(project).assert_outcomes(passed=9, failed=1)
+    changed(project, "refunds.auto_approved: 49", "refunds.auto_approved: 50")
+
+    result = pytest_run(project, "--lf", "-v")
+
+    result.assert_outcomes(passed=1)
+    assert passed(result) == ["desk/scenarios.yaml::a small refund is paid at once"]
+
+
+SPECIAL_NAMES = {
+    "a [x]": "a (x) (2)", "a (x)": "a (x)", "b::c": "b:c", "::d:::e]": ":d:e)", "b:::c": "b:c (2)", "plain": "plain",
+}  # fmt: skip
+
+
+def special(project: pytest.Pytester, **expected: Any) -> None:
+    """Scenarios whose names hold what pytest's ids are made of; `plain` passes, and the others when `expected` does."""
+    scenarios = [
+        {"name": name, "propose": {"tool": "gone"},
+         "expect": {"rejection": "INVALID_TOOL_NAME", **({} if name == "plain" else expected)}}
+        for name in SPECIAL_NAMES
+    ]  # fmt: skip
+    document = {"manifest": "manifest.yaml", "session": {"claims": {"sub": "clerk-7"}}, "scenarios": scenarios}
+    (project.path / "desk/scenarios.yaml").write_text(json.dumps(document))
+
+
+def test_names_with_what_ids_are_made_of_are_run_again_alone_and_told_as_they_are(project: pytest.Pytester) -> None:
+    special(project, status="accepted")
+    result = pytest_run(project)
+    result.assert_outcomes(passed=1, failed=5)
+    titles = [line.strip("_ ") for line in result.outlines if line.startswith("___")]
+    assert titles == [name for name in SPECIAL_NAMES if name != "plain"]
+
+    special(project, status="rejected")
+    result = pytest_run(project, "--lf", "-v")
+
+    result.assert_outcomes(passed=5)
+    ids = [f"desk/scenarios.yaml::{name}" for name in SPECIAL_NAMES.values()]
+    assert passed(result) == ids[:-1]
+    assert [passed(pytest_run(project, "-v", one)) for one in ids[:4]] == [[one] for one in ids[:4]]
+    assert passed(pytest_run(project, "-v", "-k", "[x]")) == ids[:1]
+
+
+def test_names_that_are_shown_alike_are_told_apart() -> None:
+    # A name is cut at 500 characters, so that two may be shown alike.
+    assert _item_names(["x...", "x...", "x... (2)", "y[", "y("]) == ["x...", "x... (3)", "x... (2)", "y( (2)", "y("]
+
+
+def test_a_faulty_file_is_an_error_of_collection_with_its_faults(project: pytest.Pytester) -> None:
+    changed(project, "expect: {refused: requester}", "expect: {refusd: requester}")
+
+    lines = (project.path / "desk/scenarios.yaml").read_text().splitlines()
+
+    result = pytest_run(project)
+
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        [
+            "*ERROR collecting desk/scenarios.yaml*",
+            f"desk/scenarios.yaml:{lines.index('        expect: {refusd: requester}') + 1}:18: unknown key `refusd`",
+            "            expect: {refusd: requester}",
+            "                     ^",
+            "    hint: did you mean `refused`?",
+            "ERROR desk/scenarios.yaml*",
+        ]
+    )
+
+
+def test_policies_that_do_not_compile_are_told_without_a_traceback(project: pytest.Pytester) -> None:
+    rule = project.path / "desk/policies/custom/concerns/replies/replies.rego"
+    rule.write_text(rule.read_text().replace("lower(recipient)", "lowr(recipient)"))
+
+    result = pytest_run(project, "-k", "stranger")
+
+    result.assert_outcomes(errors=1, deselected=9)
+    result.stdout.fnmatch_lines(["desk/policies/custom/concerns/replies/replies.rego:*: unknown function lowr"])
+
+
+def test_engines_that_do_not_agree_fail_what_each_of_them_passes(project: pytest.Pytester) -> None:
+    """A bundle whose WebAssembly was made of other Rego than stands beside it."""
+    bundle = bundle_of(policy_suite(project.path / "desk/manifest.yaml"))
+    scopes = "authz/concerns/scopes/scopes.rego"
+    other = bundle.modules[scopes].replace("# description: ", "# description: In other words. ")
+    packed = pack_bundle(release=1, wasm=bundle.wasm, data=bundle.data, modules={**bundle.modules, scopes: other})
+    (project.path / "desk/bundle.tar.gz").write_bytes(packed)
+    changed(project, "policies: [policies]", "bundle: bundle.tar.gz")
+
+    result = pytest_run(project, "--pdp-engine", "both", "-k", "without and scope")
+
+    result.assert_outcomes(failed=1, deselected=9)
+    result.stdout.fnmatch_lines(["FAILED without the scope nothing is found [[]sidecar]", "*decision,*"])
+    result.stdout.no_fnmatch_line("FAILED without the scope nothing is found [[]embedded]")
+    result.stdout.no_fnmatch_line("  verdict *")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        (["--no-pdp-scenarios"], ""),
+        (["-p", "no:pdp"], ""),
+        ([], "[pytest]\npdp_scenarios = false"),
+    ],
+)
+def test_it_can_be_switched_off(project: pytest.Pytester, arguments: list[str], settings: str) -> None:
+    project.makeini(settings)
+
+    assert pytest_run(project, *arguments).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_name_cannot_steer_a_terminal(project: pytest.Pytester) -> None:
+    (project.path / "desk/scenarios.yaml").write_text(one_scenario("red \x1b[31m\nline"))
+
+    result = pytest_run(project, "--collect-only", "-q")
+
+    assert [line for line in result.outlines if "::" in line] == ["desk/scenarios.yaml::red \\x1b(31m\\nline"]
+
+
+def fixtures(project: pytest.Pytester, settings: str = SETTINGS) -> None:
+    (project.path / "desk/pytest.ini").write_text(settings)
+    (project.path / "desk/test_desk.py").write_text(TESTS)
+
+
+def test_fixtures_for_tests_of_ones_own(project: pytest.Pytester) -> None:
+    fixtures(project)
+
+    pytest_run(project, "desk/test_desk.py", "-c", "desk/pytest.ini").assert_outcomes(passed=4)
+
+
+def test_with_both_engines_tests_that_ask_for_one_run_on_each(project: pytest.Pytester) -> None:
+    fixtures(project, SETTINGS + "pdp_engine = both\n")
+
+    result = pytest_run(project, "desk/test_desk.py", "-c", "desk/pytest.ini", "--collect-only", "-q")
+
+    assert sorted(line.rpartition("::")[2] for line in result.outlines if "::" in line) == [
+        "test_a_point_of_its_own[embedded]", "test_a_point_of_its_own[sidecar]",
+        "test_a_server[embedded]", "test_a_server[sidecar]",
+        "test_another_point_of_its_own[embedded]", "test_another_point_of_its_own[sidecar]",
+        "test_decide[embedded]", "test_decide[sidecar]",
+    ]  # fmt: skip
+    pytest_run(project, "desk/test_desk.py", "-c", "desk/pytest.ini").assert_outcomes(passed=8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            "[pytest]\n",
+            "the fixtures pep, decide and opa_server need to know the manifest: *",
+        ),
+        ("[pytest]\npdp_manifest = gone.yaml\n", "*gone.yaml: no such file"),
+        (
+            SETTINGS + "pdp_bundle = bundle.tar.gz\n",
+            "a bundle stands beside policies",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used(project: pytest.Pytester, settings: str, message: str) -> None:
+    fixtures(project, settings)
+
+    result = pytest_run(project, "desk/test_desk.py", "-c", "desk/pytest.ini", "-k", "decide")
+
+    result.assert_outcomes(errors=1, deselected=3)
+    result.stdout.fnmatch_lines([message.replace("[", "[[]")])
+
+
+def test_an_engine_that_is_none(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\npdp_engine = fast\n")
+
+    result = pytest_run(project)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: pdp_engine: 'fast' is no engine; name one of embedded, sidecar, both"])
+
+
+def test_without_docker_and_opa_the_server_is_skipped(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if docker_runs():
+        pytest.skip("Docker runs here")
+    monkeypatch.delenv("PDP_OPA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    (project.path / "pytest.ini").write_text(
+        f"[pytest]\npdp_manifest = desk/manifest.yaml\npdp_bundle = {payments.BUNDLE}\n"
+    )
+    (project.path / "test_server.py").write_text("def test_it(opa_server): pass\n")
+
+    result = pytest_run(project, "test_server.py", "-rs")
+
+    result.assert_outcomes(skipped=1)
+    assert "neither Docker (with the extra tool-pdp[docker]) nor Open Policy Agent" in result.stdout.str()
+
+
+def test_starting_pytest_stays_cheap() -> None:
+    heavy = ["pydantic", "wasmtime", "yaml", "orjson", "jinja2", "typer", "rich", "docker", "cel"]
+    code = (
+        "import sys, pytest; before = set(sys.modules); import pdp.workbench.scenarios.pytest_plugin; "
+        f"print(sorted((set(sys.modules) - before) & {set(heavy)!r}))"
+    )
+
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert told.stdout == "[]\n"
+
+
+def test_our_own_suites_are_collected_by_naming_them() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "examples/payments/scenarios.yaml"],
+        capture_output=True, text=True, check=False, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+
+    assert told.returncode == 0, told.stdout
+    suite = load_suite(payments.EXAMPLE / "scenarios.yaml")
+    assert [line for line in told.stdout.splitlines() if "::" in line] == [
+        f"examples/payments/scenarios.yaml::{scenario.name}" for scenario in suite.scenarios
+    ]
+
+
+def decided(url: str, token: str) -> Any:
+    asked = urllib.request.Request(  # noqa: S310 - a server of the test
+        f"{url}/v1/data/authz/decision", b'{"input": {}}',
+        {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+    )  # fmt: skip
+    with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310 - likewise
+        return json.load(answer)["result"]["verdict"]
+
+
+def test_what_the_container_runs_also_runs_as_a_process(opa: Path, tmp_path: Path) -> None:
+    """The very arguments and files of the container, where there may be no Docker."""
+    write_served(tmp_path, read_bundle(baseline_bundle_path()), {}, {"settings": {"a": 1}})
+    port = free_port()
+    command = [str(opa), *container_arguments(str(tmp_path), f"127.0.0.1:{port}")]
+    process = subprocess.Popen(command, env={TOKEN_VARIABLE: TOKEN})
+    try:
+        deadline = time.monotonic() + 30
+        while not healthy(port):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert decided(f"http://127.0.0.1:{port}", TOKEN) == "DENY"
+        assert answers(port, "POST", "/v1/data/authz/decision", "{}", "another") == 401
+        assert answers(port, "GET", "/v1/data/settings") == 401
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def healthy(port: int) -> bool:
+    try:
+        return answers(port, "GET", "/health?bundle") == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.docker
+def test_the_server_is_a_container_where_docker_runs() -> None:
+    if not docker_runs():
+        pytest.skip("no Docker engine runs here; the same command was tested as a local process")
+    with opa_server(read_bundle(baseline_bundle_path()), {}, {}) as server:
+        assert server.container
+        assert decided(server.url, server.token) == "DENY"
+
+
+def test_the_server_is_a_process_elsewhere() -> None:
+    if docker_runs():
+        pytest.skip("Docker runs here")
+    with opa_server(read_bundle(baseline_bundle_path()), {}, {}) as server:
+        assert not server.container
+        assert decided(server.url, server.token) == "DENY"

@@ -1,0 +1,214 @@
+"""The HTML report: what is in it, and that nothing of a run gets out of its place."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.workbench.coverage.coverage import Coverage, measure
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.reports.html import render
+from pdp.workbench.scenarios.results import Run
+from pdp.workbench.scenarios.running.suite_run import run_suite
+
+HOSTILE = "<script>alert(1)</script> & \"quotes\" 'too' </style> --> {{ 7*7 }} \u202e \x07"
+SHOWN = "<script>alert(1)</script> & \"quotes\" 'too' </style> --> {{ 7*7 }} \\u202e \\x07"
+
+MANIFEST = """
+manifest_version: 1.0.0
+tools:
+  - name: send_note
+    description: Send a note
+    risk_tier: low
+    scopes: [notes.send]
+    schema: {type: object, properties: {text: {type: string, description: The note}}}
+"""
+
+SCENARIOS = """
+manifest: manifest.yaml
+session: {claims: {sub: clerk-7, emts: {notes.send: true}}}
+scenarios:
+  - name: a note is sent
+    golden: true
+    propose: {tool: send_note, arguments: {text: hello}}
+    expect: {verdict: ALLOW, executed: true}
+  - name: NAME
+    why: NAME
+    session: {claims: {emts: {notes.send: false}}}
+    propose: {tool: send_note, arguments: {text: NAME}}
+    expect: {verdict: ALLOW, codes: [limits.exceeded], arguments: {text: NAME}}
+"""
+
+VOID = {"meta", "input", "br", "hr", "img", "link"}
+
+
+class Page(HTMLParser):
+    """The page as a tree of tags would see it: its text by place, its attributes, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.inline: dict[str, str] = {}
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("style", "script"):
+            self.inline[self.open[-1]] = data
+        elif data.strip():
+            self.texts.append(" ".join(data.split()))
+
+    def count(self, tag: str) -> int:
+        return sum(each == tag for each, _ in self.tags)
+
+
+def run(folder: Path, name: str = HOSTILE) -> Run:
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    quoted = '"' + "".join(f"\\u{ord(letter):04x}" for letter in name) + '"'
+    (folder / "scenarios.yaml").write_text(SCENARIOS.replace("NAME", quoted))
+    return Run(tuple(run_suite(load_suite(folder / "scenarios.yaml"), ["embedded"])))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def coverage(hostile: Run) -> Coverage:
+    return measure([(each.suite, each.results) for each in hostile.suites], None)
+
+
+@pytest.fixture(scope="module")
+def page(hostile: Run, coverage: Coverage) -> Page:
+    return Page(render(hostile, coverage))
+
+
+@pytest.mark.opa
+def test_what_is_in_it(page: Page, hostile: Run) -> None:
+    said = page.texts
+
+    assert said[:2] == ["1 of 2 scenarios failed"] * 2  # title and heading
+    for text in (
+        "a note is sent",
+        "golden",
+        "Golden scenarios: 1; every proposal in the manifest: 1; schema-valid: 1.",
+        f"{hostile.results[1].place.file}:9",
+        '["limits.exceeded"]',
+        '["scopes.missing"]',
+        "Rules that fired",
+        "limits.exceeded",
+        "Rules that would have to fire",
+    ):
+        assert text in said
+
+
+@pytest.mark.opa
+def test_expected_and_actual_stand_side_by_side(page: Page) -> None:
+    at = page.texts.index("differs") - 1
+
+    assert page.texts[at : at + 9] == [
+        "verdict", "differs", '"ALLOW"', '"DENY"', "codes", "differs", '["limits.exceeded"]', '["scopes.missing"]',
+        "arguments",
+    ]  # fmt: skip
+    assert page.texts[at + 9] == page.texts[at + 10]  # what is as expected does not differ
+    assert page.texts[at + 11] == "DENY"
+
+
+@pytest.mark.opa
+def test_a_hostile_name_is_text_wherever_it_stands(page: Page) -> None:
+    assert page.texts.count(SHOWN) == 2  # name and why
+    assert page.count("script") == page.count("style") == 1
+    assert not any(name.startswith("on") or name in ("src", "action") for _, found in page.tags for name in found)
+
+
+@pytest.mark.opa
+def test_nothing_is_fetched_and_no_other_script_runs(page: Page, hostile: Run, coverage: Coverage) -> None:
+    [policy] = [found["content"] for tag, found in page.tags if tag == "meta" and "http-equiv" in found]
+    text = render(hostile, coverage)
+
+    def source(tag: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(page.inline[tag].encode()).digest()).decode()}'"
+
+    assert policy == (
+        f"default-src 'none'; style-src {source('style')}; script-src {source('script')}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "url(" not in page.inline["style"]
+    assert "@import" not in page.inline["style"]
+    assert {found["href"] for tag, found in page.tags if tag == "a"} == {
+        "#results", "#coverage", "#matrix", "#suite-1",
+    }  # fmt: skip
+
+
+@pytest.mark.opa
+def test_every_link_has_its_target_and_every_id_is_unique(page: Page) -> None:
+    ids = [found["id"] for _, found in page.tags if "id" in found]
+
+    assert len(ids) == len(set(ids))
+    for _, found in page.tags:
+        assert (found.get("href") or "#results").removeprefix("#") in ids
+        assert (found.get("aria-labelledby") or "results") in ids
+
+
+@pytest.mark.opa
+def test_it_is_read_without_scripts(page: Page) -> None:
+    [form] = [found for tag, found in page.tags if tag == "form"]
+    opened = ["open" in found for tag, found in page.tags if tag == "details"]
+
+    assert "hidden" in form  # what does nothing without the script is shown by it
+    assert opened == [False, True]  # what failed is open
+
+
+@pytest.mark.opa
+def test_coverage_and_matrix(page: Page, coverage: Coverage) -> None:
+    for message in (missing.message for missing in coverage.missing):
+        assert message in page.texts
+    codes = [one.code for one in coverage.codes]
+    assert [page.texts[page.texts.index(code, page.texts.index("reached by"))] for code in codes] == codes
+    assert "Lines of Rego: not known without OPA." in page.texts
+    at = page.texts.index("Matrix: what came of calls of each tool")
+    assert page.texts[at + 1 : at + 10] == [
+        "tool", "manifest", "ALLOW", "STEP_UP", "DENY", "rejected", "send_note", "1.0.0", "1",
+    ]  # fmt: skip
+
+
+@pytest.mark.opa
+def test_without_coverage_nothing_is_said_of_it(hostile: Run) -> None:
+    page = Page(render(hostile))
+
+    assert {found["href"] for tag, found in page.tags if tag == "a"} == {"#results", "#suite-1"}
+
+
+@pytest.mark.opa
+def test_a_lone_surrogate_can_be_written(tmp_path: Path) -> None:
+    first = run(tmp_path, "plain")
+    result = first.results[1]
+    object.__setattr__(result, "error", "\ud800 and\nanother line")
+
+    render(first).encode()
+
+
+def test_ranges_of_lines() -> None:
+    from pdp.workbench.scenarios.reports.html import _ranges
+
+    cases: list[tuple[list[int], Any]] = [([], ""), ([3], "3"), ([3, 4], "3-4"), ([9, 1, 2, 3, 7], "1-3, 7, 9")]
+    assert [_ranges(lines) for lines, _ in cases] == [text for _, text in cases]

@@ -1,0 +1,195 @@
+"""A scenario's tools file: what it may state beside functions, which programs run, and what its actions are called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.errors import UsageError
+from pdp.patterns.deployment import Deployment
+from pdp.stores.action import ActionConflictError, ActionState, ActionStateError
+from pdp.stores.memory_actions import MemoryActions
+from pdp.workbench.scenarios.files.tools_file import ToolsFile
+from pdp.workbench.scenarios.results import ScenarioResult
+from tests.support.scenario_files import differing, ran
+
+MANIFEST = """
+manifest_version: "1"
+tools:
+  - {name: say_words, type: cli, effect_class: pure, risk_tier: low, cli: {argv: [echo, "{words}"]},
+     schema: {type: object, required: [words], properties: {words: {type: string}}}}
+  - name: convert_money
+    pattern: conversion
+    risk_tier: low
+    schema: {type: object, required: [value, target], properties: {value: {type: number},
+      target: {type: object, properties: {currency: {type: string}}}}}
+    result_schema: {type: number}
+"""
+SAY = {"tool": "say_words", "arguments": {"words": "hello"}}
+CONVERT = {"tool": "convert_money", "arguments": {"value": 2, "target": {"currency": "TRY"}}}
+RATES = """
+from pdp import Deployment, Pin, pinned
+
+readings = iter([10, 20, 30])
+
+def convert_money(value, target):
+    return value * pinned("bank").value
+
+def deployment():
+    return Deployment(sources={"bank": lambda: Pin("today", next(readings))})
+"""
+
+
+MEANT = "did you mean `say_words`? A function for the file itself begins with `_`"
+
+
+def scenario_run(folder: Path, *scenarios: Any, tools: str | None) -> list[ScenarioResult]:
+    (folder / "manifest.yaml").write_text(MANIFEST)
+    settings = {} if tools is None else {"tools": "tools.py"}
+    if tools is not None:
+        (folder / "tools.py").write_text(tools)
+    whole = {"manifest": "manifest.yaml", "session": {"claims": {"sub": "ann"}}, **settings, "scenarios": scenarios}
+    file = folder / "scenarios.json"
+    file.write_text(json.dumps(whole))
+    return ran(file)
+
+
+@pytest.mark.parametrize(
+    ("tools", "result"),
+    [
+        pytest.param(None, None, id="no tools file: a stand-in that returns null"),
+        pytest.param("", "hello\n", id="a tools file: the program"),
+        pytest.param("def say_words(words): return words + '!'", "hello!", id="a function: instead of the program"),
+    ],
+)
+def test_when_a_program_runs(tools: str | None, result: Any, tmp_path: Path) -> None:
+    expect = {"executed": True, "failure": None, "result": result}
+
+    one = scenario_run(tmp_path, {"name": "it", "propose": SAY, "expect": expect}, tools=tools)[0]
+
+    assert (differing(one), one.error, one.log) == ([], None, ())
+
+
+def test_a_stand_in_of_a_step_is_instead_of_the_program(tmp_path: Path) -> None:
+    stated = {"name": "it", "propose": SAY, "returns": "mine", "expect": {"executed": True, "result": "mine"}}
+
+    assert differing(scenario_run(tmp_path, stated, tools="")[0]) == []
+
+
+def test_a_deployment_holds_for_the_runs_of_one_scenario(tmp_path: Path) -> None:
+    """Its sources are read when a run starts, and anew in the next scenario, since the file is run anew."""
+    steps = [
+        {"propose": CONVERT, "expect": {"failure": None, "result": 20}},
+        {"propose": CONVERT, "session": {"run_id": "other"}, "expect": {"result": 40}},
+        {"propose": CONVERT, "expect": {"result": 20}},
+    ]
+
+    first, second = scenario_run(
+        tmp_path,
+        {"name": "first", "steps": steps},
+        {"name": "second", "propose": CONVERT, "expect": {"result": 20}},
+        tools=RATES,
+    )
+
+    assert (differing(first), differing(second)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            "def deployment():\n    return {}",
+            "tools.py: deployment() must return a Deployment",
+            "from pdp import Deployment",
+        ),
+        ("def deployment():\n    return 1 / 0", "tools.py:2: ZeroDivisionError: division by zero", None),
+        ("def tools():\n    return [1]", "tools.py: tools() must return functions by name, as a dict", None),
+        (
+            "say_words = 5",
+            "tools.py: `say_words` is the name of a tool, and no function: int",
+            "write it as a function, or give it another name",
+        ),
+        ("def say_wordds(words): ...", "tools.py: no tool is called `say_wordds`", MEANT),
+        ("async def say_word(words): ...", "tools.py: no tool is called `say_word`", MEANT),
+        ("def tools():\n    return {'Say_words': print}", "tools.py: no tool is called `Say_words`", MEANT),
+    ],
+)
+def test_a_tools_file_that_says_something_else(text: str, message: str, hint: str | None, tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(text)
+
+    with pytest.raises(UsageError) as caught:
+        ToolsFile(tmp_path / "tools.py").read(["say_words"])
+
+    assert (caught.value.message, caught.value.hint) == (f"{tmp_path}/{message}", hint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def say_words(words): ...\ndef say_wordds(words): ...",
+        "def _say_word(words): ...",
+        "def words_of(file): ...\ndef tool(): ...",
+        "from textwrap import shorten as say_wordss",
+        "say_word = 5",
+        "def tools():\n    return {'other': print}",
+    ],
+    ids=["the tool has one", "private", "another name", "imported", "no function", "a function of another tool"],
+)
+def test_functions_that_no_tool_has_and_that_are_meant(text: str, tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(text)
+
+    found = ToolsFile(tmp_path / "tools.py").read(["say_words"])
+
+    assert set(found.functions) <= {"say_words", "other"}
+
+
+def test_a_file_is_held_to_the_manifest_that_it_is_written_for(tmp_path: Path) -> None:
+    """Another manifest, such as the last release's, may call a tool nearly the same."""
+    (tmp_path / "tools.py").write_text("def say_words(words): ...")
+
+    assert set(ToolsFile(tmp_path / "tools.py").read(["say_words"], also=["say_word"]).functions) == {"say_words"}
+
+
+def test_what_a_tools_file_states(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text("def say_words(words): ...\ndef other(): ...\n")
+    plain = ToolsFile(tmp_path / "tools.py").read(["say_words", "absent"])
+    (tmp_path / "tools.py").write_text(RATES)
+    told = ToolsFile(tmp_path / "tools.py").read(["convert_money"])
+
+    assert (set(plain.functions), plain.deployment) == ({"say_words"}, None)
+    assert (set(told.functions), type(told.deployment)) == ({"convert_money"}, Deployment)
+
+
+def stage(actions: MemoryActions, key: str | None, payload: str = "sha256:1") -> Any:
+    return actions.stage(
+        owner="ann", kind="send", target="mail", payload_digest=payload, decision_id="d", idempotency_key=key, now=0.0
+    )
+
+
+def test_actions_are_numbered_in_the_order_of_being_staged() -> None:
+    actions = MemoryActions(ids="action-{}".format)
+
+    staged = [stage(actions, key) for key in ("a", "b", "a", None)]
+
+    assert [action.id for action in staged] == ["action-1", "action-2", "action-1", "action-3"]
+    assert staged[2] == staged[0] == actions.get("action-1")
+    assert actions.get("action-4") is None
+    assert [action.id for action in actions.list()] == ["action-1", "action-2", "action-3"]
+
+
+def test_numbered_actions_go_the_way_of_all_actions() -> None:
+    actions = MemoryActions(ids="action-{}".format)
+    first, second = stage(actions, "a"), stage(actions, "b")
+
+    approved = actions.move(first, ActionState.APPROVED, approval_id="apr-1")
+    committed = actions.move(approved, ActionState.COMMITTED)
+
+    assert (committed.id, committed.state, committed.approval_id) == ("action-1", "committed", "apr-1")
+    assert list(actions.list(state=ActionState.STAGED)) == [second]
+    with pytest.raises(ActionStateError):
+        actions.move(first, ActionState.APPROVED)
+    with pytest.raises(ActionConflictError):
+        stage(actions, "a", payload="sha256:2")
