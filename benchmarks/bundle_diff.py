@@ -20,9 +20,10 @@ from pdp.errors import PdpError
 from pdp.workbench.diff.bundle_diff import bundle_diff, first_difference
 from pdp.workbench.mutation.asked import asked_rules, package_of
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
-from pdp.workbench.mutation.rego_mutants import parsed, rego_mutants
+from pdp.workbench.mutation.rego_mutants import rego_mutants
 from pdp.workbench.opa.modules import baseline_policies_path, collect, write_modules
 from pdp.workbench.opa.program import find_opa
+from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def mutants(count: int) -> bool:
     # With concerns of a user, or what the decision makes of such could not be seen.
     modules = collect(baseline, [baseline, SCENARIOS.parent / "concerns"])
     equivalent = {each.mutant for each in read_equivalents(beside([SCENARIOS]))}
-    trees = {path: parsed(opa, path, module) for path, module in modules.items()}
+    trees = parse_modules(opa, modules)
     asked = asked_rules(trees)
     every = [
         mutant

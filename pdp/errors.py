@@ -9,7 +9,7 @@
     - AnswerInvalidError          engine.answer_invalid
     - RequestRefusedError         decision.request_invalid  a request that an engine does not take
   - BundleError                   bundle.invalid       a bundle that must not be used
-    - StaleBundleError            bundle.stale         an older release than one seen, or too old (`engine/bundle/trust.py`)
+    - StaleBundleError            bundle.stale         an older release than one seen, or too old
   - AuditError                    audit.write_failed   an event could not be recorded
 
 The codes of `EngineError` and `BundleError` are reason codes: the enforcement point turns the error into a DENY with

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import what the extra `name` brings within this block: `with extra("sql"): import sqlalchemy`.
+    """Name the extra to install when an import in this block fails.
 
     Raises:
         MissingExtraError: a package that is imported in the block is not installed.

@@ -1,8 +1,8 @@
 """A bundle repository as a folder that is written: one change at a time, whole or not at all.
 
-`pdp.engine.bundle.repository_index` has the layout. A change writes the bundle under its digest, then replaces the index
-at which moment it has happened, then the channel's copy for OPA. Who is killed in between leaves the old state or the new
-one; the next change puts the copies right and sweeps up what was left lying about.
+`pdp.engine.bundle.repository_index` has the layout. A change writes the bundle under its digest, then replaces the
+index, then the channel's copy for OPA. Who is killed in between leaves the old state or
+the new one; the next change puts the copies right and sweeps up what was left lying about.
 """
 
 from __future__ import annotations

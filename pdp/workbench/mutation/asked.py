@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.workbench.mutation.syntax import rule_name
+from pdp.workbench.opa.syntax import rule_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdp.workbench.mutation.syntax import Node
+    from pdp.workbench.opa.syntax import Node
 
 Rule = tuple[str, str]
 """A package, dotted and without `data`, and the first part of a rule's name."""

@@ -12,10 +12,11 @@ from pdp.workbench.mutation.data_mutants import data_mutants
 from pdp.workbench.mutation.manifest_mutants import manifest_mutants
 from pdp.workbench.mutation.mutant import Fate, RegoMutant
 from pdp.workbench.mutation.other_trials import DataTrial, ManifestTrial
-from pdp.workbench.mutation.rego_mutants import parsed, rego_mutants
+from pdp.workbench.mutation.rego_mutants import rego_mutants
 from pdp.workbench.mutation.rego_trial import RegoTrial
 from pdp.workbench.mutation.searching import propose_for_data, propose_for_manifest, propose_for_rego
 from pdp.workbench.mutation.stated_files import StatedFiles, stated
+from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.scenarios.files.suite import policy_modules
 from pdp.workbench.scenarios.running.engines import bundle_of
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pdp.workbench.mutation.judgement import Judgement
     from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, Mutant
     from pdp.workbench.mutation.recorded import Recorded
-    from pdp.workbench.mutation.syntax import Node
     from pdp.workbench.scenarios.files.suite import Suite
 
 Task = tuple[list[str], "Callable[[], Iterable[Judgement]]"]
@@ -66,7 +66,7 @@ class Plan:
 
     def _plan_rego(self, opa: Path) -> None:
         own: set[str] = set()
-        made: dict[bytes, tuple[Node, list[RegoMutant]]] = {}
+        made: dict[bytes, list[RegoMutant]] = {}
         # The largest first: it is the likeliest to kill.
         groups = _grouped(self._recorded, lambda each: _deciding(each.suite))
         for group in sorted(groups, key=lambda each: -sum(len(one.results) for one in each)):
@@ -77,16 +77,15 @@ class Plan:
             data = merged_data(bundle.data, manifests=manifests, data=suite.data)
             texts = {path: module.text for path, module in modules.items()}
             own |= {path for path, module in modules.items() if module.custom}
+            trees = parse_modules(opa, modules)
             for path, module in modules.items():
                 key = canonical([path, module.text])
                 if key not in made:
-                    tree = parsed(opa, path, module)
-                    made[key] = tree, rego_mutants(path, module, tree)
+                    made[key] = rego_mutants(path, module, trees[path])
             parts = {path: made[canonical([path, module.text])] for path, module in modules.items()}
-            trees = {path: tree for path, (tree, _) in parts.items()}
             trial = RegoTrial(opa, texts, data, group, views(trees))
             asked = asked_rules(trees)
-            for _, mutants in parts.values():
+            for mutants in parts.values():
                 for mutant in mutants:
                     if (mutant.package, mutant.owner.split(".")[0]) in asked:
                         self._rego.setdefault(mutant.id, (mutant, []))[1].append(trial)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.mutation.rego_values import moved, shortened
-from pdp.workbench.mutation.syntax import (
+from pdp.workbench.opa.syntax import (
     COMPREHENSIONS,
     Node,
     Source,

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdp.workbench.mutation.asked import package_of
 from pdp.workbench.mutation.mutant import Identities, RegoMutant, difference
 from pdp.workbench.mutation.rego_edits import edits
-from pdp.workbench.mutation.syntax import Source
-from pdp.workbench.opa.tool import OpaTool
+from pdp.workbench.opa.syntax import Source
 from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
-    from pdp.workbench.mutation.syntax import Node
     from pdp.workbench.opa.modules import Module
-
-
-def parsed(opa: Path, path: str, module: Module) -> Node:
-    """Return a module's syntax tree, with places; `path` is its own in the bundle.
-
-    Raises:
-        FileFaultsError: it is not Rego.
-        UsageError: OPA cannot be run.
-    """
-    with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as temporary:
-        staged = Path(temporary, path)
-        staged.parent.mkdir(parents=True, exist_ok=True)
-        staged.write_text(module.text, encoding="utf-8", newline="\n")
-        tree: Node = OpaTool(opa, Path(temporary), sources={path: module.file}).parse(path)
-    return tree
+    from pdp.workbench.opa.syntax import Node
 
 
 def rego_mutants(path: str, module: Module, tree: Node) -> list[RegoMutant]:
@@ -41,7 +24,7 @@ def rego_mutants(path: str, module: Module, tree: Node) -> list[RegoMutant]:
     Args:
         path: its own in the bundle.
         module: the text.
-        tree: what `parsed` returned for it.
+        tree: of that text.
     """
     source = Source(Path(shown_file(module.file)), module.text)
     identities = Identities(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pdp.workbench.mutation.syntax import Node, Source, Span
+    from pdp.workbench.opa.syntax import Node, Source, Span
 
 _VERDICTS: Final = ("ALLOW", "DENY", "STEP_UP")
 _NUMBER: Final = re.compile(r"-?[0-9.eE+-]+")

@@ -9,9 +9,9 @@ import pytest
 
 from pdp.workbench.mutation.asked import asked_rules, views
 from pdp.workbench.mutation.rego_edits import edits
-from pdp.workbench.mutation.rego_mutants import parsed, rego_mutants
-from pdp.workbench.mutation.syntax import Source
+from pdp.workbench.mutation.rego_mutants import rego_mutants
 from pdp.workbench.opa.modules import Module
+from pdp.workbench.opa.syntax import Source, parse_modules
 from pdp.workbench.opa.tool import OpaTool
 
 pytestmark = pytest.mark.opa
@@ -269,7 +269,7 @@ def test_an_edited_module_is_what_its_diff_says_and_parses(opa: Path, tmp_path: 
     file = tmp_path / "here" / "small.rego"
     path, module = "custom/concerns/small/small.rego", Module(file, text, custom=True)
 
-    mutants = rego_mutants(path, module, parsed(opa, path, module))
+    mutants = rego_mutants(path, module, parse_modules(opa, {path: module})[path])
 
     assert len({mutant.text for mutant in mutants}) == len(mutants) == len({mutant.id for mutant in mutants}) > 10
     for mutant in mutants:
@@ -289,7 +289,9 @@ def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: P
 
     def identities(text: str) -> list[tuple[str, int]]:
         path, module = "custom/concerns/small/small.rego", Module(file, HEAD + text, custom=True)
-        return [(each.id, each.place.line) for each in rego_mutants(path, module, parsed(opa, path, module))]
+        return [
+            (each.id, each.place.line) for each in rego_mutants(path, module, parse_modules(opa, {path: module})[path])
+        ]
 
     before, after = identities(rule), identities(f"# A remark.\nq := 5\n\n{rule}")
 
@@ -312,7 +314,7 @@ def test_packages_that_others_know_by_their_values_alone(opa: Path, tmp_path: Pa
         "authz/concerns/a-b/a.rego": 'package authz.concerns["a-b"]\n\ndeny contains 1\n\n_own(x) if x == 1\n',
         "authz/other/other.rego": "package authz.other\n\ndeny contains 2\n",
     }
-    trees = {path: parsed(opa, path, Module(tmp_path / path, text, custom=False)) for path, text in texts.items()}
+    trees = parse_modules(opa, {path: Module(tmp_path / path, text, custom=False) for path, text in texts.items()})
 
     assert views(trees) == {
         "authz.lib.read": 'json.marshal(data["authz"]["lib"]["read"])',
@@ -333,7 +335,7 @@ def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: P
         ),
         "authz/other/other.rego": "package authz.other\n\ndeny contains 2 if _inner\n\n_inner := 3\n",
     }
-    trees = {path: parsed(opa, path, Module(tmp_path / path, text, custom=False)) for path, text in texts.items()}
+    trees = parse_modules(opa, {path: Module(tmp_path / path, text, custom=False) for path, text in texts.items()})
 
     assert asked_rules(trees) == {
         ("authz", "decision"), ("authz", "_own"), ("authz.lib.used", "yes"), ("authz.lib.used", "_deeper"),
