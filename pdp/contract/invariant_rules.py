@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from pdp.contract.json_object import JsonObject
-from pdp.contract.registry.handed_in import end_coroutine
-from pdp.contract.registry.tool_contract import DROP_STEP, DropStep
+from pdp.contract.registry.tool_contract import DROP_STEP, DropStep, end_coroutine
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.expressions.expression import ExpressionError, compile_check
 from pdp.manifest.records import Correction

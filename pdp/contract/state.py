@@ -10,8 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.json_object import JsonObject
-from pdp.contract.registry.handed_in import check_kind
-from pdp.contract.registry.tool_contract import TYPE_NAMES
+from pdp.contract.registry.tool_contract import TYPE_NAMES, check_kind
 from pdp.documents import shown_name
 from pdp.errors import PdpError, UsageError
 from pdp.manifest.records import StateEffect

@@ -296,9 +296,12 @@ def test_validate_leaves_the_plan_in_the_state_alone() -> None:
         ),
         (
             lambda: contract(python(is_one, to_one, corrects=["a", 3])),
-            "contract `do_it`: invariant `R`: corrects: 3 is no str (a list of str)",
+            "contract `do_it`: invariant `R`: corrects: 3 is not of type str (a list of str)",
         ),
-        (lambda: contract("a"), "contract `do_it`: invariants: 'a' is no ToolInvariant (a list of ToolInvariant)"),
+        (
+            lambda: contract("a"),
+            "contract `do_it`: invariants: 'a' is not of type ToolInvariant (a list of ToolInvariant)",
+        ),
         (
             lambda: contract(invariants=None),
             "contract `do_it`: invariants is NoneType (a list of ToolInvariant)",
@@ -309,7 +312,7 @@ def test_validate_leaves_the_plan_in_the_state_alone() -> None:
         ),
         (
             lambda: contract(state_reads=["notes"]),
-            "contract `do_it`: state_reads: 'notes' is no ToolStateRead (a list of ToolStateRead)",
+            "contract `do_it`: state_reads: 'notes' is not of type ToolStateRead (a list of ToolStateRead)",
         ),
         (
             lambda: contract(state_effects={"notes": list}),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pdp import Evaluation, MemoryAudit, Pep, Verdict
-from pdp.contract.registry.availability import ToolCircuit
+from pdp.circuit import Circuit
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import (
     DROP_STEP,
@@ -63,7 +63,7 @@ def given() -> Given:
 
 @pytest.fixture(scope="module")
 def registry(given: Given) -> Registry:
-    registry = Registry(circuit=lambda: ToolCircuit(failures=2, clock=lambda: 0.0))
+    registry = Registry(circuit=lambda: Circuit(failures=2, clock=lambda: 0.0))
 
     def search_papers(
         query: str, patient: str | None, mode: str, key: str | None, limit: int | None = None, web: bool | None = None

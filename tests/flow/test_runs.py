@@ -21,7 +21,7 @@ from pdp import (
     Registry,
     Verdict,
 )
-from pdp.contract.registry.availability import ToolCircuit
+from pdp.circuit import Circuit
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolUnavailableError
 from pdp.manifest.effective import EffectiveManifest
@@ -260,7 +260,7 @@ def test_a_record_found_with_another_config_is_another_record(manifest: Effectiv
 def test_an_answer_is_no_failure_of_the_tool(tmp_path: Path, error: Exception, listed: bool) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(MANIFEST)
-    registry = Registry.from_files(str(file), circuit=lambda: ToolCircuit(failures=2, clock=lambda: 0.0))
+    registry = Registry.from_files(str(file), circuit=lambda: Circuit(failures=2, clock=lambda: 0.0))
 
     def read_page(page: str) -> str:
         raise error

@@ -1,7 +1,7 @@
-"""Whether a tool can run right now, and why not: asked anew whenever tools are listed.
+"""Whether a tool can run right now, and why not: checked anew whenever tools are listed.
 
-Source: tool layer document, "Available". A call that the model made already is refused for what the tool needs and is
-not there (TOOL_UNAVAILABLE); its own check and its circuit are not asked again, and it is tried.
+Source: tool layer document, "Available". A call that the model has made already is refused for what the tool needs and
+does not have (TOOL_UNAVAILABLE); its own check and its circuit are not asked again, and it is tried.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.registry.handed_in import end_coroutine
+from pdp.circuit import Circuit
+from pdp.contract.registry.tool_contract import end_coroutine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -23,12 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.contract")
 
-FAILURES: Final = 5
-"""Failures in a row that open a tool's circuit, unless told otherwise."""
-
-PAUSE: Final = 30.0
-"""Seconds that a circuit stays open, unless told otherwise."""
-
+_PAUSE: Final = 30.0
 _BINARY: Final = "binary:"
 _VARIABLE: Final = "env:"
 _LONGEST: Final = 200
@@ -45,56 +39,27 @@ class ToolStatus:
     reason: str
 
 
-class ToolCircuit:
-    """Open after `failures` runs in a row have failed, for `pause` seconds; then the next run decides. Thread-safe.
-
-    Args:
-        failures: at least 1.
-        pause: seconds.
-        clock: tells the time in seconds.
-    """
-
-    def __init__(
-        self, *, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._limit = failures
-        self._pause = pause
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._failed = 0
-        self._closes = 0.0
-
-    def note(self, *, failed: bool) -> None:
-        """Note how a run of the tool ended."""
-        with self._lock:
-            self._failed = self._failed + 1 if failed else 0
-            if self._failed >= self._limit:
-                self._closes = self._clock() + self._pause
-
-    def why_open(self) -> str:
-        """Return why the tool is not to be tried now; empty when it may be."""
-        with self._lock:
-            if self._failed < self._limit or self._clock() >= self._closes:
-                return ""
-            return f"failed {self._failed} times in a row"
+def tool_circuit() -> Circuit:
+    """Return a tool's circuit breaker: after five failures in a row it is open for half a minute."""
+    return Circuit(pause=_PAUSE)
 
 
 def why_unavailable(entry: Tool, capabilities: Collection[str], probe: Callable[[], Any] | None) -> str:
     """Return why a tool cannot run right now; empty when it can.
 
-    Asked are, in this order: the program of a tool of type `cli`; what `safety.requires` names, `binary:NAME` and
+    Checks, in this order: the program of a tool of type `cli`; what `safety.requires` names, `binary:NAME` and
     `env:NAME` on this machine, everything else among what the deployment grants; the tool's own `probe`.
 
     Args:
         entry: the tool's entry.
         capabilities: what the deployment grants, such as `network`.
-        probe: returns true or false, or `(available, reason)`; one that raises or returns anything else says no.
+        probe: returns true or false, or `(available, reason)`; one that raises or returns anything else means no.
     """
     return why_lacking(entry, capabilities) or (_why_not(entry.name, probe) if probe is not None else "")
 
 
 def why_lacking(entry: Tool, capabilities: Collection[str]) -> str:
-    """Return what a tool needs and is not there, without asking its own probe; empty when all of it is."""
+    """Return what a tool needs and does not have, without its own probe; empty when nothing is lacking."""
     if entry.cli is not None and shutil.which(entry.cli.argv[0]) is None:
         return f"program {entry.cli.argv[0]} is not found"
     needs = entry.safety.requires if entry.safety else ()
@@ -113,16 +78,16 @@ def _why_lacking(need: str, capabilities: Collection[str]) -> str:
 
 def _why_not(name: str, probe: Callable[[], Any]) -> str:
     try:
-        said = probe()
-    except Exception as error:  # noqa: BLE001 - an application's own check may raise anything, which is a no
+        answer = probe()
+    except Exception as error:  # noqa: BLE001 - an application's own check may raise anything: not available
         _log.exception("the availability check of %s raised", name)
         return f"its availability check raised {type(error).__name__}"
-    match said:
+    match answer:
         case True | (True, _):
             return ""
         case False:
             return "not available"
         case (False, str(reason)):
             return reason[:_LONGEST] or "not available"
-    end_coroutine(said)
-    return f"its availability check gives {type(said).__name__}, not true or false"
+    end_coroutine(answer)
+    return f"its availability check gives {type(answer).__name__}, not true or false"

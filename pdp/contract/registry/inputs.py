@@ -42,7 +42,7 @@ class Inputs:
 
     def __init__(self, function: Callable[..., Any], entry: DeclaredTool) -> None:
         self._reads = entry.state.reads if entry.state else ()
-        self._config = tuple(one.key for one in entry.config)
+        self._config = tuple(param.key for param in entry.config)
         self._sources: list[tuple[str, str, bool]] = []
         arguments = argument_schemas(entry.schema_)
         for parameter in _parameters(function):

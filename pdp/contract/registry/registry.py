@@ -1,7 +1,7 @@
 """The registry: every tool of an application, declared in manifest files or in Python, with the function that runs it.
 
-Source: tool contract document, "the registry became the dispatcher", and tool layer document, "Registry". It hands
-out what is declared and decides nothing: whoever runs a tool asks the enforcement point, which takes the registry.
+Source: tool contract document, "the registry became the dispatcher", and tool layer document, "Registry". It holds what
+is declared and decides nothing: whoever runs a tool asks the enforcement point, which takes the registry.
 """
 
 from __future__ import annotations
@@ -12,27 +12,35 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.plan import validate_plan
-from pdp.contract.registry.availability import ToolCircuit, ToolStatus
-from pdp.contract.registry.bindings import Bindings
-from pdp.contract.registry.handed_in import check_callable, check_kind, listed
-from pdp.contract.registry.registration import check_governed, declared_tool
-from pdp.contract.registry.tool_contract import ToolContract
+from pdp.contract.registry.availability import ToolStatus, tool_circuit, why_lacking, why_unavailable
+from pdp.contract.registry.entry import check_governed, declared_tool
+from pdp.contract.registry.inputs import Inputs
+from pdp.contract.registry.tool_contract import ToolContract, check_callable, check_kind, listed
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest
 from pdp.manifest.exports import ExportFormat, described, export_tools
 from pdp.manifest.model import Governance, Manifest
+from pdp.manifest.programs.command_line import template_findings
 
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pdp.circuit import Circuit
     from pdp.contract.json_object import JsonObject
     from pdp.contract.plan import CheckedPlan
     from pdp.manifest.model import AgentPins, DeclaredTool, Tool
     from pdp.session import Session
 
 _AVAILABLE: Final = "a function that returns true or false, or nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    function: Callable[..., Any]
+    available: Callable[[], Any] | None
+    inputs: Inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +79,18 @@ class Registry:
         *,
         version: str | None = None,
         capabilities: Iterable[str] = (),
-        circuit: Callable[[], ToolCircuit] = ToolCircuit,
+        circuit: Callable[[], Circuit] = tool_circuit,
     ) -> None:
         manifests = listed(manifests, Manifest, "manifests")
         check_kind(governance, Governance | None, "governance", "load a file with `Registry.from_files`")
         check_kind(version, str | None, "version", "write a text")
-        check_callable(circuit, "circuit", "a function that makes a ToolCircuit")
+        check_callable(circuit, "circuit", "a function that makes a Circuit")
         self._lock = threading.RLock()
         self._governance = governance or Governance.model_construct(actions={})
-        self._bindings = Bindings(listed(capabilities, str, "capabilities"), circuit)
+        self._capabilities = frozenset(listed(capabilities, str, "capabilities"))
+        self._new_circuit = circuit
+        self._circuits: dict[str, Circuit] = {}
+        self._bindings: dict[str, _Binding] = {}
         self._declared: dict[str, DeclaredTool] = {}
         self._contracts: dict[str, ToolContract] = {}
         self._compiled: CompiledManifest | None = None
@@ -167,7 +178,13 @@ class Registry:
         if declared is None:
             raise self._unknown(name)
         check_callable(available, f"{name}: available", _AVAILABLE)
-        self._bindings.bind(declared, function, available)
+        if not callable(function):
+            raise UsageError(f"the function of {name} cannot be called", hint="bind a function")
+        binding = _Binding(function, available, Inputs(function, declared))
+        with self._lock:
+            if name in self._bindings:
+                raise UsageError(f"{name} has a function already", hint="one function for a tool; remove one")
+            self._bindings[name] = binding
         return function
 
     @property
@@ -201,20 +218,23 @@ class Registry:
         """
         if name not in self._declared:
             raise self._unknown(name)
-        return self._bindings.function(name)
+        binding = self._bindings.get(name)
+        return binding.function if binding else None
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Return the bound functions, by tool."""
-        return self._bindings.functions()
+        with self._lock:
+            return {name: binding.function for name, binding in self._bindings.items()}
 
     def inputs(self, name: str, state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the tool's function gets beside its arguments, from state and resolved config."""
-        return self._bindings.inputs(name, state, config)
+        binding = self._bindings.get(name)
+        return binding.inputs.values(state, config) if binding else {}
 
     def lacking(self, name: str) -> str:
-        """Return what a tool needs and is not there, program, environment variable or capability; empty: nothing."""
+        """Return what a tool needs and does not have: program, environment variable or capability; empty: nothing."""
         entry = self.manifest.tools.get(name)
-        return self._bindings.lacking(entry) if entry else ""
+        return why_lacking(entry, self._capabilities) if entry else ""
 
     def tools(self) -> tuple[RegisteredTool, ...]:
         """Return every tool, sorted by name."""
@@ -226,7 +246,7 @@ class Registry:
 
     def check_availability(self) -> tuple[ToolStatus, ...]:
         """Return for every tool whether it can run right now, and why not, sorted by name. Asked anew each time."""
-        return tuple(self._status(one) for one in self.tools())
+        return tuple(self._status(tool) for tool in self.tools())
 
     def definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
         """Return what a model is told of the tools that are available right now, in the manifest's order.
@@ -236,7 +256,7 @@ class Registry:
         """
         form = _format(form)
         available = {status.name for status in self.check_availability() if status.available}
-        return export_tools((one for name, one in self.manifest.tools.items() if name in available), form)
+        return export_tools((tool for name, tool in self.manifest.tools.items() if name in available), form)
 
     def all_definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
         """Return what a model is told of every tool, available or not; form and errors as of `definitions`."""
@@ -244,7 +264,12 @@ class Registry:
 
     def note_run(self, name: str, *, failed: bool) -> None:
         """Note how a run of a tool ended: several failures in a row take it off the list for a while."""
-        self._bindings.note_run(name, failed=failed)
+        with self._lock:
+            circuit = self._circuits.setdefault(name, self._new_circuit())
+        if failed:
+            circuit.failed()
+        else:
+            circuit.succeeded()
 
     def validate_plan(self, steps: Sequence[Any], session: Session) -> CheckedPlan:
         """Check every call of a plan at once; arguments and errors as of `pdp.contract.plan.validate_plan`."""
@@ -282,8 +307,21 @@ class Registry:
         )
 
     def _status(self, tool: RegisteredTool) -> ToolStatus:
-        reason = self._bindings.unavailable(tool.entry)
+        reason = self._why_unavailable(tool.entry)
         return ToolStatus(tool.name, tool.type, tool.description, not reason, reason)
+
+    def _why_unavailable(self, entry: Tool) -> str:
+        # Loading a manifest finds this, too; an entry may have been made without a file.
+        fault = next(template_findings(entry), None)
+        if fault is not None:
+            return fault.message
+        binding, circuit = self._bindings.get(entry.name), self._circuits.get(entry.name)
+        if binding is None and entry.cli is None:
+            return "no function is bound"
+        reason = why_unavailable(entry, self._capabilities, binding.available if binding else None)
+        if not reason and circuit is not None and circuit.is_open:
+            return f"failed {circuit.failures} times in a row"
+        return reason
 
 
 def _format(form: ExportFormat | str) -> ExportFormat:
@@ -291,13 +329,13 @@ def _format(form: ExportFormat | str) -> ExportFormat:
         return ExportFormat(form)
     except ValueError:
         known = ", ".join(ExportFormat)
-        raise UsageError(f"{shown_name(form)} is no format of a tool list", hint=f"known: {known}") from None
+        raise UsageError(f"{shown_name(form)} is not a format of a tool list", hint=f"known: {known}") from None
 
 
 def _pins(manifests: Sequence[Manifest]) -> tuple[AgentPins, ...] | None:
     """Return the agents' pins of all manifests; None when none states any."""
     pins: dict[str, AgentPins] = {}
-    for agent in (one for manifest in manifests for one in manifest.agents or ()):
+    for agent in (agent for manifest in manifests for agent in manifest.agents or ()):
         if agent.id in pins:
             raise UsageError(f"agent {agent.id} is pinned twice", hint="pin its tools in one manifest")
         pins[agent.id] = agent

@@ -1,4 +1,4 @@
-"""A tool's contract as one record in Python: what the tool accepts, enforces, reads and writes.
+"""A tool's contract as one record in Python, and the checks of what an application hands in.
 
 Source: tool contract document, "Structure"; names and fields are the document's own. What the same record looks like
 in a manifest is in pdp/manifest/records.py.
@@ -6,18 +6,21 @@ in a manifest is in pdp/manifest/records.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from pdp.contract.registry.handed_in import check_callable, check_kind, listed
+from pydantic import BaseModel
+
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, check_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
+    from types import UnionType
 
     from pdp.contract.json_object import JsonObject
 
@@ -36,6 +39,8 @@ class DropStep(Enum):
 
 DROP_STEP: Final[Literal[DropStep.DROP_STEP]] = DropStep.DROP_STEP
 """What a corrector returns, by itself or as `(DROP_STEP, True)`, to prune the call from its plan."""
+
+_Item = TypeVar("_Item")
 
 TYPE_NAMES: Final[dict[type, str]] = {
     dict: "object", list: "array", str: "string", float: "number", int: "integer", bool: "boolean",
@@ -126,10 +131,10 @@ class ToolContract:
         check_kind(self.description, str, f"{where}: description", "write a text")
         for name, kind in _LISTS.items():
             object.__setattr__(self, name, listed(getattr(self, name), kind, f"{where}: {name}"))
-        _unique((one.id for one in self.invariants), f"{where}: invariant")
-        _unique((one.key for one in self.config_params), f"{where}: config parameter")
-        _unique((one.key for one in self.state_reads), f"{where}: state read")
-        _unique((one.key for one in self.state_effects), f"{where}: state effect")
+        _unique((item.id for item in self.invariants), f"{where}: invariant")
+        _unique((item.key for item in self.config_params), f"{where}: config parameter")
+        _unique((item.key for item in self.state_reads), f"{where}: state read")
+        _unique((item.key for item in self.state_effects), f"{where}: state effect")
         for invariant in self.invariants:
             _check_invariant(invariant, f"{where}: invariant {shown_name(invariant.id)}")
         for param in self.config_params:
@@ -202,3 +207,45 @@ def _check_effect(effect: ToolStateEffect, where: str) -> None:
         raise UsageError(f"{where}: merge {effect.merge!r:.40} is not known", hint=hint)
     if effect.merge == "merge_dict" and effect.type_hint is not dict:
         raise UsageError(f"{where}: merge_dict of something that is no dict", hint="type_hint=dict")
+
+
+def listed(value: Any, kind: type[_Item], what: str) -> tuple[_Item, ...]:
+    """Return the items of a list, all of one kind.
+
+    Raises:
+        UsageError: no list, such as one text instead of several; or an item of another kind. `what` names it.
+    """
+    hint = f"a list of {kind.__name__}"
+    if isinstance(value, str | bytes | Mapping | BaseModel) or not isinstance(value, Iterable):
+        raise UsageError(f"{what} is {type(value).__name__}", hint=hint)
+    items = tuple(value)
+    for item in items:
+        if not isinstance(item, kind):
+            raise UsageError(f"{what}: {item!r:.40} is not of type {kind.__name__}", hint=hint)
+    return items
+
+
+def check_kind(value: Any, kind: type | UnionType, what: str, hint: str) -> None:
+    """Check that a value is of a kind; `what` names it, and `hint` says what to hand in.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(value, kind):
+        raise UsageError(f"{what} is {type(value).__name__}", hint=hint)
+
+
+def check_callable(value: Any, what: str, hint: str) -> None:
+    """Check that a value can be called, if there is one; `what` names it, and `hint` says what to hand in.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if value is not None and not callable(value):
+        raise UsageError(f"{what} cannot be called", hint=hint)
+
+
+def end_coroutine(value: Any) -> None:
+    """Close what an asynchronous function returned where a plain one is expected: nobody awaits it."""
+    if inspect.iscoroutine(value):
+        value.close()

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from pdp.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.opa.address import parse_address
-from pdp.engine.opa.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.opa.connections import CONNECT_TIMEOUT, CONNECTIONS, Connections
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.seconds import check_seconds

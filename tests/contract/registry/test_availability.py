@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pdp.contract.registry.availability import ToolCircuit, why_unavailable
+from pdp.circuit import Circuit
+from pdp.contract.registry.availability import why_unavailable
 from pdp.contract.registry.registry import Registry
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Manifest, Tool
@@ -97,26 +98,6 @@ def test_a_check_that_raises_says_no() -> None:
     assert why_unavailable(entry(), (), raising) == "its availability check raised OSError"
 
 
-def test_a_circuit_opens_after_failures_in_a_row_and_closes_after_a_pause() -> None:
-    now = [0.0]
-    circuit = ToolCircuit(failures=2, pause=10, clock=lambda: now[0])
-    seen = []
-    for failed in (True, False, True, True):
-        circuit.note(failed=failed)
-        seen.append(circuit.why_open())
-    now[0] = 9.9
-    seen.append(circuit.why_open())
-    now[0] = 10.0
-    seen.append(circuit.why_open())
-    circuit.note(failed=True)
-    seen.append(circuit.why_open())
-    circuit.note(failed=False)
-    seen.append(circuit.why_open())
-
-    twice, thrice = "failed 2 times in a row", "failed 3 times in a row"
-    assert seen == ["", "", "", twice, twice, "", thrice, ""]
-
-
 def test_a_program_whose_command_line_leaves_an_argument_out_is_not_available() -> None:
     schema = {"type": "object", "properties": {"pattern": {"type": "string"}}}
     tool = {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": schema}
@@ -134,7 +115,7 @@ def test_the_registry_asks_for_all_of_it() -> None:
         {"name": "roll_dice", "schema": {"type": "object"}},
     )
     manifest = Manifest.model_validate({"manifest_version": "1", "tools": tools})
-    registry = Registry([manifest], circuit=lambda: ToolCircuit(failures=1))
+    registry = Registry([manifest], circuit=lambda: Circuit(failures=1))
     for name in ("read_web", "roll_dice"):
         registry.bind(name, lambda: None)
 

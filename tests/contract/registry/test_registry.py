@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from pdp.circuit import Circuit
 from pdp.contract.json_object import JsonObject
-from pdp.contract.registry.availability import ToolCircuit, ToolStatus
+from pdp.contract.registry.availability import ToolStatus
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import (
     ToolConfigParam,
@@ -196,7 +197,7 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
         ),
         pytest.param(
             lambda: one().bind("search_web", "text"),  # type: ignore[arg-type]
-            "what is bound to search_web cannot be called (bind a function)",
+            "the function of search_web cannot be called (bind a function)",
             id="no function",
         ),
         pytest.param(
@@ -221,7 +222,7 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
         ),
         pytest.param(
             lambda: Registry(capabilities=[3]),  # type: ignore[list-item]
-            "capabilities: 3 is no str (a list of str)",
+            "capabilities: 3 is not of type str (a list of str)",
             id="a capability that is no text",
         ),
         pytest.param(
@@ -231,7 +232,7 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
         ),
         pytest.param(
             lambda: Registry(["manifest.yaml"]),  # type: ignore[list-item]
-            "manifests: 'manifest.yaml' is no Manifest (a list of Manifest)",
+            "manifests: 'manifest.yaml' is not of type Manifest (a list of Manifest)",
             id="a manifest's path",
         ),
         pytest.param(
@@ -245,8 +246,8 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
             id="a version that is no text",
         ),
         pytest.param(
-            lambda: Registry(circuit=ToolCircuit()),  # type: ignore[arg-type]
-            "circuit cannot be called (a function that makes a ToolCircuit)",
+            lambda: Registry(circuit=Circuit()),  # type: ignore[arg-type]
+            "circuit cannot be called (a function that makes a Circuit)",
             id="one circuit instead of what makes them",
         ),
         pytest.param(
@@ -257,7 +258,7 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
         *[
             pytest.param(
                 lambda method=method: getattr(one(), method)("foo"),
-                "`foo` is no format of a tool list (known: plain, openai, anthropic, mcp)",
+                "`foo` is not a format of a tool list (known: plain, openai, anthropic, mcp)",
                 id=f"no format for {method}",
             )
             for method in ("definitions", "all_definitions")

@@ -1,4 +1,7 @@
-"""A circuit breaker: an engine that is down is not asked by every caller until each has waited for its time-out."""
+"""A circuit breaker: what is down is not tried by every caller until each has waited for its time-out.
+
+The sidecar engine has one for its OPA, the registry one for each tool.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +47,24 @@ class Circuit:
         """Why the last failed call failed; empty when none has."""
         return self._reason
 
+    @property
+    def failures(self) -> int:
+        """How many calls in a row have failed."""
+        return self._failed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no call should be made now. Asking takes no trial."""
+        return self._failed >= self._limit and self._clock() < self._next_trial
+
     def admits(self) -> bool:
         """Whether a call may be made now. While the circuit is open, True once per pause: that call is the trial."""
         if self._failed < self._limit:
             return True
         with self._lock:
-            now = self._clock()
-            if self._failed >= self._limit and now < self._next_trial:
+            if self.is_open:
                 return False
-            self._next_trial = now + self._pause
+            self._next_trial = self._clock() + self._pause
             return True
 
     def succeeded(self) -> None:
@@ -61,7 +73,7 @@ class Circuit:
             with self._lock:
                 self._failed = 0
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str = "") -> None:
         """Note that a call failed, and why."""
         with self._lock:
             self._failed += 1

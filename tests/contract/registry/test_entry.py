@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pdp.contract.registry.shorthand import argument_schema
+from pdp.contract.registry.entry import argument_schema
 from pdp.errors import UsageError
 from pdp.manifest.schema.compile import compile_schema
 
@@ -93,7 +93,7 @@ KNOWN = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U
     [
         (
             "Any — whatever",
-            f"c: schema of argument `x`: `Any` is no type: whatever the model likes would pass ({KNOWN})",
+            f"c: schema of argument `x`: `Any` is not a type: anything would pass ({KNOWN})",
         ),
         ("flaot", "c: schema of argument `x`: 'flaot' is not a type (did you mean `float`?)"),
         ("list[", f"c: schema of argument `x`: 'list[' is not a type ({KNOWN})"),

@@ -1,6 +1,7 @@
-"""The shorthand in which a contract record writes its schema, compiled to JSON Schema.
+"""From a contract in Python to the manifest entry that governs it, checked as an entry of a file is.
 
-Source: tool contract document, "A real example": `{"web_search": "Optional[bool] — enable web search for this step"}`.
+Source: tool contract document, "A real example": a contract may write its schema in shorthand, as in
+`{"web_search": "Optional[bool] — enable web search for this step"}`, which becomes JSON Schema here.
 """
 
 from __future__ import annotations
@@ -9,11 +10,24 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from pdp.contract.state import declared_effects
 from pdp.documents import nearest, shown_name
-from pdp.errors import UsageError
+from pdp.errors import FileFaultsError, UsageError
+from pdp.manifest.effective import effective_tool
+from pdp.manifest.load import load_manifest
+from pdp.manifest.rules.rules import entry_findings, governable_findings
+from pdp.manifest.schema.compile import argument_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pdp.contract.registry.tool_contract import ToolContract
+    from pdp.manifest.model import ActionRules, DeclaredTool
+
+OWN_FIELDS: Final = frozenset(("name", "schema", "description", "invariants", "config", "state"))
+"""The fields of an entry that the contract itself states."""
 
 _NAMES: Final = {
     "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object",
@@ -21,6 +35,77 @@ _NAMES: Final = {
 _SEPARATOR: Final = re.compile(r"\s+(?:—|–|--?)\s+")  # noqa: RUF001 - an en dash stands there as well
 _UNTYPED: Final = ("Any", "any", "object")
 _KNOWN: Final = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal[...]"
+
+
+def declared_tool(contract: ToolContract, fields: Mapping[str, Any]) -> DeclaredTool:
+    """Return the entry of a contract, as a manifest would declare it.
+
+    The invariants' rules are in its description, where the model reads them; their functions stay in the contract.
+
+    Args:
+        contract: the contract.
+        fields: what else the entry states, such as `effect_class` and `scopes`, spelt as in a manifest.
+
+    Raises:
+        UsageError: the entry is faulty; every fault.
+    """
+    where = f"contract {shown_name(contract.name)}"
+    owned = sorted(OWN_FIELDS & fields.keys())
+    if owned:
+        raise UsageError(f"{where}: `{owned[0]}` is the contract's own", hint="state it in the contract")
+    entry: dict[str, Any] = {
+        **fields,
+        "name": contract.name,
+        "description": described_with_rules(contract),
+        "schema": argument_schema(contract.schema, where),
+    }
+    if contract.config_params:
+        entry["config"] = [{"key": item.key, "default": item.default} for item in contract.config_params]
+    if contract.state_reads or contract.state_effects:
+        try:
+            effects = [item.model_dump(exclude_none=True) for item in declared_effects(contract.state_effects)]
+        except ValueError as error:
+            raise UsageError(f"{where}: state effects: {str(error).splitlines()[0]}") from None
+        entry["state"] = {"reads": [item.key for item in contract.state_reads], "effects": effects}
+    for invariant in contract.invariants:
+        unknown = sorted(set(invariant.corrects or ()) - argument_schemas(entry["schema"]).keys())
+        if unknown:
+            raise UsageError(
+                f"{where}: invariant {shown_name(invariant.id)} corrects {shown_name(unknown[0])}, which is not an "
+                "argument of the schema"
+            )
+    try:
+        text = orjson.dumps({"manifest_version": "1", "tools": [entry]})
+        return load_manifest(contract.name, text=text).tools[0]
+    except FileFaultsError as error:
+        raise _refused(where, [(fault.message, fault.hint) for fault in error.faults if not fault.warning]) from None
+    except TypeError as error:
+        raise UsageError(f"{where}: {error}", hint="a contract's schema and fields are plain JSON") from None
+
+
+def check_governed(tool: DeclaredTool, rules: ActionRules | None) -> None:
+    """Check the entry of a contract together with the governance file's rules for its action.
+
+    Raises:
+        UsageError: the two do not go together; every fault.
+    """
+    findings = [] if rules is None else list(governable_findings(rules, argument_schemas(tool.schema_)))
+    stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
+    findings += entry_findings(effective_tool(tool, rules), tier_stated=stated)
+    faults = [(item.message, item.hint) for item in findings if not item.warning]
+    if faults:
+        raise _refused(f"contract {shown_name(tool.name)}", faults)
+
+
+def described_with_rules(contract: ToolContract) -> str:
+    """Return the contract's description, then each invariant's rule that it does not contain, one a line."""
+    lines = [contract.description] if contract.description else []
+    lines += [f"- {item.rule}" for item in contract.invariants if item.rule not in contract.description]
+    return "\n".join(lines)
+
+
+def _refused(where: str, faults: list[tuple[str, str | None]]) -> UsageError:
+    return UsageError("\n".join(f"{where}: {message}" + (f" ({hint})" if hint else "") for message, hint in faults))
 
 
 def is_shorthand(schema: Mapping[str, Any]) -> bool:
@@ -51,18 +136,18 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
         if not isinstance(text, str):
             raise UsageError(f"{at}: must be a text such as `str — the query`", hint="or write a whole JSON Schema")
         shown, *described = _SEPARATOR.split(text.strip(), maxsplit=1)
-        one = _type_of(shown, at)
-        if "null" not in _types(one):
+        argument = _type_of(shown, at)
+        if "null" not in _types(argument):
             required.append(name)
         if described:
-            one["description"] = described[0].strip()
-        properties[name] = one
+            argument["description"] = described[0].strip()
+        properties[name] = argument
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _types(schema: dict[str, Any]) -> list[str]:
     if "anyOf" in schema:
-        return [name for one in schema["anyOf"] for name in _types(one)]
+        return [name for part in schema["anyOf"] for name in _types(part)]
     kind = schema.get("type")
     return kind if isinstance(kind, list) else [str(kind)]
 
@@ -82,7 +167,7 @@ def _compiled(node: ast.expr, text: str, at: str) -> dict[str, Any]:
         case ast.Name(id=name) if name in _NAMES:
             return {"type": _NAMES[name]}
         case ast.Name(id=name) if name in _UNTYPED:
-            raise UsageError(f"{at}: `{name}` is no type: whatever the model likes would pass", hint=_KNOWN)
+            raise UsageError(f"{at}: `{name}` is not a type: anything would pass", hint=_KNOWN)
         case ast.Name(id=name):
             raise UsageError(f"{at}: {name!r:.60} is not a type", hint=nearest(name, _NAMES) or _KNOWN)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -119,15 +204,15 @@ def _literal(parts: list[ast.expr], text: str, at: str) -> dict[str, Any]:
 
 def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what admits each of the parts: a list of type names where nothing more is said of any."""
-    flat = [one for part in parts for one in part.get("anyOf", [part])]
-    unique: list[dict[str, Any]] = [one for at, one in enumerate(flat) if one not in flat[:at]]
+    flat = [choice for part in parts for choice in part.get("anyOf", [part])]
+    unique: list[dict[str, Any]] = [part for at, part in enumerate(flat) if part not in flat[:at]]
     if len(unique) == 1:
         return unique[0]
     names: list[str] = []
-    for one in unique:
-        names += [name for name in _types(one) if name not in names]
-    bare = [one for one in unique if set(one) == {"type"}]
-    detailed = [one for one in unique if set(one) != {"type"}]
+    for part in unique:
+        names += [name for name in _types(part) if name not in names]
+    bare = [part for part in unique if set(part) == {"type"}]
+    detailed = [part for part in unique if set(part) != {"type"}]
     if not detailed:
         return {"type": names}
     # A null beside one type with details joins it: `{"type": ["array", "null"], "items": ...}` reads best to a model.
