@@ -73,8 +73,56 @@ _reasons := _step_up if _verdict == "STEP_UP"
 
 _reasons := _allow if _verdict == "ALLOW"
 
-# Concerns are found by their path, so that a new concern is a new folder and nothing else. `shape.valid` stands first
-# wherever they are asked: a builtin that met a wrong type would fail the whole decision in OPA, and not in WebAssembly.
+# What concerns find, gathered once for every rule that asks, as `[concern, item]`. Concerns are found by their path, so that
+# a new concern is a new folder and nothing else. `shape.valid` stands first: a builtin that met a wrong type would fail the
+# whole decision in OPA, and not in WebAssembly.
+_denials contains [concern, item] if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].deny
+}
+
+_denials contains [concern, item] if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].deny
+}
+
+_escalations contains [concern, item] if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].step_up
+}
+
+_escalations contains [concern, item] if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].step_up
+}
+
+_grants contains [concern, item] if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].allow
+}
+
+_grants contains [concern, item] if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].allow
+}
+
+_demands contains [concern, item] if {
+	shape.valid
+	some concern
+	some item in data.authz.concerns[concern].obligations
+}
+
+_demands contains [concern, item] if {
+	shape.valid
+	some concern
+	some item in data.custom.concerns[concern].obligations
+}
 
 # What denies. `nothing_allows` only when nobody denies, so that a missing scope is exactly `scopes.missing`.
 _deny := _refusals if count(_refusals) > 0
@@ -86,42 +134,16 @@ else := set()
 _refusals contains _request_invalid if not shape.valid
 
 _refusals contains _counted(item, concern) if {
-	shape.valid
-	some concern
-	some item in data.authz.concerns[concern].deny
-}
-
-_refusals contains _counted(item, concern) if {
-	shape.valid
-	some concern
-	some item in data.custom.concerns[concern].deny
+	some [concern, item] in _denials
 }
 
 _refusals contains _malformed(concern) if {
-	shape.valid
-	some concern
-	some item in data.authz.concerns[concern].step_up
+	some [concern, item] in _escalations
 	not reason.well_formed(item, concern)
 }
 
 _refusals contains _malformed(concern) if {
-	shape.valid
-	some concern
-	some item in data.custom.concerns[concern].step_up
-	not reason.well_formed(item, concern)
-}
-
-_refusals contains _malformed(concern) if {
-	shape.valid
-	some concern
-	some item in data.authz.concerns[concern].obligations
-	not _fulfillable(item)
-}
-
-_refusals contains _malformed(concern) if {
-	shape.valid
-	some concern
-	some item in data.custom.concerns[concern].obligations
+	some [concern, item] in _demands
 	not _fulfillable(item)
 }
 
@@ -168,16 +190,7 @@ _loaded contains concern if data.custom.concerns[concern].allow
 _loaded contains concern if data.custom.concerns[concern].obligations
 
 _step_ups contains item if {
-	shape.valid
-	some concern
-	some item in data.authz.concerns[concern].step_up
-	reason.well_formed(item, concern)
-}
-
-_step_ups contains item if {
-	shape.valid
-	some concern
-	some item in data.custom.concerns[concern].step_up
+	some [concern, item] in _escalations
 	reason.well_formed(item, concern)
 }
 
@@ -187,16 +200,7 @@ _step_up := set() if approval.valid
 else := _step_ups
 
 _allow contains item if {
-	shape.valid
-	some concern
-	some item in data.authz.concerns[concern].allow
-	reason.well_formed(item, concern)
-}
-
-_allow contains item if {
-	shape.valid
-	some concern
-	some item in data.custom.concerns[concern].allow
+	some [concern, item] in _grants
 	reason.well_formed(item, concern)
 }
 
@@ -247,16 +251,7 @@ _obligations contains obligation if {
 }
 
 _fulfillables contains obligation if {
-	shape.valid
-	some concern
-	some obligation in data.authz.concerns[concern].obligations
-	_fulfillable(obligation)
-}
-
-_fulfillables contains obligation if {
-	shape.valid
-	some concern
-	some obligation in data.custom.concerns[concern].obligations
+	some [_, obligation] in _demands
 	_fulfillable(obligation)
 }
 
