@@ -130,6 +130,11 @@ def test_every_scenario_says_why(payments: list[Any], rag: list[Any], baseline: 
 README_PRINTS = """\
 20000 sent to bene-acme-441
 POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.
+"""
+
+APPLICATION_PRINTS = """\
+20000 sent to bene-acme-441
+POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.
 47500 sent
 False 47500 sent
 STEP_UP
@@ -150,8 +155,10 @@ The source is ["https://evidence.example/ev-1"]
 """
 
 
-def test_the_code_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+@pytest.mark.process
+@pytest.mark.parametrize(("page", "prints"), [("README.md", README_PRINTS), ("docs/application.md", APPLICATION_PRINTS)])
+def test_the_code_of_a_page_prints_what_it_says(page: str, prints: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     arguments = {
         "beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "acct-operating-4412",
         "reference": "INV-8842",
@@ -166,16 +173,17 @@ def test_the_code_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
         env=environment(PYTHONPATH=str(ROOT)),
     )  # fmt: skip
 
-    assert (done.stderr, done.stdout) == ("", README_PRINTS)
+    assert (done.stderr, done.stdout) == ("", prints)
 
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-def test_the_mutant_of_the_readme_is_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mutant_of_its_page_is_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Line by line; `...` stands for lines that are left out."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/mutation.md").read_text(encoding="utf-8")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    written(tmp_path / "first.scenarios.yaml", re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    written(tmp_path / "first.scenarios.yaml", re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)[0])
     monkeypatch.chdir(tmp_path)
     command, shown = re.findall(r"^    \$ pdp (mutate .*)\n((?:    .*\n)+)", text, re.MULTILINE)[0]
     parts = re.split(r"^ *\.\.\.\n", re.sub("^    ", "", shown, flags=re.MULTILINE), flags=re.MULTILINE)
@@ -417,13 +425,12 @@ def test_the_variables_that_the_package_reads() -> None:
     assert found == {
         ("COLUMNS", "cli"),
         ("PDP_DATABASE_URL", "cli"),
-        ("PDP_OPA", "engine"),
-        ("PDP_OPA_TOKEN", "harness"),
+        ("PDP_OPA", "workbench"),
+        ("PDP_OPA_TOKEN", "workbench"),
         ("PDP_SIGNING_KEY", "cli"),
         ("PDP_TRACEBACK", "cli"),
         ("PDP_VERIFICATION_KEYS", "cli"),
-        ("*", "engine"),
-        ("*", "rego"),
+        ("*", "workbench"),
         ("stated by the manifest", "contract"),
         ("stated by the manifest", "execution"),
     }

@@ -1,0 +1,78 @@
+"""Whether the tree is what docs/architecture.md says: small folders with a map, one subject a file, one name a class.
+
+Layers, and what the runtime may import, are import-linter's contracts in pyproject.toml. Run by `scripts/lint`.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+FILES_IN_A_FOLDER: Final = 12
+LINES_IN_A_FILE: Final = {"pdp": 500, "tests": 1000}
+EXPORTED_NAMES: Final = 30
+EMPTY_NAMES: Final = frozenset({"utils", "util", "helpers", "helper", "common", "manager", "misc"})
+
+
+def faults(root: Path) -> Iterator[str]:
+    """Yield every fault of the tree below `root`, one line each, with its place."""
+    for tree in LINES_IN_A_FILE:
+        for folder in sorted({file.parent for file in (root / tree).rglob("*.py")}):
+            yield from _folder_faults(folder.relative_to(root), folder)
+    yield from _double_names(root)
+    yield from _too_many_exports(root / "pdp/__init__.py")
+
+
+def _folder_faults(name: Path, folder: Path) -> Iterator[str]:
+    files = sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
+    if len(files) > FILES_IN_A_FOLDER and name.name != "versions":
+        yield f"{name}: {len(files)} files, at most {FILES_IN_A_FOLDER}: one subject has become two"
+    for file in files:
+        lines, most = len(file.read_text().splitlines()), LINES_IN_A_FILE[name.parts[0]]
+        if lines > most:
+            yield f"{name / file.name}: {lines} lines, at most {most}: it holds more than one subject"
+        if file.stem in EMPTY_NAMES:
+            yield f"{name / file.name}: a name that says nothing: name the subject"
+    init = folder / "__init__.py"
+    if name.parts[0] == "pdp" and len(name.parts) > 1 and init.exists():
+        map_of_folder = ast.get_docstring(ast.parse(init.read_text())) or ""
+        if absent := sorted({file.stem for file in files} - set(_words(map_of_folder))):
+            yield f"{name / '__init__.py'}: the docstring, the map of the folder, does not name {', '.join(absent)}"
+
+
+def _words(text: str) -> list[str]:
+    return "".join(letter if letter.isalnum() or letter == "_" else " " for letter in text).split()
+
+
+def _double_names(root: Path) -> Iterator[str]:
+    places = defaultdict(list)
+    for file in sorted((root / "pdp").rglob("*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{file.relative_to(root)}:{node.lineno}")
+    for name, where in sorted(places.items()):
+        if len(where) > 1:
+            yield f"{where[0]}: class {name} stands also in {', '.join(where[1:])}: one name for one class"
+
+
+def _too_many_exports(init: Path) -> Iterator[str]:
+    for node in ast.parse(init.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names = ast.literal_eval(node.value)
+            if len(names) > EXPORTED_NAMES:
+                yield f"pdp/__init__.py: {len(names)} public names, at most {EXPORTED_NAMES}"
+
+
+if __name__ == "__main__":
+    found = list(faults(ROOT))
+    for fault in found:
+        print(fault, file=sys.stderr)
+    sys.exit(1 if found else 0)
