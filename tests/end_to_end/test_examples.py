@@ -156,7 +156,9 @@ The source is ["https://evidence.example/ev-1"]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("page", "prints"), [("README.md", README_PRINTS), ("docs/application.md", APPLICATION_PRINTS)])
+@pytest.mark.parametrize(
+    ("page", "prints"), [("README.md", README_PRINTS), ("docs/application.md", APPLICATION_PRINTS)]
+)
 def test_the_code_of_a_page_prints_what_it_says(page: str, prints: str, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     arguments = {
