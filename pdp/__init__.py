@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from pdp.engine.bundle.trust import BundleTrust, ReleaseFloor
     from pdp.engine.opa.engine import SidecarEngine
     from pdp.engine.protocol import Engine
-    from pdp.engine.shadow.difference import Difference
-    from pdp.engine.shadow.engine import ShadowEngine
-    from pdp.engine.shadow.record import ShadowCounts
+    from pdp.engine.shadow import ShadowCounts, ShadowDifference, ShadowEngine
     from pdp.engine.wasm.engine import EmbeddedEngine
     from pdp.errors import PdpError
     from pdp.execution.events import ToolEvent
@@ -85,7 +83,6 @@ _HOMES = {
     "Decision": "pdp.decision",
     "Delivery": "pdp.obligations.obligation",
     "Deployment": "pdp.patterns.deployment",
-    "Difference": "pdp.engine.shadow.difference",
     "EmbeddedEngine": "pdp.engine.wasm.engine",
     "Engine": "pdp.engine.protocol",
     "Evaluation": "pdp.flow.call",
@@ -118,8 +115,9 @@ _HOMES = {
     "RunClosedError": "pdp.patterns.runs",
     "RunsFullError": "pdp.patterns.runs",
     "Session": "pdp.session",
-    "ShadowCounts": "pdp.engine.shadow.record",
-    "ShadowEngine": "pdp.engine.shadow.engine",
+    "ShadowCounts": "pdp.engine.shadow",
+    "ShadowDifference": "pdp.engine.shadow",
+    "ShadowEngine": "pdp.engine.shadow",
     "SidecarEngine": "pdp.engine.opa.engine",
     "SqlActions": "pdp.stores.sql.actions",
     "SqlApprovals": "pdp.stores.sql.approvals",
@@ -164,7 +162,6 @@ __all__ = [
     "Decision",
     "Delivery",
     "Deployment",
-    "Difference",
     "EmbeddedEngine",
     "Engine",
     "Evaluation",
@@ -198,6 +195,7 @@ __all__ = [
     "RunsFullError",
     "Session",
     "ShadowCounts",
+    "ShadowDifference",
     "ShadowEngine",
     "SidecarEngine",
     "SqlActions",
