@@ -2,7 +2,7 @@
 
     bundles/NAME.tar.gz   as `pdp bundle build` gives it, unsigned: the same bytes on every machine
 
-The release number stands in the bundle. A content that differs from the bundle at hand gets the next number, since engines
+The release number stands in the bundle. A content that differs from the bundle at hand gets the next number: engines
 refuse two contents under one number.
 """
 

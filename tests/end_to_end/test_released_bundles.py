@@ -73,9 +73,7 @@ def test_a_changed_content_gets_the_next_release_number(repository: Path, capsys
 
 
 @pytest.mark.opa
-def test_a_bundle_that_was_exchanged_or_lost_is_reported(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_that_was_exchanged_or_lost_is_reported(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also one that is whole in itself: its own revision fits, its sources do not."""
     file = repository / "bundles/payments.tar.gz"
     good = read_bundle(file)
