@@ -13,7 +13,7 @@ from pdp.workbench.scenarios.files.selection import selection
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 from pdp.workbench.scenarios.reports.text import failure_text, summary_text
 from pdp.workbench.scenarios.results import Run
-from pdp.workbench.scenarios.running.suite_run import run_suite
+from pdp.workbench.scenarios.running.runner import run_suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

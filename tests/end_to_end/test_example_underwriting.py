@@ -15,7 +15,7 @@ from pdp.manifest.fields import Pattern
 from pdp.manifest.load import load_effective
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.engines import open_engine
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 
 UNDERWRITING = ROOT / "examples/underwriting"

@@ -16,7 +16,7 @@ from pdp.contract.registry.registry import Registry
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 from pdp.workbench.scenarios.running.engines import open_engine
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 from tests.support.command_line import environment, pdp
 

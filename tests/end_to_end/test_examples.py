@@ -22,7 +22,7 @@ from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.scenarios.files.suite import find_suites, load_suite, policy_modules
 from pdp.workbench.scenarios.results import ScenarioResult
 from pdp.workbench.scenarios.running.engines import open_engine
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, environment, pdp, pdp_process, written
 from tests.support.payments import EXAMPLE

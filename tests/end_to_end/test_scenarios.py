@@ -10,7 +10,7 @@ import pytest
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suite
 from pdp.workbench.scenarios.reports.text import failure_text
 from pdp.workbench.scenarios.running.engines import ENGINES
-from pdp.workbench.scenarios.running.suite_run import run_suite
+from pdp.workbench.scenarios.running.runner import run_suite
 from tests.support import ROOT
 
 FILES = find_suites([ROOT / "examples", ROOT / "policies/scenarios"])

@@ -13,10 +13,9 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.manifest.load import load_effective
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.results import Mismatch, Run, SuiteRun
-from pdp.workbench.scenarios.running.agreement import agreed
 from pdp.workbench.scenarios.running.engines import open_engine
 from pdp.workbench.scenarios.running.expectation import equal, mismatches
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner, agreed
 from tests.support.scenario_files import BIG, BOB, MANIFEST, READ, differing, loaded, one, project, ran, ran_one
 
 ALLOWED = {"status": "accepted", "verdict": "ALLOW", "codes": ["effects.gate_satisfied", "risk.acceptable"]}

@@ -9,7 +9,7 @@ from typing import Any
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.results import ScenarioResult
 from pdp.workbench.scenarios.running.engines import open_engine
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 
 NOTE = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
 WIRE = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}

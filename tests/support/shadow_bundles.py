@@ -9,7 +9,7 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from pdp.pep import Pep
 from pdp.workbench.scenarios.files.suite import load_suite
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import payments
 
 

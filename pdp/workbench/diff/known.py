@@ -13,7 +13,7 @@ from pdp.errors import Fault, FileFaultsError, Place
 from pdp.json import JsonValueError, canonical, digest, parse_json
 from pdp.workbench.diff.deciding import Case
 from pdp.workbench.mutation.recorded import tool_of
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

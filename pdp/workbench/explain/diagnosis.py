@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.rules import RuleSite
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult, StepResult
-    from pdp.workbench.scenarios.running.run import Runner
+    from pdp.workbench.scenarios.running.runner import Runner
 
 # Where a policy failed, as both engines tell it.
 _MODULE_LINE: Final = re.compile(r"(?P<module>[\w./-]+\.rego):(?P<line>\d+)")

@@ -30,7 +30,7 @@ from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.run import MutationRun, mutate
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.results import Run, SuiteRun
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import PdpError
 from pdp.workbench.scenarios.files.suite import load_suite
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -12,7 +12,7 @@ from pdp.json import canonical
 from pdp.workbench.mutation.judgement import Judgement
 from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.scenarios.running.engines import bundle_of
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ import orjson
 
 from pdp.errors import UsageError
 from pdp.workbench.scenarios.running.engines import open_engine
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

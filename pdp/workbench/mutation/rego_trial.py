@@ -23,7 +23,7 @@ from pdp.workbench.mutation.recorded import by_sort, check_passed
 from pdp.workbench.mutation.witness import outcome
 from pdp.workbench.opa.batch import View
 from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

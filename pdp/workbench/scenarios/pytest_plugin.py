@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pdp.workbench.explain.diagnosis import Diagnoses
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.opa_server import OpaServer
-    from pdp.workbench.scenarios.running.run import Runner
+    from pdp.workbench.scenarios.running.runner import Runner
 
 _ENGINES: Final = {"embedded": ("embedded",), "sidecar": ("sidecar",), "both": ("embedded", "sidecar")}
 _NAMES: Final = ("scenarios.yaml", "scenarios.yml", "scenarios.json")
@@ -88,7 +88,7 @@ class ScenarioFile(pytest.File):
         """Open the engines."""
         from pdp.workbench.explain.diagnosis import Diagnoses  # noqa: PLC0415
         from pdp.workbench.scenarios.running.engines import open_engine  # noqa: PLC0415
-        from pdp.workbench.scenarios.running.run import Runner  # noqa: PLC0415
+        from pdp.workbench.scenarios.running.runner import Runner  # noqa: PLC0415
 
         with ExitStack() as stack:
             try:
@@ -128,7 +128,7 @@ class ScenarioItem(pytest.Item):
         Raises:
             ScenarioFailedError: it came to something else than is expected.
         """
-        from pdp.workbench.scenarios.running.agreement import agreed  # noqa: PLC0415
+        from pdp.workbench.scenarios.running.runner import agreed  # noqa: PLC0415
 
         results = [runner.run(self._index) for runner in self.parent.runners]
         self.user_properties.append(("manifest_digest", results[0].manifest_digest))
@@ -215,7 +215,7 @@ def opa_server(_pdp_suite: Suite) -> Iterator[OpaServer]:
 @pytest.fixture(scope="session")
 def _pdp_suite(pytestconfig: pytest.Config) -> Suite:
     """What the settings name, as a suite without scenarios."""
-    from pdp.workbench.scenarios.files.policy_suite import policy_suite  # noqa: PLC0415
+    from pdp.workbench.scenarios.files.suite import policy_suite  # noqa: PLC0415
 
     manifest = _setting(pytestconfig, "pdp_manifest")
     if manifest is None:

@@ -14,7 +14,7 @@ from pdp.workbench.coverage.skeletons import skeletons
 from pdp.workbench.neighbours.example_arguments import example_arguments
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suite
 from pdp.workbench.scenarios.running.engines import open_engine
-from pdp.workbench.scenarios.running.run import Runner
+from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import pytest
 
 from pdp.cli.init import project_files
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
-from pdp.workbench.scenarios.files.policy_suite import policy_suite
-from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.files.suite import load_suite, policy_suite
 from pdp.workbench.scenarios.opa_server import (
     TOKEN_VARIABLE,
     container_arguments,

@@ -14,7 +14,7 @@ from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.reports.html import render
 from pdp.workbench.scenarios.results import Run
-from pdp.workbench.scenarios.running.suite_run import run_suite
+from pdp.workbench.scenarios.running.runner import run_suite
 
 HOSTILE = "<script>alert(1)</script> & \"quotes\" 'too' </style> --> {{ 7*7 }} \u202e \x07"
 SHOWN = "<script>alert(1)</script> & \"quotes\" 'too' </style> --> {{ 7*7 }} \\u202e \\x07"

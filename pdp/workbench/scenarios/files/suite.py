@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from pdp.documents import nearest, shown_name
+from pdp.documents import nearest, read_document, shown_name
 from pdp.engine.bundle.file import read_bundle
+from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import digest
+from pdp.manifest.load import load_effective
 from pdp.proposal import RejectionCode
 from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
+from pdp.workbench.scenarios.files.raw_request import filled_in
 from pdp.workbench.scenarios.files.read import Located, ScenarioSource
+from pdp.workbench.scenarios.files.scenario import ScenarioFile
 from pdp.workbench.scenarios.files.sessions import laid_over, sessions_of
 from pdp.workbench.scenarios.files.settings import Settings
-from pdp.workbench.scenarios.running.raw_request import filled_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     from pdp.errors import Fault, Place
     from pdp.manifest.effective import EffectiveManifest
     from pdp.session import Session
-    from pdp.workbench.scenarios.files.scenario import Expect, Scenario, ScenarioFile
+    from pdp.workbench.scenarios.files.scenario import Expect, Scenario
+
 
 _NAMES: Final = tuple(f"scenarios{ending}" for ending in (".yaml", ".yml", ".json"))
 
@@ -247,3 +251,43 @@ def _check_tool(
             f"a scenario for {shown_name(tool)}, which manifest {manifest.version} does not have",
             nearest(tool, manifest.tools) or "if that is the point of it, expect `rejection: INVALID_TOOL_NAME`",
         )
+
+
+def policy_suite(
+    manifest: Path,
+    *,
+    governance: Path | None = None,
+    policies: Sequence[Path] = (),
+    data: Sequence[Path] = (),
+    bundle: Path | None = None,
+) -> Suite:
+    """Return a suite that has no scenarios.
+
+    Args:
+        manifest: that proposals are held against.
+        governance: the policy author's half of it.
+        policies: folders with concerns of one's own.
+        data: files with what they ask for.
+        bundle: instead of policies.
+
+    Raises:
+        UsageError: a file cannot be read, or policies stand beside a bundle.
+        FileFaultsError: a file is faulty; every fault of it.
+    """
+    if bundle is not None and policies:
+        raise UsageError("a bundle stands beside policies", hint="a bundle holds its policies: leave one of them out")
+    effective = load_effective(manifest, governance)
+    return Suite(
+        file=manifest,
+        document=read_document(manifest),
+        model=ScenarioFile(),
+        manifest=effective,
+        policies=tuple(policies),
+        bundle=bundle,
+        data=read_data(data),
+        tools=None,
+        scenarios=(),
+        sessions=(),
+        places=(),
+        manifest_text=digest(manifest.read_bytes()),
+    )

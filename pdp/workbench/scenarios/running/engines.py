@@ -11,19 +11,23 @@ from platformdirs import user_cache_path
 
 from pdp import __version__
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.protocol import Engine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
 from pdp.json import canonical, digest
 from pdp.workbench.opa.modules import baseline_policies_path, collect
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
 from pdp.workbench.scenarios.opa_token import opa_token
+from pdp.workbench.scenarios.results import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pdp.approvals.approvals import Approvals
+    from pdp.decision import Decision
     from pdp.engine.bundle.file import Bundle
-    from pdp.engine.protocol import Engine
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
+
 
 ENGINES: Final = ("embedded", "sidecar")
 
@@ -140,3 +144,70 @@ def _opa(what: str, instead: str) -> Path:
             f"{what} needs Open Policy Agent {OPA_VERSION}, and none is here", hint=f"run: pdp opa install; {instead}"
         )
     return found
+
+
+class RecordingEngine(Engine):
+    """An engine that keeps what it was asked and what it answered, for the scenario that is being run.
+
+    Args:
+        engine: who decides.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.name = engine.name
+        self._engine = engine
+        self._answers: list[Answer] = []
+        self._plans: list[Answer] = []
+        self._approvals: Approvals | None = None
+
+    def begin(self, approvals: Approvals) -> None:
+        """Forget what was kept; `approvals` are those of the scenario that begins."""
+        self._approvals = approvals
+        self._answers = []
+        self._plans = []
+
+    def decide_plan(self, body: bytes) -> Decision:
+        """Decide a plan; see `Engine`."""
+        decision = self._engine.decide_plan(body)
+        self._plans.append(Answer(body, decision))
+        return decision
+
+    def evaluate_plan(self, body: bytes) -> bytes:
+        """Evaluate a plan; see `Engine`. It is not kept."""
+        return self._engine.evaluate_plan(body)
+
+    def take_plans(self) -> tuple[Answer, ...]:
+        """Return the plans that were decided since they were last taken."""
+        taken, self._plans = tuple(self._plans), []
+        return taken
+
+    def take(self) -> tuple[Answer, ...]:
+        """Return the requests that were decided since they were last taken."""
+        taken, self._answers = tuple(self._answers), []
+        return taken
+
+    def evaluate(self, body: bytes) -> bytes:
+        """Evaluate a request; see `Engine`. It is not kept."""
+        return self._engine.evaluate(body)
+
+    async def aevaluate(self, body: bytes) -> bytes:
+        """Evaluate a request; see `Engine`. It is not kept."""
+        return await self._engine.aevaluate(body)
+
+    def evaluate_findings(self, body: bytes) -> bytes:
+        """Evaluate everything that fires; see `Engine`. It is not kept."""
+        return self._engine.evaluate_findings(body)
+
+    def decide_body(self, body: bytes) -> Decision:
+        """Decide a request, with approvals called by their number; see `Engine`."""
+        body = self._repeatable(body)
+        decision = self._engine.decide_body(body)
+        self._answers.append(Answer(body, decision))
+        return decision
+
+    # An approval's id is unguessable, and a scenario has to make the same requests each time. No policy reads the id.
+    def _repeatable(self, body: bytes) -> bytes:
+        opened = self._approvals.list() if self._approvals is not None else ()
+        for number, approval in enumerate(opened, start=1):
+            body = body.replace(f'"{approval.id}"'.encode(), f'"approval-{number}"'.encode())
+        return body

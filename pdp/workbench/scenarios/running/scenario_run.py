@@ -15,9 +15,9 @@ from pdp.json import JsonValueError, canonical, check_json
 from pdp.request import bounded
 from pdp.stores.memory_actions import MemoryActions
 from pdp.stores.memory_keys import MemoryIdempotency
+from pdp.workbench.scenarios.files.raw_request import filled_in
 from pdp.workbench.scenarios.results import Mismatch, StepResult
 from pdp.workbench.scenarios.running.expectation import Happened, actual, expected, mismatches
-from pdp.workbench.scenarios.running.raw_request import filled_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pdp.session import Session
     from pdp.stores.approval import Approval
     from pdp.workbench.scenarios.files.scenario import Step
-    from pdp.workbench.scenarios.running.recording_engine import RecordingEngine
+    from pdp.workbench.scenarios.running.engines import RecordingEngine
 
 _FAILING: Final = ("engine.", "bundle.")
 _FAILURES: Final = frozenset(("pep.internal_error", "store.unavailable", "audit.write_failed"))

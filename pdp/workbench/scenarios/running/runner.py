@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import logging
+import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from pdp.errors import UsageError
 from pdp.pep import Pep
+from pdp.workbench.explain.diagnosis import Diagnoses
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
-from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult
-from pdp.workbench.scenarios.running.captured_log import captured_log
-from pdp.workbench.scenarios.running.recording_engine import RecordingEngine
+from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult, SuiteRun
+from pdp.workbench.scenarios.running.engines import NO_DECISION, RecordingEngine, open_engine
+from pdp.workbench.scenarios.running.expectation import equal
 from pdp.workbench.scenarios.running.scenario_run import ScenarioRun, returning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.decision import Findings
+    from pdp.decision import Decision, Findings
     from pdp.engine.protocol import Engine
     from pdp.manifest.effective import EffectiveManifest
     from pdp.proposal import Trace
     from pdp.workbench.scenarios.files.scenario import Scenario
     from pdp.workbench.scenarios.files.suite import Suite
+    from pdp.workbench.scenarios.results import Answer
+
 
 _LOG: Final = logging.getLogger("pdp.harness")
 
@@ -149,3 +156,111 @@ def _absent(name: str, file: Path | None) -> Callable[..., Any]:
         _LOG.warning("%s has no function %s: it returned null", file, name)
 
     return stand_in
+
+
+def run_suite(
+    suite: Suite,
+    engines: Sequence[str],
+    *,
+    selected: Callable[[str], bool] | None = None,
+    opa_url: str | None = None,
+    progress: Callable[[ScenarioResult], None] | None = None,
+) -> Iterator[SuiteRun]:
+    """Run the scenarios on each of the engines in turn. From the second on, decisions must be those of the first.
+
+    Args:
+        suite: the scenarios.
+        engines: names of engines.
+        selected: which names are run; all when absent. Nothing is given when none is.
+        opa_url: a running OPA for `sidecar`.
+        progress: is told of each scenario that was run.
+
+    Raises:
+        UsageError, BundleError, EngineError: as of `open_engine`.
+    """
+    chosen = [at for at, one in enumerate(suite.scenarios) if selected is None or selected(one.name)]
+    if not chosen:
+        return
+    first: list[ScenarioResult] | None = None
+    for name in engines:
+        started = time.perf_counter()
+        with open_engine(suite, name, opa_url=opa_url if name == "sidecar" else None) as engine:
+            runner = Runner(suite, engine)
+            diagnoses = Diagnoses(suite, runner)
+            results, why = [], {}
+            for position, at in enumerate(chosen):
+                result = runner.run(at)
+                if first is not None:
+                    result = agreed(first[position], result)
+                if not result.passed:
+                    why[result.name] = diagnoses.of(result)
+                results.append(result)
+                if progress is not None:
+                    progress(result)
+        first = first or results
+        yield SuiteRun(suite, name, tuple(results), why, time.perf_counter() - started)
+
+
+def agreed(one: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
+    """Return `other`, failed where its engine decided otherwise than that of `one`, body by body.
+
+    Bundle and id of the decisions are not compared: they name the engine's bundle and the moment. Of a policy that
+    failed on both, only the code is: each engine tells of it in words of its own.
+    """
+    steps = list(other.steps)
+    for at, (first, second) in enumerate(zip(one.steps, other.steps, strict=False)):
+        differing = _differing(first.answers, second.answers)
+        if differing is not None:
+            mismatch = Mismatch(f"decision, {one.engine} against {other.engine}", *differing)
+            steps[at] = replace(second, mismatches=(*second.mismatches, mismatch))
+    if len(one.steps) != len(other.steps) and not any(step.mismatches for step in steps):
+        return replace(other, error=f"{one.engine} did {len(one.steps)} steps, {other.engine} {len(other.steps)}")
+    return replace(other, steps=tuple(steps))
+
+
+def _differing(ones: tuple[Answer, ...], others: tuple[Answer, ...]) -> tuple[Any, Any] | None:
+    for one, other in zip(ones, others, strict=False):
+        if one.body != other.body:
+            return {"request": orjson.loads(one.body)}, {"request": orjson.loads(other.body)}
+        if not equal(_plain(one.decision), _plain(other.decision)):
+            return _plain(one.decision), _plain(other.decision)
+    if len(ones) != len(others):
+        return {"requests": len(ones)}, {"requests": len(others)}
+    return None
+
+
+def _plain(decision: Decision) -> dict[str, Any]:
+    if NO_DECISION.issuperset(decision.codes):
+        return {"verdict": decision.verdict.value, "codes": list(decision.codes)}
+    return {
+        "verdict": decision.verdict.value,
+        "reasons": [{"code": each.code, "message": each.message, "details": each.details} for each in decision.reasons],
+        "obligations": [
+            {"id": each.id, "on": each.on.value, "parameters": each.parameters} for each in decision.obligations
+        ],
+    }
+
+
+@contextmanager
+def captured_log() -> Iterator[list[str]]:
+    """Yield a list that gets the warnings of `pdp`, which then go nowhere else.
+
+    What fails in a scenario may be just what it expects.
+    """
+    log, handler = logging.getLogger("pdp"), _Lines(logging.WARNING)
+    handlers, propagate = log.handlers, log.propagate
+    log.handlers, log.propagate = [handler], False
+    try:
+        yield handler.lines
+    finally:
+        log.handlers, log.propagate = handlers, propagate
+
+
+class _Lines(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self.lines.append(record.getMessage() + (f": {type(error).__name__}: {error}" if error else ""))

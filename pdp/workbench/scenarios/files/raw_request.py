@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pdp.manifest.effective import EffectiveManifest
 
+
 CALL_DIGEST: Final = "$call_digest"
 """The digest of the request itself, without its time, request ids and approval."""
 
