@@ -23,6 +23,7 @@ FILES = [
     "manifest.yaml",
     "policies/custom/concerns/replies/replies.rego",
     "policies/custom/concerns/replies/replies_test.rego",
+    "pytest.ini",
     "scenarios.yaml",
     "tools.py",
 ]
@@ -45,7 +46,7 @@ def test_it_says_what_it_made_and_what_comes_next(tmp_path: Path) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        f"{folder}: a new project, 9 files",
+        f"{folder}: a new project, 10 files",
         *(f"  {name}" for name in FILES),
         "Next:",
         f"  cd '{folder}'",

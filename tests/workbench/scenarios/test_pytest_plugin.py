@@ -22,13 +22,13 @@ from pdp.workbench.scenarios.opa_server import (
     opa_server,
     write_served,
 )
-from pdp.workbench.scenarios.pytest_plugin import _item_names
+from pdp.workbench.scenarios.pytest_scenarios import _item_names
 from pdp.workbench.scenarios.running.engines import bundle_of
 from tests.end_to_end.test_compose import TOKEN, answers, free_port
 from tests.support import ROOT, payments
 
 pytest_plugins = "pytester"
-pytestmark = pytest.mark.opa
+pytestmark = [pytest.mark.opa, pytest.mark.process]
 
 NAMES = [
     "a clerk finds tickets",
@@ -105,6 +105,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, opa: Pat
         file = pytester.path / "desk" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+    pytester.makeini("[pytest]\npdp_scenarios = true\n")
     return pytester
 
 
@@ -134,6 +135,20 @@ def test_scenarios_are_items_with_the_names_that_they_have(project: pytest.Pytes
     assert [line for line in result.outlines if "::" in line] == [f"desk/scenarios.yaml::{name}" for name in NAMES]
 
 
+def test_without_a_setting_nothing_is_collected_and_nothing_is_imported(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\n")
+    project.makeconftest(
+        "import sys\n\ndef pytest_unconfigure():\n"
+        "    print('loaded', sorted(name for name in sys.modules if name.startswith('pdp')))\n"
+    )
+
+    result = pytest_run(project, "--collect-only", "-q")
+
+    assert [line for line in result.outlines if "::" in line] == []
+    packages = ["pdp", "pdp.workbench", "pdp.workbench.scenarios", "pdp.workbench.scenarios.pytest_plugin"]
+    assert f"loaded {packages}" in result.stdout.str()
+
+
 def test_which_files_are_scenario_files(project: pytest.Pytester) -> None:
     for name in ("other.scenarios.yaml", "third.scenarios.json", "no_scenarios.yaml", "scenarios.txt"):
         text = '{"manifest": "manifest.yaml", "scenarios": []}' if name.startswith("no") else one_scenario()
@@ -142,8 +157,8 @@ def test_which_files_are_scenario_files(project: pytest.Pytester) -> None:
     result = pytest_run(project, "--collect-only", "-q", "desk", "-k", "only")
 
     assert [line for line in result.outlines if "::" in line] == [
-        "desk/other.scenarios.yaml::the only one",
-        "desk/third.scenarios.json::the only one",
+        "other.scenarios.yaml::the only one",
+        "third.scenarios.json::the only one",
     ]
 
 
@@ -337,7 +352,7 @@ def test_with_both_engines_tests_that_ask_for_one_run_on_each(project: pytest.Py
     ("settings", "message"),
     [
         (
-            "[pytest]\n",
+            "[pytest]\npdp_engine = embedded\n",
             "the fixtures pep, decide and opa_server need to know the manifest: *",
         ),
         ("[pytest]\npdp_manifest = gone.yaml\n", "*gone.yaml: no such file"),
@@ -398,7 +413,7 @@ def test_starting_pytest_stays_cheap() -> None:
 
 def test_our_own_suites_are_collected_by_naming_them() -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "examples/payments/scenarios.yaml"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "--pdp-engine", "embedded", "examples/payments/scenarios.yaml"],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=60,
     )  # fmt: skip
 

@@ -1,0 +1,252 @@
+"""pytest: scenario files as tests, and fixtures for tests of one's own; docs/testing.md."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pdp.approvals.approvals import Approvals
+from pdp.audit.file import MemoryAudit
+from pdp.errors import PdpError
+from pdp.pep import Pep
+from pdp.workbench.explain.diagnosis import Diagnoses
+from pdp.workbench.scenarios.files.suite import load_suite, policy_suite
+from pdp.workbench.scenarios.opa_server import NoOpaServerError
+from pdp.workbench.scenarios.opa_server import opa_server as serve
+from pdp.workbench.scenarios.pytest_plugin import ENGINES
+from pdp.workbench.scenarios.reports.text import failure_text, one_line
+from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
+from pdp.workbench.scenarios.running.runner import Runner, agreed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pdp.engine.protocol import Engine
+    from pdp.flow.call import Evaluation
+    from pdp.workbench.scenarios.files.suite import Suite
+    from pdp.workbench.scenarios.opa_server import OpaServer
+
+_NAMES: Final = ("scenarios.yaml", "scenarios.yml", "scenarios.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a setting that names no engine, before anything is run."""
+    _engines(config)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect `scenarios.yaml`, `NAME.scenarios.yaml`, and the same as `.yml` and `.json`."""
+    name = file_path.name
+    if not (name in _NAMES or name.endswith(tuple(f".{each}" for each in _NAMES))):
+        return None
+    if parent.config.getoption("no_pdp_scenarios") or parent.config.getini("pdp_scenarios") is False:
+        return None
+    return ScenarioModule.from_parent(parent, path=file_path)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """With both engines, run each test that asks for one on each."""
+    engines = _engines(metafunc.config)
+    if "pdp_engine" in metafunc.fixturenames and len(engines) > 1:
+        metafunc.parametrize("pdp_engine", engines, indirect=True, scope="session")
+
+
+class ScenarioModule(pytest.File):
+    """A scenario file. Its engines run from before the first of its scenarios until after the last one."""
+
+    suite: Suite
+    runners: Sequence[Runner] = ()
+    diagnoses: Sequence[Diagnoses] = ()
+    _open: ExitStack | None = None
+
+    def collect(self) -> Iterable[ScenarioItem]:
+        """Load the file and yield its scenarios, in their order."""
+        self.suite = load_suite(_shown_path(self.path, self.config))
+        titles = [one_line(scenario.name) for scenario in self.suite.scenarios]
+        for index, (name, title) in enumerate(zip(_item_names(titles), titles, strict=True)):
+            yield ScenarioItem.from_parent(self, name=name, title=title, index=index)
+
+    def setup(self) -> None:
+        """Open the engines."""
+        with ExitStack() as stack:
+            try:
+                engines = [stack.enter_context(open_engine(self.suite, name)) for name in _engines(self.config)]
+                self.runners = [Runner(self.suite, engine) for engine in engines]
+            except PdpError as error:
+                raise _refusal(error) from None
+            self.diagnoses = [Diagnoses(self.suite, runner) for runner in self.runners]
+            self._open = stack.pop_all()
+
+    def teardown(self) -> None:
+        """Close the engines."""
+        self.runners = self.diagnoses = ()
+        # pytest also ends what it could not begin.
+        if self._open is not None:
+            self._open.close()
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ARG002
+        """Show what is wrong with the file, without a traceback."""
+        return _report_of(excinfo.value) or super().repr_failure(excinfo)
+
+
+class ScenarioItem(pytest.Item):
+    """One scenario, on each engine that was asked for. `title` is the scenario's own name."""
+
+    parent: ScenarioModule
+
+    def __init__(self, *, index: int, title: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._index = index
+        self._title = title
+        self.extra_keyword_matches.add(title)
+
+    def runtest(self) -> None:
+        """Run it.
+
+        Raises:
+            ScenarioFailedError: it came to something else than is expected.
+        """
+        results = [runner.run(self._index) for runner in self.parent.runners]
+        self.user_properties.append(("manifest_digest", results[0].manifest_digest))
+        results[1:] = [agreed(results[0], other) for other in results[1:]]
+        failed = [at for at, result in enumerate(results) if not result.passed]
+        if failed:
+            diagnoses = self.parent.diagnoses
+            raise ScenarioFailedError(
+                "\n\n".join(failure_text(results[at], diagnoses[at].of(results[at])) for at in failed)
+            )
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Return where the scenario stands; pytest counts lines from 0."""
+        return self.path, self.parent.suite.place(self._index).line - 1, self._title
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show the report that `pdp test` prints, without a traceback."""
+        return _report_of(excinfo.value) or super().repr_failure(excinfo, style)
+
+
+class ScenarioFailedError(Exception):
+    """A scenario failed; the text is the report."""
+
+
+@pytest.fixture(scope="session")
+def pdp_engine(request: pytest.FixtureRequest, _pdp_suite: Suite) -> Iterator[Engine]:
+    """The engine that decides in `pep` and `decide`, with the policies, data and manifest of the settings `pdp_…`."""
+    name = getattr(request, "param", None) or _engines(request.config)[0]
+    with ExitStack() as stack:
+        try:
+            engine = stack.enter_context(open_engine(_pdp_suite, name))
+        except PdpError as error:
+            raise _refusal(error) from None
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def _pdp_pep(pdp_engine: Engine, _pdp_suite: Suite) -> Pep:
+    return Pep(_pdp_suite.manifest, pdp_engine)
+
+
+@pytest.fixture
+def pep(_pdp_pep: Pep) -> Pep:
+    """An enforcement point for one test: no tools, and approvals and an audit stream of its own, in memory."""
+    return _pdp_pep.with_changes(tools={}, audit=MemoryAudit(), approvals=Approvals())
+
+
+@pytest.fixture
+def decide(pep: Pep) -> Callable[[Any, Any], Evaluation]:
+    """`decide(proposal, session)`: the evaluation, without running anything."""
+    return pep.decide
+
+
+@pytest.fixture(scope="session")
+def opa_server(_pdp_suite: Suite) -> Iterator[OpaServer]:
+    """A running OPA with the policies, data and manifest of the settings `pdp_…`: its `url` and `token`.
+
+    A container where Docker runs and the extra `docker` is installed, a local process else; without either, the test is
+    skipped.
+    """
+    manifest = _pdp_suite.manifest
+    with ExitStack() as stack:
+        try:
+            bundle = bundle_of(_pdp_suite)
+            server = stack.enter_context(serve(bundle, {manifest.digest: manifest.document}, _pdp_suite.data))
+        except NoOpaServerError as error:
+            pytest.skip(str(error))
+        except PdpError as error:
+            raise _refusal(error) from None
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _pdp_suite(pytestconfig: pytest.Config) -> Suite:
+    """What the settings name, as a suite without scenarios."""
+    manifest = _setting(pytestconfig, "pdp_manifest")
+    if manifest is None:
+        pytest.fail(
+            "the fixtures pep, decide and opa_server need to know the manifest: "
+            "set `pdp_manifest = FILE` in pytest's configuration",
+            pytrace=False,
+        )
+    try:
+        return policy_suite(
+            manifest,
+            governance=_setting(pytestconfig, "pdp_governance"),
+            policies=pytestconfig.getini("pdp_policies") or (),
+            data=pytestconfig.getini("pdp_data") or (),
+            bundle=_setting(pytestconfig, "pdp_bundle"),
+        )
+    except PdpError as error:
+        raise _refusal(error) from None
+
+
+def _setting(config: pytest.Config, name: str) -> Path | None:
+    """Return a path of the configuration, which is relative to the file that states it."""
+    value = config.getini(name)
+    return (config.inipath.parent if config.inipath else config.rootpath) / value if value else None
+
+
+def _engines(config: pytest.Config) -> tuple[str, ...]:
+    name = config.getoption("pdp_engine") or config.getini("pdp_engine") or "embedded"
+    if name not in ENGINES:
+        raise pytest.UsageError(f"pdp_engine: {name!r} is no engine; name one of {', '.join(ENGINES)}")
+    return ENGINES[name]
+
+
+def _item_names(titles: Sequence[str]) -> list[str]:
+    """Return a name for each scenario that is its own, with no character that pytest reads as part of a test's id."""
+    # A title that can stay as it is keeps it, whichever others come to look like it.
+    own = set(titles)
+    names: list[str] = []
+    for title in titles:
+        name = wanted = re.sub(":{2,}", ":", title.replace("[", "(").replace("]", ")"))
+        number = 1
+        while name in names or (name != title and name in own):
+            number += 1
+            name = f"{wanted} ({number})"
+        names.append(name)
+    return names
+
+
+def _report_of(error: BaseException) -> str | None:
+    """Return what a person should read of an error that is not a fault of the program."""
+    if isinstance(error, ScenarioFailedError):
+        return str(error)
+    if isinstance(error, PdpError):
+        return error.message if error.hint is None else f"{error.message}\n    hint: {error.hint}"
+    return None
+
+
+def _refusal(error: PdpError) -> BaseException:
+    """Return what stands for an error before a test has begun; there pytest asks no item how to show it."""
+    return pytest.fail.Exception(_report_of(error), pytrace=False)
+
+
+def _shown_path(path: Path, config: pytest.Config) -> Path:
+    """Return the path as people name it: from where pytest was started, if it is somewhere below."""
+    start = config.invocation_params.dir
+    return Path(os.path.relpath(path, start)) if path.is_relative_to(start) else path
