@@ -413,7 +413,7 @@ def test_starting_pytest_stays_cheap() -> None:
 
 def test_our_own_suites_are_collected_by_naming_them() -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "--pdp-engine", "embedded", "examples/payments/scenarios.yaml"],
+        [sys.executable, "-m", "pytest", "--co", "-q", "--pdp-engine=embedded", "examples/payments/scenarios.yaml"],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=60,
     )  # fmt: skip
 
