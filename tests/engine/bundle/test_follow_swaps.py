@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pdp.engine.shadow.engine import ShadowEngine
+from pdp.engine.shadow import ShadowEngine
 
 from pdp.audit.file import MemoryAudit
 from pdp.engine.bundle.file import read_bundle
