@@ -10,12 +10,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pdp.engine.shadow import ShadowEngine
 
 from pdp.audit.file import MemoryAudit
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import WatchingEngine
 from pdp.engine.bundle.trust import BundleTrust
+from pdp.engine.shadow import ShadowEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.workbench.bundles.publish import publish
 from tests.support import payments
