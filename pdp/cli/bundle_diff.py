@@ -12,6 +12,7 @@ from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.cli.progress import drawn, is_drawn
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
+from pdp.workbench.diff import reports
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.known import read_log
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
@@ -59,19 +60,13 @@ def diff(
             hint="name scenarios or a log that hold calls (--scenarios, --log), or a --grid above 0",
         )
     if html is not None:
-        from pdp.workbench.diff.report_html import render as page  # noqa: PLC0415
-
-        write_report(html, page(found))
+        write_report(html, reports.html(found))
     if as_json:
         print_json(found.as_json())
     elif as_markdown:
-        from pdp.workbench.diff.report_markdown import render  # noqa: PLC0415
-
-        tell(render(found).rstrip("\n"))
+        tell(reports.markdown(found).rstrip("\n"))
     else:
-        from pdp.workbench.diff.report_text import lines  # noqa: PLC0415
-
-        for line in lines(found):
+        for line in reports.text_lines(found):
             tell(printable(line))
     return Exit.FAILED if found.fails(fail_on) else Exit.OK
 

@@ -1,4 +1,4 @@
-"""Two bundles compared in three layers: structure, calls that are known, and calls that nobody wrote down."""
+"""Two bundles compared in three layers: structure, known calls, and generated calls that nobody wrote down."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import merged_data
 from pdp.json import canonical, digest
-from pdp.workbench.diff.deciding import Duel
+from pdp.workbench.diff.comparison import Comparison
 from pdp.workbench.diff.grid.bases import Entry
 from pdp.workbench.diff.grid.cases import Grid
 from pdp.workbench.diff.grid.constants import Constants
 from pdp.workbench.diff.grid.extent import Extent, Subject
 from pdp.workbench.diff.grid.probes import DIRECTORY, VERSION, probes
-from pdp.workbench.diff.groups import grouped, sites
-from pdp.workbench.diff.identity import Identity
-from pdp.workbench.diff.known import LogRead, log_cases, scenario_cases
-from pdp.workbench.diff.pairing import Sides, pair_manifests
-from pdp.workbench.diff.policy_structure import NamedBundle
-from pdp.workbench.diff.result import BundleDiff, Known
+from pdp.workbench.diff.groups import grouped
+from pdp.workbench.diff.known import DecisionLog, log_calls, scenario_calls
+from pdp.workbench.diff.manifests import Manifests
+from pdp.workbench.diff.policies import BundleRules
+from pdp.workbench.diff.result import BundleDiff, KnownCalls
 from pdp.workbench.diff.structure import structure_of
+from pdp.workbench.opa.program import needed_opa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.diff.deciding import Difference
+    from pdp.workbench.diff.comparison import Difference
     from pdp.workbench.diff.grid.probes import Probe
-    from pdp.workbench.diff.groups import Group
-    from pdp.workbench.diff.pairing import Pair
     from pdp.workbench.scenarios.files.suite import Suite
 
-GRID: Final = 50_000
-"""How many calls the grid has at most, unless it is told otherwise."""
+    Progress = Callable[[str, int], None] | None
+    """Is given what is being decided (`scenarios`, `logs`, `generated`), and how many more calls have been."""
+
+GENERATED: Final = 50_000
+"""How many calls are generated at most, by default."""
 
 
 def bundle_diff(
@@ -43,10 +44,10 @@ def bundle_diff(
     new: Path,
     *,
     suites: Sequence[Suite] = (),
-    logs: Sequence[LogRead] = (),
+    logs: Sequence[DecisionLog] = (),
     manifests: Sequence[EffectiveManifest] = (),
-    most: int = GRID,
-    progress: Callable[[str, int], None] | None = None,
+    most: int = GENERATED,
+    progress: Progress = None,
 ) -> BundleDiff:
     """Compare two bundle files.
 
@@ -56,107 +57,121 @@ def bundle_diff(
         suites: whose scenarios are decided by both.
         logs: recorded decisions, likewise.
         manifests: whole manifests, of files that were named; those of the suites are added.
-        most: how many calls the grid has at most; 0: none.
-        progress: is told what is being decided (`scenarios`, `logs`, `grid`), and of how many more calls.
+        most: how many calls are generated at most; 0: none.
+        progress: is given what is being decided.
 
     Raises:
-        BundleError: a file is no usable bundle.
-        UsageError, EngineError: as of `EmbeddedEngine`; tools files that cannot be read.
+        BundleError: a file is not a usable bundle.
+        UsageError, EngineError: as of `EmbeddedEngine`; OPA is not here; tools files that cannot be read.
     """
-    work = _Work(read_bundle(old), read_bundle(new), (str(old), str(new)), suites, manifests)
-    structure = structure_of(*work.named, work.pairs, work.known)
-    known = work.decide_known(logs, progress)
-    groups, extent = work.decide_grid(most, progress) if most else ((), Extent())
-    return BundleDiff(work.old, work.new, work.names, structure, known, groups, extent)
+    opa = needed_opa("comparing bundles")
+    rules = BundleRules(read_bundle(old), str(old), opa), BundleRules(read_bundle(new), str(new), opa)
+    calls = _Calls(rules[0].bundle, rules[1].bundle, suites, manifests)
+    structure = structure_of(*rules, calls.manifests, calls.known)
+    count = _Count(progress)
+    known = grouped(calls.decide_known(logs, count), *rules, structure)
+    generated, extent = grouped((), *rules, structure), Extent()
+    if most:
+        with calls.generated(most) as (comparison, grid):
+            differences = comparison.differences(grid.cases(), count.of("generated"))
+            generated, extent = grouped(differences, *rules, structure), grid.extent
+    return BundleDiff(
+        old=rules[0].bundle,
+        new=rules[1].bundle,
+        names=(str(old), str(new)),
+        structure=structure,
+        known=KnownCalls(
+            scenarios=sum(len(suite.scenarios) for suite in suites),
+            logged=sum(len(log.requests) for log in logs),
+            skipped=sum(log.skipped for log in logs),
+            calls=count.known,
+            groups=known,
+        ),
+        generated=generated,
+        extent=extent,
+    )
 
 
-def first_difference(old: Bundle, new: Bundle, *, most: int = GRID) -> Difference | None:
-    """Return the first call of the grid that two bundles decide differently; None when there is none.
+def first_difference(old: Bundle, new: Bundle, *, most: int = GENERATED) -> Difference | None:
+    """Return the first generated call that two bundles decide differently; None when there is none.
 
     Raises:
-        BundleError, EngineError: a bundle that cannot be used.
+        BundleError, UsageError, EngineError: as of `bundle_diff`.
     """
-    work = _Work(old, new, ("old", "new"), (), ())
-    with work.grid(most) as (duel, grid), closing(duel.differences(grid.cases())) as found:
+    with (
+        _Calls(old, new, (), ()).generated(most) as (comparison, grid),
+        closing(comparison.differences(grid.cases())) as found,
+    ):
         return next(found, None)
 
 
-class _Work:
+class _Count:
+    """Counts the known calls that are decided, and hands on all progress."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.known = 0
+        self._progress = progress
+
+    def of(self, what: str) -> Callable[[int], None]:
+        def add(more: int) -> None:
+            self.known += more if what != "generated" else 0
+            if self._progress is not None:
+                self._progress(what, more)
+
+        return add
+
+
+class _Calls:
+    """The calls that two bundles are compared on.
+
+    Attributes:
+        manifests: those of both bundles; known: whole manifests by digest, of files that were named.
+    """
+
     def __init__(
-        self,
-        old: Bundle,
-        new: Bundle,
-        names: tuple[str, str],
-        suites: Sequence[Suite],
-        manifests: Sequence[EffectiveManifest],
+        self, old: Bundle, new: Bundle, suites: Sequence[Suite], manifests: Sequence[EffectiveManifest]
     ) -> None:
-        self.old, self.new, self.names, self._suites = old, new, names, suites
+        self.manifests = Manifests.of(old, new)
         self.known = {each.digest: each for each in (*manifests, *(suite.manifest for suite in suites))}
-        self._before, self._after = (dict(bundle.data.get("manifests", {})) for bundle in (old, new))
-        self.pairs: tuple[Pair, ...] = pair_manifests(self._before, self._after)
-        self._sides = Sides(self.pairs, self._before, self._after)
-        self.named = NamedBundle(old, names[0]), NamedBundle(new, names[1])
-        self._documents = {**self._before, **self._after}
+        self._old, self._new, self._suites = old, new, suites
         settings = (bundle.data.get("settings", {}) for bundle in (old, new))
         self._constants = Constants(old.modules, new.modules, *settings)
 
-    def decide_known(self, logs: Sequence[LogRead], progress: Callable[[str, int], None] | None) -> Known:
-        calls = 0
-        found: list[Difference] = []
-
-        def count(what: str) -> Callable[[int], None]:
-            def told(more: int) -> None:
-                nonlocal calls
-                calls += more
-                if progress is not None:
-                    progress(what, more)
-
-            return told
-
+    def decide_known(self, logs: Sequence[DecisionLog], count: _Count) -> Iterator[Difference]:
+        """Yield the known calls that are decided differently."""
         entries = self._entries()
         for suites in _by_data(self._suites):
-            extra = {suite.manifest.digest: suite.manifest.document for suite in suites}
-            data = self._beside(suites[0].data)
-            with Duel(self.old, self.new, manifests=extra, old_data=data, new_data=data) as duel:
-                cases = list(scenario_cases(suites, duel.engines, self._sides, entries))
-                found += duel.differences(cases, count("scenarios"))
+            documents = {suite.manifest.digest: suite.manifest.document for suite in suites}
+            bundles = self._old, self._new
+            # Where a bundle has a root of its own, the suite's data does not count.
+            data = {root: value for root, value in suites[0].data.items() if all(root not in b.data for b in bundles)}
+            with Comparison(*bundles, manifests=documents, old_data=data, new_data=data) as comparison:
+                calls = list(scenario_calls(suites, comparison.engines, self.manifests, entries))
+                yield from comparison.differences(calls, count.of("scenarios"))
         if logs:
-            with Duel(self.old, self.new) as duel:
+            with Comparison(self._old, self._new) as comparison:
                 for log in logs:
-                    found += duel.differences(log_cases(log, self._sides, entries), count("logs"))
-        return Known(
-            scenarios=sum(len(suite.scenarios) for suite in self._suites),
-            logged=sum(len(log.requests) for log in logs),
-            skipped=sum(log.skipped for log in logs),
-            calls=calls,
-            groups=self._grouped(found),
-        )
-
-    def decide_grid(self, most: int, progress: Callable[[str, int], None] | None) -> tuple[tuple[Group, ...], Extent]:
-        """Decide the grid by both bundles, and return what differs and what it covers."""
-        with self.grid(most) as (duel, grid):
-            found = duel.differences(grid.cases(), None if progress is None else lambda more: progress("grid", more))
-            return self._grouped(found), grid.extent
+                    yield from comparison.differences(log_calls(log, self.manifests, entries), count.of("logs"))
 
     @contextmanager
-    def grid(self, most: int) -> Iterator[tuple[Duel, Grid]]:
-        """Open the engines for a grid, and give both."""
+    def generated(self, most: int) -> Iterator[tuple[Comparison, Grid]]:
+        """Open the engines for generated calls, and give both."""
         documents, made_up = probes()
-        laid = [_directory(bundle) for bundle in (self.old, self.new)]
+        laid = [_directory(bundle) for bundle in (self._old, self._new)]
         directory: dict[str, Any] = {}
-        for bundle, data in zip((self.old, self.new), laid, strict=True):
+        for bundle, data in zip((self._old, self._new), laid, strict=True):
             whole = merged_data(bundle.data, data=data).get("directory", {})
             for name, part in whole.items():
                 if isinstance(part, dict):
                     directory[name] = {**directory.get(name, {}), **part}
         subjects = [*self._subjects(), *(_probe(one, documents[one.digest]) for one in made_up)]
-        with Duel(self.old, self.new, manifests=documents, old_data=laid[0], new_data=laid[1]) as duel:
+        with Comparison(self._old, self._new, manifests=documents, old_data=laid[0], new_data=laid[1]) as comparison:
             yield (
-                duel,
+                comparison,
                 Grid(
                     subjects,
-                    sides=self._sides,
-                    duel=duel,
+                    sides=self.manifests,
+                    duel=comparison,
                     clearances=_markings(subjects, directory),
                     directory=directory,
                     constants=self._constants,
@@ -167,8 +182,7 @@ class _Work:
     def _subjects(self) -> Iterator[Subject]:
         """The tools of the bundles' manifests; of one that is in several manifests alike, the first stands for all."""
         seen: set[bytes] = set()
-        for pair in self.pairs:
-            before, after = self._before.get(pair.old or "", {}), self._after.get(pair.new or "", {})
+        for pair, before, after in self.manifests.documents():
             newest = after or before
             for tool in dict.fromkeys((*_dict(after.get("tools")), *_dict(before.get("tools")))):
                 entries = tuple(
@@ -191,21 +205,14 @@ class _Work:
                     known_tool=True,
                 )
 
-    def _grouped(self, found: Iterable[Difference]) -> tuple[Group, ...]:
-        old, new = (sites(each.sites) for each in self.named)
-        return grouped(found, old, new, Identity(self._constants.readings, (old, new)))
-
     def _entries(self) -> dict[tuple[str, str], Any]:
-        documents = {**{name: each.document for name, each in self.known.items()}, **self._documents}
+        named = {name: each.document for name, each in self.known.items()}
+        documents = {**named, **self.manifests.old, **self.manifests.new}
         return {
             (name, tool): entry
             for name, document in documents.items()
             for tool, entry in _dict(document.get("tools")).items()
         }
-
-    def _beside(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The suite's data of the roots that neither bundle has: where a bundle has its own, that decides."""
-        return {root: value for root, value in data.items() if root not in self.old.data and root not in self.new.data}
 
 
 def _probe(probe: Probe, document: Mapping[str, Any]) -> Subject:

@@ -11,8 +11,7 @@ from pdp.documents import read_bytes
 from pdp.engine.protocol import DECISION
 from pdp.errors import Fault, FileFaultsError, Place
 from pdp.json import JsonValueError, canonical, digest, parse_json
-from pdp.workbench.diff.deciding import Case
-from pdp.workbench.mutation.recorded import tool_of
+from pdp.workbench.diff.comparison import ComparedCall
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
@@ -20,20 +19,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.engine.wasm.engine import EmbeddedEngine
-    from pdp.workbench.diff.pairing import Sides
+    from pdp.workbench.diff.manifests import Manifests
     from pdp.workbench.scenarios.files.suite import Suite
 
 _FAULTS: Final = 20
-_PASSED_OVER: Final = object()
+_SKIPPED: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class LogRead:
+class DecisionLog:
     """What a decision log holds.
 
     Attributes:
         requests: the requests with `FILE:LINE` each; equal ones once.
-        lines: how many lines the log has; skipped: how many are no decision of `authz/decision`, or have parts of
+        lines: how many lines the log has; skipped: how many are not decisions of `authz/decision`, or have parts of
             their request erased.
     """
 
@@ -42,15 +41,15 @@ class LogRead:
     skipped: int
 
 
-def read_log(file: Path) -> LogRead:
+def read_log(file: Path) -> DecisionLog:
     """Read a recorded decision log: JSON lines of `{"input": request}`, or OPA's own decision log.
 
     Other lines that OPA writes to its log (`{"level", "msg", ...}` without `input`), decisions of another document, and
-    requests of which OPA's masking erased a part are passed over and counted.
+    requests of which OPA's masking erased a part are skipped and counted.
 
     Raises:
         UsageError: the file cannot be read.
-        FileFaultsError: a line is no JSON object, or holds no request; the first faults, each with its line.
+        FileFaultsError: a line is not a JSON object, or has no request; the first faults, each with its line.
     """
     found: dict[str, tuple[str, Any]] = {}
     faults: list[Fault] = []
@@ -66,31 +65,31 @@ def read_log(file: Path) -> LogRead:
             if len(faults) == _FAULTS:
                 break
             continue
-        if request is _PASSED_OVER:
+        if request is _SKIPPED:
             skipped += 1
         else:
             found.setdefault(digest(canonical(request)), (f"{file}:{number}", request))
     if faults:
         raise FileFaultsError(faults)
-    return LogRead(tuple(found.values()), lines, skipped)
+    return DecisionLog(tuple(found.values()), lines, skipped)
 
 
-def log_cases(log: LogRead, sides: Sides, entries: Mapping[tuple[str, str], Any]) -> Iterator[Case]:
+def log_calls(log: DecisionLog, manifests: Manifests, entries: Mapping[tuple[str, str], Any]) -> Iterator[ComparedCall]:
     """Yield the requests of a log as calls; `entries` are those of the manifests by digest and tool."""
     for source, request in log.requests:
-        yield _case(request, sides, entries, source)
+        yield _call(request, manifests, entries, source)
 
 
-def scenario_cases(
+def scenario_calls(
     suites: Sequence[Suite],
     engines: Iterable[EmbeddedEngine],
-    sides: Sides,
+    manifests: Manifests,
     entries: Mapping[tuple[str, str], Any],
-) -> Iterator[Case]:
+) -> Iterator[ComparedCall]:
     """Run scenarios on either engine and yield every call and plan that one of them was asked, once.
 
-    On both, since what is asked after a first difference is another thing on the one than on the other. Whether the
-    scenarios pass is not looked at.
+    On both, because after a first difference the two engines are asked different things. Whether the scenarios pass
+    does not matter here.
     """
     seen: set[tuple[bytes, bytes]] = set()
     for engine in engines:
@@ -98,15 +97,16 @@ def scenario_cases(
             for result in Runner(suite, engine).run_all():
                 source = f"{result.place.file}:{result.place.line} {result.name}"
                 for step in result.steps:
-                    for answer, plan in (*((one, False) for one in step.answers), *((one, True) for one in step.plans)):
-                        case = _case(orjson.loads(answer.body), sides, entries, source, plan=plan)
-                        if (key := (case.old, case.new)) not in seen:
+                    answers = [*((answer, False) for answer in step.answers), *((plan, True) for plan in step.plans)]
+                    for answer, plan in answers:
+                        call = _call(orjson.loads(answer.body), manifests, entries, source, plan=plan)
+                        if (key := (call.old, call.new)) not in seen:
                             seen.add(key)
-                            yield case
+                            yield call
 
 
 def _request(line: bytes) -> Any:
-    """The request of a line, whatever it is; `_PASSED_OVER`: the line holds none that is to be looked at."""
+    """The request of a line, whatever it is; `_SKIPPED`: the line has none that can be decided."""
     try:
         record = parse_json(line)
     except JsonValueError as error:
@@ -115,32 +115,34 @@ def _request(line: bytes) -> Any:
         raise ValueError("not an object")  # noqa: TRY004 - a fault of the line
     if "input" not in record:
         if {"msg", "level"} <= record.keys():
-            return _PASSED_OVER
+            return _SKIPPED
         raise ValueError("no `input`")
     path = record.get("path", DECISION)
     if not isinstance(path, str) or path.strip("/") != DECISION:
-        return _PASSED_OVER
+        return _SKIPPED
     erased = record.get("erased") or record.get("masked") or ()
     if any(str(each).startswith("/input") for each in erased):
-        return _PASSED_OVER
+        return _SKIPPED
     return record["input"]
 
 
-def _case(
-    request: Any, sides: Sides, entries: Mapping[tuple[str, str], Any], source: str, *, plan: bool = False
-) -> Case:
-    old, new = (canonical(request), canonical(request)) if plan else sides.both(request)
-    tool = None if plan else tool_of(request)
-    entry = entries.get((_digest(request), tool or ""))
+def _call(
+    request: Any, manifests: Manifests, entries: Mapping[tuple[str, str], Any], source: str, *, plan: bool = False
+) -> ComparedCall:
+    old, new = (canonical(request), canonical(request)) if plan else manifests.requests(request)
+    digest_, tool = ("", "") if plan else _named(request)
+    entry = entries.get((digest_, tool))
     kind = str(entry.get("effect_class", "unclassified")) if isinstance(entry, dict) else ""
-    return Case(
-        tool=tool or ("a plan" if plan else "unknown"), kind=kind, departures=(), old=old, new=new, source=source,
-        plan=plan,
-    )  # fmt: skip
+    name = tool or ("a plan" if plan else "unknown")
+    return ComparedCall(tool=name, kind=kind, variant=(), old=old, new=new, source=source, plan=plan)
 
 
-def _digest(request: Any) -> str:
+def _named(request: Any) -> tuple[str, str]:
+    """The manifest's digest and the tool that a request names, whatever its shape; empty where it names none."""
     try:
-        return str(request["action"]["properties"]["manifest_digest"])
-    except (KeyError, TypeError):
-        return ""
+        properties = request["action"]["properties"]
+        names = properties.get("manifest_digest"), properties.get("tool")
+    except (KeyError, TypeError, AttributeError):
+        return "", ""
+    digest_, tool = (name if isinstance(name, str) else "" for name in names)
+    return digest_, tool

@@ -1,12 +1,10 @@
-"""What a comparison of two bundles came to, as plain frozen records: every report reads these."""
+"""What a comparison of two bundles found, as plain frozen records: every report reads these."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pdp.json import canonical
 from pdp.manifest.governance_diff import Direction
 from pdp.workbench.diff.grid.extent import Extent
 
@@ -16,25 +14,23 @@ if TYPE_CHECKING:
     from pdp.workbench.diff.structure import Structure
 
 UNCOVERED: Final = (
-    "three departures at once, but for a call that is approved first",
-    "attributes that a policy reads by a name that it works out, and constants that it works out",
+    "three variants at once, but for a call that is approved first",
+    "attributes that a policy reads by a name that it computes, and constants that it computes",
     "plans (authz/plan), but for those of scenarios",
     "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
     "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",
 )
-"""What no grid tells, for the report."""
-
-_ID: Final = 12
+"""What no generated call shows, for the report."""
 
 FailOn = Literal["loosening", "any"]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownCalls:
     """The second layer.
 
     Attributes:
-        scenarios: how many scenarios there are; logged: how many requests of logs; skipped: log lines passed over.
+        scenarios: how many scenarios there are; logged: how many requests of logs; skipped: log lines skipped.
         calls: how many calls were decided by both bundles.
         groups: what is decided differently.
     """
@@ -54,21 +50,21 @@ class BundleDiff:
         old, new: the bundles; names: of their files.
         structure: the first layer.
         known: the second.
-        grid: the third; extent: what it covers.
+        generated: the third; extent: what it covers.
     """
 
     old: Bundle
     new: Bundle
     names: tuple[str, str]
     structure: Structure
-    known: Known
-    grid: tuple[Group, ...]
+    known: KnownCalls
+    generated: tuple[Group, ...]
     extent: Extent = field(default_factory=Extent)
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """The differences of both layers of decisions."""
-        return (*self.known.groups, *self.grid)
+        return (*self.known.groups, *self.generated)
 
     @property
     def differs(self) -> bool:
@@ -77,13 +73,13 @@ class BundleDiff:
 
     @property
     def decided(self) -> int:
-        """How many calls were decided by both bundles, known ones and those of the grid."""
+        """How many calls were decided by both bundles, known and generated ones."""
         return self.known.calls + self.extent.requests
 
     @property
     def loosens(self) -> bool:
         """Whether anything admits more, or may: see `Change.may_loosen`."""
-        return Direction.LOOSENS in self.structure.directions() or any(one.may_loosen for one in self.groups)
+        return Direction.LOOSENS in self.structure.directions() or any(group.may_loosen for group in self.groups)
 
     def fails(self, fail_on: FailOn | None) -> bool:
         """Tell whether CI should stop here: on anything that admits more, or on anything at all."""
@@ -91,27 +87,25 @@ class BundleDiff:
 
     def loosenings(self) -> dict[str, str]:
         """Return every change that admits more, or may, by the id that an explanation names; in words."""
-        found = {one.id: one.what for one in self.structure.loosenings()}
-        return found | {one.id: one.title for one in self.groups if one.may_loosen}
+        return self.structure.loosenings() | {group.id: group.title for group in self.groups if group.may_loosen}
 
     def unseen(self) -> dict[str, str]:
         """Return where something changed and a loosening would not be seen, by the id that an explanation names.
 
-        That is: each tool of which no call was found that is not denied, each attribute that a changed module reads
-        and the grid had no room for, and a comparison in which no call was decided. Nothing, where nothing differs.
+        That is each tool of which no call was found that is not denied, each attribute that a changed module reads and
+        there was no room for, and a comparison in which no call was decided. Nothing, where nothing differs.
         """
         if not self.differs:
             return {}
-        found = [(["tool", name], f"{name}: no call was found that is ALLOW or STEP_UP") for name in
-                 self.extent.unsettled]  # fmt: skip
-        found += [(["attribute", name], f"{name}: a changed module reads it, and the grid had no room for it") for name
-                  in self.extent.dropped_changed]  # fmt: skip
+        found = [f"{name}: no call was found that is ALLOW or STEP_UP" for name in self.extent.never_allowed]
+        found += [f"{name}: a changed module reads it, and there was no room for it" for name in
+                  self.extent.dropped_changed]  # fmt: skip
         if not self.decided:
-            found.append((["nothing"], "no call was decided: neither a grid nor a scenario or log"))
-        return {hashlib.sha256(canonical(["unseen", *key])).hexdigest()[:_ID]: what for key, what in found}
+            found.append("no call was decided: neither a generated one nor one of a scenario or log")
+        return {self.structure.id_of("unseen", what): what for what in found}
 
     def not_covered(self) -> tuple[str, ...]:
-        """Return what the grid does not cover, in words."""
+        """Return what the generated calls do not cover, in words."""
         dropped = self.extent.dropped
         if not dropped:
             return UNCOVERED
@@ -119,9 +113,13 @@ class BundleDiff:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `pdp bundle diff --json` prints; its form is stable."""
+        old, new = (
+            {"file": name, "revision": bundle.revision, "release": bundle.release}
+            for bundle, name in zip((self.old, self.new), self.names, strict=True)
+        )
         return {
-            "old": _bundle_json(self.old, self.names[0]),
-            "new": _bundle_json(self.new, self.names[1]),
+            "old": old,
+            "new": new,
             "differs": self.differs,
             "loosens": self.loosens,
             "unseen": [{"id": name, "what": what} for name, what in self.unseen().items()],
@@ -133,23 +131,9 @@ class BundleDiff:
                 "calls": self.known.calls,
                 "groups": [group.as_json() for group in self.known.groups],
             },
-            "grid": {
-                "requests": self.extent.requests,
-                "single_departures": self.extent.single,
-                "pairs": self.extent.pairs,
-                "pairs_possible": self.extent.pairs_possible,
-                "cut": self.extent.cut,
-                "hostile": self.extent.hostile,
-                "tools": self.extent.tools,
-                "made_up_entries": self.extent.probes,
-                "axes": dict(self.extent.axes),
-                "never_allowed": list(self.extent.unsettled),
-                "attributes_dropped": list(self.extent.dropped),
+            "generated": {
+                **self.extent.as_json(),
                 "not_covered": list(self.not_covered()),
-                "groups": [group.as_json() for group in self.grid],
+                "groups": [group.as_json() for group in self.generated],
             },
         }
-
-
-def _bundle_json(bundle: Bundle, name: str) -> dict[str, Any]:
-    return {"file": name, "revision": bundle.revision, "release": bundle.release}

@@ -15,7 +15,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import PdpError
 from pdp.workbench.coverage.coverage import measure
-from pdp.workbench.diff.bundle_diff import GRID, bundle_diff
+from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
 from pdp.workbench.gate.manifests import (
     absent_manifests,
     reused_versions,
@@ -73,7 +73,7 @@ class Gate:
     packs: Sequence[Path] = ()
     audit: Sequence[Path] = ()
     skip: Collection[str] = ()
-    grid: int = GRID
+    grid: int = GENERATED
 
 
 def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -> ReleaseCheck:

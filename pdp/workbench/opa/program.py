@@ -48,6 +48,18 @@ def find_opa() -> Path | None:
     return None
 
 
+def needed_opa(what: str) -> Path:
+    """Return the OPA program; the error says that `what` needs it when there is none.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = find_opa()
+    if found is None:
+        raise UsageError(f"{what} needs Open Policy Agent {OPA_VERSION}, and none is here", hint="run: pdp opa install")
+    return found
+
+
 def cached_opa() -> Path:
     """Return where an installed OPA is kept, in the user's cache folder; it need not be there."""
     suffix = ".exe" if platform.system() == "Windows" else ""

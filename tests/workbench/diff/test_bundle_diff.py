@@ -1,4 +1,4 @@
-"""Two bundles compared: structure, calls that are known, and calls that nobody wrote down."""
+"""Two bundles compared: structure, known calls, and generated calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pdp.errors import FileFaultsError
 from pdp.json import canonical, digest
 from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.groups import Responsible
 from pdp.workbench.diff.known import read_log
-from pdp.workbench.diff.policy_structure import NamedBundle, rule_changes
+from pdp.workbench.diff.policies import BundleRules, rule_changes
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support import ROOT
 from tests.support.payments import BUNDLE, EXAMPLE, effective
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.workbench.diff.result import BundleDiff
+
+pytestmark = pytest.mark.opa
 
 SANCTIONS = "custom/concerns/sanctions/sanctions.rego"
 SMALL = 900
@@ -95,16 +98,16 @@ def test_a_bundle_does_not_differ_from_itself() -> None:
 
     assert (same.differs, same.loosens, same.groups, same.loosenings()) == (False, False, (), {})
     assert [same.fails(when) for when in (None, "loosening", "any")] == [False, False, False]
-    assert (same.structure.rules, same.structure.data.total) == ((), 0)
+    assert (same.structure.rules, same.structure.data) == ((), ())
     assert [one.kind for one in same.structure.manifests] == ["same"]
     assert (same.known.scenarios, same.extent.requests) == (80, SMALL)
-    assert same.extent.unsettled == []
+    assert same.extent.never_allowed == []
 
 
 def test_a_weaker_condition_is_found_with_a_witness_and_the_rule_on_either_side(
     found: BundleDiff, unscreened: Path
 ) -> None:
-    group = next(one for one in found.grid if one.tools)
+    group = next(one for one in found.generated if one.tools)
     deny = line_of("deny contains reason.new(rego.metadata.rule(), "
                    '{"status": object.get(input.context, "sanctions_status", null)}) if {')  # fmt: skip
 
@@ -112,13 +115,13 @@ def test_a_weaker_condition_is_found_with_a_witness_and_the_rule_on_either_side(
         'DENY -> ALLOW for unclassified tool initiate_wire with context.sanctions_status "not_screened"'
     )
     assert (group.direction, group.tools, group.kinds) == ("loosens", ("initiate_wire",), ("unclassified",))
-    assert (group.change.gone, group.change.come) == (
+    assert (group.change.codes_removed, group.change.codes_added) == (
         ("sanctions.not_clear",), ("effects.gate_satisfied", "risk.acceptable"),
     )  # fmt: skip
     assert group.witness["context"]["sanctions_status"] == "not_screened"
     assert [one for one in (*group.rules_old, *group.rules_new) if one.code == "sanctions.not_clear"] == [
-        type(group.rules_old[0])("sanctions.not_clear", f"{BUNDLE}!{SANCTIONS}:{deny}", fired=True),
-        type(group.rules_old[0])("sanctions.not_clear", f"{unscreened}!{SANCTIONS}:{deny}", fired=False),
+        Responsible("sanctions.not_clear", f"{BUNDLE}!{SANCTIONS}:{deny}", fired=True),
+        Responsible("sanctions.not_clear", f"{unscreened}!{SANCTIONS}:{deny}", fired=False),
     ]
     assert (found.loosens, found.fails("loosening"), found.fails("any")) == (True, True, True)
 
@@ -154,14 +157,14 @@ def test_policies_written_otherwise_do_not_differ(tmp_path: Path, opa: Path) -> 
     assert (same.differs, same.groups, same.structure.rules) == (False, (), ())
 
 
-def test_rules_that_come_and_go_are_marked_and_texts_are_no_difference() -> None:
+def test_added_and_removed_rules_have_a_direction_and_texts_are_no_difference(opa: Path) -> None:
     old = read_bundle(BUNDLE)
     text = old.modules[SANCTIONS]
     without = {path: each for path, each in old.modules.items() if path != SANCTIONS}
     reworded = {**old.modules, SANCTIONS: text.replace("# title: ", "# title: Another ")}
 
     def directions(modules: dict[str, str]) -> list[tuple[str, str | None, str]]:
-        changes = rule_changes(NamedBundle(old, "OLD"), NamedBundle(replace(old, modules=modules), "NEW"))
+        changes = rule_changes(BundleRules(old, "OLD", opa), BundleRules(replace(old, modules=modules), "NEW", opa))
         return [(one.kind, one.direction, one.name) for one in changes]
 
     assert directions(without) == [
@@ -170,7 +173,7 @@ def test_rules_that_come_and_go_are_marked_and_texts_are_no_difference() -> None
         ("removed", "loosens", "sanctions.not_clear"),
     ]
     assert directions(reworded) == [("text", None, "sanctions.not_clear")]
-    back = rule_changes(NamedBundle(replace(old, modules=without), "OLD"), NamedBundle(old, "NEW"))
+    back = rule_changes(BundleRules(replace(old, modules=without), "OLD", opa), BundleRules(old, "NEW", opa))
     assert [one.direction for one in back if one.name == "sanctions.not_clear"] == ["tightens"]
 
 
@@ -188,9 +191,9 @@ def test_a_scope_less_and_a_limit_less_loosen(tmp_path: Path) -> None:
     assert [(tool, one.field, one.direction) for tool, one in change.changes] == [
         ("initiate_wire", "limits", "loosens"), ("lookup_beneficiary", "scopes", "tightens"),
     ]  # fmt: skip
-    titles = [one.title for one in other.grid]
+    titles = [one.title for one in other.generated]
     assert "ALLOW -> DENY for unclassified tool lookup_beneficiary without the scope payments.more" in " ".join(titles)
-    assert {one.tools for one in other.grid} <= {("initiate_wire",), ("lookup_beneficiary",)}
+    assert {one.tools for one in other.generated} <= {("initiate_wire",), ("lookup_beneficiary",)}
     assert other.loosens
 
 
@@ -202,10 +205,11 @@ def test_a_new_tool_and_one_that_is_gone(tmp_path: Path) -> None:
 
     found = bundle_diff(made(tmp_path / "o"), made(tmp_path / "n", manifest=manifest(other)), most=SMALL)
 
-    assert {(one.change.old, one.change.new, one.tools) for one in found.grid if one.change.old != one.change.new} == {
+    changes = [(group.change.old, group.change.new, group.tools) for group in found.generated]
+    assert {(old, new, tools) for old, new, tools in changes if old != new} == {
         ("DENY", "ALLOW", ("look_up_again",)), ("ALLOW", "DENY", ("lookup_beneficiary",)),
     }  # fmt: skip
-    assert "DENY -> ALLOW for unclassified tool look_up_again" in [one.title for one in found.grid]
+    assert "DENY -> ALLOW for unclassified tool look_up_again" in [one.title for one in found.generated]
 
 
 def test_the_grid_is_the_same_each_time(tmp_path: Path) -> None:
@@ -214,8 +218,8 @@ def test_the_grid_is_the_same_each_time(tmp_path: Path) -> None:
     one, other = (bundle_diff(BUNDLE, new, most=SMALL).as_json() for _ in range(2))
 
     assert json.dumps(one) == json.dumps(other)
-    assert one["grid"]["requests"] == SMALL
-    assert one["grid"]["cut"] is True
+    assert one["generated"]["requests"] == SMALL
+    assert one["generated"]["cut"] is True
 
 
 def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: BundleDiff) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict
 from pdp.json import JsonValueError
-from pdp.workbench.diff.deciding import Case
+from pdp.workbench.diff.comparison import ComparedCall
 from pdp.workbench.diff.grid.axes import axes
 from pdp.workbench.diff.grid.bases import base_request, valid_approval
 from pdp.workbench.diff.grid.departures import dotted, said
@@ -23,11 +23,11 @@ from pdp.workbench.mutation.perturbing import GONE, at, changed, changes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pdp.workbench.diff.deciding import Duel
+    from pdp.workbench.diff.comparison import Comparison
     from pdp.workbench.diff.grid.constants import Constants
     from pdp.workbench.diff.grid.departures import Axis, Departure
     from pdp.workbench.diff.grid.extent import Subject
-    from pdp.workbench.diff.pairing import Sides
+    from pdp.workbench.diff.manifests import Manifests
     from pdp.workbench.mutation.perturbing import Change
     from pdp.workbench.mutation.vocabulary import Way
 
@@ -71,8 +71,8 @@ class Grid:
         self,
         subjects: Sequence[Subject],
         *,
-        sides: Sides,
-        duel: Duel,
+        sides: Manifests,
+        duel: Comparison,
         clearances: Sequence[str],
         directory: Mapping[str, Any],
         constants: Constants,
@@ -84,7 +84,7 @@ class Grid:
         self._clearances, self._directory, self._constants = clearances, directory, constants
         self._seen: set[int] = set()
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[ComparedCall]:
         """Yield the calls."""
         near = [self._near(subject) for subject in self._subjects]
         for each in near:
@@ -118,7 +118,7 @@ class Grid:
             approved = changed(first, (("context", "approval"), valid_approval(subject.entry)))
             bases.append((_approved(subject, first, self), approved))
         if subject.known_tool and not {Verdict.ALLOW, Verdict.STEP_UP} & set(settled):
-            self.extent.unsettled.append(subject.entry.tool)
+            self.extent.never_allowed.append(subject.entry.tool)
         return _Near(subject, tuple(bases), self.axes(subject, first))
 
     def axes(self, subject: Subject, base: Mapping[str, Any]) -> list[Axis]:
@@ -167,19 +167,19 @@ class Grid:
         if near.subject.pairs:
             self.extent.pairs_possible += len(near.bases) * sum(1 for _ in _pairs(near.axes))
 
-    def _bases(self, near: Sequence[_Near]) -> Iterator[Case | None]:
+    def _bases(self, near: Sequence[_Near]) -> Iterator[ComparedCall | None]:
         for each in near:
             for departed, base in each.bases:
                 yield self._case(each.subject, base, departed)
 
-    def _singles(self, near: Sequence[_Near], *, fresh: bool = False) -> Iterator[Case | None]:
+    def _singles(self, near: Sequence[_Near], *, fresh: bool = False) -> Iterator[ComparedCall | None]:
         for each in near:
             for departed, base in each.bases:
                 for axis in each.axes:
                     for departure in axis if axis[0].fresh is fresh else ():
                         yield self._departing(each.subject, base, (*departed, departure))
 
-    def _pairs(self, near: Sequence[_Near], *, fresh: bool = False) -> Iterator[Case | None]:
+    def _pairs(self, near: Sequence[_Near], *, fresh: bool = False) -> Iterator[ComparedCall | None]:
         """Of each tool in turn, so that none takes all the room."""
         turns = [
             self._pairs_of(each.subject, departed, base, each.axes, fresh=fresh)
@@ -204,14 +204,14 @@ class Grid:
         found: Iterable[Axis],
         *,
         fresh: bool,
-    ) -> Iterator[Case | None]:
+    ) -> Iterator[ComparedCall | None]:
         # Mixed by what they say, so that a part is spread over all axes, and is nearly the same where an axis came.
         for pair in sorted(_pairs(found), key=_mixed):
             if fresh and not (pair[0].fresh or pair[1].fresh):
                 continue
             yield self._departing(subject, base, (*departed, *pair))
 
-    def _hostile(self, near: Sequence[_Near]) -> Iterator[Case | None]:
+    def _hostile(self, near: Sequence[_Near]) -> Iterator[ComparedCall | None]:
         for each in near:
             if not each.subject.hostile:
                 continue
@@ -221,7 +221,9 @@ class Grid:
                 words = (*((one.axis, one.words) for one in departed), departure)
                 yield self._case(each.subject, _changed(base, ((way, value),)), (), words)
 
-    def _departing(self, subject: Subject, base: dict[str, Any], departures: tuple[Departure, ...]) -> Case | None:
+    def _departing(
+        self, subject: Subject, base: dict[str, Any], departures: tuple[Departure, ...]
+    ) -> ComparedCall | None:
         applied = tuple(change for departure in departures for change in departure.changes)
         return self._case(subject, _changed(base, applied), departures)
 
@@ -231,22 +233,21 @@ class Grid:
         request: Any,
         departures: tuple[Departure, ...],
         words: tuple[tuple[str, str], ...] | None = None,
-    ) -> Case | None:
+    ) -> ComparedCall | None:
         try:
-            old, new = self._sides.both(request)
+            old, new = self._sides.requests(request)
         except JsonValueError:
             return None
-        return Case(
+        return ComparedCall(
             tool=subject.entry.tool,
             kind=subject.entry.kind,
-            departures=tuple((one.axis, one.words) for one in departures) if words is None else words,
+            variant=tuple((one.axis, one.words) for one in departures) if words is None else words,
             old=old,
             new=new,
             known_tool=subject.known_tool,
-            hostile=words is not None,
         )
 
-    def _unasked(self, cases: Iterable[Case | None]) -> Iterator[Case]:
+    def _unasked(self, cases: Iterable[ComparedCall | None]) -> Iterator[ComparedCall]:
         for case in cases:
             if case is not None and (key := hash((case.old, case.new))) not in self._seen:
                 self._seen.add(key)

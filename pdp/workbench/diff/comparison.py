@@ -1,0 +1,249 @@
+"""The same calls decided by two bundles, and in what the two decisions differ."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.decision import Verdict, denied, parse_decision
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import BundleError, EngineError
+from pdp.json import canonical
+from pdp.manifest.governance_diff import Direction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping
+    from typing import Self
+
+    from pdp.decision import Decision
+    from pdp.engine.bundle.file import Bundle
+
+WORKERS: Final = 2
+"""How many threads decide. An evaluation does not hold Python's lock, so two cores are of use."""
+
+_CHUNK: Final = 128
+_DEADLINE: Final = 5.0
+_ORDER: Final = {Verdict.DENY: 0, Verdict.STEP_UP: 1, Verdict.ALLOW: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCall:
+    """One call, as each bundle is asked it.
+
+    Attributes:
+        tool: its name.
+        kind: the effect class of its entry, or `unclassified`; empty where no entry is known.
+        variant: in what it differs from a call that has all it needs: dimension and value, in words.
+        old, new: the request for either bundle, canonical.
+        source: where a known call comes from, such as a scenario; empty for a generated one.
+        plan: whether the bodies are put to `authz/plan`.
+        known_tool: whether the tool is one of the bundles' manifests, and not a generated entry.
+    """
+
+    tool: str
+    kind: str
+    variant: tuple[tuple[str, str], ...]
+    old: bytes
+    new: bytes
+    source: str = ""
+    plan: bool = False
+    known_tool: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What differs between the decision of the old bundle and that of the new one.
+
+    Attributes:
+        old, new: the verdicts.
+        codes_removed, codes_added: reason codes that only the old decision gives, and that only the new one gives.
+        obligations_removed, obligations_added: by id, where the verdict is the same; one with other parameters is in
+            both.
+        details: codes of both decisions, of the same verdict, whose details differ.
+    """
+
+    old: Verdict
+    new: Verdict
+    codes_removed: tuple[str, ...] = ()
+    codes_added: tuple[str, ...] = ()
+    obligations_removed: tuple[str, ...] = ()
+    obligations_added: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The codes and obligations that differ: the rules behind them are responsible."""
+        obligations = (*self.obligations_removed, *self.obligations_added)
+        return tuple(dict.fromkeys((*self.codes_removed, *self.codes_added, *obligations, *self.details)))
+
+    @property
+    def direction(self) -> Direction:
+        """Nearer to ALLOW loosens, and so does an ALLOW with fewer obligations."""
+        if self.old is not self.new:
+            return Direction.LOOSENS if _ORDER[self.new] > _ORDER[self.old] else Direction.TIGHTENS
+        if self.new is Verdict.ALLOW and bool(self.obligations_removed) != bool(self.obligations_added):
+            return Direction.LOOSENS if self.obligations_removed else Direction.TIGHTENS
+        return Direction.UNCLEAR
+
+    @property
+    def may_loosen(self) -> bool:
+        """Whether it counts as admitting more: it loosens, or an obligation of an ALLOW is another one.
+
+        Only the application knows what parameters ask for: `transform` to 900000 instead of 100 may well admit more.
+        Only a call that keeps its obligations and gets one more is stricter for sure.
+        """
+        if self.direction is not Direction.UNCLEAR:
+            return self.direction is Direction.LOOSENS
+        return self.new is Verdict.ALLOW and bool(self.obligations_removed or self.obligations_added)
+
+    @property
+    def rank(self) -> int:
+        """Its position in a report, from 0: the most dangerous changes first."""
+        if self.old is not self.new and self.direction is Direction.LOOSENS:
+            return 2 - _ORDER[self.new] + (1 if self.old is Verdict.STEP_UP else 0) + (self.new is Verdict.STEP_UP)
+        if self.may_loosen:
+            return 3
+        if self.direction is Direction.UNCLEAR:
+            return 4 + (self.new is Verdict.DENY)
+        return 6 + _ORDER[self.new]
+
+
+def change_of(old: Decision, new: Decision) -> Change | None:
+    """Return what differs; None when nothing does. Messages are text for people, and no difference."""
+    before, after = set(old.codes), set(new.codes)
+    obligations_before, obligations_after = _obligations(old), _obligations(new)
+    details = {code for code in before & after if _details(old, code) != _details(new, code)}
+    same = old.verdict is new.verdict
+    if same and before == after and obligations_before == obligations_after and not details:
+        return None
+    return Change(
+        old=old.verdict,
+        new=new.verdict,
+        codes_removed=tuple(sorted(before - after)),
+        codes_added=tuple(sorted(after - before)),
+        # Where the verdict differs, the obligations of another verdict and the details of grants say nothing new.
+        obligations_removed=tuple(sorted({name for name, _ in obligations_before - obligations_after} if same else ())),
+        obligations_added=tuple(sorted({name for name, _ in obligations_after - obligations_before} if same else ())),
+        details=tuple(sorted(details)) if same else (),
+    )
+
+
+def _obligations(decision: Decision) -> set[tuple[str, bytes]]:
+    return {(each.id, canonical(each.parameters)) for each in decision.obligations}
+
+
+def _details(decision: Decision, code: str) -> list[bytes]:
+    return sorted(canonical(each.details) for each in decision.reasons if each.code == code)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A call that is decided differently."""
+
+    call: ComparedCall
+    change: Change
+    old: Decision
+    new: Decision
+
+
+class Comparison:
+    """Two bundles, each with an engine in this process. Close it when done.
+
+    Args:
+        old, new: the bundles.
+        manifests: documents of more manifests by digest, for both.
+        old_data, new_data: what is laid over the data of each, roots `directory` and `settings`.
+
+    Raises:
+        BundleError: a bundle cannot be used.
+        UsageError, EngineError: as of `EmbeddedEngine`.
+    """
+
+    def __init__(
+        self,
+        old: Bundle,
+        new: Bundle,
+        *,
+        manifests: Mapping[str, Any] | None = None,
+        old_data: Mapping[str, Any] | None = None,
+        new_data: Mapping[str, Any] | None = None,
+    ) -> None:
+        with ExitStack() as stack:
+            self._old = stack.enter_context(_engine(old, manifests, old_data))
+            self._new = stack.enter_context(_engine(new, manifests, new_data))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def engines(self) -> tuple[EmbeddedEngine, EmbeddedEngine]:
+        """The engine of the old bundle, and that of the new one."""
+        return self._old, self._new
+
+    def decide(self, call: ComparedCall) -> tuple[Decision, Decision]:
+        """Return both decisions on one call."""
+        return _decision(self._old, call.old, call), _decision(self._new, call.new, call)
+
+    def differences(
+        self, calls: Iterable[ComparedCall], progress: Callable[[int], None] | None = None
+    ) -> Generator[Difference, None, None]:
+        """Yield the calls that are decided differently, in their order.
+
+        Args:
+            calls: taken as they are needed.
+            progress: is given how many more have been decided.
+        """
+        rest = iter(calls)
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-diff") as pool:
+            pending: deque[tuple[int, Future[list[Difference]]]] = deque()
+            while True:
+                while len(pending) < 2 * WORKERS and (chunk := list(islice(rest, _CHUNK))):
+                    pending.append((len(chunk), pool.submit(self._differing, chunk)))
+                if not pending:
+                    return
+                count, future = pending.popleft()
+                yield from future.result()
+                if progress is not None:
+                    progress(count)
+
+    def _differing(self, calls: list[ComparedCall]) -> list[Difference]:
+        found = []
+        for call in calls:
+            answers = _answer(self._old, call.old, call), _answer(self._new, call.new, call)
+            # Nearly all are equal to the byte; parsing those would take a third of the time of deciding.
+            if answers[0] == answers[1] and answers[0] is not None:
+                continue
+            old, new = self.decide(call)
+            change = change_of(old, new)
+            if change is not None:
+                found.append(Difference(call, change, old, new))
+        return found
+
+
+def _engine(bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None) -> EmbeddedEngine:
+    # Each answer names its bundle; without that, equal decisions are equal bytes.
+    config = {name: value for name, value in bundle.data.get("config", {}).items() if name != "bundle"}
+    anonymous = replace(bundle, data={**bundle.data, "config": config})
+    return EmbeddedEngine(anonymous, manifests=manifests, data=data, deadline=_DEADLINE)
+
+
+def _answer(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes | None:
+    try:
+        return engine.evaluate_plan(body) if call.plan else engine.evaluate(body)
+    except (EngineError, BundleError):
+        return None
+
+
+def _decision(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> Decision:
+    try:
+        return parse_decision(engine.evaluate_plan(body) if call.plan else engine.evaluate(body))
+    except (EngineError, BundleError) as error:
+        return denied(error.code, error.message)

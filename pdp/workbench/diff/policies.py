@@ -1,0 +1,186 @@
+"""What changed in the Rego of two bundles, rule by rule, as OPA parses it.
+
+Comments, layout, the order of rules, and the file of a package that a rule stands in are no change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.json import canonical, digest
+from pdp.manifest.governance_diff import Direction
+from pdp.workbench.opa.modules import Module
+from pdp.workbench.opa.rules import rule_sites, sites_by_code
+from pdp.workbench.opa.syntax import normal_form, parse_modules, rule_name, rule_names
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from pdp.engine.bundle.file import Bundle
+    from pdp.workbench.opa.rules import RuleSite
+    from pdp.workbench.opa.syntax import Node
+
+_ADDED: Final = {"deny": Direction.TIGHTENS, "step_up": Direction.TIGHTENS, "allow": Direction.LOOSENS,
+                 "obligations": Direction.TIGHTENS}  # fmt: skip
+_REMOVED: Final = {part: Direction.TIGHTENS if direction is Direction.LOOSENS else Direction.LOOSENS
+                   for part, direction in _ADDED.items()}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RuleChange:
+    """One rule, or the rules of one code, that changed.
+
+    Attributes:
+        kind: `added`, `removed`, `changed`, or `text`: only what it says to people.
+        direction: None for text.
+        name: the reason code, or `PACKAGE NAME` of a rule without one.
+        old, new: where it stands, `FILE:LINE`.
+        what: in words.
+        digest: of the rules on both sides in normal form; empty for text.
+    """
+
+    kind: str
+    direction: Direction | None
+    name: str
+    old: str | None
+    new: str | None
+    what: str
+    digest: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        direction = None if self.direction is None else self.direction.value
+        return {
+            "kind": self.kind, "direction": direction, "name": self.name, "old": self.old, "new": self.new,
+            "what": self.what,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BundleRules:
+    """The rules of one bundle, read once.
+
+    Attributes:
+        bundle: the bundle; name: of its file, which stands before each module's path as `NAME!PATH`.
+        opa: the program that parses.
+    """
+
+    bundle: Bundle
+    name: str
+    opa: Path
+
+    @cached_property
+    def modules(self) -> dict[str, Module]:
+        """The modules by path."""
+        return {
+            path: Module(Path(f"{self.name}!{path}"), text, path.startswith("custom/"))
+            for path, text in self.bundle.modules.items()
+        }
+
+    @cached_property
+    def trees(self) -> dict[str, Node]:
+        """The syntax tree of each module."""
+        return parse_modules(self.opa, self.modules)
+
+    @cached_property
+    def sites(self) -> tuple[RuleSite, ...]:
+        """The rules that find something. Reading METADATA takes a second."""
+        return rule_sites(self.modules)
+
+    @cached_property
+    def responsible(self) -> Mapping[str, tuple[RuleSite, ...]]:
+        """The rules by reason code, and those of obligations also by the obligation's id."""
+        obligations: dict[str, list[RuleSite]] = defaultdict(list)
+        for site in self.sites:
+            if site.obligation is not None:
+                obligations[site.obligation].append(site)
+        return {**{name: tuple(each) for name, each in obligations.items()}, **sites_by_code(self.sites)}
+
+    def rules(self, paths: Collection[str]) -> dict[str, list[_Rule]]:
+        """Return the rules and imports of modules by the name under which they are compared."""
+        names: dict[str, set[str]] = defaultdict(set)
+        for tree in self.trees.values():
+            names[_package(tree)] |= rule_names(tree)
+        found: dict[str, list[_Rule]] = defaultdict(list)
+        for path in paths:
+            tree = self.trees[path]
+            package = _package(tree)
+            sites = [site for site in self.sites if site.module == path]
+            for node in (*(tree.get("imports") or ()), *(tree.get("rules") or ())):
+                line = int((node.get("location") or node["path"]["location"])["row"])
+                site = next((site for site in sites if site.line <= line <= site.last_line), None)
+                name = f"{package} {rule_name(node) if 'head' in node else 'imports'}"
+                if site is not None:
+                    name = site.code or f"{site.concern} {site.part} without a code"
+                place = f"{self.name}!{path}:{line if site is None else site.line}"
+                found[name].append(_Rule(site, place, normal_form(node, names[package])))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A rule or an import: its site if it finds something, its place, and its normal form."""
+
+    site: RuleSite | None
+    place: str
+    form: bytes
+
+
+def rule_changes(old: BundleRules, new: BundleRules) -> tuple[RuleChange, ...]:
+    """Return what changed in the policies, sorted by name; texts for people last.
+
+    Raises:
+        FileFaultsError: a module that OPA cannot parse.
+        UsageError: OPA cannot be run.
+    """
+    modules = old.bundle.modules, new.bundle.modules
+    before, after = (
+        side.rules([path for path in side.bundle.modules if modules[0].get(path) != modules[1].get(path)])
+        for side in (old, new)
+    )
+    found = [
+        _change(name, before.get(name, []), after.get(name, []))
+        for name in before.keys() | after.keys()
+        if Counter(rule.form for rule in before.get(name, ())) != Counter(rule.form for rule in after.get(name, ()))
+    ]
+    found += _texts(old, new)
+    return tuple(sorted(found, key=lambda each: (each.kind == "text", each.name, each.kind)))
+
+
+def _change(name: str, old: Sequence[_Rule], new: Sequence[_Rule]) -> RuleChange:
+    kind = "added" if not old else "removed" if not new else "changed"
+    before, after = ([rule.site for rule in side if rule.site is not None] for side in (old, new))
+    direction = Direction.UNCLEAR
+    if not before and not after:
+        what = f"{kind}: its effect on decisions is below"
+    elif kind == "changed":
+        what = f"the {after[0].part} rule reads otherwise"
+        if before[0].part != after[0].part:
+            what = f"{before[0].part} became {after[0].part}"
+    else:
+        site = (before or after)[0]
+        direction = (_ADDED if after else _REMOVED)[site.part]
+        what = f"{kind} {site.part}: {site.title}"
+    forms = [sorted(digest(rule.form) for rule in side) for side in (old, new)]
+    return RuleChange(kind, direction, name, _places(old), _places(new), what, digest(canonical(forms)))
+
+
+def _places(rules: Sequence[_Rule]) -> str | None:
+    return ", ".join(dict.fromkeys(rule.place for rule in rules)) or None
+
+
+def _texts(old: BundleRules, new: BundleRules) -> Iterator[RuleChange]:
+    before = {site.code: site for site in old.sites if site.code}
+    for site in new.sites:
+        known = before.get(site.code or "")
+        if site.code and known and (known.title, known.description) != (site.title, site.description):
+            places = f"{known.file}:{known.line}", f"{site.file}:{site.line}"
+            yield RuleChange("text", None, site.code, *places, "says something else to people")
+
+
+def _package(tree: Node) -> str:
+    return ".".join(str(part["value"]) for part in tree["package"]["path"][1:])
