@@ -6,7 +6,6 @@ Source: tool layer document, CLI tools.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,36 +14,47 @@ from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.execution.processes import run_process
 from pdp.json import JsonValueError, canonical, parse_json
-from pdp.manifest.programs.argv import argv_item
-from pdp.manifest.programs.command_line import OPTIONS_END, may_take_value, template_findings
+from pdp.manifest.programs.allow_list import SEARCH_PATH, cli_findings, program_path
+from pdp.manifest.programs.argv import OPTIONS_END, argv_item, may_take_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdp.execution.processes import Ended
-    from pdp.manifest.model import DeclaredTool
+    from pdp.manifest.model import Tool
     from pdp.manifest.programs.argv import ArgvItem
 
 
 class CliTool:
-    """The function of a tool of type `cli`: `await tool(**arguments)`. Make it with `cli_function`."""
+    """The function of a tool of type `cli`: `await tool(**arguments)`.
 
-    def __init__(self, entry: DeclaredTool) -> None:
-        if entry.cli is None:
-            raise UsageError(f"tool {entry.name} states no program", hint="write `type: cli` and `cli: {argv: [...]}`")
+    Args:
+        entry: the effective entry.
+
+    Raises:
+        UsageError: it states no program, or one that the governance file does not allow with this command line.
+    """
+
+    def __init__(self, entry: Tool) -> None:
+        if entry.cli is None or entry.program is None:
+            raise UsageError(
+                f"tool {entry.name} has no program that it may run",
+                hint="state `type: cli` and `cli: {argv: [...]}`, and list the program in the governance file",
+            )
+        # Checked when files are loaded, too; an entry may have been made without a file.
+        for finding in cli_findings(entry):
+            raise UsageError(f"tool {entry.name}: {finding.message}", hint=finding.hint)
         self.__name__ = entry.name
         self._cli = entry.cli
+        self._name = entry.cli.argv[0]
+        self._path = program_path(self._name, entry.program)
         self._items = tuple(argv_item(text) for text in entry.cli.argv)
-        # Found when a manifest is loaded, too; an entry may have been made without a file.
-        for finding in template_findings(entry):
-            raise UsageError(f"tool {entry.name}: {finding.message}", hint=finding.hint)
 
     def unavailable(self) -> str | None:
         """Return why it cannot run now, or None: its program or its folder is not there."""
-        program = self._cli.argv[0]
-        if _found(program) is None:
-            return f"program {os.path.basename(program)} is not found"  # noqa: PTH119 - a text, not a path to be used
-        if self._cli.cwd is not None and not Path(self._cli.cwd).is_dir():
+        if self._path is None or not os.access(self._path, os.X_OK):
+            return f"program {self._name} is not found"
+        if self._cli.folder is not None and not Path(self._cli.folder).is_dir():
             return "the working folder is not there"
         return None
 
@@ -73,55 +83,39 @@ class CliTool:
             ToolArgumentError: as by `argv`.
             ToolUnavailableError: program or folder are not there, or the exit code says so.
             ToolExitError: another exit code than a result's, or a signal.
-            ToolResultError: too much output, or none of the kind that was declared.
+            ToolResultError: too much output, or not of the declared kind.
         """
         argv = self.argv(arguments)
-        program, reason = _found(argv[0]), self.unavailable()
-        if program is None or reason is not None:
+        reason = self.unavailable()
+        if self._path is None or reason is not None:
             raise ToolUnavailableError(reason or "the program is not found")
-        env = {name: os.environ[name] for name in self._cli.env if name in os.environ}
+        env = {name: os.environ[name] for name in self._cli.env if name in os.environ} | {"PATH": SEARCH_PATH}
         return self._result(
-            await run_process([program, *argv[1:]], env=env, cwd=self._cli.cwd, max_output=self._cli.max_output)
+            await run_process([self._path, *argv[1:]], env=env, cwd=self._cli.folder, max_output=self._cli.max_output)
         )
 
     def _result(self, ended: Ended) -> Any:
         codes = self._cli.exit_codes
         if ended.exit_code in codes.unavailable:
-            raise ToolUnavailableError(self._words(ended))
+            raise ToolUnavailableError(self._ending(ended))
         if ended.exit_code not in codes.result:
-            raise ToolExitError(self._words(ended), ended.exit_code)
+            raise ToolExitError(self._ending(ended), ended.exit_code)
         if self._cli.output == "json":
             try:
                 return parse_json(ended.stdout)
             except JsonValueError as error:
                 raise ToolResultError(f"the program's output is not JSON: {error}") from error
-        # NUL as well: databases do not keep it in text.
+        # NUL as well: databases do not store it in text.
         return ended.stdout.decode(errors="replace").replace("\0", "\ufffd")
 
-    def _words(self, ended: Ended) -> str:
-        """Say how it ended, with the first line that it wrote: to standard error, or else to standard output."""
-        program = os.path.basename(self._cli.argv[0])  # noqa: PTH119 - a text, not a path to be used
+    def _ending(self, ended: Ended) -> str:
+        """Return how it ended, with the first line that it wrote: to standard error, or else to standard output."""
         if ended.exit_code < 0:
-            how = f"{program} was ended by {_signal_name(-ended.exit_code)}"
+            how = f"{self._name} was ended by {_signal_name(-ended.exit_code)}"
         else:
-            how = f"{program} ended with exit code {ended.exit_code}"
+            how = f"{self._name} ended with exit code {ended.exit_code}"
         lines = (ended.stderr.strip() or ended.stdout.strip()[:1024]).decode(errors="replace").splitlines()
         return f"{how}: {lines[0]}" if lines else how
-
-
-def cli_function(entry: DeclaredTool) -> CliTool:
-    """Return the function of a tool of type `cli`.
-
-    Raises:
-        UsageError: no program, or a template that does not go with the schema (`pdp.manifest.programs.command_line`).
-    """
-    return CliTool(entry)
-
-
-# With a folder in it, the program is looked for from the application's folder, not from the tool's.
-def _found(program: str) -> str | None:
-    found = shutil.which(program)
-    return None if found is None else os.path.abspath(found)  # noqa: PTH100 - resolving would change what it is called
 
 
 def _signal_name(number: int) -> str:
@@ -161,8 +155,8 @@ def _values(name: str, value: Any) -> list[Any]:
     if value is None:
         return []
     values = value if isinstance(value, list) else [value]
-    for one in values:
-        if one is None or isinstance(one, list | dict):
+    for item in values:
+        if item is None or isinstance(item, list | dict):
             raise ToolArgumentError(name, "has a part that cannot stand on a command line: an object, a list or null")
     return values
 

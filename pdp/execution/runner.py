@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, failure_of, secret_texts
-from pdp.execution.program import CliTool, cli_function
+from pdp.execution.program import CliTool
 from pdp.execution.results import MAX_RESULT, ResultContract
 from pdp.execution.retry import aretried, attempts, retried
 from pdp.execution.run import Execution, LateThreads, arun, run, timed_out, unavailable
@@ -43,7 +43,7 @@ class ToolRunner:
         if function is None and entry.type != "cli":
             raise UsageError(f"tool {entry.name} has no function", hint="give it one, or write `type: cli`")
         self.entry = entry
-        self.function: Callable[..., Any] = cli_function(entry) if function is None else function
+        self.function: Callable[..., Any] = CliTool(entry) if function is None else function
         self.attempts = attempts(entry)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._results = ResultContract(entry, max_bytes=max_result)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdp.manifest.model import ActionRules, Governance, Manifest
+    from pdp.manifest.records import Program
 
 # What the policy reads of an entry. The rest (schemas, mappings, invariants, how it runs) concerns the enforcement
 # point alone; the document has its digest, so that the manifest's digest covers it all.
@@ -57,11 +58,12 @@ def effective_manifest(manifest: Manifest, governance: Governance | None = None)
         UsageError: two tools of one name.
     """
     actions = governance.actions if governance else {}
+    programs = governance.programs if governance else {}
     tools: dict[str, Tool] = {}
     for declared in manifest.tools:
         if declared.name in tools:
             raise UsageError(f"tool {declared.name} is declared twice", hint="names are unique: rename or remove one")
-        tools[declared.name] = effective_tool(declared, actions.get(declared.action))
+        tools[declared.name] = effective_tool(declared, actions.get(declared.action), programs)
     agents = None if manifest.agents is None else {agent.id: dict(agent.tools) for agent in manifest.agents}
     return made_of(manifest.manifest_version, tools, agents=agents)
 
@@ -87,8 +89,15 @@ def made_of(
     )
 
 
-def effective_tool(declared: DeclaredTool, rules: ActionRules | None) -> Tool:
+def effective_tool(
+    declared: DeclaredTool, rules: ActionRules | None, programs: Mapping[str, Program] | None = None
+) -> Tool:
     """Return one effective entry: `declared` merged with the rules for its action, defaults filled in.
+
+    Args:
+        declared: the manifest's entry.
+        rules: the governance file's rules for its action.
+        programs: the programs that the governance file lists.
 
     Defaults: risk tier high; no scopes, limits or provenance; idempotency not required; a quorum of 1, expiry PT1H, and
     no approval within limits for an entry without effect class, but for one with it.
@@ -99,6 +108,7 @@ def effective_tool(declared: DeclaredTool, rules: ActionRules | None) -> Tool:
     stated = {} if approval is None else approval.model_dump(exclude_none=True)
     fields |= merged
     fields |= {
+        "program": (programs or {}).get(declared.cli.argv[0]) if declared.cli else None,
         "id": declared.id or f"tool.{declared.name}",
         "pdp_action": declared.action,
         "risk_tier": merged["risk_tier"] or RiskTier.HIGH,

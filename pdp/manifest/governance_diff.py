@@ -49,12 +49,12 @@ _LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction
 # Sets of which each member is one more demand.
 _DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safety.requires")
 # Sets of which each member admits more; what None stands for is another matter of each.
-_ADMISSIONS: Final = ("approval.approvers", "commits")
+_ADMISSIONS: Final = ("approval.approvers", "commits", "program.options", "program.subcommands")
 # What changes what the tool is, or what the policy is told about a call: only a person can say what follows.
 _WEIGHED: Final = (
     "cli", "compensation", "config", "context", "pdp_action", "pattern", "resource", "retries", "state", "timeout",
     "type", "writes", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",
-    "ontology_pin", "id",
+    "ontology_pin", "id", "program.path",
 )  # fmt: skip
 
 
@@ -69,6 +69,7 @@ def governance_changes(old: Tool, new: Tool) -> tuple[GovernanceChange, ...]:
         *_purposes(before, after),
         *_approval(old, new),
         *_idempotency(old, new),
+        *_program(old, new),
         *_invariants(old, new),
         *(
             GovernanceChange(name, _UNCLEAR, before.get(name), after.get(name), "changed")
@@ -83,7 +84,7 @@ def _flat(tool: Tool) -> dict[str, Any]:
     whole: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
     nested = {
         f"{name}.{field}": value
-        for name in ("approval", "idempotency", "provenance", "release", "safety")
+        for name in ("approval", "idempotency", "program", "provenance", "release", "safety")
         for field, value in whole.get(name, {}).items()
     }
     return whole | nested
@@ -179,6 +180,16 @@ def _idempotency(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
         # A key that is derived need not be given.
         direction = _LOOSENS if other.key else _TIGHTENS
         yield GovernanceChange("idempotency.key", direction, one.key, other.key, "changed")
+
+
+def _program(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
+    one, other = old.program, new.program
+    if (one is None) != (other is None):
+        direction, what = (_LOOSENS, "listed") if one is None else (_TIGHTENS, "no longer listed")
+        yield GovernanceChange("program", direction, one and one.path, other and other.path, what)
+    operands = (one is not None and one.operands, other is not None and other.operands)
+    if operands[0] != operands[1]:
+        yield GovernanceChange("program.operands", _LOOSENS if operands[1] else _TIGHTENS, *operands, "changed")
 
 
 def _invariants(old: Tool, new: Tool) -> Iterator[GovernanceChange]:

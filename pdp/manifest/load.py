@@ -5,27 +5,29 @@
 
 from __future__ import annotations
 
+import pathlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
-from pdp.errors import Fault, FileFaultsError
+from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.entries import Entry, read_entry, read_rules
 from pdp.manifest.file_faults import FaultyFile
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
+from pdp.manifest.programs.allow_list import program_findings, program_path
 from pdp.manifest.rules.forbidden import forbidden_entry_findings, staged_commits
 from pdp.manifest.rules.rules import entry_findings, governable_findings, manifest_findings
 from pdp.manifest.spellings.spellings import reshaped_governance, reshaped_manifest
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Sequence
 
     from pdp.documents.document import Path
+    from pdp.manifest.records import Program
 
 Model = TypeVar("Model")
 
@@ -94,7 +96,7 @@ def read_manifest(path: pathlib.Path | str, *, text: bytes | None = None, strict
 def read_governance(path: pathlib.Path | str, *, text: bytes | None = None, strict: bool = False) -> Loaded[Governance]:
     """Load a governance file by itself, with its warnings. Arguments and errors as for `read_manifest`."""
     file = _GovernanceFile(path, text)
-    return Loaded(Governance.model_construct(actions=file.actions), _raise_faults(file.faults, strict=strict))
+    return Loaded(file.governance(), _raise_faults(file.faults, strict=strict))
 
 
 def read_effective(
@@ -114,11 +116,9 @@ def read_effective(
     file = _ManifestFile(manifest, manifest_text)
     rules = None if governance is None else _GovernanceFile(governance, governance_text)
     _check_entries(file, rules)
+    _check_programs(file, rules)
     warnings = _raise_faults([*file.faults, *(rules.faults if rules else ())], strict=strict)
-    merged = effective_manifest(
-        file.manifest(), None if rules is None else Governance.model_construct(actions=rules.actions)
-    )
-    return Loaded(merged, warnings)
+    return Loaded(effective_manifest(file.manifest(), rules.governance() if rules else None), warnings)
 
 
 def _raise_faults(faults: Sequence[Fault], *, strict: bool) -> tuple[Fault, ...]:
@@ -147,6 +147,7 @@ class _ManifestFile(FaultyFile):
             self._head = Manifest.model_validate({**head, "tools": []} if isinstance(records, list) else head)
         except ValidationError as error:
             self.add_error(error, Manifest, root.where)
+        self._folder = None if str(path) == "-" else pathlib.Path(path).absolute().parent
         self.entries: list[Entry] = []
         for at, record in enumerate(records if isinstance(records, list) else ()):
             self.entries.append(read_entry(record, root.where(("tools", at)), definitions, self))
@@ -159,7 +160,12 @@ class _ManifestFile(FaultyFile):
         return self._head.model_copy(update={"tools": self._tools()})
 
     def _tools(self) -> tuple[DeclaredTool, ...]:
-        return tuple(entry.tool for entry in self.entries if entry.tool is not None)
+        return tuple(self._placed(entry.tool) for entry in self.entries if entry.tool is not None)
+
+    def _placed(self, tool: DeclaredTool) -> DeclaredTool:
+        if tool.cli is None or self._folder is None:
+            return tool
+        return tool.model_copy(update={"cli": tool.cli.below(self._folder)})
 
     def _check_across(self, where: Any) -> None:
         named = [
@@ -187,16 +193,29 @@ class _GovernanceFile(FaultyFile):
         self._root = reshaped_governance(self.document.value)
         self.add_findings(self._root.findings)
         self.actions: dict[str, ActionRules] = {}
+        self.programs: dict[str, Program] = {}
         actions = self._root.value.get("actions")
         shallow = {name: {} for name in actions} if isinstance(actions, dict) else actions
         try:
-            Governance.model_validate({**self._root.value, **({"actions": shallow} if actions is not None else {})})
+            head = Governance.model_validate(
+                {**self._root.value, **({"actions": shallow} if actions is not None else {})}
+            )
+            self.programs = head.programs
         except ValidationError as error:
             self.add_error(error, Governance, self._root.where)
+        for name, program in self.programs.items():
+            try:
+                program_path(name, program)
+            except UsageError as error:
+                self.add_findings([Finding(("programs", name), error.message, error.hint)], self._root.where)
         for name, value in actions.items() if isinstance(actions, dict) else ():
             rules = read_rules(value, self.within(name), self)
             if rules is not None:
                 self.actions[name] = rules
+
+    def governance(self) -> Governance:
+        """Return the governance file; only of a file without faults."""
+        return Governance.model_construct(actions=self.actions, programs=self.programs)
 
     def within(self, action: str) -> Any:
         """Return what gives the path in the document for a path in the rules of an action."""
@@ -242,6 +261,16 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
             for action in actions
             if action not in mapped
         )
+
+
+def _check_programs(file: _ManifestFile, governance: _GovernanceFile | None) -> None:
+    """Find the command lines that the governance file does not allow; one that is faulty itself allows nothing yet."""
+    if governance is not None and any(not fault.warning for fault in governance.faults):
+        return
+    for entry in file.entries:
+        if entry.tool is not None and entry.tool.type == "cli" and "cli" not in entry.unusable:
+            programs = governance.programs if governance else {}
+            file.add_findings(program_findings(effective_tool(entry.tool, None, programs)), entry.where)
 
 
 # Fields of findings on effective entries that either file may state; the others stand in the manifest alone. The class

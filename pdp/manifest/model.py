@@ -28,6 +28,8 @@ from pdp.manifest.records import (
     Idempotency,
     Invariant,
     Limit,
+    Program,
+    ProgramName,
     Provenance,
     Record,
     Release,
@@ -74,9 +76,10 @@ class ActionRules(Governable):
 
 
 class Governance(Record):
-    """The governance file: the policy author's rules, by `pdp_action`."""
+    """The governance file: the policy author's rules by `pdp_action`, and the programs that tools may run."""
 
     actions: dict[Name, ActionRules]
+    programs: dict[ProgramName, Program] = Field(default_factory=dict)
 
 
 class DeclaredTool(Governable):
@@ -125,8 +128,12 @@ class EffectiveApproval(Approval):
 
 
 class Tool(DeclaredTool):
-    """One effective entry: manifest and governance merged, the stricter holding, defaults filled in."""
+    """One effective entry: manifest and governance merged, the stricter holding, defaults filled in.
 
+    `program` is what the governance file states of the program of a tool of type `cli`; None: it may not run.
+    """
+
+    program: Program | None = None
     id: Name
     pdp_action: Name
     risk_tier: RiskTier

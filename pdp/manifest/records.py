@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib  # noqa: TC003 - pydantic reads the types of private attributes
 import re
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PrivateAttr,
     StrictBool,
     StrictInt,
     Tag,
@@ -19,7 +21,7 @@ from pydantic import (
 
 from pdp.documents import FieldError
 from pdp.manifest.fields import Duration, Latency, Name, Term, Text
-from pdp.manifest.programs.argv import ArgvText, check_program
+from pdp.manifest.programs.argv import OPTIONS_END, ArgvText, check_program
 
 _PERCENTILE = re.compile(r"p[0-9]{1,2}(\.[0-9]{1,2})?")
 
@@ -164,8 +166,9 @@ class ExitCodes(Record):
 class Cli(Record):
     """How a tool of type `cli` is run: the program with its arguments, the variables it may see, its folder.
 
-    `argv` is a template (`programs/argv.py`). `env` names variables of the application's environment; the program
-    sees no other. `output` says what standard output is, `max_output` how many bytes of it at most.
+    `argv` is a template (`programs/argv.py`). `env` names variables of the application's environment; beside them the
+    program sees a fixed `PATH` and no other. `cwd` is relative to the manifest's folder. `output` says what standard
+    output is, `max_output` how many bytes of it at most.
     """
 
     argv: Annotated[tuple[ArgvText, ...], AfterValidator(check_program)] = Field(min_length=1)
@@ -174,6 +177,63 @@ class Cli(Record):
     exit_codes: ExitCodes = ExitCodes()
     output: Literal["text", "json"] = "text"
     max_output: Annotated[StrictInt, Field(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
+    # Not a field: the manifest's digest must not depend on where the manifest is.
+    _base: pathlib.Path | None = PrivateAttr(default=None)
+
+    def below(self, folder: pathlib.Path) -> Cli:
+        """Return it as stated by a manifest in `folder`."""
+        cli = self.model_copy()
+        cli._base = folder  # noqa: SLF001 - a copy of its own
+        return cli
+
+    @property
+    def folder(self) -> str | None:
+        """Where the program runs; None: in the application's folder."""
+        return self.cwd if self.cwd is None or self._base is None else str(self._base / self.cwd)
+
+
+def _checked_path(text: str) -> str:
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise FieldError("must be an absolute path without `..`", "such as /usr/bin/grep")
+    return text
+
+
+def _checked_option(text: str) -> str:
+    if not re.fullmatch(r"-[^\s={}]+", text) or text == OPTIONS_END:
+        raise FieldError("must be an option", "without a value, such as --regexp or -e")
+    return text
+
+
+def _checked_word(text: str) -> str:
+    if text.startswith("-"):
+        raise FieldError("must not begin with `-`", "options that take an argument are listed under `options`")
+    return text
+
+
+def _checked_program(text: str) -> str:
+    if not re.fullmatch(r"[^\s/{}\0-]([^\s/{}\0]*)", text):
+        raise FieldError("must be the name of a program, without a folder", "its place is stated by `path`")
+    return text
+
+
+ProgramName = Annotated[str, AfterValidator(_checked_program)]
+"""The name of a program, as the first item of `cli.argv` has it."""
+
+
+class Program(Record):
+    """A program that tools of type `cli` may run, and where its command line may carry an argument of the model.
+
+    Attributes:
+        path: where it is; None: the first of its name in a fixed path (`programs/allow_list.py`).
+        subcommands: the words that a command line with arguments may have before `--`.
+        options: the options that may have an argument as their value, or be turned on by one.
+        operands: whether arguments may stand behind `--`.
+    """
+
+    path: Annotated[Text, AfterValidator(_checked_path)] | None = None
+    subcommands: tuple[Annotated[Text, AfterValidator(_checked_word)], ...] = ()
+    options: tuple[Annotated[Text, AfterValidator(_checked_option)], ...] = ()
+    operands: StrictBool = False
 
 
 class Release(Record):

@@ -719,7 +719,7 @@ tools:
     risk_tier: low
     scopes: [desk]
     schema: {type: object, required: [text], properties: {text: {type: string, maxLength: 40}}}
-    cli: {argv: [printf, "%s|", "{text}"]}
+    cli: {argv: [printf, --, "%s|", "{text}"]}
   - name: fail_always
     type: cli
     effect_class: commit-low
@@ -727,9 +727,15 @@ tools:
     scopes: [desk]
     compensation: print_text
     schema: {type: object, properties: {number: {type: integer}}}
-    cli: {argv: [sh, -c, "echo broken >&2; exit 3", name, "{number}"]}
+    cli: {argv: [sh, -c, "echo broken >&2; exit 3", --, "{number}"]}
 """)
-    manifest = load_effective(tmp_path / "manifest.yaml", None)
+    (tmp_path / "governance.yaml").write_text("""
+actions: {}
+programs:
+  printf: {operands: true}
+  sh: {subcommands: ["echo broken >&2; exit 3"], operands: true}
+""")
+    manifest = load_effective(tmp_path / "manifest.yaml", tmp_path / "governance.yaml")
     with desk.engine(manifest) as engine:
         used = Pep(manifest, engine)
         for call in (waiting, asynchronously):

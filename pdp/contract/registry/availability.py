@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.circuit import Circuit
 from pdp.contract.registry.tool_contract import end_coroutine
+from pdp.errors import UsageError
+from pdp.manifest.programs.allow_list import program_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -60,8 +62,13 @@ def why_unavailable(entry: Tool, capabilities: Collection[str], probe: Callable[
 
 def why_lacking(entry: Tool, capabilities: Collection[str]) -> str:
     """Return what a tool needs and does not have, without its own probe; empty when nothing is lacking."""
-    if entry.cli is not None and shutil.which(entry.cli.argv[0]) is None:
-        return f"program {entry.cli.argv[0]} is not found"
+    if entry.cli is not None and entry.program is not None:
+        try:
+            path = program_path(entry.cli.argv[0], entry.program)
+        except UsageError as error:
+            return error.message
+        if path is None:
+            return f"program {entry.cli.argv[0]} is not found"
     needs = entry.safety.requires if entry.safety else ()
     return next((why for need in needs if (why := _why_lacking(need, capabilities))), "")
 

@@ -21,7 +21,7 @@ from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest
 from pdp.manifest.exports import ExportFormat, described, export_tools
 from pdp.manifest.model import Governance, Manifest
-from pdp.manifest.programs.command_line import template_findings
+from pdp.manifest.programs.allow_list import cli_findings
 
 if TYPE_CHECKING:
     import pathlib
@@ -312,7 +312,7 @@ class Registry:
 
     def _why_unavailable(self, entry: Tool) -> str:
         # Loading a manifest finds this, too; an entry may have been made without a file.
-        fault = next(template_findings(entry), None)
+        fault = next(cli_findings(entry), None)
         if fault is not None:
             return fault.message
         binding, circuit = self._bindings.get(entry.name), self._circuits.get(entry.name)

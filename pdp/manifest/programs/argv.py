@@ -22,12 +22,18 @@ from pydantic import AfterValidator
 
 from pdp.documents import FieldError, shown_name
 from pdp.manifest.fields import Text
+from pdp.manifest.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
 
 _TOKEN: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?::(?P<flag>-[^{}\s]*))?\}|(?P<brace>[{}])")
 _HINT: Final = "write `{argument}`, or `{argument:--flag}` as a whole item; a brace itself is `{{` or `}}`"
+
+
+OPTIONS_END: Final = "--"
+"""The item after which programs read no more options."""
 
 
 class ArgvItem(NamedTuple):
@@ -47,6 +53,11 @@ class ArgvItem(NamedTuple):
         return self.parts[1::2]
 
 
+def may_take_value(text: str) -> bool:
+    """Return whether an item is an option that may take its value from what follows it."""
+    return text.startswith("-") and "=" not in text
+
+
 def argv_item(text: str) -> ArgvItem:
     """Read one item.
 
@@ -58,7 +69,7 @@ def argv_item(text: str) -> ArgvItem:
         literal += text[end : token.start()]
         end = token.end()
         if token["brace"]:
-            raise FieldError(f"has a `{token['brace']}` that is no placeholder", _HINT)
+            raise FieldError(f"has a `{token['brace']}` that is not part of a placeholder", _HINT)
         if token["name"] is None:
             literal += token[0][0]
             continue
@@ -70,28 +81,45 @@ def argv_item(text: str) -> ArgvItem:
     return ArgvItem((*parts, literal + text[end:]), flag)
 
 
-def argv_arguments(argv: Iterable[str]) -> frozenset[str]:
-    """Return the names of the arguments that a template uses.
+def argv_findings(argv: Iterable[str], arguments: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield where a template and the schema of its arguments name different ones.
 
-    Raises:
-        FieldError: as by `argv_item`.
+    Args:
+        argv: the template.
+        arguments: the schemas of the tool's arguments, by name.
     """
-    return frozenset(name for text in argv for name in argv_item(text).arguments)
+    used: set[str] = set()
+    for at, text in enumerate(argv):
+        for name in argv_item(text).arguments:
+            if name not in arguments and name not in used:
+                yield Finding(
+                    ("cli", "argv", at),
+                    f"`cli.argv[{at}]` uses {shown_name(name)}, which is not an argument",
+                    "name it in the schema",
+                )
+            used.add(name)
+    for name in arguments:
+        if name not in used:
+            yield Finding(
+                ("cli", "argv"),
+                f"`cli.argv` does not use argument {shown_name(name)}",
+                f"add `{{{name}}}`, or drop the argument",
+            )
 
 
 def _checked_item(text: str) -> str:
     if "\0" in text:
         raise FieldError("must not have a NUL character")
     item = argv_item(text)
-    if item.flag is None and item.arguments and item.parts[0] and not item.parts[0].strip("-"):
+    if item.flag is None and item.arguments and may_take_value(item.parts[0]):
         raise FieldError(
-            "lets the model choose the option", "state the whole option, as in `--mode={mode}` or `{deep:--deep}`"
+            "lets the model write an option", "state the whole option, as in `--mode={mode}` or `{deep:--deep}`"
         )
     return text
 
 
 def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that the program is stated; what it would run of an argument is found with the arguments' schemas.
+    """Check that the program is stated by its name, as the governance file lists it.
 
     Raises:
         FieldError: the first item has an argument in it, or is empty.

@@ -13,7 +13,7 @@ from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
-from pdp.manifest.programs.command_line import template_findings
+from pdp.manifest.programs.argv import argv_findings
 from pdp.manifest.records import Correction
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def tool_findings(
         yield Finding(("type",), "`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")
     if tool.type != "cli" and tool.cli is not None and "type" not in unusable:
         yield Finding(("cli",), "`cli` on a tool of another type", "write `type: cli`, or remove it", key=True)
-    if arguments is not None and tool.type == "cli":
-        yield from template_findings(tool)
+    if arguments is not None and tool.type == "cli" and tool.cli is not None:
+        yield from argv_findings(tool.cli.argv, arguments)
     side_effects = tool.safety.side_effects if tool.safety else None
     if side_effects in _CHANGES and tool.effect_class in _READS:
         yield Finding(

@@ -13,12 +13,16 @@ from pdp.circuit import Circuit
 from pdp.contract.registry.availability import why_unavailable
 from pdp.contract.registry.registry import Registry
 from pdp.manifest.effective import effective_tool
-from pdp.manifest.model import DeclaredTool, Manifest, Tool
+from pdp.manifest.model import DeclaredTool, Governance, Manifest, Tool
+from pdp.manifest.records import Program
+
+PROGRAMS = {"grep": Program(), "absent": Program()}
+LISTED = Governance(actions={}, programs=PROGRAMS)
 
 
 def entry(**fields: Any) -> Tool:
     tool = {"name": "grep_files", "schema": {"type": "object"}, **fields}
-    return effective_tool(DeclaredTool.model_validate(tool), None)
+    return effective_tool(DeclaredTool.model_validate(tool), None, PROGRAMS)
 
 
 def needs(*requires: str) -> Tool:
@@ -46,7 +50,6 @@ def cli(program: str) -> Tool:
     [
         (entry(), ""),
         (cli("grep"), ""),
-        (cli("text"), "program text is not found"),
         (cli("absent"), "program absent is not found"),
         (needs("binary:grep", "env:API_KEY", "network"), ""),
         (needs("binary:absent"), "program absent is not found"),
@@ -101,11 +104,27 @@ def test_a_check_that_raises_says_no() -> None:
 def test_a_program_whose_command_line_leaves_an_argument_out_is_not_available() -> None:
     schema = {"type": "object", "properties": {"pattern": {"type": "string"}}}
     tool = {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": schema}
-    registry = Registry([Manifest.model_validate({"manifest_version": "1", "tools": [tool]})])
+    registry = Registry([Manifest.model_validate({"manifest_version": "1", "tools": [tool]})], LISTED)
 
     assert [(status.available, status.reason) for status in registry.check_availability()] == [
         (False, "`cli.argv` does not use argument `pattern`")
     ]
+
+
+def test_a_program_that_is_not_listed_is_not_available() -> None:
+    manifest = Manifest(manifest_version="1", tools=(cli("ls"),))
+
+    (status,) = Registry([manifest]).check_availability()
+    assert (status.available, status.reason) == (False, "program `ls` is not listed in the governance file")
+
+
+def test_a_program_that_others_can_write_to_is_not_available(tmp_path: Path) -> None:
+    (tmp_path / "grep").chmod(0o777)
+    tool = cli("grep").model_copy(update={"program": Program(path=str(tmp_path / "grep"))})
+
+    assert why_unavailable(tool, (), None) == (
+        f"program `grep`: others can write to {tmp_path}/grep, or to a folder above it"
+    )
 
 
 def test_the_registry_asks_for_all_of_it() -> None:
@@ -115,7 +134,7 @@ def test_the_registry_asks_for_all_of_it() -> None:
         {"name": "roll_dice", "schema": {"type": "object"}},
     )
     manifest = Manifest.model_validate({"manifest_version": "1", "tools": tools})
-    registry = Registry([manifest], circuit=lambda: Circuit(failures=1))
+    registry = Registry([manifest], LISTED, circuit=lambda: Circuit(failures=1))
     for name in ("read_web", "roll_dice"):
         registry.bind(name, lambda: None)
 

@@ -19,7 +19,7 @@ from tests.support.scenario_files import differing, ran
 MANIFEST = """
 manifest_version: "1"
 tools:
-  - {name: say_words, type: cli, effect_class: pure, risk_tier: low, cli: {argv: [echo, "{words}"]},
+  - {name: say_words, type: cli, effect_class: pure, risk_tier: low, cli: {argv: [printf, --, "%s\\n", "{words}"]},
      schema: {type: object, required: [words], properties: {words: {type: string}}}}
   - name: convert_money
     pattern: conversion
@@ -28,6 +28,7 @@ tools:
       target: {type: object, properties: {currency: {type: string}}}}}
     result_schema: {type: number}
 """
+GOVERNANCE = "{actions: {}, programs: {printf: {operands: true}}}"
 SAY = {"tool": "say_words", "arguments": {"words": "hello"}}
 CONVERT = {"tool": "convert_money", "arguments": {"value": 2, "target": {"currency": "TRY"}}}
 RATES = """
@@ -48,10 +49,17 @@ MEANT = "did you mean `say_words`? A function for the file itself begins with `_
 
 def scenario_run(folder: Path, *scenarios: Any, tools: str | None) -> list[ScenarioResult]:
     (folder / "manifest.yaml").write_text(MANIFEST)
+    (folder / "governance.yaml").write_text(GOVERNANCE)
     settings = {} if tools is None else {"tools": "tools.py"}
     if tools is not None:
         (folder / "tools.py").write_text(tools)
-    whole = {"manifest": "manifest.yaml", "session": {"claims": {"sub": "ann"}}, **settings, "scenarios": scenarios}
+    whole = {
+        "manifest": "manifest.yaml",
+        "governance": "governance.yaml",
+        "session": {"claims": {"sub": "ann"}},
+        **settings,
+        "scenarios": scenarios,
+    }
     file = folder / "scenarios.json"
     file.write_text(json.dumps(whole))
     return ran(file)
