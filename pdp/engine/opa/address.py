@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -37,16 +36,6 @@ class Address:
     port: int
     tls: bool
 
-    @property
-    def authority(self) -> str:
-        """The value of the header `Host`."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return (
-            host
-            if self.path is not None or self.port == _PORTS["https" if self.tls else "http"]
-            else f"{host}:{self.port}"
-        )
-
 
 def parse_address(url: str) -> Address:
     """Read the URL of an OPA server.
@@ -70,18 +59,16 @@ def parse_address(url: str) -> Address:
     if parts.scheme == "unix":
         return _unix(parts.netloc, parts.path, shown)
     if parts.scheme not in _PORTS:
-        raise UsageError(f"OPA's address {shown} is of no kind that is known", hint=_HINT)
+        raise UsageError(f"OPA's address {shown} has an unknown scheme", hint=_HINT)
     if parts.path not in ("", "/"):
         raise UsageError(f"OPA's address {shown} has a path", hint=_HINT)
     host = parts.hostname or ""
     if not _HOST.fullmatch(host) or port == 0:
-        raise UsageError(f"OPA's address {shown} has no proper host or port", hint=_HINT)
+        raise UsageError(f"OPA's address {shown} has no valid host or port", hint=_HINT)
     return Address(url.rstrip("/"), None, host, port or _PORTS[parts.scheme], parts.scheme == "https")
 
 
 def _unix(netloc: str, path: str, shown: str) -> Address:
-    if not hasattr(socket, "AF_UNIX"):
-        raise UsageError("OPA's address is a Unix socket, and this system has none", hint="give http://HOST:PORT")
     if netloc or not path.startswith("/") or path.endswith("/"):
         raise UsageError(f"OPA's address {shown} names no absolute path of a socket", hint=_HINT)
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:

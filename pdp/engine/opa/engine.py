@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
+import urllib.request
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from pdp.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.opa.address import parse_address
-from pdp.engine.opa.connections import CONNECT_TIMEOUT, CONNECTIONS, Connections
+from pdp.engine.opa.client import Answer, OpaClient
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.seconds import check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
@@ -29,17 +31,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.decision import Decision
-    from pdp.engine.opa.response import Response
+    from pdp.engine.opa.address import Address
     from pdp.request import Request
 
 TIMEOUT: Final = 1.0
 """Default time for one decision, in seconds."""
 
+CONNECT_TIMEOUT: Final = 0.5
+"""Default time to wait for a connection, in seconds."""
+
+CONNECTIONS: Final = 64
+"""Default number of connections that the tasks of one event loop have at a time, and that are kept."""
+
 _LONGEST: Final = 3600.0
 _BATCH: Final = 16
 # Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).
-_QUERY: Final = "?strict-builtin-errors=true"
+_PATHS: Final = {name: f"/v1/data/{name}?strict-builtin-errors=true" for name in (DECISION, FINDINGS, PLAN)}
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_PROXY: Final = re.compile(r"http://([^\s/@]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?")
 _OK: Final = 200
 _REFUSED: Final = frozenset((401, 403))
 _NOT_READY: Final = frozenset((429, 502, 503, 504))
@@ -49,12 +58,18 @@ _SHOWN: Final = 200
 class SidecarEngine(Engine):
     """Decides by asking an OPA that runs beside the process. Safe for threads, tasks, and one event loop after another.
 
+    It belongs to the process that made it: in a forked child every decision is a DENY `engine.unavailable`.
+
     Args:
         url: `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`.
         timeout: seconds for one decision, connecting and a second try included.
         connect_timeout: seconds to wait for a connection.
         token: sent as `Authorization: Bearer`, for OPA's `--authentication=token`. Shown nowhere.
         ca_file: certificates (PEM) to trust for `https` instead of the system's.
+        client_certificate: PEM file with our certificate and its key, for OPA's `--authentication=tls`.
+        tls: for `https`, instead of both files.
+        proxy: URL of an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`; `environment` for the one that HTTP_PROXY,
+            HTTPS_PROXY and NO_PROXY name.
         connections: most connections that the tasks of one event loop have at a time; further ones wait.
         failures: after how many failures in a row OPA is left alone,
         pause: and for how many seconds, before one decision tries again. The others are DENY `engine.unavailable` at
@@ -74,6 +89,9 @@ class SidecarEngine(Engine):
         connect_timeout: float = CONNECT_TIMEOUT,
         token: str | None = None,
         ca_file: Path | None = None,
+        client_certificate: Path | None = None,
+        tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
         connections: int = CONNECTIONS,
         failures: int = FAILURES,
         pause: float = PAUSE,
@@ -86,17 +104,18 @@ class SidecarEngine(Engine):
         if token is not None and not _TOKEN.fullmatch(token):
             raise UsageError("token: it has characters that a bearer token must not have", hint="see RFC 6750")
         address = parse_address(url)
+        if not address.tls and (ca_file or client_certificate or tls):
+            raise UsageError("certificates are given, and OPA's address is not https", hint="give https://HOST:PORT")
         self._name = f"OPA at {address.url}"
         self._timeout = timeout
-        authorization = f"Authorization: Bearer {token}\r\n" if token is not None else ""
-        self._heads = {
-            document: (
-                f"POST /v1/data/{document}{_QUERY} HTTP/1.1\r\nHost: {address.authority}\r\n"
-                f"Accept-Encoding: identity\r\n{authorization}Content-Type: application/json\r\nContent-Length: "
-            ).encode()
-            for document in (DECISION, FINDINGS, PLAN)
-        }
-        self._connections = Connections(address, connect_timeout=connect_timeout, limit=connections, ca_file=ca_file)
+        self._client = OpaClient(
+            address,
+            connect_timeout=connect_timeout,
+            connections=connections,
+            token=token,
+            tls=(tls or _tls_context(ca_file, client_certificate)) if address.tls else None,
+            proxy=_proxy_url(proxy, address),
+        )
         self._circuit = Circuit(failures=failures, pause=pause)
 
     def evaluate(self, body: bytes) -> bytes:
@@ -116,30 +135,30 @@ class SidecarEngine(Engine):
         return self._answer(PLAN, body)
 
     def _answer(self, document: str, body: bytes) -> bytes:
-        request = self._request(document, body)
+        content = self._content(body)
         try:
-            response = self._connections.exchange(request, self._timeout)
+            answer = self._client.exchange("POST", _PATHS[document], content, self._timeout)
         except EngineError as error:
             self._note(error)
             raise
-        return self._document(document, response)
+        return self._document(document, answer)
 
     async def aevaluate(self, body: bytes) -> bytes:
-        """Do as `evaluate`, without blocking the event loop."""
+        """Async variant of `evaluate`."""
         return await self._aanswer(DECISION, body)
 
     async def aevaluate_plan(self, body: bytes) -> bytes:
-        """Do as `evaluate_plan`, without blocking the event loop."""
+        """Async variant of `evaluate_plan`."""
         return await self._aanswer(PLAN, body)
 
     async def _aanswer(self, document: str, body: bytes) -> bytes:
-        request = self._request(document, body)
+        content = self._content(body)
         try:
-            response = await self._connections.aexchange(request, self._timeout)
+            answer = await self._client.aexchange("POST", _PATHS[document], content, self._timeout)
         except EngineError as error:
             self._note(error)
             raise
-        return self._document(document, response)
+        return self._document(document, answer)
 
     async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
         """Decide many requests, some at a time; the decisions stand in the requests' order.
@@ -158,9 +177,13 @@ class SidecarEngine(Engine):
 
     def close(self) -> None:
         """Close all connections; deciding afterwards is a DENY `engine.unavailable`."""
-        self._connections.close()
+        self._client.close()
 
-    def _request(self, document: str, body: bytes) -> bytes:
+    async def aclose(self) -> None:
+        """Async variant of `close`, for use in a running event loop."""
+        await self._client.aclose()
+
+    def _content(self, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:
             raise RequestRefusedError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
         # The body is put between `{"input":` and `}` as it is; so make sure that it cannot close the brace itself.
@@ -173,7 +196,7 @@ class SidecarEngine(Engine):
                 f"{self._circuit.reason}; it is not asked again before a pause is over",
                 hint="check that it runs and that the address is right",
             )
-        return b'%b%d\r\n\r\n{"input":%b}' % (self._heads[document], len(body) + len(b'{"input":}'), body)
+        return b'{"input":%b}' % body
 
     # A policy that fails on some request is no reason to leave OPA alone: else whoever sends such a request could make
     # everybody's decisions fail.
@@ -183,20 +206,20 @@ class SidecarEngine(Engine):
         else:
             self._circuit.failed(error.message)
 
-    def _document(self, document: str, response: Response) -> bytes:
-        if response.status != _OK:
-            raise self._refusal(response)
+    def _document(self, document: str, answer: Answer) -> bytes:
+        if answer.status != _OK:
+            raise self._refusal(answer)
         self._circuit.succeeded()
         try:
-            envelope = orjson.loads(response.body)
+            envelope = orjson.loads(answer.body)
         except ValueError as error:
             raise AnswerInvalidError(
-                f"{self._name} answered something that is not JSON: {_shown(response.body)}",
+                f"{self._name} answered something that is not JSON: {_shown(answer.body)}",
                 hint="check that OPA itself listens there",
             ) from error
         if type(envelope) is not dict:
             raise AnswerInvalidError(
-                f"{self._name} answered something that is no answer of OPA's: {_shown(response.body)}",
+                f"{self._name} answered something that is no answer of OPA's: {_shown(answer.body)}",
                 hint="check that OPA itself listens there",
             )
         if "result" not in envelope:
@@ -208,24 +231,49 @@ class SidecarEngine(Engine):
         except JsonValueError as error:
             raise AnswerInvalidError(f"{self._name} answered something that is not plain JSON: {error}") from error
 
-    def _refusal(self, response: Response) -> EngineError:
-        said = f"({response.status}): {_said(response.body)}"
-        if response.status in _NOT_READY:
-            error = EngineError(f"{self._name} is not ready {said}", hint="look into its log")
+    def _refusal(self, answer: Answer) -> EngineError:
+        shown = f"({answer.status}): {_message(answer.body)}"
+        if answer.status in _NOT_READY:
+            error = EngineError(f"{self._name} is not ready {shown}", hint="look into its log")
             self._circuit.failed(error.message)
             return error
         self._circuit.succeeded()
-        if response.status in _REFUSED:
+        if answer.status in _REFUSED:
             return EngineError(
-                f"{self._name} refused the request {said}", hint="check the token, and OPA's policy system.authz"
+                f"{self._name} refused the request {shown}", hint="check the token, and OPA's policy system.authz"
             )
         return AnswerInvalidError(
-            f"{self._name} made no decision {said}",
+            f"{self._name} made no decision {shown}",
             hint="check the policy at the place that is named, if any, and that OPA itself listens there",
         )
 
 
-def _said(body: bytes) -> str:
+def _tls_context(ca_file: Path | None, certificate: Path | None) -> ssl.SSLContext:
+    file = ca_file
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        if certificate is not None:
+            file = certificate
+            context.load_cert_chain(certificate)
+    except OSError as error:
+        raise UsageError(
+            f"{file}: cannot be read as certificates: {error.strerror}", hint="give a file in PEM form"
+        ) from error
+    return context
+
+
+def _proxy_url(proxy: str | None, address: Address) -> str | None:
+    if proxy == "environment":
+        skipped = address.path is not None or urllib.request.proxy_bypass(address.host)
+        proxy = None if skipped else urllib.request.getproxies().get("https" if address.tls else "http")
+    elif proxy is not None and address.path is not None:
+        raise UsageError("proxy: a Unix socket has none", hint="leave it out")
+    if proxy is not None and not _PROXY.fullmatch(proxy):  # not shown: it may hold a password
+        raise UsageError("proxy: not the URL of an HTTP proxy", hint="give http://HOST:PORT")
+    return proxy
+
+
+def _message(body: bytes) -> str:
     """What OPA gives as its reason: the first error with its place in the policy, else its message."""
     try:
         error = orjson.loads(body)

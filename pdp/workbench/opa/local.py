@@ -24,7 +24,7 @@ import orjson
 from pdp.engine.bundle.file import ROOTS, Bundle, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.opa.address import parse_address
-from pdp.engine.opa.connections import Connections
+from pdp.engine.opa.client import OpaClient
 from pdp.errors import EngineError, UsageError
 from pdp.json import canonical
 from pdp.workbench.opa.run import opa_environment
@@ -185,23 +185,23 @@ class LocalOpa:
     def _is_ready(self, process: subprocess.Popen[bytes], url: str, log: Path, *, retry: bool) -> bool:
         """Wait until OPA is ready; False when it could not listen and may try again elsewhere."""
         deadline = time.monotonic() + self._start_timeout
-        connections = Connections(parse_address(url))
+        client = OpaClient(parse_address(url), connect_timeout=1.0, connections=1)
         try:
             while time.monotonic() < deadline:
                 if process.poll() is not None:
                     if retry and _PORT_TAKEN in _log_tail(log):
                         return False
                     raise EngineError(f"OPA did not start:\n{_log_tail(log)}")
-                if _get(connections, "/health?bundle=true") is not None and self._is_ours(connections):
+                if _get(client, "/health?bundle=true") is not None and self._is_ours(client):
                     return True
                 time.sleep(_PAUSE)
         finally:
-            connections.close()
+            client.close()
         raise EngineError(f"OPA was not ready within {self._start_timeout:g} s:\n{_log_tail(log)}")
 
-    def _is_ours(self, connections: Connections) -> bool:
+    def _is_ours(self, client: OpaClient) -> bool:
         """Whether it is our OPA that answers, not something else that has taken the port: it would get the token."""
-        return not self._tcp or bool(_get(connections, "/v1/data/system/authz/instance") == {"result": self._instance})
+        return not self._tcp or bool(_get(client, "/v1/data/system/authz/instance") == {"result": self._instance})
 
 
 def _started(
@@ -235,11 +235,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _get(connections: Connections, path: str) -> Any:
+def _get(client: OpaClient, path: str) -> Any:
     """Return the JSON at `path`, or None when it is not there (yet)."""
     try:
-        response = connections.exchange(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), 1.0)
-        return orjson.loads(response.body) if response.status == _OK else None
+        answer = client.exchange("GET", path, None, 1.0)
+        return orjson.loads(answer.body) if answer.status == _OK else None
     except (EngineError, ValueError):
         return None
 

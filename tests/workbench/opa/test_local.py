@@ -16,7 +16,7 @@ import pytest
 
 from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.engine.opa.address import parse_address
-from pdp.engine.opa.connections import Connections
+from pdp.engine.opa.client import OpaClient
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.errors import BundleError, EngineError, UsageError
 from pdp.json import canonical, digest
@@ -48,13 +48,12 @@ def outcome(decision: Decision) -> tuple[str, list[tuple[str, str, object]]]:
 def status(opa: LocalOpa, request: str, *, token: str | None = None) -> int:
     """Send any request and return the status of the answer."""
     line, _, body = request.partition("\n")
-    head = f"{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
-    connections = Connections(parse_address(opa.url))
+    method, path = line.split()
+    client = OpaClient(parse_address(opa.url), connect_timeout=5, connections=1, token=token)
     try:
-        return connections.exchange(f"{head}{authorization}\r\n{body}".encode(), 5).status
+        return client.exchange(method, path, body.encode() or None, 5).status
     finally:
-        connections.close()
+        client.close()
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP"])

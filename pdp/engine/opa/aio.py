@@ -1,0 +1,177 @@
+"""HTTP to OPA for tasks: one session of aiohttp for each event loop that asks, closed with the loop or the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import weakref
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.engine.opa.client import (
+    BROKEN_OFF,
+    ENDLESS,
+    MAX_BODY,
+    PIECE,
+    TOO_LARGE,
+    Answer,
+    ConnectTimeoutError,
+    MalformedAnswerError,
+    is_quiet,
+)
+from pdp.extras import extra
+
+with extra("sidecar"):
+    import aiohttp
+    from yarl import URL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from pdp.engine.opa.client import OpaClient
+
+_LARGE: Final = 1024 * 1024  # bytes; aiohttp warns of more that is not a file
+_taken: ContextVar[list[asyncio.Transport]] = ContextVar("_taken")
+"""The connections that the running exchange has taken."""
+
+_CONNECTION_BROKEN: Final = (ConnectionResetError, BrokenPipeError)
+
+
+class Sessions:
+    """The sessions of one client, by their event loop."""
+
+    def __init__(self, client: OpaClient) -> None:
+        self._client = client
+        self._base = "http://localhost" if client.address.path is not None else client.address.url
+        self._urls: dict[str, URL] = {}
+        self._sessions: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[aiohttp.ClientSession]]
+        ] = weakref.WeakKeyDictionary()
+
+    async def exchange(self, method: str, path: str, body: bytes | None, seconds: float) -> Answer:
+        """Send a request and return the answer; errors are those of `http.client`, or `MalformedAnswerError`."""
+        url = self._urls.get(path) or self._urls.setdefault(path, URL(self._base + path, encoded=True))
+        async with asyncio.timeout(seconds):
+            try:
+                return await self._attempt(method, url, body)
+            except _CONNECTION_BROKEN:
+                return await self._attempt(method, url, body)
+
+    def close(self) -> None:
+        """Let each session be closed by its event loop; the loops that have ended have closed theirs."""
+        for loop, (_, owner) in list(self._sessions.items()):
+            if loop.is_running():
+                asyncio.run_coroutine_threadsafe(_end(owner), loop)
+
+    async def aclose(self) -> None:
+        """Close the session of the running event loop."""
+        session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await _end(session[1])
+
+    async def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        known = self._sessions.get(loop)
+        if known is None or known[0].closed:
+            # A generator, as an event loop closes those that are left when it ends (`shutdown_asyncgens`).
+            owner = self._opened()
+            known = self._sessions[loop] = (await anext(owner), owner)
+        return known[0]
+
+    async def _opened(self) -> AsyncGenerator[aiohttp.ClientSession]:
+        client = self._client
+        connector = (
+            _QuietTcp(limit=client.connections, ssl=client.tls or True)
+            if client.address.path is None
+            else _QuietUnix(client.address.path, limit=client.connections)
+        )
+        async with aiohttp.ClientSession(
+            connector=connector,
+            headers=client.headers,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=client.connect_timeout),
+        ) as session:
+            yield session
+
+    async def _attempt(self, method: str, url: URL, body: bytes | None) -> Answer:
+        session = await self._session()
+        data = body if body is None or len(body) <= _LARGE else io.BytesIO(body)
+        taken: list[asyncio.Transport] = []
+        _taken.set(taken)
+        try:
+            async with session.request(
+                method, url, data=data, proxy=self._client.proxy, allow_redirects=False
+            ) as response:
+                return Answer(response.status, await _body(response))
+        except (aiohttp.ClientError, RuntimeError) as error:
+            raise _plain(error) from error
+        finally:
+            # At once, whatever is still to be sent: a graceful end would wait for an OPA that reads nothing.
+            for transport in taken:
+                if transport.is_closing():
+                    transport.abort()
+
+
+def _plain(error: Exception) -> Exception:  # noqa: PLR0911 - a table
+    """Return what an error of aiohttp is without aiohttp: `MalformedAnswerError`, or the system's."""
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return ConnectTimeoutError("no connection in time")
+        case aiohttp.ClientConnectorCertificateError():
+            return error.certificate_error
+        case aiohttp.ClientConnectorError():
+            return error.os_error
+        case aiohttp.ClientHttpProxyError():
+            return OSError(f"the proxy refuses: {error.status} {error.message}")
+        case aiohttp.ClientResponseError():
+            return MalformedAnswerError(f"did not answer in HTTP: {' '.join(error.message.split())[:200]}")
+        case aiohttp.ServerDisconnectedError(message=str()):  # else the head that had arrived
+            return ConnectionResetError()
+        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
+            return MalformedAnswerError(BROKEN_OFF)
+        case aiohttp.ClientOSError():
+            return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(error.errno, error.strerror)
+    return OSError(str(error))
+
+
+async def _end(owner: AsyncGenerator[aiohttp.ClientSession]) -> None:
+    await owner.aclose()
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    length = response.content_length
+    if length is not None:
+        if length > MAX_BODY:
+            raise MalformedAnswerError(TOO_LARGE)
+        return await response.read()
+    if "Transfer-Encoding" not in response.headers:
+        raise MalformedAnswerError(ENDLESS)
+    body = b""
+    async for piece in response.content.iter_chunked(PIECE):
+        body += piece
+        if len(body) > MAX_BODY:
+            raise MalformedAnswerError(TOO_LARGE)
+    return body
+
+
+class _Quiet(aiohttp.BaseConnector):
+    """A connector that drops a kept connection on which something has arrived: it would answer the next request."""
+
+    async def connect(self, *arguments: Any, **options: Any) -> Any:
+        while True:
+            connection = await super().connect(*arguments, **options)
+            protocol = connection.protocol
+            transport = protocol.transport
+            if not protocol.should_close and is_quiet(transport.get_extra_info("socket")):
+                _taken.get().append(transport)
+                return connection
+            connection.close()
+
+
+class _QuietTcp(_Quiet, aiohttp.TCPConnector):
+    pass
+
+
+class _QuietUnix(_Quiet, aiohttp.UnixConnector):
+    pass

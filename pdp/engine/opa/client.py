@@ -1,0 +1,373 @@
+"""HTTP to one OPA: keep-alive connections of `http.client` for threads; `pdp.engine.opa.aio` has those for tasks.
+
+One deadline holds for the whole exchange, however slowly the answer arrives, and an answer is bounded. What fails
+before anything of an answer has arrived is sent once more, on a new connection: a decision changes nothing in OPA.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import socket
+import ssl
+import time
+from base64 import b64encode
+from collections import deque
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
+
+if TYPE_CHECKING:
+    from pdp.engine.opa.address import Address
+    from pdp.engine.opa.aio import Sessions
+
+MAX_BODY: Final = 4 * 1024 * 1024
+"""Longest answer, in bytes: a request has at most 1 MiB, and an answer may quote all of it."""
+
+BROKEN_OFF: Final = "broke off in the middle of its answer"
+ENDLESS: Final = "does not say where its answer ends"
+TOO_LARGE: Final = f"sent an answer of more than {MAX_BODY} bytes"
+
+PIECE: Final = 64 * 1024
+"""How many bytes of an answer without a length are read at a time."""
+
+_TLS_RECORD: Final = 16 * 1024
+
+
+class Answer(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    body: bytes
+
+
+class MalformedAnswerError(Exception):
+    """Half an answer, or not HTTP. The message follows the server's name."""
+
+
+class ConnectTimeoutError(OSError):
+    """No connection within the time for connecting."""
+
+
+class OpaClient:
+    """Sends requests to one OPA. Safe for threads and tasks; it belongs to the process that made it.
+
+    Args:
+        address: where OPA listens.
+        connect_timeout: seconds to wait for a connection.
+        connections: how many connections are kept for threads, and how many one event loop has at a time.
+        token: sent as `Authorization: Bearer`.
+        tls: for an `https` address.
+        proxy: URL of an HTTP proxy, or None.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        connect_timeout: float,
+        connections: int,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
+    ) -> None:
+        self.address = address
+        self.connect_timeout = connect_timeout
+        self.connections = connections
+        self.tls = tls
+        self.proxy = proxy
+        self.headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        if token is not None:
+            self.headers["Authorization"] = f"Bearer {token}"
+        # A tunnel is asked for the permission once, another proxy with each request.
+        self._proxy_headers = _proxy_headers(proxy)
+        self._thread_headers = self.headers | (self._proxy_headers if tls is None else {})
+        self._idle: deque[_Deadlined] = deque()
+        self._sessions: Sessions | None = None
+        self._process = os.getpid()
+        self._closed = False
+
+    def exchange(self, method: str, path: str, body: bytes | None, seconds: float) -> Answer:
+        """Send a request and return the answer.
+
+        Args:
+            method: such as `POST`; the request must be safe to send twice.
+            path: with the query.
+            body: JSON, or None.
+            seconds: time for all of it.
+
+        Raises:
+            EngineError: no connection, or it broke twice; closed; used after a fork.
+            EngineTimeoutError: no whole answer in time.
+            AnswerInvalidError: not HTTP, too large, or half an answer.
+        """
+        deadline = time.monotonic() + seconds
+        self._check_usable()
+        try:
+            try:
+                return self._attempt(self._idle_connection() or self._connection(), method, path, body, deadline)
+            except (ConnectionResetError, BrokenPipeError):
+                return self._attempt(self._connection(), method, path, body, deadline)
+        except (OSError, HTTPException, MalformedAnswerError) as error:
+            raise self._failure(error, seconds) from error
+
+    async def aexchange(self, method: str, path: str, body: bytes | None, seconds: float) -> Answer:
+        """Async variant of `exchange`. Waiting until a connection is free counts as well."""
+        self._check_usable()
+        if self._sessions is None:
+            from pdp.engine.opa.aio import Sessions  # noqa: PLC0415 - aiohttp takes 0.2 s
+
+            self._sessions = Sessions(self)
+        try:
+            return await self._sessions.exchange(method, path, body, seconds)
+        except (OSError, MalformedAnswerError) as error:
+            self._check_usable()  # what breaks while the engine is closed is not OPA's fault
+            raise self._failure(error, seconds) from error
+
+    def close(self) -> None:
+        """Close all connections; a thread's is closed when its request is done. Requests are refused from now on."""
+        self._closed = True
+        self._close_idle()
+        if self._sessions is not None and os.getpid() == self._process:
+            self._sessions.close()
+
+    async def aclose(self) -> None:
+        """Async variant of `close`."""
+        self.close()
+        if self._sessions is not None:
+            await self._sessions.aclose()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise EngineError(f"OPA at {self.address.url} was not asked: the engine is closed")
+        if os.getpid() != self._process:
+            # Two processes would share the sockets, and each read the other's decisions.
+            raise EngineError(
+                f"OPA at {self.address.url} was not asked: the engine was made before this process was forked",
+                hint="make the engine after the fork",
+            )
+
+    def _attempt(
+        self, connection: _Deadlined, method: str, path: str, body: bytes | None, deadline: float
+    ) -> Answer:
+        connection.deadline = deadline
+        connection.begun = False
+        try:
+            if connection.sock is None:
+                self._connect(connection)
+            connection.request(method, self._target(path), body, self._thread_headers)
+            with connection.getresponse() as response:
+                answer = Answer(response.status, _body(response))
+        except ConnectionError as error:
+            connection.close()
+            if connection.begun:
+                raise MalformedAnswerError(BROKEN_OFF) from error
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        if connection.sock is not None:
+            self._keep(connection)
+        return answer
+
+    def _connect(self, connection: _Deadlined) -> None:
+        left = _left(connection.deadline)
+        connection.timeout = min(left, self.connect_timeout)
+        try:
+            connection.connect()
+        except TimeoutError as error:
+            if left > self.connect_timeout:
+                raise ConnectTimeoutError("no connection in time") from error
+            raise
+
+    def _connection(self) -> _Deadlined:
+        address = self.address
+        if address.path is not None:
+            return _UnixConnection(address.path)
+        proxy = urlsplit(self.proxy) if self.proxy is not None else None
+        host, port = (address.host, address.port) if proxy is None else (proxy.hostname or "", proxy.port or 80)
+        if self.tls is None:
+            return _Deadlined(host, port)
+        connection = _TlsConnection(host, port, self.tls, address.host)
+        if proxy is not None:
+            connection.set_tunnel(address.host, address.port, self._proxy_headers)
+        return connection
+
+    def _target(self, path: str) -> str:
+        return path if self.proxy is None or self.tls is not None else f"{self.address.url}{path}"
+
+    def _idle_connection(self) -> _Deadlined | None:
+        """Return a kept connection that is still good, the last used first."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if is_quiet(connection.sock):
+                return connection
+            connection.close()
+
+    def _keep(self, connection: _Deadlined) -> None:
+        if len(self._idle) >= self.connections:
+            connection.close()
+            return
+        self._idle.append(connection)
+        if self._closed:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        while True:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+
+    def _failure(self, error: Exception, seconds: float) -> EngineError:
+        name = f"OPA at {self.address.url}"
+        if isinstance(error, MalformedAnswerError):
+            return AnswerInvalidError(
+                f"{name} {error}", hint="check that OPA itself listens there, and look into its log"
+            )
+        if isinstance(error, TimeoutError):
+            return EngineTimeoutError(
+                f"{name} did not answer within {seconds:g} s", hint="look into its log, or allow more time"
+            )
+        if isinstance(error, HTTPException) and not isinstance(error, OSError):
+            return self._failure(MalformedAnswerError(f"did not answer in HTTP: {_words(error)}"), seconds)
+        return EngineError(
+            f"{name} cannot be reached: {_reason(error)}", hint="check that it runs and that the address is right"
+        )
+
+
+class _Deadlined(HTTPConnection):
+    """A connection whose sends and receives all end by one deadline."""
+
+    deadline = 0.0
+    begun = False
+    """Whether anything of an answer has arrived."""
+
+    def send(self, data: Any) -> None:
+        # In pieces, as a timeout of TLS holds for a piece only.
+        view = memoryview(data)
+        for start in range(0, len(view), _TLS_RECORD):
+            self.sock.settimeout(_left(self.deadline))
+            self.sock.sendall(view[start : start + _TLS_RECORD])
+
+    def response_class(self, sock: socket.socket, **options: Any) -> HTTPResponse:  # type: ignore[override]
+        response = HTTPResponse(sock, **options)
+        response.fp.close()
+        response.fp = io.BufferedReader(_DeadlineReader(self, sock))
+        return response
+
+
+class _TlsConnection(_Deadlined):
+    default_port = 443
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext, server_name: str) -> None:
+        super().__init__(host, port)
+        self._tls = tls
+        self._server_name = server_name
+
+    def connect(self) -> None:
+        until = time.monotonic() + (self.timeout or 0)
+        super().connect()
+        self.sock.settimeout(_left(until))
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
+
+
+class _UnixConnection(_Deadlined):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _DeadlineReader(io.RawIOBase):
+    """What a response is read from: each read has the time that is left until the connection's deadline."""
+
+    def __init__(self, connection: _Deadlined, sock: socket.socket) -> None:
+        self._connection = connection
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)  # holds the socket open until the response is closed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(_left(self._connection.deadline))
+        size = self._sock.recv_into(buffer)
+        if size:
+            self._connection.begun = True
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _body(response: HTTPResponse) -> bytes:
+    length = response.length
+    if length is not None:
+        if length > MAX_BODY:
+            raise MalformedAnswerError(TOO_LARGE)
+        body = response.read(length)
+        if len(body) < length:
+            raise MalformedAnswerError(BROKEN_OFF)
+        return body
+    if not response.chunked:  # it ends with its connection: half of it would look like the whole
+        raise MalformedAnswerError(ENDLESS)
+    body = b""
+    try:
+        while piece := response.read(PIECE):
+            body += piece
+            if len(body) > MAX_BODY:
+                raise MalformedAnswerError(TOO_LARGE)
+    except HTTPException as error:
+        raise MalformedAnswerError(BROKEN_OFF) from error
+    return body
+
+
+def is_quiet(sock: socket.socket) -> bool:
+    """Whether a kept connection is open and nothing waits to be read: it would be taken for the next answer."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _proxy_headers(proxy: str | None) -> dict[str, str]:
+    parts = urlsplit(proxy or "")
+    if not parts.username:
+        return {}
+    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(user.encode()).decode()}"}
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "TLS failed"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        # The system's words: asyncio and the address look-up have their own.
+        return os.strerror(error.errno)
+    if isinstance(error, ConnectionResetError):
+        return "the connection was closed without an answer"
+    return (isinstance(error, OSError) and error.strerror) or _words(error)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
