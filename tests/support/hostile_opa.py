@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
@@ -67,6 +68,18 @@ class Peer:
             if self._server.ended.wait(0.02):
                 return
 
+    def tunnel(self, port: int) -> None:
+        """Be a proxy that connects whoever asks to a port of this machine, until one side closes."""
+        self.request()
+        with socket.create_connection(("127.0.0.1", port)) as other:
+            self.send(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                for ready in select.select([self._sock, other], [], [], 5)[0]:
+                    data = ready.recv(65536)
+                    if not data:
+                        return
+                    (other if ready is self._sock else self._sock).sendall(data)
+
     def reset(self) -> None:
         """Close so that the client sees a reset."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -87,16 +100,24 @@ class HostileOpa:
     """A server, as a context manager. `behave` is run for each connection, in a thread; then the connection is closed.
 
     It listens on 127.0.0.1, with TLS if `certificate` is a PEM file with key and certificate, or on the Unix socket
-    `path`.
+    `path`. With `clients` it demands a certificate that one of those in that file has signed.
     """
 
     def __init__(
-        self, behave: Callable[[Peer], None], path: Path | None = None, *, certificate: Path | None = None
+        self,
+        behave: Callable[[Peer], None],
+        path: Path | None = None,
+        *,
+        certificate: Path | None = None,
+        clients: Path | None = None,
     ) -> None:
         self._behave = behave
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
         if self._tls and certificate:
             self._tls.load_cert_chain(certificate)
+            if clients:
+                self._tls.load_verify_locations(clients)
+                self._tls.verify_mode = ssl.CERT_REQUIRED
         self._threads: list[threading.Thread] = []
         self._socks: list[socket.socket] = []
         self.requests: list[bytes] = []

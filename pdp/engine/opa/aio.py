@@ -158,12 +158,19 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 class _Quiet(aiohttp.BaseConnector):
     """A connector that drops a kept connection on which something has arrived: it would answer the next request."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
+
     async def connect(self, *arguments: Any, **options: Any) -> Any:
         while True:
             connection = await super().connect(*arguments, **options)
-            protocol = connection.protocol
+            protocol: Any = connection.protocol
             transport = protocol.transport
-            if not protocol.should_close and is_quiet(transport.get_extra_info("socket")):
+            # On a new connection TLS itself may have sent something.
+            is_new = protocol not in self._used
+            if is_new or (not protocol.should_close and is_quiet(transport.get_extra_info("socket"))):
+                self._used.add(protocol)
                 _taken.get().append(transport)
                 return connection
             connection.close()
