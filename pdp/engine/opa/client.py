@@ -150,9 +150,7 @@ class OpaClient:
                 hint="make the engine after the fork",
             )
 
-    def _attempt(
-        self, connection: _Deadlined, method: str, path: str, body: bytes | None, deadline: float
-    ) -> Answer:
+    def _attempt(self, connection: _Deadlined, method: str, path: str, body: bytes | None, deadline: float) -> Answer:
         connection.deadline, connection.begun = deadline, False
         try:
             if connection.sock is None:
