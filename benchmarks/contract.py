@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measuring import medians
-from pdp.contract.checks import Checked, check
+from pdp.contract.checks import check
 from pdp.contract.plan import validate_plan
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import ToolConfigParam, ToolContract, ToolInvariant
@@ -82,7 +82,7 @@ def _cases() -> dict[str, Callable[[], object]]:
 
     def checking(tool: str, **arguments: Any) -> Callable[[], object]:
         proposal = Proposal.read({"tool": tool, "arguments": {"query": "metformin and contrast media", **arguments}})
-        return lambda: check(proposal, session, compiled, Checked())
+        return lambda: check(proposal, session, compiled)
 
     bundled = {"subquestion_ids": ["q1", "q2"]}
     plan = [{"tool": "retrieve_evidence", "arguments": {"query": f"question {at}"}} for at in range(4)]

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from pdp.engine.shadow import ShadowCounts, ShadowDifference, ShadowEngine
     from pdp.engine.wasm.engine import EmbeddedEngine
     from pdp.errors import PdpError
+    from pdp.evaluation import Evaluation
     from pdp.execution.events import ToolEvent
     from pdp.execution.failures import ToolArgumentError, ToolError, ToolUnavailableError
     from pdp.execution.telemetry import Telemetry
-    from pdp.flow.call import Evaluation
     from pdp.flow.guard import ToolDeniedError, ToolFailedError
-    from pdp.flow.planning import PlanEvaluation
+    from pdp.flow.plan import PlanEvaluation
     from pdp.flow.visibility import Visibility
     from pdp.loop.agent_loop import AgentLoop, ToolIterationsExceededError, TooManyCallsError
     from pdp.loop.messages import Message, ModelRequest, ToolCall, Turn
@@ -85,7 +85,7 @@ _HOMES = {
     "Deployment": "pdp.patterns.deployment",
     "EmbeddedEngine": "pdp.engine.wasm.engine",
     "Engine": "pdp.engine.protocol",
-    "Evaluation": "pdp.flow.call",
+    "Evaluation": "pdp.evaluation",
     "Failure": "pdp.proposal",
     "FailureCode": "pdp.proposal",
     "FileAudit": "pdp.audit.file",
@@ -104,7 +104,7 @@ _HOMES = {
     "PdpError": "pdp.errors",
     "Pep": "pdp.pep",
     "Pin": "pdp.patterns.deployment",
-    "PlanEvaluation": "pdp.flow.planning",
+    "PlanEvaluation": "pdp.flow.plan",
     "PlanningPolicy": "pdp.contract.planning",
     "Proposal": "pdp.proposal",
     "Reason": "pdp.decision",

@@ -10,10 +10,14 @@
     - RequestRefusedError         decision.request_invalid  a request that an engine does not take
   - BundleError                   bundle.invalid       a bundle that must not be used
     - StaleBundleError            bundle.stale         an older release than one seen, or too old
-  - AuditError                    audit.write_failed   an event could not be recorded
+  - StateError                    pdp.state            what a call needs beside its policy cannot be used
+    - AuditError                  audit.write_failed   an event could not be recorded
+    - StoreError                  store.unavailable    a store cannot be read or written (`stores/errors.py`)
+    - RunClosedError              run.closed           a run of an agent does not go on (`patterns/runs.py`)
+    - RunsFullError               run.too_many         no run can be opened (`patterns/runs.py`)
 
-The codes of `EngineError` and `BundleError` are reason codes: the enforcement point turns the error into a DENY with
-exactly that code.
+The codes of `EngineError`, `BundleError` and `StateError` are reason codes: the enforcement point turns the error into
+a DENY with exactly that code.
 """
 
 from __future__ import annotations
@@ -137,7 +141,13 @@ class BundleError(PdpError):
     code = "bundle.invalid"
 
 
-class AuditError(PdpError):
+class StateError(PdpError):
+    """What a call needs beside its policy, such as audit or store, cannot be used. Before a run this is a DENY."""
+
+    code = "pdp.state"
+
+
+class AuditError(StateError):
     """An audit event could not be written. Before an execution this is a DENY."""
 
     code = "audit.write_failed"

@@ -1,34 +1,27 @@
-"""The policy enforcement point: what an application calls. The flow itself stands in pdp/flow/calling.py."""
+"""The policy enforcement point: what an application calls. How a call goes stands in pdp/flow."""
 
 from __future__ import annotations
 
 import time
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from pdp.audit.file import MemoryAudit
+from pdp.audit.file import MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
 from pdp.engine.factory import embedded_engine
 from pdp.errors import UsageError
-from pdp.execution.events import Observers
-from pdp.flow.call import Call, Evaluation
-from pdp.flow.calling import CallFlow
+from pdp.evaluation import Evaluation
+from pdp.flow.call import Asked, caller_of
+from pdp.flow.decide import decide
 from pdp.flow.drive import adrive, drive
-from pdp.flow.executing import Executor
-from pdp.flow.guard import guarded, session_in_use
-from pdp.flow.keeping import Keeping
-from pdp.flow.keys import caller_of
-from pdp.flow.options import check_options
-from pdp.flow.planning import planned
-from pdp.flow.release import NewestRelease
+from pdp.flow.execute import call
+from pdp.flow.parts import NewestRelease, Parts, Stores, check_options, obligations_of, observers_of
 from pdp.flow.tools import Tools
-from pdp.flow.visibility import visible
-from pdp.obligations.obligations import Obligations
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pdp.approvals.approvals import Approvals
@@ -38,7 +31,8 @@ if TYPE_CHECKING:
     from pdp.engine.protocol import Engine
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
-    from pdp.flow.planning import PlanEvaluation
+    from pdp.flow.drive import Step
+    from pdp.flow.plan import PlanEvaluation
     from pdp.flow.visibility import Visibility
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligation import ObligationHandler
@@ -47,11 +41,19 @@ if TYPE_CHECKING:
     from pdp.stores.key import IdempotencyStore
 
 
+class CallIds(TypedDict, total=False):
+    """For the record: the model's id of a call, and the plan step that it belongs to."""
+
+    tool_call_id: str | None
+    step_name: str | None
+
+
 class Pep:
     """Decides the tool calls of one agent application, and runs those that are allowed.
 
     Safe to share between threads and tasks. Every method that decides returns an `Evaluation` and never raises for
-    what a model proposed or an engine answered.
+    what a model proposed or an engine answered. Each has an async variant, `adecide` of `decide`, with the same
+    arguments and errors; there, a plain function of a tool runs in a thread.
 
     Args:
         manifest: the effective manifest.
@@ -61,15 +63,15 @@ class Pep:
         registry: where functions are bound as well, with their state and config; its manifest has to be `manifest`.
         approvals: who may approve what the policy wants a person for. Without it no call is ever approved.
         obligations: the application's own handlers, by the id of the obligation that each fulfils.
-        keys: where idempotency keys are kept, and what their calls came to; in memory when absent.
-        actions: where the actions of calls with effects are kept; in memory when absent.
-        deployment: what runs of agents are told: sources to pin, versions, markings.
-        observers: functions that are told when a tool begins and ends.
+        keys: the store of idempotency keys and what their calls came to; in memory when absent.
+        actions: the store of actions of calls with effects; in memory when absent.
+        deployment: what holds for all runs of agents: sources to pin, versions, markings.
+        observers: functions that take an event when a tool begins and ends.
         telemetry: makes spans and metrics; none when absent.
 
     Raises:
-        UsageError: a handler that is none, or for an obligation of the baseline; an observer that is none; a registry
-            with another manifest; a function that no tool has; any other option that is not what it should be.
+        UsageError: an invalid handler, or one for an obligation of the baseline; an invalid observer; a registry with
+            another manifest; a function that no tool has; any other option that is not what it should be.
     """
 
     def __init__(
@@ -98,30 +100,56 @@ class Pep:
         self.manifest = manifest
         self.engine = engine
         self.registry = registry
-        keeping = Keeping.of(keys, actions, deployment)
-        self._flow = CallFlow(
+        self._parts = Parts(
             manifest=CompiledManifest(manifest) if registry is None else registry.compiled,
             audit=MemoryAudit() if audit is None else audit,
             approvals=approvals,
-            executor=Executor(Tools(tools or {}, registry), keeping, Observers(observers), telemetry),
-            obligations=Obligations(obligations),
+            tools=Tools(tools or {}, registry),
+            stores=Stores.of(keys, actions, deployment),
+            own_obligations=obligations_of(obligations),
             newest=NewestRelease(),
+            observers=observers_of(observers),
+            telemetry=telemetry,
         )
 
-    @property
-    def audit(self) -> AuditLog:
-        """Where events go."""
-        return self._flow.audit
+    @classmethod
+    def from_files(
+        cls,
+        manifest: str,
+        *,
+        governance: str | None = None,
+        bundle: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return an enforcement point on the embedded engine, from files.
 
-    @property
-    def approvals(self) -> Approvals | None:
-        """Who may approve; None: nobody."""
-        return self._flow.approvals
+        Args:
+            manifest: path of the tool manifest, YAML or JSON.
+            governance: path of the governance file.
+            bundle: path of a bundle; the released baseline when absent.
+            data: the roots `directory` and `settings` of the policy's data, laid over the bundle's.
+            options: the rest, as of the constructor.
 
-    @property
-    def actions(self) -> ActionStore:
-        """Where the actions of calls with effects are kept."""
-        return self._flow.executor.keeping.actions
+        Raises:
+            UsageError: a file is missing or faulty; the message names every fault with its place.
+            BundleError: the bundle cannot be used.
+        """
+        from pdp.manifest.load import load_effective  # noqa: PLC0415 - only applications that start from files
+
+        effective = load_effective(manifest, governance)
+        return cls(effective, embedded_engine(effective, bundle, data), **options)
+
+    @classmethod
+    def from_registry(
+        cls, registry: Registry, *, bundle: str | None = None, data: Mapping[str, Any] | None = None, **options: Any
+    ) -> Self:
+        """Return an enforcement point on the embedded engine for the tools of a registry; see `from_files`.
+
+        Raises:
+            BundleError: the bundle cannot be used.
+        """
+        return cls(registry.manifest, embedded_engine(registry.manifest, bundle, data), registry=registry, **options)
 
     def with_changes(
         self,
@@ -148,106 +176,60 @@ class Pep:
             actions=actions,
             deployment=deployment,
         )
-        flow, other = self._flow, copy(self)
-        other._flow = replace(  # noqa: SLF001 - one of its own kind
-            flow,
-            audit=flow.audit if audit is None else audit,
-            approvals=flow.approvals if approvals is None else approvals,
-            executor=flow.executor.replaced_by(tools, keys, actions, deployment),
-            obligations=flow.obligations if obligations is None else Obligations(obligations),
+        parts, other = self._parts, copy(self)
+        other._parts = replace(  # noqa: SLF001 - one of its own kind
+            parts,
+            audit=parts.audit if audit is None else audit,
+            approvals=parts.approvals if approvals is None else approvals,
+            tools=parts.tools.replaced_by(tools),
+            stores=parts.stores.replaced_by(keys, actions, deployment),
+            own_obligations=parts.own_obligations if obligations is None else obligations_of(obligations),
         )
         return other
 
-    @classmethod
-    def from_files(
-        cls,
-        manifest: str,
-        *,
-        governance: str | None = None,
-        bundle: str | None = None,
-        data: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Self:
-        """Return an enforcement point on the embedded engine, from files.
+    @property
+    def audit(self) -> AuditLog:
+        """Where events go."""
+        return self._parts.audit
 
-        Args:
-            manifest: path of the tool manifest, YAML or JSON.
-            governance: path of the governance file.
-            bundle: path of a bundle; the released baseline when absent.
-            data: the roots `directory` and `settings` of the policy's data, laid over the bundle's.
-            options: the rest, as of the constructor.
+    @property
+    def approvals(self) -> Approvals | None:
+        """Who may approve; None: nobody."""
+        return self._parts.approvals
 
-        Raises:
-            UsageError: a file is missing or faulty; the message names every fault with its place.
-            BundleError: the bundle cannot be used.
-        """
-        from pdp.manifest.load import load_effective  # noqa: PLC0415
+    @property
+    def actions(self) -> ActionStore:
+        """The store of actions of calls with effects."""
+        return self._parts.stores.actions
 
-        effective = load_effective(manifest, governance)
-        return cls(effective, embedded_engine(effective, bundle, data), **options)
-
-    @classmethod
-    def from_registry(
-        cls, registry: Registry, *, bundle: str | None = None, data: Mapping[str, Any] | None = None, **options: Any
-    ) -> Self:
-        """Return an enforcement point on the embedded engine for the tools of a registry; see `from_files`.
-
-        Raises:
-            BundleError: the bundle cannot be used.
-        """
-        return cls(registry.manifest, embedded_engine(registry.manifest, bundle, data), registry=registry, **options)
-
-    def decide(
-        self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
-    ) -> Evaluation:
+    def decide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Decide one proposal without running it.
 
         Args:
             proposal: a `Proposal`, JSON text, or the object `{tool, arguments}` or `{tool_name, payload}`.
             session: a `Session`, or the object that it stands for.
-            tool_call_id: the model's id of this call, for the record.
-            step_name: the plan step that the call belongs to, for the record.
+            ids: `tool_call_id` and `step_name`, for the record; see `CallIds`.
         """
-        call = Call(self.manifest, tool_call_id, step_name, runs=False)
-        drive(self._flow.decided(call, proposal, session), self.engine)
-        return Evaluation(call)
+        return Evaluation(drive(decide(self._asked(runs=False, **ids), proposal, session, self._parts), self.engine))
 
-    async def adecide(
-        self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
-    ) -> Evaluation:
-        """Decide one proposal without running it, asynchronously; arguments as in `decide`."""
-        call = Call(self.manifest, tool_call_id, step_name, runs=False)
-        await adrive(self._flow.decided(call, proposal, session), self.engine)
-        return Evaluation(call)
+    async def adecide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+        """Async variant of `decide`."""
+        return Evaluation(
+            await adrive(decide(self._asked(runs=False, **ids), proposal, session, self._parts), self.engine)
+        )
 
-    def call(
-        self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
-    ) -> Evaluation:
+    def call(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Decide one proposal and, on ALLOW alone, run its tool with exactly the decided arguments.
 
         Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
         """
-        call = Call(self.manifest, tool_call_id, step_name, runs=True)
-        drive(self._flow.called(call, proposal, session), self.engine)
-        return Evaluation(call)
+        return drive(call(self._asked(runs=True, **ids), proposal, session, self._parts), self.engine)
 
-    async def acall(
-        self, proposal: Any, session: Any, *, tool_call_id: str | None = None, step_name: str | None = None
-    ) -> Evaluation:
-        """Do as `call`, asynchronously. A plain function runs in a thread."""
-        call = Call(self.manifest, tool_call_id, step_name, runs=True)
-        await adrive(self._flow.called(call, proposal, session), self.engine)
-        return Evaluation(call)
+    async def acall(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+        """Async variant of `call`."""
+        return await adrive(call(self._asked(runs=True, **ids), proposal, session, self._parts), self.engine)
 
-    def compensate(
-        self,
-        action_id: str,
-        arguments: Any,
-        session: Any,
-        *,
-        tool_call_id: str | None = None,
-        step_name: str | None = None,
-    ) -> Evaluation:
+    def compensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Take back what an action did: call the tool that its own declares as `compensation`, decided as any other.
 
         When that has succeeded, the action is compensated. It succeeds once, whatever the session's idempotency key.
@@ -256,29 +238,16 @@ class Pep:
             action_id: of an action that was committed or has failed, as in `Evaluation.action`.
             arguments: those of the compensating tool.
             session: who takes it back.
-            tool_call_id: as in `decide`.
-            step_name: likewise.
+            ids: as in `decide`.
 
         Raises:
-            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.compensating`.
+            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.stage.compensation`.
         """
-        call = Call(self.manifest, tool_call_id, step_name, runs=True)
-        drive(self._flow.compensated(call, action_id, arguments, session), self.engine)
-        return Evaluation(call)
+        return drive(self._compensate(action_id, arguments, session, ids), self.engine)
 
-    async def acompensate(
-        self,
-        action_id: str,
-        arguments: Any,
-        session: Any,
-        *,
-        tool_call_id: str | None = None,
-        step_name: str | None = None,
-    ) -> Evaluation:
-        """Do as `compensate`, asynchronously."""
-        call = Call(self.manifest, tool_call_id, step_name, runs=True)
-        await adrive(self._flow.compensated(call, action_id, arguments, session), self.engine)
-        return Evaluation(call)
+    async def acompensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+        """Async variant of `compensate`."""
+        return await adrive(self._compensate(action_id, arguments, session, ids), self.engine)
 
     def plan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
         """Check a whole plan before its first call: every step by its tool's rules, all of them by the policy.
@@ -292,15 +261,23 @@ class Pep:
         Raises:
             UsageError: no list of at most 100 steps, or no session.
         """
-        evaluated: PlanEvaluation = drive(planned(steps, Session.read(session), self._flow.manifest), self.engine)
-        return evaluated
+        return drive(self._plan(steps, session), self.engine)
 
     async def aplan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
-        """Do as `plan`, asynchronously."""
-        evaluated: PlanEvaluation = await adrive(
-            planned(steps, Session.read(session), self._flow.manifest), self.engine
-        )
-        return evaluated
+        """Async variant of `plan`."""
+        return await adrive(self._plan(steps, session), self.engine)
+
+    def visible_tools(self, session: Any) -> dict[str, Visibility]:
+        """Return each tool with what this session's subject can do with it; see `pdp.flow.visibility`.
+
+        Raises:
+            UsageError: no session, or one that names nobody.
+        """
+        return drive(self._visible_tools(session), self.engine)
+
+    async def avisible_tools(self, session: Any) -> dict[str, Visibility]:
+        """Async variant of `visible_tools`."""
+        return await adrive(self._visible_tools(session), self.engine)
 
     def open_run(self, run_id: str, session: Any, *, pins: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Begin a run of the session's caller, before its first call, and return its pins: keep them to replay it.
@@ -318,34 +295,17 @@ class Pep:
             RunClosedError: it was closed to make room for others; end it first. See `pdp.patterns.runs`.
             RunsFullError: too many runs are open or closed; end those that are over.
         """
-        run = self._flow.executor.keeping.runs.open(*_run_of(run_id, session), pins=pins)
-        return run.recorded_pins()
+        return self._parts.stores.runs.open(*_run_of(run_id, session), pins=pins).recorded_pins()
 
     def end_run(self, run_id: str, session: Any) -> None:
         """Forget a run of the session's caller and all that it remembers; nothing happens when there is none.
 
-        End each run that is over: only so many are open at once, and those closed for others stay closed.
+        End each run that is over: a limited number is open at once, and those closed for others stay closed.
 
         Raises:
             UsageError: no session, or no text as `run_id`.
         """
-        self._flow.executor.keeping.runs.end(*_run_of(run_id, session))
-
-    def visible_tools(self, session: Any) -> dict[str, Visibility]:
-        """Return each tool with what this session's subject can do with it; see `pdp.flow.visibility`.
-
-        Raises:
-            UsageError: no session, or one that names nobody.
-        """
-        flow = visible(Session.read(session), self._flow.manifest, time.time())
-        seen: dict[str, Visibility] = drive(flow, self.engine)
-        return seen
-
-    async def avisible_tools(self, session: Any) -> dict[str, Visibility]:
-        """Do as `visible_tools`, asynchronously."""
-        flow = visible(Session.read(session), self._flow.manifest, time.time())
-        seen: dict[str, Visibility] = await adrive(flow, self.engine)
-        return seen
+        self._parts.stores.runs.end(*_run_of(run_id, session))
 
     def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> JsonObject:
         """Return the state after a tool gave `result`, its state effects merged.
@@ -354,7 +314,7 @@ class Pep:
             UsageError: no such tool.
             StateEffectError: the result is not what the effects declare.
         """
-        compiled = self._flow.manifest.tool(tool)
+        compiled = self._parts.manifest.tool(tool)
         if compiled is None:
             raise UsageError(f"{tool:.128} is not a tool of manifest {self.manifest.version}", hint="check the name")
         return compiled.state_after(state, result)
@@ -368,14 +328,40 @@ class Pep:
         Raises:
             UsageError: no such tool, or parameters that the tool's schema does not name.
         """
-        return guarded(self, function, self.manifest, self._flow.executor.tools)
+        from pdp.flow.guard import guarded  # noqa: PLC0415 - only applications with guarded functions
+
+        return guarded(self, function, self.manifest, self._parts.tools)
 
     def using(self, session: Any) -> AbstractContextManager[Session]:
         """Let guarded functions called inside the block take this session, and those of tasks started there.
 
         A new thread has no session of its own: start it with `contextvars.copy_context().run`.
         """
+        from pdp.flow.guard import session_in_use  # noqa: PLC0415 - as above
+
         return session_in_use(session)
+
+    def _asked(self, *, runs: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Asked:
+        return Asked(
+            self.manifest, runs, recordable(tool_call_id), recordable(step_name), time.time(), time.perf_counter()
+        )
+
+    def _compensate(
+        self, action_id: str, arguments: Any, session: Any, ids: CallIds
+    ) -> Generator[Step, Any, Evaluation]:
+        from pdp.flow.stage import compensate  # noqa: PLC0415 - only calls with effects
+
+        return compensate(self._asked(runs=True, **ids), action_id, arguments, session, self._parts)
+
+    def _plan(self, steps: Sequence[Any], session: Any) -> Generator[Step, Any, PlanEvaluation]:
+        from pdp.flow.plan import evaluate_plan  # noqa: PLC0415 - only applications that plan
+
+        return evaluate_plan(steps, Session.read(session), self._parts.manifest)
+
+    def _visible_tools(self, session: Any) -> Generator[Step, Any, dict[str, Visibility]]:
+        from pdp.flow.visibility import visible  # noqa: PLC0415 - only applications that ask for it
+
+        return visible(Session.read(session), self._parts.manifest, time.time())
 
 
 def _run_of(run_id: str, session: Any) -> tuple[str, str]:

@@ -47,6 +47,14 @@ class Request:
             "context": self.context,
         }
 
+    def as_bytes(self) -> bytes:
+        """Return the RFC 8785 bytes of a request whose parts were all checked by `check_json` before.
+
+        Raises:
+            JsonValueError: larger than 1 MiB.
+        """
+        return bounded(canonical(self.as_json()))
+
     def canonical(self) -> bytes:
         """Return the RFC 8785 bytes that every engine is handed.
 

@@ -90,7 +90,7 @@ def test_options_that_are_none(make: Callable[..., Pep], options: dict[str, Any]
 def test_functions_of_tools_are_taken(make: Callable[..., Pep]) -> None:
     pep = make(tools={"initiate_wire": wire, "validate_payment": print})
 
-    assert {name: name in pep._flow.executor.tools for name in pep.manifest.tools} == {
+    assert {name: name in pep._parts.tools for name in pep.manifest.tools} == {
         "lookup_beneficiary": False,
         "validate_payment": True,
         "initiate_wire": True,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
 
 
 def decide(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdp.engine.protocol import Engine
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
 
 _ONE_LINE: Final = 100
 """From this width on, in columns, each proposal stands on one line."""

@@ -12,7 +12,7 @@ from pdp.cli.output import printable
 from pdp.json import canonical
 
 if TYPE_CHECKING:
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
 
 STYLES: Final = {"ALLOW": "bold green", "STEP_UP": "bold yellow", "DENY": "bold red", "REJECTED": "bold red"}
 

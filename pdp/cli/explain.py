@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pdp.decision import Findings
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import Engine
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
     from pdp.manifest.effective import EffectiveManifest
     from pdp.workbench.explain.trace import Condition, RuleRun
 

@@ -7,20 +7,17 @@ boundary document, normative requirements). What the invariants correct is what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.contract.invariant_rules import Circumstances
-from pdp.contract.invariants import log_trips
-from pdp.contract.plan_position import PlanSoFar
-from pdp.errors import PdpError
 from pdp.json import canonical, digest
-from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
+from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdp.contract.compiled import CompiledManifest, CompiledTool
-    from pdp.contract.invariants import Trip
+    from pdp.contract.invariants import Invariants, Trip
     from pdp.session import Session
 
 _LONGEST_FAULT: Final = 300
@@ -32,86 +29,104 @@ _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" 
 )
 
 
-class ProposalPrunedError(PdpError):
-    """An invariant drops the call from its plan: the outcome is transformed, without a proposal."""
-
-    code = "pdp.proposal_pruned"
-
-    def __init__(self, trip: Trip) -> None:
-        super().__init__(f"{trip.invariant}: {trip.rule}")
-        self.trip = trip
-
-
-class Checked:
-    """What the checks found out, whether or not the proposal passed; the trace is made of it.
+class Checked(NamedTuple):
+    """A proposal that has passed every check.
 
     Attributes:
-        tool: the compiled entry; None when the manifest has none of that name.
-        schema_valid, idempotency_missing: None when the check was not reached.
-        idempotency_key: the session's, or the derived one.
-        proposal: what is decided on: the proposal after correction; as it was made when nothing was corrected.
-        trips: the invariants that tripped, in their order, each with what became of the call.
-        config: the tool's config, resolved, read-only; None when the check was not reached.
+        tool: its compiled entry.
+        proposal: what is decided on and what runs: the proposal after correction.
+        idempotency_key: the session's, or the derived one; None when there is none.
+        config: the tool's config, resolved; read-only.
+        trips: the invariants that tripped and were corrected, in their order.
     """
 
-    __slots__ = ("config", "idempotency_key", "idempotency_missing", "proposal", "schema_valid", "tool", "trips")
-
-    def __init__(self) -> None:
-        self.tool: CompiledTool | None = None
-        self.schema_valid: bool | None = None
-        self.idempotency_key: str | None = None
-        self.idempotency_missing: bool | None = None
-        self.proposal: Proposal | None = None
-        self.trips: tuple[Trip, ...] = ()
-        self.config: Mapping[str, Any] | None = None
+    tool: CompiledTool
+    proposal: Proposal
+    idempotency_key: str | None
+    config: Mapping[str, Any]
+    trips: tuple[Trip, ...] = ()
+    schema_valid: bool = True
+    idempotency_missing: bool = False
 
 
-def check(
-    proposal: Proposal,
-    session: Session,
-    manifest: CompiledManifest,
-    checked: Checked,
-    *,
-    before: Sequence[Any] | None = None,
-) -> CompiledTool:
-    """Run every check, writing what is found into `checked`, and return the tool's compiled entry.
+class Rejected(NamedTuple):
+    """A proposal that a check has stopped, with what was known of it by then; the policy is not asked.
 
-    What passed is `checked.proposal`: whoever goes on with `proposal` instead goes on with what was not checked.
+    Attributes:
+        proposal: as the model made it, or as invariants corrected it; None when it could not be read.
+        rejection: code and reason; None when an invariant dropped the call from its plan.
+        tool: the compiled entry; None when the manifest has none of that name.
+        schema_valid, idempotency_missing: None when the check was not reached.
+    """
+
+    proposal: Proposal | None
+    rejection: Rejection | None
+    tool: CompiledTool | None = None
+    schema_valid: bool | None = None
+    idempotency_missing: bool | None = None
+    idempotency_key: str | None = None
+    trips: tuple[Trip, ...] = ()
+
+
+def check(  # noqa: PLR0911 - a return for each check
+    proposal: Proposal, session: Session, manifest: CompiledManifest, *, before: Sequence[Any] | None = None
+) -> Checked | Rejected:
+    """Run the checks in their order, up to the first that fails.
+
+    What passed is `Checked.proposal`: whoever goes on with `proposal` instead goes on with what was not checked.
 
     Args:
         proposal: as the model made it.
         session: who calls, and in which plan.
         manifest: the tools.
-        checked: where to write what is found.
         before: the steps of a plan that come before the call and go on, `[{tool, arguments}]`; None: those before the
             first step of the session's plan that is equal to the call.
 
     Raises:
-        ProposalRejectedError: the first check that failed.
-        ProposalPrunedError: an invariant drops the call.
         ConfigError: the tool's config cannot be resolved.
     """
-    checked.proposal = proposal
-    tool = checked.tool = manifest.tool(proposal.tool)
+    tool = manifest.tool(proposal.tool)
     if tool is None:
-        raise ProposalRejectedError(
-            RejectionCode.INVALID_TOOL_NAME,
-            f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}",
-        )
-    checked.schema_valid = tool.validator.is_valid(proposal.arguments)
-    if not checked.schema_valid:
-        raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, schema_fault(tool, proposal.arguments))
-    checked.config = tool.config.resolve(session.config, session.state)
-    if tool.invariants.rules:
-        proposal = _settled(tool, proposal, session, checked, before)
-    _check_idempotency(tool, proposal, session, checked)
-    _check_provenance(tool, proposal)
+        reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
+        return Rejected(proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
+    if not tool.validator.is_valid(proposal.arguments):
+        fault = schema_fault(tool, proposal.arguments)
+        return Rejected(proposal, Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, schema_valid=False)
+    passed = Checked(tool, proposal, session.idempotency_key or None, _config(tool, session))
+    if tool.invariants is not None:
+        corrected = _corrected(passed, tool.invariants, session, before)
+        if isinstance(corrected, Rejected):
+            return corrected
+        passed = corrected
+    if tool.entry.idempotency.required and passed.idempotency_key is None:
+        # The same arguments derive the same key, which is no proof that a commit was meant once and not twice.
+        if tool.entry.idempotency.key != "derive(args)" or tool.entry.effect_class == "commit-high":
+            reason = f"{proposal.tool} needs an idempotency key, and the session has none"
+            return rejected(passed, RejectionCode.INVALID_PAYLOAD, reason)._replace(idempotency_missing=True)
+        derived = digest(canonical([tool.entry.name, passed.proposal.arguments]))
+        passed = passed._replace(idempotency_key=f"derived:{derived}")
+    sources = tool.entry.provenance.required
+    missing = [name for name in sources if not _names_source(passed.proposal.arguments.get(name))]
+    if missing:
+        reason = f"{proposal.tool} has to name its sources: {', '.join(missing)}"
+        return rejected(passed, RejectionCode.MISSING_PROVENANCE, reason)
     if tool.entry.writes == "canonical":
-        raise ProposalRejectedError(
-            RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN,
-            f"{proposal.tool} would write canonical memory directly; write a proposal instead",
-        )
-    return tool
+        reason = f"{proposal.tool} would write canonical memory directly; write a proposal instead"
+        return rejected(passed, RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason)
+    return passed
+
+
+def rejected(checked: Checked, code: RejectionCode, reason: str) -> Rejected:
+    """Return the rejection of a proposal that has passed its checks so far."""
+    return Rejected(
+        checked.proposal,
+        Rejection(code, reason),
+        checked.tool,
+        schema_valid=True,
+        idempotency_missing=False,
+        idempotency_key=checked.idempotency_key,
+        trips=checked.trips,
+    )
 
 
 def schema_fault(tool: CompiledTool, arguments: dict[str, Any]) -> str:
@@ -125,57 +140,48 @@ def schema_fault(tool: CompiledTool, arguments: dict[str, Any]) -> str:
     return "; ".join(sorted(faults)[:5]) or "arguments do not match the schema"
 
 
-def _settled(
-    tool: CompiledTool, proposal: Proposal, session: Session, checked: Checked, before: Sequence[Any] | None
-) -> Proposal:
+def _config(tool: CompiledTool, session: Session) -> Mapping[str, Any]:
+    if tool.config is None:
+        return MappingProxyType(session.config)
+    return tool.config.resolve(session.config, session.state)
+
+
+def _corrected(
+    passed: Checked, invariants: Invariants, session: Session, before: Sequence[Any] | None
+) -> Checked | Rejected:
     """Return the proposal as the invariants leave it."""
-    about = Circumstances(session.state, checked.config or {}, PlanSoFar(proposal, session.plan, before).up_to)
-    settled = tool.invariants.settle(
+    # Only a tool with invariants needs them.
+    from pdp.contract.invariant_rules import Circumstances  # noqa: PLC0415
+    from pdp.contract.invariants import log_trips  # noqa: PLC0415
+    from pdp.contract.plan_position import PlanSoFar  # noqa: PLC0415
+
+    tool, proposal = passed.tool, passed.proposal
+    about = Circumstances(session.state, passed.config, PlanSoFar(proposal, session.plan, before).up_to)
+    settled = invariants.settle(
         proposal.arguments,
         about,
         lambda mended: None if tool.validator.is_valid(mended) else schema_fault(tool, mended),
     )
-    checked.trips = settled.trips
     log_trips(tool.entry.name, settled.trips)
+    stopped = Rejected(proposal, None, tool, schema_valid=True, trips=settled.trips)
     if settled.fault is not None:
-        raise ProposalRejectedError(settled.rejection, settled.fault)
+        return stopped._replace(rejection=Rejection(settled.rejection, settled.fault))
     if settled.pruned:
-        raise ProposalPrunedError(settled.trips[-1])
+        return stopped
     if settled.arguments is not proposal.arguments:
-        # Read anew, and so within the bounds of a proposal and in its one canonical form.
-        proposal = checked.proposal = Proposal.read({"tool": proposal.tool, "arguments": settled.arguments})
-    return proposal
-
-
-def _check_idempotency(tool: CompiledTool, proposal: Proposal, session: Session, checked: Checked) -> None:
-    checked.idempotency_key = session.idempotency_key or None
-    if not tool.entry.idempotency.required or checked.idempotency_key:
-        checked.idempotency_missing = False
-        return
-    # The same arguments derive the same key, which is no proof that a commit was meant once and not twice.
-    if tool.entry.idempotency.key == "derive(args)" and tool.entry.effect_class != "commit-high":
-        checked.idempotency_key = "derived:" + digest(canonical([tool.entry.name, proposal.arguments]))
-        checked.idempotency_missing = False
-        return
-    checked.idempotency_missing = True
-    raise ProposalRejectedError(
-        RejectionCode.INVALID_PAYLOAD, f"{proposal.tool} needs an idempotency key, and the session has none"
-    )
-
-
-def _check_provenance(tool: CompiledTool, proposal: Proposal) -> None:
-    missing = [name for name in tool.entry.provenance.required if not _filled(proposal.arguments.get(name))]
-    if missing:
-        raise ProposalRejectedError(
-            RejectionCode.MISSING_PROVENANCE, f"{proposal.tool} has to name its sources: {', '.join(missing)}"
-        )
+        try:
+            # Read anew, and so within the bounds of a proposal and in its one canonical form.
+            proposal = Proposal.read({"tool": proposal.tool, "arguments": settled.arguments})
+        except ProposalRejectedError as error:
+            return stopped._replace(rejection=Rejection(error.rejection, error.message))
+    return passed._replace(proposal=proposal, trips=settled.trips)
 
 
 # Every part has to name something, and zero does; the concern `provenance` of the policy says the same.
-def _filled(value: Any, deeper: int = _DEEPEST) -> bool:
+def _names_source(value: Any, deeper: int = _DEEPEST) -> bool:
     if isinstance(value, str):
         return bool(value.strip(_WHITE_SPACE))
     if isinstance(value, (list, dict)):
         parts = value.values() if isinstance(value, dict) else value
-        return bool(value) and deeper > 0 and all(_filled(part, deeper - 1) for part in parts)
+        return bool(value) and deeper > 0 and all(_names_source(part, deeper - 1) for part in parts)
     return value is not None and value is not False

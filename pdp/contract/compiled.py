@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.config import Config
-from pdp.contract.invariants import Invariants
-from pdp.contract.state import StateFields, state_after, state_read
 from pdp.manifest.expressions.expression import Expression, compile_expression
-from pdp.manifest.fields import duration_seconds
+from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.schema.compile import argument_schemas, closed_schema, compile_schema
 from pdp.request import Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pdp.contract.config import Config
+    from pdp.contract.invariants import Invariants
     from pdp.contract.json_object import JsonObject
     from pdp.contract.registry.tool_contract import ToolContract
+    from pdp.contract.state import StateFields
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
     from pdp.manifest.records import StateEffect
 
+_COMMITS: Final = (EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH)
+
 
 class CompiledTool:
-    """One effective entry, ready for calls.
+    """One effective entry, ready for calls, with the steps that a call of it takes.
 
     Attributes:
         entry: the effective entry.
         action: the request's action, the same for every call of the tool.
         validator: of the arguments; closed against unknown ones.
-        invariants: the structural rules.
-        config: what it needs at run time, to be resolved for a session.
+        invariants: the structural rules; None without any.
+        config: what it needs at run time, to be resolved for a session; None without any.
         reads: the keys of the state that it is handed; effects: those that it writes.
         resource, context: the mappings, by the field that each fills; without one, empty.
         timeout: seconds that the tool may take, or None.
+        key_ttl: seconds for which the result is stored for its idempotency key; None: for ever.
+        reserves_key: whether a call reserves its idempotency key. Staging has its own: the action's.
+        stages: whether it stages actions for other tools, instead of running a function.
+        has_action: whether a call that a person is asked about has an action: it has effects, and is not the staging.
+        commits: whether no call runs without an action.
+        commits_staged: whether it is excused from approval, and so commits only what was staged in its run.
+        follows_pattern: whether what it does is held to rules of a pattern, or to what was staged.
     """
 
     def __init__(self, entry: Tool, manifest: EffectiveManifest, contract: ToolContract | None = None) -> None:
@@ -44,19 +53,27 @@ class CompiledTool:
             properties={"tool": entry.name, "manifest_version": manifest.version, "manifest_digest": manifest.digest},
         )
         self.validator = compile_schema(closed_schema(entry.schema_))
-        # A contract in Python is in the entry as far as plain data can say it; its functions count.
-        self.invariants = Invariants(
-            entry.invariants, contract.invariants if contract else (), frozenset(argument_schemas(entry.schema_))
-        )
-        self.config = Config(params=contract.config_params) if contract else Config(entry.config)
+        self.invariants = _invariants(entry, contract)
+        self.config = _config(entry, contract)
         self.reads = entry.state.reads if entry.state else ()
         self.effects: tuple[StateEffect, ...] = entry.state.effects if entry.state else ()
         self.resource = _compiled(entry.resource)
         self.context = _compiled(entry.context)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
+        self.key_ttl = duration_seconds(entry.idempotency.ttl) if entry.idempotency.ttl else None
+        self.stages = entry.pattern is Pattern.ACTION_STAGING
+        self.reserves_key = entry.idempotency.required and not self.stages
+        self.has_action = entry.has_effects and entry.effect_class is not EffectClass.STAGE and not self.stages
+        self.commits = self.has_action and entry.effect_class in _COMMITS
+        self.commits_staged = entry.effect_class is EffectClass.COMMIT_HIGH and bool(
+            entry.approval.unless_within_limits
+        )
+        self.follows_pattern = entry.pattern is not None or self.commits_staged
 
     def state_read(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return what of the state the tool is handed, as copies."""
+        from pdp.contract.state import state_read  # noqa: PLC0415 - only tools that state what they read
+
         return state_read(state, self.reads)
 
     def state_after(self, state: Mapping[str, Any], result: Any) -> JsonObject:
@@ -65,7 +82,27 @@ class CompiledTool:
         Raises:
             StateEffectError: the result is not what the state effects declare.
         """
+        from pdp.contract.state import state_after  # noqa: PLC0415 - only tools that state what they write
+
         return state_after(state, self.effects, result)
+
+
+def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None:
+    # A contract in Python is in the entry as far as plain data can say it; its functions count.
+    functions = contract.invariants if contract else ()
+    if not entry.invariants and not functions:
+        return None
+    from pdp.contract.invariants import Invariants  # noqa: PLC0415 - only tools that have any
+
+    return Invariants(entry.invariants, functions, frozenset(argument_schemas(entry.schema_)))
+
+
+def _config(entry: Tool, contract: ToolContract | None) -> Config | None:
+    if not (contract.config_params if contract else entry.config):
+        return None
+    from pdp.contract.config import Config  # noqa: PLC0415 - only tools that have any
+
+    return Config(params=contract.config_params) if contract else Config(entry.config)
 
 
 def _compiled(mapping: Mapping[str, Any] | None) -> dict[str, Expression]:
@@ -87,10 +124,16 @@ class CompiledManifest:
 
     def __init__(self, manifest: EffectiveManifest, contracts: Mapping[str, ToolContract] | None = None) -> None:
         self.manifest = manifest
-        self.state = StateFields({name: one.state.effects for name, one in manifest.tools.items() if one.state})
+        effects = {name: tool.state.effects for name, tool in manifest.tools.items() if tool.state}
+        self._state = _state_fields(effects) if effects else None
         self._contracts = dict(contracts or {})
         self._tools: dict[str, CompiledTool] = {}
         self._lock = threading.Lock()
+
+    @property
+    def state(self) -> StateFields:
+        """The fields of the state that the tools write."""
+        return self._state or _state_fields({})
 
     def tool(self, name: str) -> CompiledTool | None:
         """Return the tool of that exact name, or None when the manifest has none."""
@@ -104,3 +147,9 @@ class CompiledManifest:
                 if found is None:
                     found = self._tools[name] = CompiledTool(entry, self.manifest, self._contracts.get(name))
         return found
+
+
+def _state_fields(effects: Mapping[str, tuple[StateEffect, ...]]) -> StateFields:
+    from pdp.contract.state import StateFields  # noqa: PLC0415 - only manifests whose tools write state
+
+    return StateFields(effects)

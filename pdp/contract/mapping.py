@@ -13,8 +13,8 @@ from pdp.request import Entity, Request
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pdp.contract.checks import Checked
     from pdp.contract.compiled import CompiledTool
-    from pdp.proposal import Proposal
     from pdp.session import Session
 
 _VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval"))
@@ -26,22 +26,12 @@ class MappingError(PdpError):
     code = "pdp.mapping_failed"
 
 
-def build_request(
-    tool: CompiledTool,
-    proposal: Proposal,
-    session: Session,
-    idempotency_key: str | None,
-    *,
-    request_id: str,
-    now: float,
-) -> Request:
+def build_request(checked: Checked, session: Session, *, request_id: str, now: float) -> Request:
     """Return the request for a call that has passed its checks.
 
     Args:
-        tool: the proposal's tool.
-        proposal: the checked proposal.
+        checked: the call.
         session: who calls, for whom and about what.
-        idempotency_key: as the checks found or derived it.
         request_id: names the request in the audit.
         now: seconds since 1970, for a session that states no time.
 
@@ -52,11 +42,11 @@ def build_request(
         ExpressionError: an expression failed.
         ClaimsError: the session's claims name no subject.
     """
-    arguments, variables = proposal.arguments, session.variables
+    tool, arguments, variables = checked.tool, checked.proposal.arguments, session.variables
     context = _evaluated(tool.context, arguments, variables)
     context["arguments"] = arguments
     context["purpose"] = session.purpose
-    context["idempotency_key"] = idempotency_key
+    context["idempotency_key"] = checked.idempotency_key
     if session.agent is not None:
         context["agent"] = session.agent
     request = Request(session.subject, tool.action, _resource(tool, arguments, variables), context)

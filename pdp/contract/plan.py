@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.checks import Checked, ProposalPrunedError, check
+from pdp.contract.checks import Rejected, check
 from pdp.errors import UsageError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, Status
 
@@ -131,19 +131,17 @@ def _checked_step(
     position: int, step: Any, session: Session, manifest: CompiledManifest, before: list[dict[str, Any]]
 ) -> PlanStep:
     name, value = _named(step)
-    checked = Checked()
-    status, rejection, proposal = Status.ACCEPTED, None, None
     try:
-        made = Proposal.read(value)
-        check(made, session, manifest, checked, before=before)
-        proposal = checked.proposal
-        if proposal is not made:
-            status = Status.TRANSFORMED
+        proposal = Proposal.read(value)
     except ProposalRejectedError as error:
-        status, rejection = Status.REJECTED, Rejection(error.rejection, error.message)
-    except ProposalPrunedError:
-        status = Status.TRANSFORMED
-    return PlanStep(position, name, status, proposal, rejection, checked.trips)
+        rejection = Rejection(error.rejection, error.message)
+        return PlanStep(position, name, Status.REJECTED, None, rejection, ())
+    checked = check(proposal, session, manifest, before=before)
+    if isinstance(checked, Rejected):
+        status = Status.TRANSFORMED if checked.rejection is None else Status.REJECTED
+        return PlanStep(position, name, status, None, checked.rejection, checked.trips)
+    status = Status.ACCEPTED if checked.proposal is proposal else Status.TRANSFORMED
+    return PlanStep(position, name, status, checked.proposal, None, checked.trips)
 
 
 def _named(step: Any) -> tuple[str | None, Any]:

@@ -15,7 +15,6 @@ from pdp.execution.run import Execution, LateThreads, arun, run, timed_out, unav
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schema.compile import argument_schemas
 from pdp.proposal import Failure, FailureCode
-from pdp.stores.key import has_effects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,7 +96,7 @@ class ToolRunner:
     # that it is not there, says that nothing was done.
     def _believed(self, execution: Execution) -> Execution:
         failure = execution.failure
-        if failure is None or execution.started or isinstance(self.function, CliTool) or not has_effects(self.entry):
+        if failure is None or execution.started or isinstance(self.function, CliTool) or not self.entry.has_effects:
             return execution
         if failure.details.get("effect") == "none":
             return execution

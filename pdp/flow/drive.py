@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     from pdp.engine.protocol import Engine
     from pdp.execution.runner import ToolRunner
 
@@ -58,10 +59,10 @@ CHECKPOINT: Final = Checkpoint()
 Step = bytes | ToolRun | Work | Pause | PlanQuestion | Checkpoint
 """What a flow hands out. Bytes are a canonical request, for which it is sent a `Decision`."""
 
-Flow = Generator[Step, Any, Any]
+T = TypeVar("T")
 
 
-def drive(flow: Flow, engine: Engine) -> Any:
+def drive(flow: Generator[Step, Any, T], engine: Engine) -> T:
     """Drive `flow` to its end, waiting for each step, and return what it returns."""
     try:
         step = next(flow)
@@ -73,11 +74,12 @@ def drive(flow: Flow, engine: Engine) -> Any:
             else:
                 step = flow.send(came)
     except StopIteration as end:
-        return end.value
+        result: T = end.value
+        return result
 
 
-async def adrive(flow: Flow, engine: Engine) -> Any:
-    """Do as `drive`, without blocking the event loop."""
+async def adrive(flow: Generator[Step, Any, T], engine: Engine) -> T:
+    """Async variant of `drive`: it does not block the event loop."""
     late = _Late()
     try:
         step = next(flow)
@@ -93,7 +95,8 @@ async def adrive(flow: Flow, engine: Engine) -> Any:
                 step = flow.send(came)
     except StopIteration as end:
         late.tell()
-        return end.value
+        result: T = end.value
+        return result
 
 
 class _Late:
@@ -135,7 +138,7 @@ async def _finished(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
     return cancelled
 
 
-def _close(flow: Flow) -> None:
+def _close(flow: Generator[Step, Any, object]) -> None:
     """End a flow that nobody awaits any more, as if it were cancelled; what it still has to keep is kept, waiting."""
     with suppress(StopIteration, asyncio.CancelledError):
         # Not GeneratorExit, upon which the flow's parts could do nothing more.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -9,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pdp.errors import PdpError, UsageError
 from pdp.execution.run import is_asynchronous
-from pdp.flow.binding import bound_arguments, check_signature
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    import inspect
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
     from pdp.manifest.effective import EffectiveManifest
 
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
 
 
@@ -89,7 +89,7 @@ def guarded(
     entry = manifest.tools.get(name)
     if entry is None:
         raise UsageError(f"{name} is not a tool of manifest {manifest.version}", hint="name the function so")
-    signature = check_signature(function, name, entry.schema_)
+    signature = _checked_signature(function, name, entry.schema_)
     tools.add(name, function)
     return guard(pep, name, function, signature)
 
@@ -106,7 +106,7 @@ def guard(pep: Caller, name: str, function: Callable[..., Any], signature: inspe
 
         @wraps(function)
         async def aguarded(*args: Any, **kwargs: Any) -> Any:
-            arguments = bound_arguments(signature, args, kwargs)
+            arguments = _bound_arguments(signature, args, kwargs)
             return _returned(await pep.acall({"tool": name, "arguments": arguments}, _session.get()))
 
         made: Callable[..., Any] = aguarded
@@ -114,7 +114,7 @@ def guard(pep: Caller, name: str, function: Callable[..., Any], signature: inspe
 
         @wraps(function)
         def made(*args: Any, **kwargs: Any) -> Any:
-            arguments = bound_arguments(signature, args, kwargs)
+            arguments = _bound_arguments(signature, args, kwargs)
             return _returned(pep.call({"tool": name, "arguments": arguments}, _session.get()))
 
     # `wraps` leaves the unguarded function within reach; its signature is all that frameworks need.
@@ -129,3 +129,45 @@ def _returned(evaluation: Evaluation) -> Any:
     if evaluation.outcome.failure is not None:
         raise ToolFailedError(evaluation) from evaluation.error
     return evaluation.result
+
+
+def _checked_signature(function: Callable[..., Any], name: str, schema: Mapping[str, Any]) -> inspect.Signature:
+    """Return the signature of a function that can stand for the tool `name`.
+
+    Every parameter has to be a named argument of the tool's schema: what has no name in the schema could not be
+    decided upon.
+
+    Raises:
+        UsageError: variadic parameters, or parameters and schema do not name the same arguments.
+    """
+    signature = inspect.signature(function)
+    where = f"the function for tool {name}"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{where}: a generator runs only after its call was recorded", hint="return a list instead")
+    for parameter in signature.parameters.values():
+        if parameter.kind in _VARIADIC:
+            raise UsageError(f"{where}: *{parameter.name} has no names to decide upon", hint="name every argument")
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise UsageError(f"{where}: {parameter.name} is positional only", hint="drop the / from the signature")
+    properties, parameters = set(schema.get("properties", {})), set(signature.parameters)
+    unknown = sorted(parameters - properties)
+    if unknown:
+        raise UsageError(f"{where}: the schema has no argument {unknown[0]}", hint="add it to the manifest's schema")
+    absent = sorted(properties - parameters)
+    if absent:
+        raise UsageError(f"{where}: the function has no parameter {absent[0]}", hint="add it to the function")
+    return signature
+
+
+def _bound_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every argument by name, defaults included, so that what runs is what was decided.
+
+    A default of None is left out: absent and None are the same to the function, and the schema need not admit null.
+
+    Raises:
+        TypeError: the call does not fit the signature, as Python itself would say.
+    """
+    bound = signature.bind(*args, **kwargs)
+    given = dict(bound.arguments)
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name in given or value is not None}

@@ -30,7 +30,7 @@ from pdp.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
     from pdp.loop.messages import Model
     from pdp.pep import Pep
 

@@ -17,7 +17,7 @@ from pdp.json import JsonValueError, canonical, check_json
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
 
 
 class Role(StrEnum):

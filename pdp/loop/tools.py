@@ -15,7 +15,7 @@ from pdp.manifest.exports import ExportFormat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
     from pdp.pep import Pep
     from pdp.session import Session
 

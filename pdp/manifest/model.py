@@ -53,6 +53,9 @@ Schema = dict[str, Any]
 """A JSON Schema of draft 2020-12."""
 
 
+_WITHOUT_EFFECT = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
+
+
 class Governable(Record):
     """The fields that the policy author may state as well. Absent is None; an empty list admits nothing."""
 
@@ -117,6 +120,11 @@ class DeclaredTool(Governable):
     def action(self) -> str:
         """The action's name for the policy: `pdp_action`, or else the tool's name."""
         return self.pdp_action or self.name
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether a call may change something. Without effect class, it may."""
+        return self.effect_class not in _WITHOUT_EFFECT
 
 
 class EffectiveApproval(Approval):

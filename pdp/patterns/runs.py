@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pdp.errors import PdpError, UsageError
+from pdp.errors import StateError, UsageError
 from pdp.json import canonical
 from pdp.patterns.deployment import Deployment, replayed_pins
 from pdp.patterns.run import Run
@@ -26,13 +26,13 @@ MOST_CLOSED: Final = 1_000_000
 """So many closed runs are known as such. Beyond them no run is opened until one has ended."""
 
 
-class RunClosedError(PdpError):
+class RunClosedError(StateError):
     """The run was closed to make room for others: what it remembered is gone, and it does not go on without."""
 
     code: ClassVar[str] = "run.closed"
 
 
-class RunsFullError(PdpError):
+class RunsFullError(StateError):
     """No run can be opened without forgetting which ones were closed."""
 
     code: ClassVar[str] = "run.too_many"

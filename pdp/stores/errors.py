@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-from pdp.errors import PdpError, UsageError
+from pdp.errors import StateError, UsageError
 
 
-class StoreError(PdpError):
+class StoreError(StateError):
     """The store could not be read or written. What it was asked for counts as not done."""
 
     code = "store.unavailable"

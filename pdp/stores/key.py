@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, digest
-from pdp.manifest.fields import EffectClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -37,7 +36,6 @@ PATIENCE: Final = 10.0
 
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.25
-_WITHOUT_EFFECT: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
 
 
 class IdempotencyKey(NamedTuple):
@@ -67,11 +65,6 @@ class IdempotencyKey(NamedTuple):
     def id(self) -> str:
         """A digest of all five."""
         return digest(canonical(list(self)))
-
-
-def has_effects(entry: Tool) -> bool:
-    """Return whether a call of this entry may change something. Without effect class, it may."""
-    return entry.effect_class not in _WITHOUT_EFFECT
 
 
 class NotBegunError(PdpError):

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pdp.contract.checks import Checked, ProposalPrunedError, check
+from pdp.contract.checks import Checked, Rejected, check
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.mapping import MappingError, build_request, call_digest
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.expressions.expression import ExpressionError
 from pdp.manifest.load import load_manifest
-from pdp.proposal import Proposal, ProposalRejectedError
+from pdp.proposal import Proposal
 from pdp.request import Request
 from pdp.session import Session
 from tests.support.payments import session
@@ -52,15 +52,16 @@ def compiled(**entry: Any) -> CompiledManifest:
 
 
 def checked(manifest: CompiledManifest, arguments: Any, **changes: Any) -> Checked:
-    found = Checked()
-    check(Proposal.read({"tool": "save_note", "arguments": arguments}), session(**changes), manifest, found)
+    found = check(Proposal.read({"tool": "save_note", "arguments": arguments}), session(**changes), manifest)
+    assert isinstance(found, Checked)
     return found
 
 
 def rejection(manifest: CompiledManifest, arguments: Any, **changes: Any) -> tuple[str, str]:
-    with pytest.raises(ProposalRejectedError) as caught:
-        checked(manifest, arguments, **changes)
-    return caught.value.rejection.value, caught.value.message
+    found = check(Proposal.read({"tool": "save_note", "arguments": arguments}), session(**changes), manifest)
+    assert isinstance(found, Rejected)
+    assert found.rejection is not None
+    return found.rejection.code.value, found.rejection.reason
 
 
 @pytest.mark.parametrize(
@@ -150,18 +151,17 @@ def test_what_is_corrected_is_what_goes_on() -> None:
 
 
 def test_a_proposal_without_trips_is_handed_on_as_it_was_made() -> None:
-    proposal, found = Proposal.read({"tool": "save_note", "arguments": {"text": "a"}}), Checked()
-    check(proposal, session(), compiled(invariants=[MENDED]), found)
+    proposal = Proposal.read({"tool": "save_note", "arguments": {"text": "a"}})
 
-    assert found.proposal is proposal
+    assert check(proposal, session(), compiled(invariants=[MENDED])).proposal is proposal
 
 
 def test_a_pruned_call_says_by_which_rule() -> None:
-    manifest, found = compiled(invariants=[{**INVARIANT, "correct": "prune"}]), Checked()
     proposal = Proposal.read({"tool": "save_note", "arguments": {"text": "longer"}})
-    with pytest.raises(ProposalPrunedError, match=r"^SHORT: A note has at most five characters$"):
-        check(proposal, session(), manifest, found)
+    found = check(proposal, session(), compiled(invariants=[{**INVARIANT, "correct": "prune"}]))
 
+    assert isinstance(found, Rejected)
+    assert found.rejection is None
     assert [str(trip) for trip in found.trips] == ["SHORT: A note has at most five characters (pruned)"]
 
 
@@ -228,10 +228,9 @@ def test_provenance(sources: Any) -> None:
 
 
 def built(manifest: CompiledManifest, arguments: Any, who: Session, **more: Any) -> Request:
-    tool = manifest.tool("save_note")
-    assert tool is not None
-    proposal = Proposal.read({"tool": "save_note", "arguments": arguments})
-    return build_request(tool, proposal, who, "key", request_id=more.get("request_id", "req-1"), now=0.0)
+    found = check(Proposal.read({"tool": "save_note", "arguments": arguments}), who, manifest)
+    assert isinstance(found, Checked)
+    return build_request(found, who, request_id=more.get("request_id", "req-1"), now=0.0)
 
 
 def test_without_a_mapping_the_resource_is_the_tool() -> None:

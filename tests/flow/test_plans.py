@@ -12,7 +12,7 @@ import pytest
 from pdp import AgentLoop, MemoryAudit, ModelRequest, Pep, ToolCall, Turn, Verdict
 from pdp.contract.planning import PlanningPolicy, PlanningRule
 from pdp.errors import UsageError
-from pdp.flow.planning import PlanEvaluation
+from pdp.flow.plan import PlanEvaluation
 
 MANIFEST = """
 manifest_version: 2026.1.0

@@ -13,7 +13,7 @@ from pdp import Approvals, ApprovalState, EmbeddedEngine, Pep, Verdict
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import ToolContract, ToolStateEffect, ToolStateRead
 from pdp.errors import UsageError
-from pdp.flow.call import Evaluation
+from pdp.evaluation import Evaluation
 from pdp.loop.agent_loop import AgentLoop, Finished, ToolIterationsExceededError, TooManyCallsError
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
 from pdp.loop.output import OutputInvalidError

@@ -36,7 +36,6 @@ from pdp.stores.key import (
     Stored,
     Unknown,
     begin_waiting,
-    has_effects,
 )
 from pdp.stores.memory_keys import MemoryIdempotency
 from pdp.stores.sql.database import Store
@@ -168,7 +167,7 @@ def test_the_key_of_an_entry() -> None:
 def test_which_tools_may_have_an_effect(effect_class: EffectClass | None) -> None:
     entry = payments.effective().tools["initiate_wire"].model_copy(update={"effect_class": effect_class})
 
-    assert has_effects(entry) == (effect_class in {None, "stage", "commit-low", "commit-high"})
+    assert entry.has_effects == (effect_class in {None, "stage", "commit-low", "commit-high"})
 
 
 def test_a_key_whose_tool_runs_is_running_and_then_unknown(keys: IdempotencyStore) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pdp.decision import Findings
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
     from pdp.manifest.model import Tool
     from pdp.workbench.explain.trace import Condition
     from pdp.workbench.opa.modules import Module

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.engine.protocol import Engine
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
     from pdp.manifest.model import Tool
     from pdp.workbench.mutation.mutant import ManifestMutant
     from pdp.workbench.mutation.recorded import Recorded

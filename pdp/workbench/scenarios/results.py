@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pdp.decision import Decision
     from pdp.errors import Place
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
     from pdp.workbench.scenarios.files.suite import Suite
 
 

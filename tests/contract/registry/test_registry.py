@@ -400,6 +400,7 @@ def test_a_function_gets_state_and_config_by_name() -> None:
     registry.bind("search_web", search_web)
     tool = registry.compiled.tool("search_web")
     assert tool is not None
+    assert tool.config is not None
     state = {"language": "tr", "both": 1, "not read": 2, "query": "never"}
     config = tool.config.resolve({"mode": "slow", "undeclared": 1}, state)
 

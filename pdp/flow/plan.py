@@ -53,7 +53,9 @@ class PlanEvaluation:
         return {"acceptable": self.acceptable, "verdict": verdict, "reasons": reasons, **self.checked.as_json()}
 
 
-def planned(steps: Sequence[Any], session: Session, manifest: CompiledManifest) -> Generator[Step, Any, PlanEvaluation]:
+def evaluate_plan(
+    steps: Sequence[Any], session: Session, manifest: CompiledManifest
+) -> Generator[Step, Any, PlanEvaluation]:
     """Check a plan's steps, and ask the policy about what is left of them.
 
     Raises:

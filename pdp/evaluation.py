@@ -1,0 +1,181 @@
+"""What the caller of an enforcement point gets back: one proposal, from its checks to its result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
+
+if TYPE_CHECKING:
+    from pdp.contract.invariants import Trip
+    from pdp.contract.json_object import JsonObject
+    from pdp.decision import Decision, Obligation, Reason, Verdict
+    from pdp.flow.call import Decided, Executed
+    from pdp.stores.action import Action
+    from pdp.stores.approval import Approval
+
+
+class Evaluation:
+    """One proposal, from its checks to its result. Immutable."""
+
+    __slots__ = ("_decided", "_executed")
+
+    def __init__(self, decided: Decided, executed: Executed | None = None) -> None:
+        self._decided = decided
+        self._executed = executed
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.verdict or 'rejected'}, tool={self._decided.tool_name!r}, codes={self.codes})"
+
+    @property
+    def allowed(self) -> bool:
+        """Whether this call may run, or ran: the verdict is ALLOW."""
+        return self._decided.allowed
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision; None when the policy was not asked, because a check before it failed."""
+        return self._decided.decision
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The decision's verdict; None when the policy was not asked."""
+        return self._decided.decision.verdict if self._decided.decision else None
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The decision's reasons."""
+        return self._decided.decision.reasons if self._decided.decision else ()
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The reasons' codes, each once, sorted."""
+        return self._decided.decision.codes if self._decided.decision else ()
+
+    @property
+    def obligations(self) -> tuple[Obligation, ...]:
+        """The decision's obligations."""
+        return self._decided.decision.obligations if self._decided.decision else ()
+
+    @property
+    def request(self) -> dict[str, Any] | None:
+        """What the policy was asked, as plain JSON and a copy; None when it was not asked."""
+        prepared = self._decided.prepared
+        request: dict[str, Any] | None = orjson.loads(prepared.body) if prepared else None
+        return request
+
+    @property
+    def executed(self) -> bool:
+        """Whether the tool was started."""
+        return self._executed is not None and self._executed.execution.started
+
+    @property
+    def result(self) -> Any:
+        """What the tool returned, as obligations leave it; None when it was not executed, failed, or is withheld."""
+        return self._executed.execution.result if self._executed else None
+
+    @property
+    def approval(self) -> Approval | None:
+        """The approval that a STEP_UP of `call` opened or found pending, or that let this call through."""
+        return self._decided.approval
+
+    @property
+    def markings(self) -> tuple[str, ...]:
+        """The markings that the result carries (obligation `mark_result`), sorted."""
+        return tuple(sorted(self._executed.markings)) if self._executed else ()
+
+    @property
+    def retrieval_snapshot(self) -> str | None:
+        """The snapshot that the result was retrieved from (obligation `pin_retrieval_snapshot`)."""
+        return self._executed.retrieval_snapshot if self._executed else None
+
+    @property
+    def corrections(self) -> tuple[Trip, ...]:
+        """The invariants that tripped, in their order, each with what became of the call."""
+        return self._decided.checked.trips if self._decided.checked else ()
+
+    @property
+    def pruned(self) -> bool:
+        """Whether an invariant dropped the call: nothing was decided, and nothing runs."""
+        return self._decided.pruned
+
+    @property
+    def action(self) -> Action | None:
+        """The action of a call with effects, as it was left: staged by a STEP_UP, committed or failed by its run."""
+        return self._executed.action if self._executed else self._decided.action
+
+    @property
+    def state(self) -> JsonObject | None:
+        """The session's state as the result leaves it; None when the tool declares no state effects, or gave none."""
+        return self._executed.state if self._executed else None
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """The versions of the pinned sources that the tool could use, by source."""
+        return dict(self._executed.pins) if self._executed else {}
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the tool raised, if it did."""
+        return self._executed.execution.error if self._executed else None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Accepted, rejected or transformed, and how an execution failed."""
+        decided = self._decided
+        if decided.allowed:
+            failure = self._executed.execution.failure if self._executed else None
+            return Outcome(decided.status, proposal=decided.proposal, failure=failure)
+        if decided.pruned:
+            return Outcome(Status.TRANSFORMED)
+        rejection = decided.rejection
+        if rejection is None and decided.decision is not None:
+            why = "; ".join(f"{reason.code}: {reason.message}" for reason in decided.decision.reasons)
+            rejection = Rejection(RejectionCode.POLICY_VIOLATION, f"{decided.decision.verdict}: {why}")
+        return Outcome(Status.REJECTED, rejection=rejection)
+
+    @property
+    def trace(self) -> Trace:
+        """The registry document's trace fields."""
+        asked, checked, tool = self._decided.asked, self._decided.checked, self._decided.tool
+        return Trace(
+            tool_name=self._decided.tool_name or None,
+            manifest_version=asked.manifest.version,
+            in_manifest=None if self._decided.proposal is None else tool is not None,
+            schema_valid=checked.schema_valid if checked else None,
+            risk_tier=tool.entry.risk_tier if tool else None,
+            pdp_action=tool.entry.pdp_action if tool else None,
+            idempotency_key=checked.idempotency_key if checked else None,
+            idempotency_missing=checked.idempotency_missing if checked else None,
+            request_id=asked.request_id,
+            tool_call_id=asked.tool_call_id,
+            step_name=asked.step_name,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `pdp decide --json` prints; its form is stable."""
+        decision = self._decided.decision
+        trace = self.trace
+        return {
+            "outcome": self.outcome.as_json(),
+            "verdict": self.verdict,
+            "reasons": [
+                {"code": reason.code, "message": reason.message, "details": _sorted(reason.details)}
+                for reason in self.reasons
+            ],
+            "obligations": [
+                {"id": obligation.id, "on": obligation.on, "parameters": _sorted(obligation.parameters)}
+                for obligation in self.obligations
+            ],
+            "trace": {name: getattr(trace, name) for name in Trace.__slots__},
+            "decision_id": decision.decision_id if decision else None,
+            "bundle_revision": decision.bundle_revision if decision else None,
+        }
+
+
+# The engines list the keys of an object in different orders.
+def _sorted(value: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    return plain

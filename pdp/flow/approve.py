@@ -1,0 +1,83 @@
+"""The approval of a call: found before the policy is asked, opened when the policy asks for a person."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pdp.flow.drive import Work
+from pdp.flow.reserve import arguments_digest, key_of
+from pdp.flow.stage import stage_for_approval
+from pdp.stores.approval import ApprovalState
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pdp.approvals.approvals import Approvals
+    from pdp.contract.checks import Checked
+    from pdp.flow.call import Asked, Decided, Prepared
+    from pdp.flow.drive import Step
+    from pdp.flow.parts import Stores
+    from pdp.request import Request
+    from pdp.stores.approval import Approval
+
+
+def find_approval(
+    asked: Asked, checked: Checked, request: Request, approvals: Approvals, stores: Stores
+) -> Generator[Step, Any, tuple[Approval | None, Request]]:
+    """Return the approval that lets exactly this call through, if there is one, and the request that shows it.
+
+    One that was used up by the very run whose result is stored still counts, however long ago that was: nothing will
+    run for it.
+    """
+
+    def find() -> tuple[Approval | None, Request]:
+        now, call_digest = request.context["time"], request.context["call_digest"]
+        approval = approvals.usable(call_digest, now)
+        if approval is None:
+            approval = _used(asked, checked, call_digest, approvals, stores)
+            if approval is None:
+                return None, request
+            now = approval.closed_at or now
+        return approval, replace(request, context={**request.context, "approval": approval.as_context(now)})
+
+    found: tuple[Approval | None, Request] = yield Work(find, stores.block(approvals))
+    return found
+
+
+def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals, stores: Stores) -> Approval | None:
+    key = key_of(asked, checked)
+    stored = None if key is None else stores.keys.look(key, arguments_digest(checked.proposal), time.time())
+    approval_id = getattr(stored, "approval_id", None)
+    approval = None if approval_id is None else approvals.store.get(approval_id)
+    if approval is None or approval.call_digest != call_digest or approval.state is not ApprovalState.CONSUMED:
+        return None
+    return approval
+
+
+def open_approval(
+    decided: Decided, prepared: Prepared, approvals: Approvals, stores: Stores
+) -> Generator[Step, Any, Decided]:
+    """Open the approval that the policy asks for, or find the one that is pending; stage the action that it is for.
+
+    Raises:
+        AuditError: it could not be recorded, and is not opened.
+        StoreError: the action cannot be staged.
+    """
+
+    def open_or_find() -> Decided:
+        context = prepared.request.context
+        approval = approvals.pending(context["call_digest"], context["time"])
+        action = None
+        if approval is None:
+            action = stage_for_approval(decided, prepared, stores)
+            codes = decided.decision.codes if decided.decision else ()
+            action_id = action.id if action is not None else None
+            approval = approvals.open(prepared.body, prepared.checked.tool.entry, codes, action_id=action_id)
+        if approval.action_id is not None and (action is None or action.id != approval.action_id):
+            action = stores.actions.get(approval.action_id)
+        return decided._replace(approval=approval, action=action)
+
+    opened: Decided = yield Work(open_or_find, stores.block(approvals) or stores.reads_sources)
+    return opened

@@ -1,0 +1,190 @@
+"""From a proposal to a decision, stage by stage.
+
+    read      proposal and session, bounded and frozen      -> Asked
+    check     contract/: tool, arguments, corrections, key  -> Checked | Rejected
+    ask       the request, and the approval of the store    -> Prepared
+    decide    the engine                                    -> Decision
+    conclude  release floor, obligations                    -> Decided
+
+Whatever fails on the way is a DENY with a stable code, and whatever happens is in the audit: no way through this module
+leaves one of them out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from pdp.contract.checks import Checked, Rejected, check, rejected
+from pdp.contract.mapping import MappingError, build_request
+from pdp.decision import Verdict, denied, new_id
+from pdp.engine.protocol import REQUEST_INVALID
+from pdp.errors import AuditError, StateError, UsageError
+from pdp.flow.call import Decided, Prepared
+from pdp.flow.record import log_decision, record_dispatch
+from pdp.json import JsonValueError
+from pdp.manifest.expressions.expression import ExpressionError
+from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
+from pdp.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pdp.contract.compiled import CompiledManifest
+    from pdp.decision import Decision
+    from pdp.flow.call import Asked
+    from pdp.flow.drive import Step
+    from pdp.flow.parts import Parts
+
+_log = logging.getLogger("pdp.pep")
+
+INTERNAL_ERROR: Final = "pep.internal_error"
+STALE: Final = "bundle.stale"
+
+
+class StoppedError(Exception):
+    """A stage ends the call before the policy is asked; `decided` says how."""
+
+    def __init__(self, decided: Decided) -> None:
+        super().__init__()
+        self.decided = decided
+
+
+def decide(asked: Asked, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
+    """Decide a proposal, and record that.
+
+    Where the policy puts another proposal in its place, that one goes through all stages as well, and once only.
+    """
+    decided = yield from _through_stages(asked, proposal, session, parts)
+    if decided.replacement is not None:
+        if record_dispatch(decided, parts.audit, superseded=True).allowed:
+            again = decided.asked._replace(transformed=True, proposal=None)
+            decided = yield from _through_stages(again, decided.replacement, again.session, parts)
+        else:
+            reason = "the decision on the proposal that was made could not be recorded"
+            decided = decided.denied(AuditError.code, reason)
+    decided = record_dispatch(decided, parts.audit)
+    if decided.duties is not None and decided.duties.log_level is not None:
+        log_decision(decided, decided.duties.log_level)
+    return decided
+
+
+def _through_stages(asked: Asked, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
+    decided = Decided(asked)
+    try:
+        asked = read(asked, proposal, session)
+        decided = Decided(asked)
+        checked = check_call(asked, parts.manifest)
+        decided = Decided(asked, checked)
+        if isinstance(checked, Rejected):
+            return decided
+        prepared = yield from ask(asked, checked, parts)
+        decided = Decided(asked, checked, prepared=prepared, approval=prepared.approval)
+        decision: Decision = yield prepared.body
+        decided = conclude(prepared, decision, parts)
+        if decision.verdict is Verdict.STEP_UP and asked.runs and parts.approvals is not None:
+            from pdp.flow.approve import open_approval  # noqa: PLC0415 - only where somebody may approve
+
+            decided = yield from open_approval(decided, prepared, parts.approvals, parts.stores)
+    except StoppedError as stopped:
+        return stopped.decided
+    except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
+        return failed(decided, error)
+    except BaseException:
+        # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
+        record_dispatch(decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
+        raise
+    return decided
+
+
+def read(asked: Asked, proposal: Any, session: Any) -> Asked:
+    """Read proposal and session: bounded, and copies that nobody else can change.
+
+    Raises:
+        StoppedError: one of them is malformed.
+    """
+    try:
+        asker = Session.read(session)
+        asked = asked._replace(session=asker, request_id=asked.request_id or asker.request_id or new_id())
+        return asked._replace(proposal=Proposal.read(proposal))
+    except ProposalRejectedError as error:
+        raise StoppedError(Decided(asked, Rejected(None, Rejection(error.rejection, error.message)))) from error
+    except (UsageError, JsonValueError) as error:
+        _refuse(Decided(asked), error)
+
+
+def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
+    """Run the checks of the contract.
+
+    Raises:
+        StoppedError: the tool's config cannot be resolved.
+    """
+    if asked.proposal is None or asked.session is None:
+        raise UsageError("a call without proposal or session cannot be checked")
+    try:
+        return check(asked.proposal, asked.session, manifest)
+    except UsageError as error:
+        tool = manifest.tool(asked.proposal.tool)
+        _refuse(Decided(asked, Rejected(asked.proposal, None, tool, schema_valid=True)), error)
+
+
+def ask(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared]:
+    """Make the request, with the approval that the store has for exactly this call.
+
+    Raises:
+        StoppedError: there is no such request: a mapping fails, the claims name nobody, or it is too large.
+    """
+    if asked.session is None:
+        raise UsageError("a call without session makes no request")
+    approval = None
+    try:
+        request = build_request(checked, asked.session, request_id=asked.request_id or "", now=asked.now)
+        if parts.approvals is not None:
+            from pdp.flow.approve import find_approval  # noqa: PLC0415 - only where somebody may approve
+
+            question = yield from find_approval(asked, checked, request, parts.approvals, parts.stores)
+            approval, request = question
+        # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
+        # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
+        # an approval's people when they granted it.
+        return Prepared(asked, checked, asked.session, request, request.as_bytes(), approval)
+    except (MappingError, ExpressionError) as error:
+        stopped = rejected(checked, RejectionCode.INVALID_PAYLOAD, error.message)
+        raise StoppedError(Decided(asked, stopped)) from error
+    except (UsageError, JsonValueError) as error:
+        _refuse(Decided(asked, checked, approval=approval), error)
+
+
+def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
+    """Hold the decision against what only the enforcement point knows: the release floor, who fulfils obligations."""
+    asked = prepared.asked
+    decided = Decided(asked, prepared.checked, decision, prepared, approval=prepared.approval)
+    if parts.newest.is_stale(decision):
+        return decided.denied(STALE, f"release {decision.release} decided, and a later one has decided before")
+    if not decision.obligations:
+        return decided
+    from pdp.obligations.fulfilment import transformed  # noqa: PLC0415 - only decisions that have obligations
+    from pdp.obligations.obligation import ObligationError  # noqa: PLC0415
+
+    try:
+        duties = parts.obligations().duties(decision, transformed=asked.transformed)
+        decided = decided._replace(duties=duties)
+        if duties.transform is not None:
+            return decided._replace(replacement=transformed(prepared.checked.proposal, duties.transform))
+        if asked.runs and decided.allowed:
+            duties.before(prepared.body)
+    except ObligationError as error:
+        return decided.denied(error.code, error.message)
+    return decided
+
+
+def failed(decided: Decided, error: Exception) -> Decided:
+    """Return the DENY that stands for an unexpected error."""
+    _log.error("a decision failed, which is a DENY", exc_info=error)
+    if isinstance(error, StateError):
+        return decided.denied(error.code, str(error))
+    return decided.denied(INTERNAL_ERROR, "the enforcement point failed; its log says how")
+
+
+def _refuse(decided: Decided, error: Exception) -> NoReturn:
+    raise StoppedError(decided._replace(decision=denied(REQUEST_INVALID, str(error)))) from error

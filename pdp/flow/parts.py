@@ -1,0 +1,294 @@
+"""What an enforcement point is made of: checked when it is given, and made when it is first needed where it is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pdp.audit.file import AuditLog
+from pdp.decision import Verdict
+from pdp.documents import nearest, shown_name
+from pdp.errors import UsageError
+from pdp.flow.call import caller_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pdp.approvals.approvals import Approvals
+    from pdp.contract.compiled import CompiledManifest
+    from pdp.decision import Decision
+    from pdp.execution.events import Observers
+    from pdp.execution.telemetry import Telemetry
+    from pdp.flow.tools import Tools
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.obligations.obligation import ObligationHandler
+    from pdp.obligations.obligations import Obligations
+    from pdp.patterns.deployment import Deployment
+    from pdp.patterns.run import Run
+    from pdp.patterns.runs import Runs
+    from pdp.session import Session
+    from pdp.stores.action import ActionStore
+    from pdp.stores.key import IdempotencyStore
+
+T = TypeVar("T")
+
+
+class Lazy(Generic[T]):
+    """A value that is made when it is first asked for, once. Safe to share between threads."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: list[T] = []
+
+    def get(self) -> T:
+        """Return the value."""
+        if not self._made:
+            with self._lock:
+                if not self._made:
+                    self._made.append(self._make())
+        return self._made[0]
+
+
+class Stores:
+    """What outlives a call: idempotency keys, actions, and what runs of agents remember.
+
+    In memory where the application gives none, and made when a call first asks for them. Staging goes into the same
+    store of actions as everything else.
+    """
+
+    def __init__(self, keys: Lazy[IdempotencyStore], actions: Lazy[ActionStore], deployment: Deployment | None) -> None:
+        self._keys = keys
+        self._actions = actions
+        self._deployment = deployment
+        self._runs: Lazy[Runs] = Lazy(self._make_runs)
+
+    @classmethod
+    def of(cls, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None) -> Stores:
+        """Return stores, in memory where they are None."""
+        return cls(
+            Lazy(_memory_keys if keys is None else lambda: keys),
+            Lazy(_memory_actions if actions is None else lambda: actions),
+            deployment,
+        )
+
+    def replaced_by(
+        self, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None
+    ) -> Stores:
+        """Return the same with other stores; runs of their own where `actions` or `deployment` is another one."""
+        other = Stores(
+            self._keys if keys is None else Lazy(lambda: keys),
+            self._actions if actions is None else Lazy(lambda: actions),
+            self._deployment if deployment is None else deployment,
+        )
+        if actions is None and deployment is None:
+            other._runs = self._runs
+        return other
+
+    @property
+    def keys(self) -> IdempotencyStore:
+        """Idempotency keys; see `pdp.stores.key`."""
+        return self._keys.get()
+
+    @property
+    def actions(self) -> ActionStore:
+        """Staged effects; see `pdp.stores.action`."""
+        return self._actions.get()
+
+    @property
+    def runs(self) -> Runs:
+        """What each run of an agent remembers; see `pdp.patterns.runs`."""
+        return self._runs.get()
+
+    @property
+    def has_deployment(self) -> bool:
+        """Whether the application states something that holds for all runs, such as sources to pin."""
+        return self._deployment is not None
+
+    @property
+    def reads_sources(self) -> bool:
+        """Whether opening a run reads sources, which may take a while."""
+        return self._deployment is not None and bool(self._deployment.sources)
+
+    def block(self, approvals: Approvals) -> bool:
+        """Return whether a step on approvals waits: for a store, or for a thread that holds them while it waits."""
+        return approvals.blocking or self.keys.blocking or self.actions.blocking
+
+    def run_of(self, session: Session) -> Run:
+        """Return the run that a call belongs to: its caller's of that id, or one of its own where it states none.
+
+        Raises:
+            StateError: it cannot be opened; see `Runs.open`.
+        """
+        return self.runs.open(session.run_id, caller_of(session))
+
+    def _make_runs(self) -> Runs:
+        from pdp.patterns.deployment import Deployment  # noqa: PLC0415 - only calls that belong to a run
+        from pdp.patterns.runs import Runs  # noqa: PLC0415 - likewise
+
+        return Runs(replace(self._deployment or Deployment(), actions=self.actions))
+
+
+def _memory_keys() -> IdempotencyStore:
+    from pdp.stores.memory_keys import MemoryIdempotency  # noqa: PLC0415 - only calls with a key
+
+    return MemoryIdempotency()
+
+
+def _memory_actions() -> ActionStore:
+    from pdp.stores.memory_actions import MemoryActions  # noqa: PLC0415 - only calls with effects
+
+    return MemoryActions()
+
+
+class NewestRelease:
+    """The newest release of the policies that has decided here: an older one must not decide after it.
+
+    Safe to share between threads and enforcement points.
+    """
+
+    def __init__(self) -> None:
+        self._release = 0
+        self._lock = threading.Lock()
+
+    def is_stale(self, decision: Decision) -> bool:
+        """Return whether a later release has decided before; otherwise this one is the newest seen."""
+        # A policy that names no release counts as older than any; a failure that no policy took part in is none.
+        release = decision.release or 0
+        if release == self._release or (decision.bundle_revision is None and decision.verdict is Verdict.DENY):
+            return False
+        with self._lock:
+            self._release = max(self._release, release)
+            return release < self._release
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that the flow of one enforcement point needs. Shared between threads and tasks.
+
+    Attributes:
+        manifest: the tools, ready for calls.
+        audit: where events go.
+        approvals: who may approve; None: nobody.
+        tools: what runs the tools.
+        stores: what outlives a call.
+        own_obligations: the application's handlers beside the baseline's; None: it has none.
+        newest: the newest release that has decided.
+        observers: who is told when a tool begins and ends; None: nobody.
+        telemetry: makes spans and metrics; None: nobody does.
+    """
+
+    manifest: CompiledManifest
+    audit: AuditLog
+    approvals: Approvals | None
+    tools: Tools
+    stores: Stores
+    own_obligations: Obligations | None
+    newest: NewestRelease
+    observers: Observers | None = None
+    telemetry: Telemetry | None = None
+
+    def __post_init__(self) -> None:
+        if self.approvals is not None:
+            self.approvals.record_in(self.audit)
+            self.approvals.act_on(self.stores.actions)
+
+    def obligations(self) -> Obligations:
+        """Return who fulfils the obligations of a decision."""
+        return self.own_obligations or _baseline_obligations()
+
+
+@cache
+def _baseline_obligations() -> Obligations:
+    from pdp.obligations.obligations import Obligations  # noqa: PLC0415 - only decisions that have obligations
+
+    return Obligations()
+
+
+def obligations_of(handlers: Mapping[str, ObligationHandler] | None) -> Obligations | None:
+    """Return the application's handlers of obligations; None when it has none.
+
+    Raises:
+        UsageError: as of `Obligations`.
+    """
+    if not handlers:
+        return None
+    from pdp.obligations.obligations import Obligations  # noqa: PLC0415 - only applications with handlers
+
+    return Obligations(handlers)
+
+
+def observers_of(observers: Iterable[Any]) -> Observers | None:
+    """Return the application's observers; None when it has none.
+
+    Raises:
+        UsageError: as of `Observers`.
+    """
+    functions = tuple(observers)
+    if not functions:
+        return None
+    from pdp.execution.events import Observers  # noqa: PLC0415 - only applications with observers
+
+    return Observers(functions)
+
+
+def check_options(
+    manifest: EffectiveManifest,
+    *,
+    tools: Any = None,
+    audit: Any = None,
+    approvals: Any = None,
+    keys: Any = None,
+    actions: Any = None,
+    deployment: Any = None,
+) -> None:
+    """Check that each option is what it has to be, as the constructor of `Pep` names it; None is always admitted.
+
+    Later, an option of another kind would fail every call.
+
+    Raises:
+        UsageError: the first that is not; a function in `tools` that no tool of the manifest has.
+    """
+    _check_kind("audit", audit, AuditLog, "pass `FileAudit(Path(...))`, or another AuditLog")
+    if approvals is not None:
+        from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only where somebody may approve
+
+        _check_kind("approvals", approvals, Approvals, "pass `Approvals()`")
+    if deployment is not None:
+        from pdp.patterns.deployment import Deployment  # noqa: PLC0415 - only applications with runs
+
+        _check_kind("deployment", deployment, Deployment, "pass `Deployment(...)`")
+    for name, store, sql in (("keys", keys, "SqlIdempotency"), ("actions", actions, "SqlActions")):
+        if store is not None and not isinstance(getattr(store, "blocking", None), bool):
+            raise UsageError(f"{name}: {_kind(store)} is no store of {name}", hint=f"pass one, such as `{sql}(store)`")
+    _check_tools(manifest, {} if tools is None else tools)
+
+
+def _check_kind(name: str, value: Any, kind: type, hint: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise UsageError(f"{name}: {_kind(value)} is no {kind.__name__}", hint=hint)
+
+
+def _check_tools(manifest: EffectiveManifest, tools: Any) -> None:
+    if not isinstance(tools, Mapping):
+        raise UsageError(f"tools: {_kind(tools)} is no mapping", hint="pass functions by the name of their tool")
+    for name, function in tools.items():
+        if name not in manifest.tools:
+            shown = shown_name(name) if isinstance(name, str) else _kind(name)
+            raise UsageError(
+                f"tools: {shown} is not a tool of manifest {manifest.version}",
+                hint=(nearest(name, manifest.tools) if isinstance(name, str) else None)
+                or "name each function as its tool in the manifest",
+            )
+        if not callable(function):
+            raise UsageError(
+                f"tools: {shown_name(name)} has {_kind(function)} for its function", hint="pass something to call"
+            )
+
+
+def _kind(value: Any) -> str:
+    """What a value is, for a message; not the value, which may be a secret."""
+    return f"a value of type {type(value).__name__}"

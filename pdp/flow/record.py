@@ -1,0 +1,149 @@
+"""The audit events of a call: one for each decision before anything runs, one after."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.audit.file import recordable
+from pdp.clock import to_milliseconds
+from pdp.errors import AuditError
+from pdp.json import JsonValueError, canonical, check_json
+from pdp.proposal import RejectionCode, Status
+
+if TYPE_CHECKING:
+    from pdp.audit.file import AuditEvent, AuditLog
+    from pdp.execution.telemetry import Dispatch
+    from pdp.flow.call import Decided, Executed
+
+_log = logging.getLogger("pdp.pep")
+
+_SHARED: Final = ("agent", "arguments_digest", "idempotency_key", "request_id", "tool_call_id")
+
+
+def record_dispatch(decided: Decided, log: AuditLog, *, superseded: bool = False) -> Decided:
+    """Record a proposal that was decided or rejected, before anything runs; if that fails, return it denied.
+
+    `superseded`: another proposal takes its place, and this one will not run.
+    """
+    try:
+        log.append(_dispatch_event(decided, log, superseded=superseded))
+    except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
+        _log.exception("an audit event could not be written, which is a DENY")
+        return decided.denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
+    return decided
+
+
+def record_result(executed: Executed, log: AuditLog) -> Executed:
+    """Record what a tool that ran, or should have, came to; if that fails, return its outcome as unknown."""
+    try:
+        log.append(_result_event(executed, log))
+    except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
+        from pdp.execution.run import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
+
+        _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
+        return type(executed)(executed.decided, unrecorded(), executed.action)
+    return executed
+
+
+def telemetry_dispatch(decided: Decided, log: AuditLog) -> Dispatch:
+    """Return what telemetry shows of a call that has been decided."""
+    from pdp.execution.telemetry import Dispatch  # noqa: PLC0415 - only applications with telemetry
+
+    asked, tool = decided.asked, decided.tool
+    event = _event(decided, log, "dispatch", asked.now)
+    return Dispatch(
+        tool=tool.entry.name if tool else "unknown",
+        verdict=decided.decision.verdict if decided.decision else None,
+        began=asked.now,
+        scopes=tuple(tool.entry.scopes or ()) if tool else (),
+        caller=_text(event.get("subject")),
+        step_name=asked.step_name,
+        **{name: _text(event.get(name)) for name in _SHARED},
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def log_decision(decided: Decided, level: int) -> None:
+    """Log the decision at the level that an obligation names. What was proposed is not in the line."""
+    decision, tool = decided.decision, decided.tool
+    if decision is not None and tool is not None:
+        codes = ", ".join(decision.codes)
+        _log.log(level, "%s for %s: %s (decision %s)", decision.verdict, tool.entry.name, codes, decision.decision_id)
+
+
+def _dispatch_event(decided: Decided, log: AuditLog, *, superseded: bool) -> AuditEvent:
+    event = _event(decided, log, "dispatch", decided.asked.now)
+    # Without it, a call that was only asked about would look like one whose end nobody recorded.
+    executes = decided.asked.runs and not superseded and not decided.pruned
+    event["outcome"] = None if executes else "not_executed"
+    status = Status.TRANSFORMED if superseded else decided.status
+    event["status"] = status
+    if status is Status.REJECTED:
+        event["rejection"] = decided.rejection.code if decided.rejection else RejectionCode.POLICY_VIOLATION
+    if decided.decision is not None:
+        event["verdict"] = decided.decision.verdict
+        event["codes"] = decided.decision.codes
+    return event
+
+
+def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
+    decided, execution = executed.decided, executed.execution
+    event = _event(decided, log, "result", time.time())
+    event["status"] = decided.status
+    event["duration_ms"] = round((time.perf_counter() - decided.asked.started) * 1000, 3)
+    failure = execution.failure
+    if failure is not None:
+        event["outcome"] = "unknown" if failure.details.get("effect") == "unknown" else "failed"
+        event["error_code"] = failure.code
+    else:
+        event["outcome"] = "succeeded"
+        event["result_digest"] = result_digest(execution.result, log)
+    return event
+
+
+def _event(decided: Decided, log: AuditLog, what: str, now: float) -> AuditEvent:
+    asked, tool, proposal, decision = decided.asked, decided.tool, decided.proposal, decided.decision
+    event: AuditEvent = {
+        "time": to_milliseconds(now),
+        # A name that is in no manifest is the model's text; it does not become part of a type that alerts key on.
+        "type": f"tool.{tool.entry.name if tool else 'unknown'}.{what}",
+        "request_id": recordable(asked.request_id),
+        "tool_call_id": asked.tool_call_id,
+        "tool": recordable(decided.tool_name or None),
+        "manifest_version": asked.manifest.version,
+        "manifest_digest": asked.manifest.digest,
+        "idempotency_key": recordable(decided.checked.idempotency_key) if decided.checked else None,
+    }
+    session = asked.session
+    if session is not None:
+        event["subject"] = recordable(session.claims.get("sub"))
+        event["agent"] = recordable(session.agent or _acting(session.claims))
+        event["run_id"] = recordable(session.run_id)
+    if proposal is not None:
+        event["arguments_digest"] = log.digest(proposal.text)
+    if decision is not None:
+        event["decision_id"] = decision.decision_id
+        event["bundle_revision"] = decision.bundle_revision
+    if decided.approval is not None:
+        event["approval_id"] = decided.approval.id
+    return event
+
+
+def _acting(claims: dict[str, Any]) -> object:
+    act = claims.get("act")
+    return act.get("sub") if isinstance(act, dict) else None
+
+
+def result_digest(result: Any, log: AuditLog) -> str | None:
+    """Return the keyed digest of a result; None for one that is not JSON."""
+    try:
+        check_json(result)
+        return log.digest(canonical(result))
+    except JsonValueError:
+        # A result that is not JSON has no digest, and that is not the tool's fault.
+        return None
