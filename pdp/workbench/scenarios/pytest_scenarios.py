@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pdp.engine.protocol import Engine
-    from pdp.flow.call import Evaluation
+    from pdp.evaluation import Evaluation
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.opa_server import OpaServer
 
