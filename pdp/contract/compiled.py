@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
-from pdp.manifest.schema.compile import argument_schemas, closed_schema, compile_schema
+from pdp.manifest.schema.compile import closed_schema, compile_schema
+from pdp.manifest.schema.walk import arguments_of
 from pdp.request import Action
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None
         return None
     from pdp.contract.invariants import Invariants  # noqa: PLC0415 - only tools that have any
 
-    return Invariants(entry.invariants, functions, frozenset(argument_schemas(entry.schema_)))
+    return Invariants(entry.invariants, functions, frozenset(arguments_of(entry.schema_)))
 
 
 def _config(entry: Tool, contract: ToolContract | None) -> Config | None:

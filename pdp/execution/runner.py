@@ -13,7 +13,7 @@ from pdp.execution.results import MAX_RESULT, ResultContract
 from pdp.execution.retry import aretried, attempts, retried
 from pdp.execution.run import Execution, LateThreads, arun, run, timed_out, unavailable
 from pdp.manifest.fields import duration_seconds
-from pdp.manifest.schema.compile import argument_schemas
+from pdp.manifest.schema.walk import arguments_of
 from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ToolRunner:
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._results = ResultContract(entry, max_bytes=max_result)
         self._late = LateThreads()
-        self._foreign = _parameters(self.function) - argument_schemas(entry.schema_).keys()
+        self._foreign = _parameters(self.function) - arguments_of(entry.schema_).keys()
 
     def refused(self, arguments: Mapping[str, Any]) -> Execution | None:
         """Return the failure of a call that is not to be run; None: run it.

@@ -10,10 +10,10 @@ from pdp.manifest.file_faults import Salvaged
 from pdp.manifest.model import ActionRules, DeclaredTool
 from pdp.manifest.rules.forbidden import forbidden_findings
 from pdp.manifest.rules.rules import governable_findings, tool_findings
-from pdp.manifest.schema.compile import argument_schemas
 from pdp.manifest.schema.faults import schema_findings
 from pdp.manifest.schema.references import ReferenceFault, self_contained
 from pdp.manifest.schema.shapes import shape_findings
+from pdp.manifest.schema.walk import arguments_of
 from pdp.manifest.spellings.spellings import reshaped_tool
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pdp.documents.document import Path
     from pdp.manifest.file_faults import FaultyFile
     from pdp.manifest.findings import Finding
+    from pdp.manifest.schema.walk import SchemaNode
 
 _STAND_INS: Final = {"name": "unnamed_tool", "schema": {"type": "object"}}
 
@@ -40,7 +41,7 @@ class Entry:
     tool: DeclaredTool | None
     unusable: frozenset[str]
     where: Callable[[Path], Path]
-    arguments: Mapping[str, Any] | None
+    arguments: Mapping[str, SchemaNode] | None
 
 
 def read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: FaultyFile) -> Entry:
@@ -71,7 +72,7 @@ def read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: Fa
         tool = tool.model_copy(update=_standing_alone(tool, definitions))
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:
         tool = tool.model_copy(update={"effect_class": PATTERN_EFFECTS[tool.pattern]})
-    arguments = argument_schemas(tool.schema_) if sound else None
+    arguments = arguments_of(tool.schema_) if sound else None
     if sound:
         file.add_findings(forbidden_findings(tool), where)
         # An answer whose schema was faulty is left out, and may well have had the shape.

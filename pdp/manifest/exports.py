@@ -8,14 +8,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from pdp.manifest.schema.compile import argument_schemas, closed_schema
-from pdp.manifest.schema.references import SCHEMA_KEYS, SCHEMA_LISTS, SCHEMA_MAPS, resolve
+from pdp.manifest.schema.compile import closed_schema
+from pdp.manifest.schema.references import with_parts
+from pdp.manifest.schema.walk import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import DeclaredTool, Manifest
+    from pdp.manifest.schema.walk import SchemaNode
 
 
 class ExportFormat(StrEnum):
@@ -50,7 +52,7 @@ def export_tools(tools: Iterable[DeclaredTool], form: ExportFormat | str) -> lis
 
 def _exported(tool: DeclaredTool, form: ExportFormat) -> dict[str, Any]:
     if form is ExportFormat.PLAIN:
-        parameters = {name: _type_name(one, tool.schema_) for name, one in argument_schemas(tool.schema_).items()}
+        parameters = {name: _type_name(schema) for name, schema in arguments_of(tool.schema_).items()}
         return {"name": tool.name, "parameters": parameters}
     shown: dict[str, Any] = {"name": tool.name}
     description = described(tool)
@@ -71,31 +73,15 @@ def described(tool: DeclaredTool) -> str:
     return text
 
 
-def _type_name(schema: Any, whole: dict[str, Any]) -> str:
+def _type_name(schema: SchemaNode) -> str:
     """Return a word for a type: `number`, `string | null`; `any` where the schema names none."""
-    steps = 0
-    while isinstance(schema, dict) and "type" not in schema and isinstance(schema.get("$ref"), str) and steps < 100:  # noqa: PLR2004
-        schema, steps = resolve(whole, schema["$ref"]), steps + 1
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if isinstance(kind, list):
-        return " | ".join(str(one) for one in kind)
-    if kind is not None:
-        return str(kind)
-    return "enum" if isinstance(schema, dict) and "enum" in schema else "any"
+    kinds = schema.kinds
+    return "any" if kinds is None else " | ".join([*sorted(kinds - {"null"}), *sorted(kinds & {"null"})])
 
 
 # A `$comment` is for maintainers of the schema.
 def _without_comments(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
-    result: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in SCHEMA_KEYS:
-            result[key] = _without_comments(value)
-        elif key in SCHEMA_MAPS and isinstance(value, dict):
-            result[key] = {name: _without_comments(one) for name, one in value.items()}
-        elif key in SCHEMA_LISTS and isinstance(value, list):
-            result[key] = [_without_comments(one) for one in value]
-        elif key != "$comment":
-            result[key] = value
-    return result
+    shown = {key: value for key, value in schema.items() if key != "$comment"}
+    return with_parts(shown, lambda part, _: _without_comments(part))

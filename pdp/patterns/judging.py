@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical
-from pdp.manifest.schema.compile import argument_schemas
-from pdp.manifest.schema.view import views
+from pdp.manifest.schema.walk import arguments_of
 from pdp.patterns.evidence import refer_back
 from pdp.patterns.exceptions import OutOfDistributionError, PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule
@@ -65,5 +64,5 @@ class Classification(PatternRule):
 
 
 def _bands(entry: Tool) -> set[Any]:
-    schema = entry.result_schema or {}
-    return {value for view in views(argument_schemas(schema).get("band"), schema) for value in view.values or ()}
+    band = arguments_of(entry.result_schema or {}).get("band")
+    return {value for one in band.alternatives for value in one.values or ()} if band else set()

@@ -119,7 +119,7 @@ CHANGES: dict[str, tuple[Any, list[tuple[str, str]], str, str]] = {
     "a condition": (
         {**SCHEMA, "if": {"required": ["kind"]}, "then": {"required": ["tags"]}},
         [("", "`if` none became {'required': ['kind']}"), ("", "`then` none became {'required': ['tags']}")],
-        "major", "minor",
+        "major", "major",
     ),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.load import load_manifest
 from pdp.manifest.rules.rules import entry_findings, governable_findings
-from pdp.manifest.schema.compile import argument_schemas
+from pdp.manifest.schema.walk import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any]) -> Declared
             raise UsageError(f"{where}: state effects: {str(error).splitlines()[0]}") from None
         entry["state"] = {"reads": [item.key for item in contract.state_reads], "effects": effects}
     for invariant in contract.invariants:
-        unknown = sorted(set(invariant.corrects or ()) - argument_schemas(entry["schema"]).keys())
+        unknown = sorted(set(invariant.corrects or ()) - arguments_of(entry["schema"]).keys())
         if unknown:
             raise UsageError(
                 f"{where}: invariant {shown_name(invariant.id)} corrects {shown_name(unknown[0])}, which is not an "
@@ -89,7 +89,7 @@ def check_governed(tool: DeclaredTool, rules: ActionRules | None) -> None:
     Raises:
         UsageError: the two do not go together; every fault.
     """
-    findings = [] if rules is None else list(governable_findings(rules, argument_schemas(tool.schema_)))
+    findings = [] if rules is None else list(governable_findings(rules, arguments_of(tool.schema_)))
     stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
     findings += entry_findings(effective_tool(tool, rules), tier_stated=stated)
     faults = [(item.message, item.hint) for item in findings if not item.warning]

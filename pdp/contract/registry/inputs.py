@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.contract.json_object import JsonObject
 from pdp.documents import nearest
 from pdp.errors import UsageError
-from pdp.manifest.schema.compile import argument_schemas
+from pdp.manifest.schema.walk import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ class Inputs:
         self._reads = entry.state.reads if entry.state else ()
         self._config = tuple(param.key for param in entry.config)
         self._sources: list[tuple[str, str, bool]] = []
-        arguments = argument_schemas(entry.schema_)
+        arguments = arguments_of(entry.schema_)
         for parameter in _parameters(function):
             if parameter.name in arguments or parameter.kind in _VARIADIC:
                 continue

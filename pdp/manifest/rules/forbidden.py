@@ -26,9 +26,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.documents import shown_name
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern
 from pdp.manifest.findings import Finding
-from pdp.manifest.schema.compile import argument_schemas
-from pdp.manifest.schema.free_text import LONGEST_NAME, is_free
-from pdp.manifest.schema.untyped import open_arguments, untyped_arguments, untyped_result
+from pdp.manifest.schema.openness import (
+    LONGEST_NAME,
+    is_free_text,
+    open_arguments,
+    untyped_arguments,
+    untyped_result,
+)
+from pdp.manifest.schema.walk import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -113,11 +118,11 @@ def _open(entry: Tool) -> Iterator[Finding]:
 
 
 def _free_text(entry: Tool) -> Iterator[Finding]:
-    arguments = argument_schemas(entry.schema_)
+    arguments = arguments_of(entry.schema_)
     if len(arguments) != 1:
         return
     ((name, schema),) = arguments.items()
-    if is_free(schema, entry.schema_):
+    if is_free_text(schema):
         yield Finding(
             _place(entry.schema_, "schema", name),
             f"argument {shown_name(name)} is the only one of a tool with effects, and any text (not_a_tool.free_text)",

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pdp.manifest.fields import EffectClass, RiskTier
-from pdp.manifest.schema.untyped import untyped_arguments, untyped_result
+from pdp.manifest.schema.openness import untyped_arguments, untyped_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

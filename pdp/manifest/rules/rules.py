@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pdp.documents.document import Path
     from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Tool
+    from pdp.manifest.schema.walk import SchemaNode
 
 PEP_CONTEXT: Final = frozenset(
     ("agent", "approval", "arguments", "call_digest", "idempotency_key", "purpose", "request_id", "run_id", "time")
@@ -40,11 +41,11 @@ _COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 _CHANGES: Final = ("write", "external")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
 _NOUN: Final = re.compile(r"(?!mention|question|position|auction)[a-z]+(?:tion|sion|ness|ity)")
-_NUMBERS: Final = ("integer", "number")
+_NUMBERS: Final = frozenset(("integer", "number"))
 
 
 def tool_findings(
-    tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, Any] | None
+    tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, SchemaNode] | None
 ) -> Iterator[Finding]:
     """Yield what is wrong with an entry as it is stated; `arguments` are the schemas of its arguments, if known."""
     yield from governable_findings(tool, arguments)
@@ -92,7 +93,7 @@ def tool_findings(
     yield from _warnings(tool, unusable, arguments)
 
 
-def governable_findings(rules: Governable, arguments: Mapping[str, Any] | None) -> Iterator[Finding]:
+def governable_findings(rules: Governable, arguments: Mapping[str, SchemaNode] | None) -> Iterator[Finding]:
     """Yield what is wrong with the fields that manifest and governance file share."""
     for field, mapping in (("resource", rules.resource), ("context", rules.context)):
         for name, value in (mapping or {}).items():
@@ -112,8 +113,7 @@ def governable_findings(rules: Governable, arguments: Mapping[str, Any] | None) 
     for at, limit in enumerate(limits):
         yield from _argument_findings(limit.argument, arguments, ("limits", at, "argument"))
         schema = arguments.get(limit.argument)
-        kind = schema.get("type") if isinstance(schema, dict) else None
-        if kind is not None and kind not in _NUMBERS:
+        if schema is not None and schema.kinds is not None and not schema.kinds <= _NUMBERS:
             yield Finding(
                 ("limits", at, "argument"),
                 f"limit on argument {shown_name(limit.argument)}, which is not a number",
@@ -246,7 +246,7 @@ def _expression_findings(value: Any, path: Path, protected: str | None) -> Itera
         )
 
 
-def _invariant_findings(tool: DeclaredTool, arguments: Mapping[str, Any] | None) -> Iterator[Finding]:
+def _invariant_findings(tool: DeclaredTool, arguments: Mapping[str, SchemaNode] | None) -> Iterator[Finding]:
     yield from _repeated(("invariants",), "invariant", ((one.id, (at, "id")) for at, one in enumerate(tool.invariants)))
     for at, invariant in enumerate(tool.invariants):
         try:
@@ -258,7 +258,9 @@ def _invariant_findings(tool: DeclaredTool, arguments: Mapping[str, Any] | None)
                 yield from _argument_findings(name, arguments, ("invariants", at, "correct", "set", name), key=True)
 
 
-def _argument_findings(name: str, arguments: Mapping[str, Any], path: Path, *, key: bool = False) -> Iterator[Finding]:
+def _argument_findings(
+    name: str, arguments: Mapping[str, SchemaNode], path: Path, *, key: bool = False
+) -> Iterator[Finding]:
     if name not in arguments:
         hint = nearest(name, arguments) or (f"its arguments: {', '.join(arguments)}" if arguments else "it has none")
         yield Finding(path, f"{shown_name(name)} is not an argument of the schema", hint, key=key)
@@ -273,7 +275,9 @@ def _repeated(base: Path, what: str, items: Iterable[tuple[Hashable, Path]]) -> 
         seen.add(item)
 
 
-def _warnings(tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, Any] | None) -> Iterator[Finding]:
+def _warnings(
+    tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, SchemaNode] | None
+) -> Iterator[Finding]:
     if "name" not in unusable and not _SNAKE_CASE.fullmatch(tool.name):
         yield Finding(
             ("name",),
@@ -293,7 +297,8 @@ def _warnings(tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[s
             ("name",), f"tool {shown_name(tool.name)} has no description", "the model chooses tools by it", warning=True
         )
     for name, schema in (arguments or {}).items():
-        if isinstance(schema, dict) and "description" not in schema and "$ref" not in schema:
+        # A reference is described where it leads.
+        if not any(part is True or part.keys() & {"$ref", "description"} for part in schema.parts):
             yield Finding(
                 ("schema", "properties", name),
                 f"argument {shown_name(name)} of {shown_name(tool.name)} has no description",

@@ -10,15 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from pdp.errors import UsageError
-from pdp.manifest.schema.references import ReferenceFault, resolve, self_contained, subschemas
+from pdp.manifest.schema.references import ReferenceFault, referred, self_contained, subschemas, with_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pdp.manifest.schema.references import Place
+
 # Keywords by which other schemas of the same object may name its properties.
 _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "oneOf", "then")
-_UNTOUCHED: Final = (*_IN_PLACE, "contains", "not", "propertyNames")
-_OPEN: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+# Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
+_APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
+_STATED: Final = ("additionalProperties", "unevaluatedProperties")
 
 
 class SchemaError(Protocol):
@@ -51,73 +54,46 @@ def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
     property may be named in another branch; there the object around them is closed as a whole. A nested object that
     names no properties stays as free as it is stated.
     """
-    applied = _applied_definitions(schema)
-    return _closed(schema, applied, root=True)
-
-
-def _closed(schema: dict[str, Any], applied: frozenset[str], *, root: bool = False) -> dict[str, Any]:
-    closed = dict(schema)
-    for key in ("$defs", "patternProperties", "properties"):
-        if isinstance(closed.get(key), dict):
-            kept = applied if key == "$defs" else frozenset[str]()
-            closed[key] = {
-                name: one if name in kept else _closed_part(one, applied) for name, one in closed[key].items()
-            }
-    for key in ("items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"):
-        if key in closed:
-            closed[key] = _closed_part(closed[key], applied)
-    if isinstance(closed.get("prefixItems"), list):
-        closed["prefixItems"] = [_closed_part(one, applied) for one in closed["prefixItems"]]
-    if not any(key in closed for key in _OPEN):
-        closed |= _closing(closed, applied, root=root)
+    closed: dict[str, Any] = _closed(schema, _applied_definitions(schema), root=True)
     return closed
+
+
+def _closed(schema: Any, applied: frozenset[str], *, root: bool = False) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+
+    def part(inner: Any, place: Place) -> Any:
+        stays = place[0] in _APPLIED or "/".join(map(str, ("#", *place))) in applied
+        return inner if stays else _closed(inner, applied)
+
+    closed = with_parts(schema, part)
+    if any(key in schema for key in _STATED):
+        return closed
+    return closed | _closing(schema, applied, root=root)
 
 
 def _closing(schema: dict[str, Any], applied: frozenset[str], *, root: bool) -> dict[str, bool]:
     """Return the keyword that closes an object, if it needs one."""
     beside = [key for key in _IN_PLACE if key in schema]
+    named = root or "properties" in schema
     if not beside:
-        return {"additionalProperties": False} if root or "properties" in schema else {}
+        return {"additionalProperties": False} if named else {}
     # A reference by itself is closed where it leads, unless that had to stay open; the rest around its branches.
-    by_itself = beside == ["$ref"] and not root and "properties" not in schema
-    if by_itself and _definition_name(schema["$ref"]) not in applied:
+    if beside == ["$ref"] and not named and schema["$ref"] not in applied:
         return {}
     # Where no branch names a property there is nothing to hold others against: it stays as free as it is stated.
-    named = root or any("properties" in one or "$ref" in one for _, one in subschemas(schema))
+    named = named or any("properties" in part or "$ref" in part for _, part in subschemas(schema))
     return {"unevaluatedProperties": False} if named else {}
 
 
-def _closed_part(schema: Any, applied: frozenset[str]) -> Any:
-    return _closed(schema, applied) if isinstance(schema, dict) else schema
-
-
 def _applied_definitions(schema: dict[str, Any]) -> frozenset[str]:
-    """Return the definitions that are, or may be, applied beside others to one object: they must stay open."""
-    found: set[str] = set()
-    definitions = schema.get("$defs")
-    for _, one in subschemas(schema):
-        beside = bool(set(one) & {"properties", *_IN_PLACE} - {"$ref"}) or one is schema
-        if "$ref" in one and beside:
-            found.add(_definition_name(one["$ref"]))
-        for key in _UNTOUCHED:
-            if key == "$ref":
-                continue
-            inner = one.get(key)
-            parts = list(inner.values()) if key == "dependentSchemas" and isinstance(inner, dict) else [inner]
-            for part in [item for each in parts for item in (each if isinstance(each, list) else [each])]:
-                found |= {_definition_name(deep["$ref"]) for _, deep in subschemas(part) if "$ref" in deep}
-    # What an applied definition refers to is applied with it.
-    reached: set[str] = set()
-    while found - reached:
-        name = (found - reached).pop()
-        reached.add(name)
-        inner = definitions.get(name) if isinstance(definitions, dict) else None
-        found |= {_definition_name(deep["$ref"]) for _, deep in subschemas(inner) if "$ref" in deep}
-    return frozenset(reached)
-
-
-def _definition_name(reference: Any) -> str:
-    return reference.removeprefix("#/$defs/") if isinstance(reference, str) else ""
+    """Return the references to what is, or may be, applied beside others to one object: it must stay open."""
+    beside: list[dict[str, Any]] = []
+    for _, part in subschemas(schema):
+        beside += [{key: part[key]} for key in _APPLIED if key in part]
+        if "$ref" in part and (part is schema or {"properties", *_IN_PLACE[1:]} & part.keys()):
+            beside.append({"$ref": part["$ref"]})
+    return frozenset(referred({"allOf": beside}, schema))
 
 
 def compile_schema(schema: dict[str, Any]) -> Validator:
@@ -144,23 +120,3 @@ def compile_schema(schema: dict[str, Any]) -> Validator:
         raise UsageError(f"JSON Schema: {error}", hint=error.hint) from None
     except (ValueError, TypeError) as error:
         raise UsageError(f"JSON Schema: {str(error).splitlines()[0]}") from None
-
-
-def argument_schemas(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of each argument that a tool's schema names, also by `$ref` or `allOf`."""
-    found: dict[str, Any] = {}
-    pending: list[dict[str, Any]] = [schema]
-    seen: set[int] = set()
-    while pending:
-        one = pending.pop(0)
-        if id(one) in seen:
-            continue  # references may lead in a circle
-        seen.add(id(one))
-        properties = one.get("properties")
-        if isinstance(properties, dict):
-            found |= {name: part for name, part in properties.items() if name not in found}
-        target = resolve(schema, one["$ref"]) if isinstance(one.get("$ref"), str) else None
-        branches = one.get("allOf")
-        inner = [target, *(branches if isinstance(branches, list) else [])]
-        pending += [part for part in inner if isinstance(part, dict)]
-    return found

@@ -7,16 +7,18 @@ cannot be told which way a change goes, it breaks.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.manifest.schema.view import views
+from pdp.manifest.schema.references import referred
+from pdp.manifest.schema.walk import of_types, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdp.manifest.schema.view import View
+    from pdp.manifest.schema.walk import Alternative
 
 
 class Bump(IntEnum):
@@ -45,10 +47,11 @@ class SchemaChange:
     bump: Bump
 
 
-_LOWER: Final = ("exclusiveMinimum", "minItems", "minLength", "minProperties", "minimum", "minContains")
-_UPPER: Final = ("exclusiveMaximum", "maxItems", "maxLength", "maxProperties", "maximum", "maxContains")
+_LOWER: Final = ("exclusiveMinimum", "minItems", "minLength", "minProperties", "minimum")
+_UPPER: Final = ("exclusiveMaximum", "maxItems", "maxLength", "maxProperties", "maximum")
+# What adds to the schema when it comes can only narrow it. Of any other keyword it cannot be told.
+_NARROWING: Final = frozenset((*_LOWER, *_UPPER, "format", "multipleOf", "pattern", "uniqueItems"))
 _OPENNESS: Final = ("additionalProperties", "unevaluatedProperties")
-_DEEPEST: Final = 12
 
 
 def schema_changes(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, part: str) -> tuple[SchemaChange, ...]:
@@ -65,69 +68,71 @@ def schema_changes(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None,
         # Who had no schema could rely on nothing; who loses it can rely on nothing any more.
         change = ("is stated", Bump.MINOR) if old is None else ("is no longer stated", Bump.MAJOR)
         return (SchemaChange(part, "", f"the {part}'s schema {change[0]}", change[1]),)
-    before, after = dict(old), dict(new)
-    found = dict.fromkeys(_Comparison(before, after, part).changes(before, after, "", 0))
+    changes = dict.fromkeys(_Comparison(dict(old), dict(new), part).changes())
     # Something differs, and nothing that is checked: descriptions, examples, defaults, the order of members.
-    return tuple(found) or (SchemaChange(part, "", "text or spelling", Bump.PATCH),)
+    return tuple(changes) or (SchemaChange(part, "", "text or spelling", Bump.PATCH),)
 
 
 class _Comparison:
     def __init__(self, old: dict[str, Any], new: dict[str, Any], part: str) -> None:
         self._old, self._new, self._part = old, new, part
-        self._same_definitions = old.get("$defs") == new.get("$defs")
-        self._compared: list[tuple[Any, Any]] = []
+        self._compared: set[tuple[int, int]] = set()
         # Narrowing a request breaks its callers, widening a response its readers.
         self._narrower = Bump.MAJOR if part == "request" else Bump.MINOR
         self._wider = Bump.MINOR if part == "request" else Bump.MAJOR
 
-    def changes(self, old: Any, new: Any, path: str, depth: int) -> Iterator[SchemaChange]:
-        """Yield what changed between two schemas of one member."""
-        # What refers to itself has been compared by then.
-        if (old == new and self._same_definitions) or (old, new) in self._compared:
-            return
-        self._compared.append((old, new))
-        yield from self._changes(old, new, path, depth)
-        self._compared.pop()
-
-    def _changes(self, old: Any, new: Any, path: str, depth: int) -> Iterator[SchemaChange]:
-        one, other = views(old, self._old), views(new, self._new)
-        if len(one) == len(other) == 1 and one[0].whole and other[0].whole and depth <= _DEEPEST:
-            yield from self._type_changes(one[0], other[0], path)
-            yield from self._property_changes(one[0], other[0], path, depth)
-            yield from self._item_changes(one[0], other[0], path, depth)
-            yield from self._rest_changes(one[0], other[0], path)
-        elif one != other:
-            gone, come = [view for view in one if view not in other], [view for view in other if view not in one]
-            if gone and come:
-                yield self._change(path, "its alternatives changed", Bump.MAJOR)
-            elif gone:
-                yield self._change(path, "an alternative was removed", self._narrower)
+    def changes(self) -> Iterator[SchemaChange]:
+        """Yield what changed, the outermost first; of what several references lead to, at one of its paths."""
+        pending = deque([("", walk(self._old), walk(self._new))])
+        while pending:
+            path, old, new = pending.popleft()
+            if len(old.alternatives) == len(new.alternatives) == 1:
+                pairs = [(old.alternatives[0], new.alternatives[0])]
             else:
-                yield self._change(path, "an alternative was added", self._wider)
+                pairs, gone, come = _paired(old.alternatives, new.alternatives)
+                if gone and come:
+                    yield self._change(path, "its alternatives changed", Bump.MAJOR)
+                elif gone or come:
+                    what = "an alternative was removed" if gone else "an alternative was added"
+                    yield self._change(path, what, self._narrower if gone else self._wider)
+            for one, other in pairs:
+                if (id(one), id(other)) in self._compared:
+                    continue
+                self._compared.add((id(one), id(other)))
+                yield from self._type_changes(one, other, path)
+                yield from self._member_changes(one, other, path)
+                yield from self._item_changes(one, other, path)
+                yield from self._constraint_changes(one, other, path)
+                pending += (
+                    (f"{path}.{name}" if path else name, part, other.properties[name])
+                    for name, part in one.properties.items()
+                    if name in other.properties
+                )
+                if len(one.items) == len(other.items):
+                    pending += ((f"{path}[]", *items) for items in zip(one.items, other.items, strict=True))
 
     def _change(self, path: str, what: str, bump: Bump) -> SchemaChange:
         return SchemaChange(self._part, path, what, bump)
 
-    def _type_changes(self, old: View, new: View, path: str) -> Iterator[SchemaChange]:
-        if old.types != new.types:
-            narrower, wider = _admits(old.types, new.types), _admits(new.types, old.types)
-            yield self._change(
-                path, f"type {_named(old.types)} became {_named(new.types)}", self._way(narrower=narrower, wider=wider)
-            )
-        if old.values != new.values:
-            gone = _without(old.values, new.values)
-            come = _without(new.values, old.values)
-            if gone:
-                yield self._change(path, f"no longer {_listed(gone)}", self._narrower)
-            if come:
-                yield self._change(path, f"now also {_listed(come)}", self._wider)
+    def _type_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
+        if old.values is None and new.values is None:
+            if old.types != new.types:
+                narrower, wider = _admits(old.types, new.types), _admits(new.types, old.types)
+                what = f"type {_named(old.types)} became {_named(new.types)}"
+                yield self._change(path, what, self._way(narrower=narrower, wider=wider))
+            return
+        gone, come = _without(old, new), _without(new, old)
+        if gone:
+            yield self._change(path, f"no longer {_listed(gone)}", self._narrower)
+        if come:
+            yield self._change(path, f"now also {_listed(come)}", self._wider)
 
     def _way(self, *, narrower: bool, wider: bool) -> Bump:
         if narrower == wider:
-            return Bump.MAJOR if not narrower else Bump.PATCH
+            return Bump.PATCH if narrower else Bump.MAJOR
         return self._narrower if narrower else self._wider
 
-    def _property_changes(self, old: View, new: View, path: str, depth: int) -> Iterator[SchemaChange]:
+    def _member_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
         for name in dict.fromkeys((*old.properties, *new.properties)):
             inner = f"{path}.{name}" if path else name
             required = name in new.required
@@ -136,55 +141,80 @@ class _Comparison:
             elif name not in old.properties:
                 # An answer's further member harms nobody; a further argument only who has to give it.
                 breaks = required and self._part == "request"
-                yield self._change(
-                    inner, f"is new{', and required' if required else ''}", Bump.MAJOR if breaks else Bump.MINOR
-                )
-            else:
-                if required != (name in old.required):
-                    what = "became required" if required else "became optional"
-                    yield self._change(inner, what, self._narrower if required else self._wider)
-                yield from self.changes(old.properties[name], new.properties[name], inner, depth + 1)
-
-    def _item_changes(self, old: View, new: View, path: str, depth: int) -> Iterator[SchemaChange]:
-        if old.items is None and new.items is not None:
-            yield self._change(f"{path}[]", "got a type", self._narrower)
-        elif old.items is not None and new.items is None:
-            yield self._change(f"{path}[]", "lost its type", self._wider)
-        elif old.items is not None:
-            yield from self.changes(old.items, new.items, f"{path}[]", depth + 1)
-
-    def _rest_changes(self, old: View, new: View, path: str) -> Iterator[SchemaChange]:
+                what = f"is new{', and required' if required else ''}"
+                yield self._change(inner, what, Bump.MAJOR if breaks else Bump.MINOR)
+            elif required != (name in old.required):
+                what = "became required" if required else "became optional"
+                yield self._change(inner, what, self._narrower if required else self._wider)
         one, other = self._others(old, path), self._others(new, path)
-        if one != other:
+        if one != other or not all(self._same(key, old, new) for key in _OPENNESS):
             what = f"further members: {_admitted(one)} became {_admitted(other)}"
             narrower, wider = one is True or other is False, one is False or other is True
             yield self._change(path, what, self._way(narrower=narrower, wider=wider))
-        for key in sorted((old.rest.keys() | new.rest.keys()) - set(_OPENNESS)):
-            one, other = old.rest.get(key), new.rest.get(key)
-            if one == other:
-                continue
-            what = f"`{key}` {_shown(one)} became {_shown(other)}"
-            if key in (*_LOWER, *_UPPER):
-                yield self._change(path, what, self._bound(key, one, other))
-            else:
-                # A constraint that came narrows, one that went widens; one that changed may do either.
-                yield self._change(
-                    path, what, self._narrower if one is None else self._wider if other is None else Bump.MAJOR
-                )
 
-    def _others(self, view: View, path: str) -> Any:
+    def _others(self, one: Alternative, path: str) -> Any:
         """Return what members that an object does not name may be, as `schema/compile.py` closes them."""
-        stated = [view.rest[key] for key in _OPENNESS if key in view.rest]
+        stated = [value for key in _OPENNESS for value in one.rest.get(key, ())]
         if stated:
-            return stated[0]
-        return self._part == "response" or bool(path and not view.properties)
+            return stated[0] if len(stated) == 1 else tuple(stated)
+        return self._part == "response" or bool(path and not one.properties)
 
-    def _bound(self, key: str, one: Any, other: Any) -> Bump:
-        if one is None or other is None:
-            return self._narrower if one is None else self._wider
-        if isinstance(one, tuple) or isinstance(other, tuple):
-            return Bump.MAJOR
-        return self._narrower if (other > one) == (key in _LOWER) else self._wider
+    def _item_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
+        if len(old.items) != len(new.items):
+            bump = self._narrower if not old.items else self._wider if not new.items else Bump.MAJOR
+            what = "got a type" if not old.items else "lost its type" if not new.items else "changed by position"
+            yield self._change(f"{path}[]", what, bump)
+
+    def _constraint_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
+        for key in sorted((old.rest.keys() | new.rest.keys()) - {"items", *_OPENNESS}):
+            if self._same(key, old, new):
+                continue
+            one, other = _single(old.rest.get(key)), _single(new.rest.get(key))
+            bump = Bump.MAJOR
+            if key in _NARROWING and (one is None or other is None):
+                bump = self._narrower if one is None else self._wider
+            elif key in (*_LOWER, *_UPPER) and isinstance(one, int | float) and isinstance(other, int | float):
+                bump = self._narrower if (other > one) == (key in _LOWER) else self._wider
+            yield self._change(path, f"`{key}` {_shown(one)} became {_shown(other)}", bump)
+
+    def _same(self, key: str, old: Alternative, new: Alternative) -> bool:
+        """Whether a keyword has the same values, and refers to the same by them."""
+        values = old.rest.get(key, ())
+        if values != new.rest.get(key, ()):
+            return False
+        parts = {"allOf": [{key: value} for value in values if isinstance(value, dict | list | str)]}
+        return referred(parts, self._old) == referred(parts, self._new)
+
+
+def _paired(
+    old: tuple[Alternative, ...], new: tuple[Alternative, ...]
+) -> tuple[list[tuple[Alternative, Alternative]], list[Alternative], list[Alternative]]:
+    """Return which alternatives belong together, by their discriminator or type; then what is gone, and what came."""
+    left: dict[Any, deque[Alternative]] = {}
+    for one in new:
+        left.setdefault(_label(one), deque()).append(one)
+    pairs, gone = [], []
+    for one in old:
+        same = left.get(_label(one))
+        if same:
+            pairs.append((one, same.popleft()))
+        else:
+            gone.append(one)
+    return pairs, gone, [one for rest in left.values() for one in rest]
+
+
+def _label(one: Alternative) -> tuple[Any, ...]:
+    """Return its types, and the constants of members that tell it apart from the others."""
+    constants: list[str] = []
+    for name in sorted(one.required & one.properties.keys()):
+        values = [value for each in one.properties[name].alternatives for value in each.values or (None, None)]
+        if len(values) == 1:
+            constants.append(f"{name}={values[0]!r}")
+    return one.kinds, *constants
+
+
+def _single(values: tuple[Any, ...] | None) -> Any:
+    return values[0] if values is not None and len(values) == 1 else values
 
 
 def _admits(old: frozenset[str] | None, new: frozenset[str] | None) -> bool:
@@ -194,13 +224,12 @@ def _admits(old: frozenset[str] | None, new: frozenset[str] | None) -> bool:
     return new is not None and new <= (old | {"integer"} if "number" in old else old)
 
 
-def _without(values: tuple[Any, ...] | None, others: tuple[Any, ...] | None) -> list[Any]:
-    """Return the values that are none of the others; None stands for any value."""
-    if others is None:
-        return []
-    if values is None:
+def _without(one: Alternative, other: Alternative) -> list[Any]:
+    """Return the values of one that the other does not admit."""
+    if one.values is None:
         return [...]
-    return [value for value in values if value not in others]
+    admitted = of_types(one.values, other.types) if other.values is None else other.values
+    return [value for value in one.values if value not in admitted]
 
 
 def _listed(values: list[Any]) -> str:

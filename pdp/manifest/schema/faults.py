@@ -15,10 +15,10 @@ from pdp.manifest.schema.references import (
     SCHEMA_LISTS,
     SCHEMA_MAPS,
     ReferenceFault,
-    resolve,
     self_contained,
     subschemas,
 )
+from pdp.manifest.schema.walk import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,19 +91,11 @@ def _all_findings(
     whole = self_contained(schema, definitions, faults)
     for fault in faults:
         yield Finding((*path, *fault.place), str(fault), fault.hint)
-    if root_object and not faults and not _is_object(whole) and all(one.path != (*path, "type") for one in meta):
+    mistyped = any(one.path == (*path, "type") for one in meta)
+    if root_object and not faults and not mistyped and walk(whole).kinds != frozenset(("object",)):
         yield Finding(
             path, "schema of the arguments must be of type object", "write `type: object` and its `properties`"
         )
-
-
-def _is_object(schema: dict[str, Any]) -> bool:
-    one, steps = schema, 0
-    while "type" not in one and isinstance(one.get("$ref"), str) and steps < 100:  # noqa: PLR2004
-        one, steps = resolve(schema, one["$ref"]), steps + 1
-        if not isinstance(one, dict):
-            return False
-    return one.get("type") == "object"
 
 
 @cache

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 Place = tuple[str | int, ...]
 
@@ -47,23 +47,51 @@ def shared_types() -> dict[str, Any]:
     return types
 
 
-def subschemas(schema: Any, place: Place = ()) -> Iterator[tuple[Place, dict[str, Any]]]:
+def _direct(schema: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:
+    """Yield each schema that stands right in a schema, with its place there."""
+    for key, value in schema.items():
+        if key in SCHEMA_KEYS:
+            yield (key,), value
+        elif isinstance(value, dict) and key in SCHEMA_MAPS:
+            yield from (((key, name), part) for name, part in value.items())
+        elif isinstance(value, list) and key in SCHEMA_LISTS:
+            yield from (((key, index), part) for index, part in enumerate(value))
+
+
+def subschemas(schema: Any) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Yield every schema in `schema`, itself included, with its place; not the values of `const` or `default`."""
-    pending: list[tuple[Place, Any]] = [(place, schema)]
+    pending: list[tuple[Place, Any]] = [((), schema)]
     while pending:
-        at, one = pending.pop()
-        if not isinstance(one, dict):
+        at, part = pending.pop()
+        if isinstance(part, dict):
+            yield at, part
+            pending += reversed([((*at, *place), inner) for place, inner in _direct(part)])
+
+
+def with_parts(schema: Mapping[Any, Any], change: Callable[[Any, Place], Any]) -> dict[str, Any]:
+    """Return a copy in which each schema that stands right in `schema`, at `place`, is `change(part, place)`."""
+    copy: dict[Any, Any] = dict(schema)
+    for (key, *step), part in _direct(schema):
+        if not step:
+            copy[key] = change(part, (key,))
             continue
-        yield at, one
-        inner: list[tuple[Place, Any]] = []
-        for key, value in one.items():
-            if key in SCHEMA_KEYS:
-                inner.append(((*at, key), value))
-            elif isinstance(value, dict) and key in SCHEMA_MAPS:
-                inner += [((*at, key, name), part) for name, part in value.items()]
-            elif isinstance(value, list) and key in SCHEMA_LISTS:
-                inner += [((*at, key, index), part) for index, part in enumerate(value)]
-        pending += reversed(inner)
+        if copy[key] is schema[key]:
+            copy[key] = copy[key].copy()
+        copy[key][step[0]] = change(part, (key, step[0]))
+    return copy
+
+
+def referred(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `schema` refers to in `root`, by reference, and what that refers to."""
+    targets: dict[str, Any] = {}
+    pending = [schema]
+    while pending:
+        for _, part in subschemas(pending.pop()):
+            reference = part.get("$ref")
+            if isinstance(reference, str) and reference not in targets:
+                targets[reference] = resolve(root, reference)
+                pending.append(targets[reference])
+    return targets
 
 
 def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
@@ -137,20 +165,10 @@ def _copied(schema: Any, place: Place, sources: _Sources) -> Any:
     """Return a copy of `schema` whose references lead into its own `$defs`."""
     if not isinstance(schema, dict):
         return schema
-    copy = {key: _copied_value(key, value, place, sources) for key, value in schema.items()}
+    copy = with_parts(schema, lambda part, at: _copied(part, (*place, *at), sources))
     if isinstance(copy.get("$ref"), str):
         copy["$ref"] = _target(copy["$ref"], (*place, "$ref"), sources)
     return copy
-
-
-def _copied_value(key: str, value: Any, place: Place, sources: _Sources) -> Any:
-    if key in SCHEMA_KEYS:
-        return _copied(value, (*place, key), sources)
-    if key in SCHEMA_MAPS and isinstance(value, dict):
-        return {name: _copied(one, (*place, key, name), sources) for name, one in value.items()}
-    if key in SCHEMA_LISTS and isinstance(value, list):
-        return [_copied(one, (*place, key, index), sources) for index, one in enumerate(value)]
-    return value
 
 
 def _target(reference: str, place: Place, sources: _Sources) -> str:

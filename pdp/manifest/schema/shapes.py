@@ -10,24 +10,26 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import shown_name
 from pdp.manifest.fields import Pattern
 from pdp.manifest.findings import Finding
-from pdp.manifest.schema.compile import argument_schemas, compile_schema
-from pdp.manifest.schema.references import shared_types
-from pdp.manifest.schema.view import View, views
+from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.references import self_contained
+from pdp.manifest.schema.walk import Alternative, arguments_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from pdp.documents.document import Path
     from pdp.manifest.model import DeclaredTool
     from pdp.manifest.schema.compile import Validator
+    from pdp.manifest.schema.walk import SchemaNode
 
 _FIELDS: Final = (("request", "schema", "argument"), ("response", "result_schema", "member of the result"))
-_ADDRESSEES: Final = ("queue", "principal")
+_ADDRESSEES: Final = frozenset(("principal", "queue"))
 
 
 @cache
@@ -44,6 +46,11 @@ def shape_validator(pattern: Pattern, part: str) -> Validator:
     return compile_schema(shape(pattern)[part])
 
 
+@cache
+def _skeleton(pattern: Pattern, part: str) -> SchemaNode:
+    return walk(self_contained(shape(pattern)[part], {}))
+
+
 def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
     """Yield where the schemas of a tool do not extend the skeletons of its pattern.
 
@@ -56,26 +63,26 @@ def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
         yield Finding(
             ("pattern",),
             f"pattern {tool.pattern} without `result_schema`",
-            f"state the schema of the answer; its shape: {_members(shape(tool.pattern)['response'])}",
+            f"state the schema of the answer; its shape: {_members(_skeleton(tool.pattern, 'response'))}",
         )
     for part, field, what in _FIELDS:
         own = tool.schema_ if part == "request" else tool.result_schema
         if own is None:
             continue
-        for name, message in _departures(own, shape(tool.pattern)[part], what):
+        skeleton = _skeleton(tool.pattern, part)
+        for name, message in dict.fromkeys(_narrowing(walk(own), skeleton, "", set())):
             yield Finding(
                 _place(own, field, name),
-                f"pattern {tool.pattern}: {message}",
-                f"its shape: {_members(shape(tool.pattern)[part])}",
+                f"pattern {tool.pattern}: {f'{what} {shown_name(name)}' if name else f'the {_WHOLE[what]}'} {message}",
+                f"its shape: {_members(skeleton)}",
             )
     yield from _OWN_RULES.get(tool.pattern, _no_rule)(tool)
 
 
-def _members(skeleton: Mapping[str, Any]) -> str:
-    schema = _resolved(skeleton)
-    required = schema.get("required", ())
-    names = [name if name in required else f"{name}?" for name in schema.get("properties", {})]
-    return f"{{{', '.join(names)}}}" if names else schema.get("type", "any type")
+def _members(skeleton: SchemaNode) -> str:
+    (shown,) = skeleton.alternatives
+    names = [name if name in shown.required else f"{name}?" for name in shown.properties]
+    return f"{{{', '.join(names)}}}" if names else " or ".join(sorted(shown.types or ("any type",)))
 
 
 def _place(own: dict[str, Any], field: str, name: str) -> Path:
@@ -85,93 +92,60 @@ def _place(own: dict[str, Any], field: str, name: str) -> Path:
     return (field, "properties", top) if known else (field,)
 
 
-def _departures(own: dict[str, Any], skeleton: Mapping[str, Any], what: str) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, message) of what in `own` is not as in the skeleton; each once, whatever its branch."""
-    seen: set[tuple[str, str]] = set()
-    for one in _narrowing(own, own, skeleton, "", 0):
-        name, message = one
-        if one not in seen:
-            seen.add(one)
-            yield name, f"{what} {shown_name(name)} {message}" if name else f"the {_WHOLE[what]} {message}"
-
-
 _WHOLE: Final = {"argument": "arguments", "member of the result": "result"}
-_DEEPEST: Final = 12
 
 
 def _narrowing(
-    own: Any, root: dict[str, Any], skeleton: Mapping[str, Any], name: str, depth: int
+    own: SchemaNode, skeleton: SchemaNode, name: str, seen: set[tuple[SchemaNode, SchemaNode]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield where `own` admits what the skeleton does not."""
-    wanted = _resolved(skeleton)
-    if not wanted or depth > _DEEPEST:
+    """Yield (dotted name, message) of what `own` admits and the skeleton does not."""
+    (wanted,) = skeleton.alternatives
+    if (own, skeleton) in seen:
         return
-    branches = views(own, root)
-    if not branches:
+    seen.add((own, skeleton))
+    if wanted != Alternative() and not own.alternatives:
         yield name, "admits nothing"
-    for view in branches:
-        if not view.whole:
-            yield name, "has a schema too deep or with too many branches to compare"
-            continue
-        mistyped = tuple(_type_narrowing(view, wanted, name))
+    for one in own.alternatives:
+        mistyped = tuple(_type_narrowing(one, wanted, name))
         yield from mistyped
         if not mistyped:  # otherwise, what it is made of cannot fit either
-            yield from _inner_narrowing(view, root, wanted, name, depth + 1)
+            yield from _inner_narrowing(one, wanted, name, seen)
 
 
 def _inner_narrowing(
-    view: View, root: dict[str, Any], wanted: Mapping[str, Any], name: str, depth: int
+    one: Alternative, wanted: Alternative, name: str, seen: set[tuple[SchemaNode, SchemaNode]]
 ) -> Iterator[tuple[str, str]]:
-    for member, part in wanted.get("properties", {}).items():
+    for member, part in wanted.properties.items():
         inner = f"{name}.{member}" if name else member
-        if member in view.properties:
-            yield from _narrowing(view.properties[member], root, part, inner, depth)
-        if member in wanted.get("required", ()):
-            if member not in view.properties:
+        if member in one.properties:
+            yield from _narrowing(one.properties[member], part, inner, seen)
+        if member in wanted.required:
+            if member not in one.properties:
                 yield inner, "is missing"
-            elif member not in view.required:
+            elif member not in one.required:
                 yield inner, "must be required"
-    if "items" in wanted and view.items is None:
+    if wanted.items and not one.items:
         yield f"{name}[]", "must have a type"
-    elif "items" in wanted:
-        yield from _narrowing(view.items, root, wanted["items"], f"{name}[]", depth)
+    for item, wanted_item in product(one.items, wanted.items):
+        yield from _narrowing(item, wanted_item, f"{name}[]", seen)
 
 
-def _type_narrowing(view: View, wanted: Mapping[str, Any], name: str) -> Iterator[tuple[str, str]]:
-    if "enum" in wanted:
-        if view.values is None or any(value not in wanted["enum"] for value in view.values):
-            yield name, f"must be one of {', '.join(map(str, wanted['enum']))}, and no other"
+def _type_narrowing(one: Alternative, wanted: Alternative, name: str) -> Iterator[tuple[str, str]]:
+    if wanted.values is not None:
+        if one.values is None or any(value not in wanted.values for value in one.values):
+            yield name, f"must be one of {', '.join(map(str, wanted.values))}, and no other"
         return
-    kind = wanted.get("type")
-    kinds = view.kinds
-    if kind is not None and (kinds is None or not _within(kinds, kind)):
+    types, kinds = wanted.types, one.kinds
+    if types is not None and (kinds is None or not kinds <= (types | {"integer"} if "number" in types else types)):
         stated = "any type" if kinds is None else " or ".join(sorted(kinds))
-        yield name, f"must be of type {kind}, not {stated}"
+        yield name, f"must be of type {' or '.join(sorted(types))}, not {stated}"
         return
     for bound, tighter in (("minimum", max), ("maximum", min)):
-        if bound in wanted and not _bounded(view, bound, wanted[bound], tighter):
-            yield name, f"must have `{bound}: {wanted[bound]}`"
-
-
-def _within(kinds: frozenset[str], kind: str) -> bool:
-    return kinds <= ({"integer", "number"} if kind == "number" else {kind})
-
-
-def _bounded(view: View, bound: str, wanted: float, tighter: Any) -> bool:
-    exclusive = "exclusiveM" + bound[1:]
-    stated = [view.rest[key] for key in (bound, exclusive) if key in view.rest]
-    numbers = [number for one in stated for number in (one if isinstance(one, tuple) else (one,))]
-    if view.values is not None:
-        return all(tighter(value, wanted) == value for value in view.values)
-    return any(tighter(number, wanted) == number for number in numbers)
-
-
-def _resolved(skeleton: Mapping[str, Any]) -> Mapping[str, Any]:
-    reference = skeleton.get("$ref")
-    if not isinstance(reference, str):
-        return skeleton
-    found = shared_types().get(reference.removeprefix("#/$defs/"))
-    return found if isinstance(found, dict) else {}
+        for limit in wanted.rest.get(bound, ()):
+            stated_bounds = one.values or (*one.rest.get(bound, ()), *one.rest.get("exclusiveM" + bound[1:], ()))
+            kept = [tighter(number, limit) == number for number in stated_bounds]
+            if not (all(kept) if one.values else any(kept)):
+                yield name, f"must have `{bound}: {limit}`"
 
 
 def _no_rule(tool: DeclaredTool) -> Iterator[Finding]:  # noqa: ARG001 - of the form of the others
@@ -180,9 +154,9 @@ def _no_rule(tool: DeclaredTool) -> Iterator[Finding]:  # noqa: ARG001 - of the 
 
 def _classification(tool: DeclaredTool) -> Iterator[Finding]:
     schema = tool.result_schema or {}
-    band = argument_schemas(schema).get("band")
+    band = arguments_of(schema).get("band")
     # Without bands to hold a result against, whatever the tool says would be a band.
-    if band is not None and any(not view.values for view in views(band, schema)):
+    if band is not None and any(not one.values for one in band.alternatives):
         yield Finding(
             _place(schema, "result_schema", "band"),
             "pattern classification: the bands are not exhaustive",
@@ -192,8 +166,8 @@ def _classification(tool: DeclaredTool) -> Iterator[Finding]:
 
 def _composition(tool: DeclaredTool) -> Iterator[Finding]:
     schema = tool.result_schema or {}
-    state = argument_schemas(schema).get("state")
-    if state is not None and any(view.values != ("draft",) for view in views(state, schema)):
+    state = arguments_of(schema).get("state")
+    if state is not None and any(one.values != ("draft",) for one in state.alternatives):
         yield Finding(
             _place(schema, "result_schema", "state"),
             "pattern composition: the result is always a draft",
@@ -202,7 +176,7 @@ def _composition(tool: DeclaredTool) -> Iterator[Finding]:
 
 
 def _approval_request(tool: DeclaredTool) -> Iterator[Finding]:
-    if not any(name in argument_schemas(tool.schema_) for name in _ADDRESSEES):
+    if not arguments_of(tool.schema_).keys() & _ADDRESSEES:
         yield Finding(
             ("schema",),
             "pattern approval-request: neither argument `queue` nor `principal` is there",
@@ -213,15 +187,14 @@ def _approval_request(tool: DeclaredTool) -> Iterator[Finding]:
 def _action_staging(tool: DeclaredTool) -> Iterator[Finding]:
     if tool.commits is None:
         return
-    for action in views(argument_schemas(tool.schema_).get("action"), tool.schema_):
-        for kind in views(action.properties.get("kind"), tool.schema_):
-            if kind.values is None or any(value not in tool.commits for value in kind.values):
-                yield Finding(
-                    _place(tool.schema_, "schema", "action"),
-                    "pattern action-staging: `action.kind` admits what `commits` does not name",
-                    f"write `kind: {{enum: [{', '.join(tool.commits)}]}}`",
-                )
-                return
+    action = arguments_of(tool.schema_).get("action")
+    kind = action.named().get("kind") if action else None
+    if kind and any(value not in tool.commits for one in kind.alternatives for value in one.values or (None,)):
+        yield Finding(
+            _place(tool.schema_, "schema", "action"),
+            "pattern action-staging: `action.kind` admits what `commits` does not name",
+            f"write `kind: {{enum: [{', '.join(tool.commits)}]}}`",
+        )
 
 
 _OWN_RULES: Final = {

@@ -9,7 +9,7 @@ import pytest
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool
 from pdp.manifest.rules.forbidden import forbidden_entry_findings, forbidden_findings, staged_commits
-from pdp.manifest.schema.free_text import LONGEST_NAME
+from pdp.manifest.schema.openness import LONGEST_NAME
 
 FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}
 

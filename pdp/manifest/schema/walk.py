@@ -1,0 +1,331 @@
+"""What a JSON Schema admits: the one reading of schemas that loading, lint, the patterns' shapes and the diff share.
+
+The dialect: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, bounds, `pattern`,
+`format`, local `$ref`, `allOf`, and the alternatives of `anyOf` and `oneOf`. Every other keyword can only narrow what
+passes. The walker leaves it unread, so that it takes a schema to admit more than it does and never less; such a keyword
+stands in `Alternative.rest`, where the diff compares it as it is written. `prefixItems`, `patternProperties`,
+`unevaluatedItems` and `unevaluatedProperties` say what items and members may be, and are read as far as that.
+
+A schema is read once, however many references lead to it. What refers to itself without end, nests too deep or has too
+many alternatives is left unread as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.manifest.schema.references import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_MOST_ALTERNATIVES: Final = 64
+_MOST_NODES: Final = 20_000
+_DEEPEST: Final = 64
+_READ: Final = frozenset((
+    "$ref", "allOf", "anyOf", "const", "enum", "oneOf", "properties", "required", "type",
+))  # fmt: skip
+_ANNOTATIONS: Final = frozenset((
+    "$comment", "$defs", "$schema", "default", "definitions", "deprecated", "description", "examples", "readOnly",
+    "title", "writeOnly",
+))  # fmt: skip
+_ITEMS: Final = frozenset(("items", "unevaluatedItems"))
+_MEMBERS: Final = frozenset(("additionalProperties", "unevaluatedProperties"))
+# Keywords that may name properties in schemas that the walker leaves unread.
+_NAMING: Final = frozenset(("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then"))
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One of the forms that a value may have.
+
+    Attributes:
+        types: the types; None: any, or what `values` says. `number` includes `integer`.
+        values: the constants; None: any.
+        properties: the members that it names.
+        required: the names of those that must be there.
+        items: what an item may be, whatever its position; empty: not stated.
+        members: what a member that has no name here may be; empty: not stated.
+        rest: every other keyword that constrains, with each of the values that are stated for it.
+    """
+
+    types: frozenset[str] | None = None
+    values: tuple[Any, ...] | None = None
+    properties: Mapping[str, SchemaNode] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    items: tuple[SchemaNode, ...] = ()
+    members: tuple[SchemaNode, ...] = ()
+    rest: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> frozenset[str] | None:
+        """The types that it may have, also where only its constants show them; None: any."""
+        if self.types is not None or self.values is None:
+            return self.types
+        return frozenset(_kind(value) for value in self.values)
+
+
+_ANYTHING: Final = Alternative()
+_NULL: Final = Alternative(types=frozenset(("null",)))
+
+
+class SchemaNode:
+    """One schema, read when it is asked; `walk` gives the outermost one.
+
+    Attributes:
+        parts: the schemas as they are written; a value keeps to all of them.
+    """
+
+    __slots__ = ("_alternatives", "_walker", "parts")
+
+    def __init__(self, parts: tuple[Any, ...], walker: _Walker) -> None:
+        self.parts = parts
+        self._walker = walker
+        self._alternatives: tuple[Alternative, ...] | None = None
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """What a value may be; without any nothing is admitted."""
+        if self._alternatives is None:
+            self._alternatives = self._walker.all_of(self.parts)
+        return self._alternatives
+
+    @property
+    def kinds(self) -> frozenset[str] | None:
+        """The types that a value may have; None: any."""
+        kinds: frozenset[str] = frozenset()
+        for alternative in self.alternatives:
+            if alternative.kinds is None:
+                return None
+            kinds |= alternative.kinds
+        return kinds
+
+    def named(self) -> dict[str, SchemaNode]:
+        """Return the members that some alternative names, in the order of the text."""
+        schemas: dict[str, dict[SchemaNode, None]] = {}
+        for alternative in self.alternatives:
+            for name, node in alternative.properties.items():
+                schemas.setdefault(name, {})[node] = None
+        return {name: self._walker.any_of(list(nodes)) for name, nodes in schemas.items()}
+
+    def may_hold(self, path: Sequence[str | int]) -> bool:
+        """Return whether a value of this schema may have something at `path`: names of members, positions of items.
+
+        Ask this of a schema that is closed (`closed_schema`): what an object does not close may be anything.
+        """
+        if not path:
+            return bool(self.alternatives)
+        return any(_may_hold(alternative, path[0], path[1:]) for alternative in self.alternatives)
+
+
+def _may_hold(alternative: Alternative, step: str | int, inner: Sequence[str | int]) -> bool:
+    if alternative.values is not None:
+        return any(_has(value, (step, *inner)) for value in alternative.values)
+    kind, stated = ("array", _ITEMS) if isinstance(step, int) else ("object", _MEMBERS)
+    if alternative.types is not None and kind not in alternative.types:
+        return False
+    if step in alternative.properties:
+        return alternative.properties[str(step)].may_hold(inner)
+    nodes = alternative.items if isinstance(step, int) else alternative.members
+    unstated = alternative.rest.keys().isdisjoint(stated) or not alternative.rest.keys().isdisjoint(_NAMING)
+    return unstated or any(node.may_hold(inner) for node in nodes)
+
+
+def walk(schema: Any) -> SchemaNode:
+    """Return a schema to be walked; it stands on its own and has no fault, or else is read as far as possible."""
+    return _Walker(schema).node(schema)
+
+
+def arguments_of(schema: Any) -> dict[str, SchemaNode]:
+    """Return the schema of each argument that a tool's schema names, in whichever alternative."""
+    return walk(schema).named()
+
+
+class _Walker:
+    """Reads the schemas of one root, each of them once."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._nodes: dict[frozenset[int], SchemaNode] = {}  # each keeps its parts, and so their ids, alive
+        self._known: dict[int, tuple[Alternative, ...]] = {}
+        self._open: set[int] = set()
+
+    def node(self, *parts: Any) -> SchemaNode:
+        distinct = {id(part): part for part in parts}
+        key = frozenset(distinct)
+        if key not in self._nodes:
+            if len(self._nodes) >= _MOST_NODES:
+                return SchemaNode((True,), self)
+            self._nodes[key] = SchemaNode(tuple(distinct.values()), self)
+        return self._nodes[key]
+
+    def any_of(self, nodes: Sequence[SchemaNode]) -> SchemaNode:
+        return nodes[0] if len(nodes) == 1 else self.node({"anyOf": [{"allOf": [*node.parts]} for node in nodes]})
+
+    def all_of(self, parts: Sequence[Any]) -> tuple[Alternative, ...]:
+        alternatives: tuple[Alternative, ...] = (_ANYTHING,)
+        for part in parts:
+            alternatives = self._joined(alternatives, self._read(part, 0), "allOf", [part])
+        return alternatives
+
+    def _read(self, schema: Any, depth: int) -> tuple[Alternative, ...]:
+        if not isinstance(schema, dict):
+            return (_ANYTHING,) if schema is True else ()
+        known = self._known.get(id(schema))
+        if known is not None:
+            return known
+        if id(schema) in self._open or depth > _DEEPEST:
+            return (Alternative(rest={"allOf": ([schema],)}),)
+        self._open.add(id(schema))
+        found: tuple[Alternative, ...] = (self._own(schema),)
+        if isinstance(schema.get("$ref"), str):
+            target = resolve(self._root, schema["$ref"])
+            found = self._joined(found, self._read(target, depth + 1), "$ref", schema["$ref"])
+        for part in _list(schema, "allOf"):
+            found = self._joined(found, self._read(part, depth + 1), "allOf", [part])
+        for key in ("anyOf", "oneOf"):
+            if key in schema:
+                branches = _united(one for part in _list(schema, key) for one in self._read(part, depth + 1))
+                found = self._joined(found, branches, key, schema[key])
+        self._open.discard(id(schema))
+        self._known[id(schema)] = found
+        return found
+
+    def _own(self, schema: dict[str, Any]) -> Alternative:
+        """Return what the schema says by itself, without its references and branches."""
+        kinds = schema.get("type")
+        types = None if kinds is None else frozenset([kinds] if isinstance(kinds, str) else _list(schema, "type"))
+        if types and "number" in types:
+            types -= {"integer"}
+        values = (schema["const"],) if "const" in schema else None
+        if isinstance(schema.get("enum"), list):
+            values = tuple(value for value in schema["enum"] if values is None or value in values)
+        items = (*_list(schema, "prefixItems"), *(schema[key] for key in sorted(_ITEMS) if key in schema))
+        members = (
+            *(schema[key] for key in sorted(_MEMBERS) if key in schema),
+            *_mapping(schema, "patternProperties").values(),
+        )
+        own = Alternative(
+            types=types,
+            properties={name: self.node(part) for name, part in _mapping(schema, "properties").items()},
+            required=frozenset(name for name in _list(schema, "required") if isinstance(name, str)),
+            items=tuple(self.node(part) for part in items),
+            members=tuple(self.node(part) for part in members),
+            rest={key: (value,) for key, value in schema.items() if key not in _READ and key not in _ANNOTATIONS},
+        )
+        return own if values is None else replace(own, types=None, values=of_types(values, types))
+
+    def _joined(
+        self, first: tuple[Alternative, ...], second: tuple[Alternative, ...] | None, keyword: str, stated: Any
+    ) -> tuple[Alternative, ...]:
+        """Return what keeps to one of the first and one of the second, which `keyword: stated` admits."""
+        if second == (_ANYTHING,):
+            return first
+        if second is not None and first == (_ANYTHING,):
+            return second
+        if second is None or len(first) * len(second) > _MOST_ALTERNATIVES:
+            unread = {keyword: (stated,)}
+            return tuple(replace(one, rest=_merged(one.rest, unread)) for one in first)
+        pairs = ((one, other) for one in first for other in second)
+        return tuple(both for one, other in pairs if (both := self._both(one, other)) is not None)
+
+    def _both(self, one: Alternative, other: Alternative) -> Alternative | None:
+        """Return what keeps to both; None where nothing does."""
+        types = _common(one.types, other.types)
+        values = one.values if other.values is None else other.values
+        if one.values is not None and other.values is not None:
+            values = tuple(value for value in one.values if value in other.values)
+        if values is not None:
+            types, values = None, of_types(values, types)
+        if types == frozenset() or values == ():
+            return None
+        properties = {**one.properties, **other.properties}
+        for name in one.properties.keys() & other.properties.keys():
+            properties[name] = self.node(*one.properties[name].parts, *other.properties[name].parts)
+        items = (*one.items, *other.items)
+        if len(one.items) == len(other.items) == 1:
+            items = (self.node(*one.items[0].parts, *other.items[0].parts),)
+        return Alternative(
+            types=types,
+            values=values,
+            properties=properties,
+            required=one.required | other.required,
+            items=items,
+            members=(*one.members, *other.members),
+            rest=_merged(one.rest, other.rest),
+        )
+
+
+def _united(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...] | None:
+    """Return the alternatives, each once, constants in one and `null` in that of the only other; None: too many."""
+    distinct: list[Alternative] = []
+    constants: dict[str, Any] = {}
+    for one in alternatives:
+        if one == _ANYTHING:
+            return (_ANYTHING,)
+        if one.values is not None and one == Alternative(values=one.values):
+            constants |= {repr(value): value for value in one.values}
+        elif one.values is not None or one not in distinct:
+            distinct.append(one)
+        if len(distinct) > _MOST_ALTERNATIVES:
+            return None
+    if constants:
+        distinct.append(Alternative(values=tuple(constants.values())))
+    if len(distinct) == 2 and _NULL in distinct:  # noqa: PLR2004
+        (other,) = (one for one in distinct if one != _NULL)
+        if other.values is not None:
+            return (replace(other, values=(*other.values, None)),)
+        if other.types is not None:
+            return (replace(other, types=other.types | {"null"}),)
+    return tuple(distinct)
+
+
+def _merged(one: Mapping[str, tuple[Any, ...]], other: Mapping[str, tuple[Any, ...]]) -> Mapping[str, tuple[Any, ...]]:
+    both = {**one, **other}
+    for key in one.keys() & other.keys():
+        both[key] = (*one[key], *(value for value in other[key] if value not in one[key]))
+    return both
+
+
+def _common(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    if one is None or other is None:
+        return one if other is None else other
+    both = one & other
+    return both | {"integer"} if "integer" in one | other and "number" in one | other else both
+
+
+def of_types(values: tuple[Any, ...], types: frozenset[str] | None) -> tuple[Any, ...]:
+    """Return the values that are of one of the types; None: all of them."""
+    if types is None:
+        return values
+    wider = types | {"integer"} if "number" in types else types
+    return tuple(value for value in values if _kind(value) in wider)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "number"
+    kinds: dict[type, str] = {bool: "boolean", int: "integer", str: "string", list: "array"}
+    return kinds.get(type(value), "object")
+
+
+def _has(value: Any, path: Sequence[str | int]) -> bool:
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _mapping(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = schema.get(key)
+    return value if isinstance(value, dict) else {}

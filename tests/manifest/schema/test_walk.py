@@ -1,0 +1,177 @@
+"""What the walker says that a schema admits: the dialect, what it leaves unread, and its bounds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pdp.manifest.load import load_manifest
+from pdp.manifest.schema.compile import closed_schema, compile_schema
+from pdp.manifest.schema.walk import Alternative, SchemaNode, arguments_of, walk
+
+TYPES = {"integer": int, "string": str, "boolean": bool, "null": type(None), "array": list, "object": dict}
+
+
+def test_arguments_are_found_by_reference_and_in_branches() -> None:
+    schema = {
+        "$ref": "#/$defs/A",
+        "properties": {"a": {"const": 1}},
+        "allOf": [{"properties": {"b": {"const": 2}, "a": {"enum": [0, 1]}}}, {"$ref": "#/$defs/A"}],
+        "anyOf": [{"properties": {"d": {"const": 4}}}, {"properties": {"d": {"const": 5}}}],
+        "$defs": {"A": {"properties": {"c": {"const": 3}}}},
+    }
+
+    found = {name: [one.values for one in node.alternatives] for name, node in arguments_of(schema).items()}
+    assert found == {"a": [(1,)], "c": [(3,)], "b": [(2,)], "d": [(4, 5)]}
+    assert arguments_of({"properties": []}) == {}
+
+
+NULL_OR_TEXT = Alternative(types=frozenset(("null", "string")), rest={"maxLength": (5,)})
+
+
+@pytest.mark.parametrize(
+    ("schema", "alternatives"),
+    [
+        (True, [Alternative()]),
+        (False, []),
+        ({"description": "anything"}, [Alternative()]),
+        ({"type": ["number", "integer"]}, [Alternative(types=frozenset(("number",)))]),
+        ({"type": "string", "enum": ["a", 1, "b"]}, [Alternative(values=("a", "b"))]),
+        ({"enum": [1, 2], "const": 2}, [Alternative(values=(2,))]),
+        ({"type": ["string", "null"], "maxLength": 5}, [NULL_OR_TEXT]),
+        ({"anyOf": [{"type": "string", "maxLength": 5}, {"type": "null"}]}, [NULL_OR_TEXT]),
+        ({"oneOf": [{"type": "null"}, {"enum": ["a"]}]}, [Alternative(values=("a", None))]),
+        ({"anyOf": [{"const": 1}, {"enum": [2, 1]}]}, [Alternative(values=(1, 2))]),
+        ({"anyOf": [{"type": "string"}, {}]}, [Alternative()]),
+        ({"type": "integer", "allOf": [{"type": "number"}, {"minimum": 1}]},
+         [Alternative(types=frozenset(("integer",)), rest={"minimum": (1,)})]),
+        ({"type": "integer", "allOf": [{"type": "string"}]}, []),
+        ({"minimum": 1, "allOf": [{"minimum": 2}]}, [Alternative(rest={"minimum": (1, 2)})]),
+        ({"type": "string", "not": {"const": "a"}},
+         [Alternative(types=frozenset(("string",)), rest={"not": ({"const": "a"},)})]),
+        ({"$ref": "#"}, [Alternative(rest={"allOf": ([{"$ref": "#"}],)})]),
+        ({"type": "string", "anyOf": [{"pattern": str(at)} for at in range(65)]},
+         [Alternative(types=frozenset(("string",)), rest={"anyOf": ([{"pattern": str(at)} for at in range(65)],)})]),
+    ],
+)  # fmt: skip
+def test_the_alternatives_of_a_schema(schema: Any, alternatives: list[Alternative]) -> None:
+    assert list(walk(schema).alternatives) == alternatives
+
+
+_LEAVES = st.sampled_from([
+    True, {}, {"type": "string"}, {"type": ["integer", "null"]}, {"enum": ["a", 1, None]}, {"const": 1},
+    {"type": "integer", "minimum": 1}, {"type": "string", "maxLength": 1}, {"$ref": "#/$defs/d"}, {"not": {"const": 1}},
+])  # fmt: skip
+_SCHEMAS = st.recursive(
+    _LEAVES,
+    lambda inner: st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["object", "array", "string", ["object", "null"]]),
+            "properties": st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+            "required": st.just(["a"]),
+            "additionalProperties": inner | st.just(False),
+            "items": inner,
+            "prefixItems": st.lists(inner, min_size=1, max_size=2),
+            "allOf": st.lists(inner, min_size=1, max_size=2),
+            "anyOf": st.lists(inner, min_size=1, max_size=3),
+            "oneOf": st.lists(inner, min_size=1, max_size=2),
+        },
+    ),
+    max_leaves=8,
+)
+_VALUES = st.recursive(
+    st.sampled_from([None, True, 0, 1, 2, "a", "bc"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+def admitted(node: SchemaNode, value: Any) -> bool:
+    """Whether the walker lets a value pass, by types, constants, members and items."""
+    for one in node.alternatives:
+        if one.values is not None:
+            if any(type(value) is type(each) and value == each for each in one.values):
+                return True
+            continue
+        if one.types is not None and not any(type(value) is TYPES[kind] for kind in one.types if kind in TYPES):
+            continue
+        members = value.items() if isinstance(value, dict) else ()
+        named = all(admitted(one.properties[name], part) for name, part in members if name in one.properties)
+        others = [part for name, part in members if name not in one.properties and "additionalProperties" in one.rest]
+        items = value if isinstance(value, list) and "items" in one.rest else ()
+        if (
+            named
+            and (not isinstance(value, dict) or one.required <= value.keys())
+            and all(any(admitted(each, part) for each in one.members) for part in others)
+            and all(any(admitted(each, part) for each in one.items) for part in items)
+        ):
+            return True
+    return False
+
+
+@given(_SCHEMAS, _VALUES)
+@settings(max_examples=400, deadline=None)
+def test_what_a_validator_admits_the_walker_admits(schema: Any, value: Any) -> None:
+    whole = {"allOf": [schema], "$defs": {"d": {"type": "object", "properties": {"a": {"type": "string"}}}}}
+    if compile_schema(whole).is_valid(value):
+        assert admitted(walk(whole), value)
+
+
+CLOSED = closed_schema(
+    {
+        "type": "object",
+        "properties": {
+            "a": {"type": "object", "properties": {"b": {"type": "string"}}},
+            "list": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+            "free": {"type": "object"},
+            "by_name": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "constant": {"const": {"x": [1]}},
+            "if": {
+                "properties": {"k": {"type": "string"}},
+                "if": {"required": ["k"]},
+                "then": {"properties": {"l": {}}},
+            },
+        },
+        "oneOf": [
+            {"properties": {"kind": {"const": "card"}, "number": {"type": "string"}}},
+            {"properties": {"kind": {"const": "cash"}}},
+        ],
+        "$defs": {"item": {"type": "object", "properties": {"c": {"type": "string"}}}},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("a", True), ("a.b", True), ("a.c", False), ("b", False), ("a.b.c", False), ("kind", True), ("number", True),
+        ("list.0.c", True), ("list.0.d", False), ("list.c", False), ("free.anything.at.all", True), ("by_name.x", True),
+        ("by_name.x.y", False), ("constant.x.0", True), ("constant.y", False), ("if.k", True), ("if.l", True),
+    ],
+)  # fmt: skip
+def test_which_paths_a_closed_schema_has(path: str, there: bool) -> None:
+    steps = [int(step) if step.isdecimal() else step for step in path.split(".")]
+    assert walk(CLOSED).may_hold(steps) is there
+
+
+@pytest.mark.parametrize("levels", [16, 25, 400])
+@pytest.mark.parametrize("keyword", ["properties", "allOf", "anyOf"])
+def test_references_that_double_at_each_level_load(keyword: str, levels: int) -> None:
+    definitions: dict[str, Any] = {f"a{levels}": {"type": "string"}}
+    for at in range(levels):
+        inner = {"$ref": f"#/$defs/a{at + 1}"}
+        both = {"x": dict(inner), "y": dict(inner)}
+        typed = {"type": "object"} if keyword == "properties" else {}
+        definitions[f"a{at}"] = {**typed, keyword: both if keyword == "properties" else [*both.values()]}
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a0"}}, "$defs": definitions}
+    manifest = {"manifest_version": "1", "tools": [{"name": "do_it", "schema": schema}]}
+
+    if keyword == "properties" or levels < 60:
+        assert load_manifest("m.json", text=json.dumps(manifest).encode()).tools
+    else:  # deeper than what the walker reads: taken to be anything
+        assert walk(schema).named()["a"].kinds is None
