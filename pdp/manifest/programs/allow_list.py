@@ -22,7 +22,7 @@ from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.manifest.findings import Finding
 from pdp.manifest.programs.argv import OPTIONS_END, argv_findings, argv_item
-from pdp.manifest.schema.compile import argument_schemas
+from pdp.manifest.schema.walk import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 def cli_findings(tool: Tool) -> Iterator[Finding]:
     """Yield why the command line of an effective entry may not run; nothing for a tool of another type."""
     if tool.cli is not None:
-        yield from argv_findings(tool.cli.argv, argument_schemas(tool.schema_))
+        yield from argv_findings(tool.cli.argv, arguments_of(tool.schema_))
         yield from program_findings(tool)
 
 
