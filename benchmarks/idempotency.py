@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.measuring import medians
-from pdp.execution.run import Execution
-from pdp.stores.key import Fresh, IdempotencyKey, Stored
-from pdp.stores.memory_keys import MemoryIdempotency
-from pdp.stores.sql.database import Store
+from pdp.proposal import Execution
+from pdp.stores.keys import Fresh, IdempotencyKey, Stored
+from pdp.stores.memory import MemoryIdempotency
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdp.stores.key import IdempotencyStore
+    from pdp.stores.keys import IdempotencyStore
 
 REPLAY_MICROSECONDS = 300
 """What a replay from SQLite may take at the median."""
@@ -64,7 +64,7 @@ def figures(calls: int) -> dict[str, float]:
     """Return the medians in microseconds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
-        with Store.open(f"sqlite:///{path}", upgrade=True) as store:
+        with Database.open(f"sqlite:///{path}", upgrade=True) as store:
             kept, plain = SqlIdempotency(store), sqlite3.connect(path)
             replay = _replay(kept)
             numbers = count(_KEYS)

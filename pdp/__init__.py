@@ -54,26 +54,24 @@ if TYPE_CHECKING:
     from pdp.proposal import Failure, FailureCode, Outcome, Proposal
     from pdp.request import Request
     from pdp.session import Session
-    from pdp.stores.action import Action, ActionState
-    from pdp.stores.approval import Approval, ApprovalState, Grant
-    from pdp.stores.memory_actions import MemoryActions
-    from pdp.stores.memory_approvals import ApprovalStore, MemoryApprovals
-    from pdp.stores.memory_keys import MemoryIdempotency
+    from pdp.stores.actions import Action, ActionState
+    from pdp.stores.approvals import Approval, ApprovalState, ApprovalStore, Grant
+    from pdp.stores.memory import MemoryActions, MemoryApprovals, MemoryIdempotency
     from pdp.stores.sql.actions import SqlActions
     from pdp.stores.sql.approvals import SqlApprovals
-    from pdp.stores.sql.database import Store
+    from pdp.stores.sql.database import Database
     from pdp.stores.sql.keys import SqlIdempotency
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Action": "pdp.stores.action",
-    "ActionState": "pdp.stores.action",
+    "Action": "pdp.stores.actions",
+    "ActionState": "pdp.stores.actions",
     "AgentLoop": "pdp.loop.agent_loop",
-    "Approval": "pdp.stores.approval",
+    "Approval": "pdp.stores.approvals",
     "ApprovalRefusedError": "pdp.approvals.approvals",
-    "ApprovalState": "pdp.stores.approval",
-    "ApprovalStore": "pdp.stores.memory_approvals",
+    "ApprovalState": "pdp.stores.approvals",
+    "ApprovalStore": "pdp.stores.approvals",
     "Approvals": "pdp.approvals.approvals",
     "AuditEvent": "pdp.audit.file",
     "AuditLog": "pdp.audit.file",
@@ -89,11 +87,11 @@ _HOMES = {
     "Failure": "pdp.proposal",
     "FailureCode": "pdp.proposal",
     "FileAudit": "pdp.audit.file",
-    "Grant": "pdp.stores.approval",
-    "MemoryActions": "pdp.stores.memory_actions",
-    "MemoryApprovals": "pdp.stores.memory_approvals",
+    "Grant": "pdp.stores.approvals",
+    "MemoryActions": "pdp.stores.memory",
+    "MemoryApprovals": "pdp.stores.memory",
     "MemoryAudit": "pdp.audit.file",
-    "MemoryIdempotency": "pdp.stores.memory_keys",
+    "MemoryIdempotency": "pdp.stores.memory",
     "Message": "pdp.loop.messages",
     "ModelRequest": "pdp.loop.messages",
     "Obligation": "pdp.decision",
@@ -122,7 +120,7 @@ _HOMES = {
     "SqlActions": "pdp.stores.sql.actions",
     "SqlApprovals": "pdp.stores.sql.approvals",
     "SqlIdempotency": "pdp.stores.sql.keys",
-    "Store": "pdp.stores.sql.database",
+    "Database": "pdp.stores.sql.database",
     "Telemetry": "pdp.execution.telemetry",
     "TooManyCallsError": "pdp.loop.agent_loop",
     "ToolArgumentError": "pdp.execution.failures",
@@ -159,6 +157,7 @@ __all__ = [
     "AuditLog",
     "BundleHealth",
     "BundleTrust",
+    "Database",
     "Decision",
     "Delivery",
     "Deployment",
@@ -201,7 +200,6 @@ __all__ = [
     "SqlActions",
     "SqlApprovals",
     "SqlIdempotency",
-    "Store",
     "Telemetry",
     "TooManyCallsError",
     "ToolArgumentError",

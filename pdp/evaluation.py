@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pdp.contract.json_object import JsonObject
     from pdp.decision import Decision, Obligation, Reason, Verdict
     from pdp.flow.call import Decided, Executed
-    from pdp.stores.action import Action
-    from pdp.stores.approval import Approval
+    from pdp.stores.actions import Action
+    from pdp.stores.approvals import Approval
 
 
 class Evaluation:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligation import ObligationHandler
     from pdp.patterns.deployment import Deployment
-    from pdp.stores.action import ActionStore
-    from pdp.stores.key import IdempotencyStore
+    from pdp.stores.actions import ActionStore
+    from pdp.stores.keys import IdempotencyStore
 
 
 class CallIds(TypedDict, total=False):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import orjson
 
@@ -135,6 +135,19 @@ class Failure:
     code: FailureCode
     message: str
     details: dict[str, Any] = field(default_factory=dict)
+
+
+class Execution(NamedTuple):
+    """What a call that was allowed gave: the tool's result, or a failure.
+
+    `error` is what the tool raised; `started` says whether it was started at all; `attempts` how often.
+    """
+
+    result: Any = None
+    failure: Failure | None = None
+    error: BaseException | None = None
+    started: bool = True
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

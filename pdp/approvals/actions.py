@@ -9,12 +9,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from pdp.errors import PdpError
-from pdp.stores.action import ActionState
-from pdp.stores.approval import ApprovalState
+from pdp.stores.actions import ActionState
+from pdp.stores.approvals import ApprovalState
 
 if TYPE_CHECKING:
-    from pdp.stores.action import ActionStore
-    from pdp.stores.approval import Approval
+    from pdp.stores.actions import ActionStore
+    from pdp.stores.approvals import Approval
 
 _log = logging.getLogger("pdp.approvals")
 

@@ -21,8 +21,8 @@ from pdp.clock import to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.person import Person, is_plain_name
-from pdp.stores.approval import Approval, ApprovalState, Grant, check_time
-from pdp.stores.memory_approvals import MemoryApprovals
+from pdp.stores.approvals import Approval, ApprovalState, Grant, check_time
+from pdp.stores.memory import MemoryApprovals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from pdp.audit.file import AuditEvent, AuditLog
     from pdp.manifest.model import Tool
-    from pdp.stores.action import ActionStore
-    from pdp.stores.memory_approvals import ApprovalStore
+    from pdp.stores.actions import ActionStore
+    from pdp.stores.approvals import ApprovalStore
 
 _log = logging.getLogger("pdp.approvals")
 

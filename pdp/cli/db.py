@@ -9,7 +9,7 @@ from typing import Final
 from pdp.cli import Exit
 from pdp.cli.output import tell
 from pdp.errors import UsageError
-from pdp.stores.sql.database import Store
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 
 URL_VARIABLE: Final = "PDP_DATABASE_URL"
@@ -23,7 +23,7 @@ def upgrade(url: str | None) -> int:
         UsageError: no URL, one that cannot be used, or tables of a newer release.
         StoreError: the database cannot be reached.
     """
-    with Store.open(_stated(url), upgrade=True) as store:
+    with Database.open(_stated(url), upgrade=True) as store:
         tell(f"{store.name}: up to date")
     return Exit.OK
 
@@ -35,7 +35,7 @@ def prune(url: str | None) -> int:
         UsageError: no URL, one that cannot be used, or tables of another release.
         StoreError: the database cannot be reached.
     """
-    with Store.open(_stated(url)) as store:
+    with Database.open(_stated(url)) as store:
         count = SqlIdempotency(store).prune(time.time())
         tell(f"{store.name}: {count} {'result' if count == 1 else 'results'} forgotten")
     return Exit.OK

@@ -19,8 +19,7 @@ from pdp.execution.run import is_asynchronous
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from pdp.execution.run import Execution
-    from pdp.proposal import Failure
+    from pdp.proposal import Execution, Failure
 
 _log = logging.getLogger("pdp.execution")
 

@@ -11,8 +11,8 @@ from pdp.manifest.schema.compile import compile_schema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.execution.run import Execution
     from pdp.manifest.model import DeclaredTool
+    from pdp.proposal import Execution
 
 MAX_RESULT: Final = 1024 * 1024
 """Bytes of a result's canonical JSON at most, unless the application says otherwise."""

@@ -11,14 +11,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.execution.failures import ToolArgumentError, ToolResultError
-from pdp.manifest.fields import EffectClass
 from pdp.proposal import FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pdp.execution.run import Execution
     from pdp.manifest.model import DeclaredTool
+    from pdp.proposal import Execution
 
 FIRST_PAUSE: Final = 0.1
 """The first pause is a random part of this many seconds; each later one of twice as many as the one before."""
@@ -26,7 +25,6 @@ FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 """Seconds that a pause takes at most."""
 
-_READS: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
 _FINAL: Final = (ToolArgumentError, ToolResultError)
 
 
@@ -39,7 +37,7 @@ def attempts(entry: DeclaredTool) -> int:
     """
     idempotent = entry.safety.idempotent if entry.safety else None
     if idempotent is None:
-        idempotent = entry.effect_class in _READS
+        idempotent = not entry.has_effects
     return 1 + entry.retries if idempotent else 1
 
 

@@ -14,10 +14,10 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.execution.failures import ToolResultError, ToolUnavailableError, failure_of
-from pdp.proposal import Failure, FailureCode
+from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -29,19 +29,6 @@ STOP_SECONDS: Final = 2.0
 
 MOST_LATE: Final = 64
 """Threads of one tool that may run on after their time-out; while there are so many, it is unavailable."""
-
-
-class Execution(NamedTuple):
-    """What an execution came to: the tool's result, or a failure.
-
-    `error` is what the tool raised; `started` says whether it was started at all; `attempts` how often.
-    """
-
-    result: Any = None
-    failure: Failure | None = None
-    error: BaseException | None = None
-    started: bool = True
-    attempts: int = 1
 
 
 class LateThreads:

@@ -11,10 +11,10 @@ from pdp.execution.failures import ToolArgumentError, failure_of, secret_texts
 from pdp.execution.program import CliTool
 from pdp.execution.results import MAX_RESULT, ResultContract
 from pdp.execution.retry import aretried, attempts, retried
-from pdp.execution.run import Execution, LateThreads, arun, run, timed_out, unavailable
+from pdp.execution.run import LateThreads, arun, run, timed_out, unavailable
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schema.walk import arguments_of
-from pdp.proposal import Failure, FailureCode
+from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

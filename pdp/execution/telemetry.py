@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import Span, TracerProvider
 
-    from pdp.execution.run import Execution
+    from pdp.proposal import Execution
 
 _log = logging.getLogger("pdp.execution")
 

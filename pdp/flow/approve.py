@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pdp.flow.drive import Work
 from pdp.flow.reserve import arguments_digest, key_of
 from pdp.flow.stage import stage_for_approval
-from pdp.stores.approval import ApprovalState
+from pdp.stores.approvals import ApprovalState
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pdp.flow.drive import Step
     from pdp.flow.parts import Stores
     from pdp.request import Request
-    from pdp.stores.approval import Approval
+    from pdp.stores.approvals import Approval
 
 
 def find_approval(

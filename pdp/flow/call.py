@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledTool
     from pdp.contract.json_object import JsonObject
     from pdp.decision import Decision
-    from pdp.execution.run import Execution
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligations import Duties
-    from pdp.proposal import Proposal, Rejection
+    from pdp.proposal import Execution, Proposal, Rejection
     from pdp.request import Request
     from pdp.session import Session
-    from pdp.stores.action import Action
-    from pdp.stores.approval import Approval
+    from pdp.stores.actions import Action
+    from pdp.stores.approvals import Approval
 
 _NAME_LENGTH: Final = 128
 _NO_PINS: Final[Mapping[str, str]] = MappingProxyType({})

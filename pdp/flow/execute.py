@@ -21,13 +21,13 @@ from pdp.decision import new_id
 from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolResultError, failure_of
-from pdp.execution.run import Execution, cut_short, unavailable
+from pdp.execution.run import cut_short, unavailable
 from pdp.flow.call import Executed, arguments_of, caller_of
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
 from pdp.flow.record import record_dispatch, record_result, result_digest, telemetry_dispatch
 from pdp.json import JsonValueError, canonical
-from pdp.proposal import Failure, FailureCode
+from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pdp.patterns.circumstances import Circumstances
     from pdp.patterns.enforcement import HeldCall
     from pdp.patterns.run import Run
-    from pdp.stores.action import Action
+    from pdp.stores.actions import Action
 
 _log = logging.getLogger("pdp.pep")
 

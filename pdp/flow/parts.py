@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pdp.patterns.run import Run
     from pdp.patterns.runs import Runs
     from pdp.session import Session
-    from pdp.stores.action import ActionStore
-    from pdp.stores.key import IdempotencyStore
+    from pdp.stores.actions import ActionStore
+    from pdp.stores.keys import IdempotencyStore
 
 T = TypeVar("T")
 
@@ -90,12 +90,12 @@ class Stores:
 
     @property
     def keys(self) -> IdempotencyStore:
-        """Idempotency keys; see `pdp.stores.key`."""
+        """Idempotency keys; see `pdp.stores.keys`."""
         return self._keys.get()
 
     @property
     def actions(self) -> ActionStore:
-        """Staged effects; see `pdp.stores.action`."""
+        """Staged effects; see `pdp.stores.actions`."""
         return self._actions.get()
 
     @property
@@ -133,13 +133,13 @@ class Stores:
 
 
 def _memory_keys() -> IdempotencyStore:
-    from pdp.stores.memory_keys import MemoryIdempotency  # noqa: PLC0415 - only calls with a key
+    from pdp.stores.memory import MemoryIdempotency  # noqa: PLC0415 - only calls with a key
 
     return MemoryIdempotency()
 
 
 def _memory_actions() -> ActionStore:
-    from pdp.stores.memory_actions import MemoryActions  # noqa: PLC0415 - only calls with effects
+    from pdp.stores.memory import MemoryActions  # noqa: PLC0415 - only calls with effects
 
     return MemoryActions()
 

@@ -15,13 +15,12 @@ from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.decision import denied
 from pdp.errors import AuditError
-from pdp.execution.run import Execution
 from pdp.flow.call import issuer_of
 from pdp.flow.drive import Pause, Work
 from pdp.json import digest
-from pdp.proposal import Failure, FailureCode
+from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.errors import StoreError
-from pdp.stores.key import (
+from pdp.stores.keys import (
     LASTING,
     ApprovalUse,
     Conflict,
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
     from pdp.proposal import Proposal
-    from pdp.stores.approval import Approval
-    from pdp.stores.key import Begun, IdempotencyStore
+    from pdp.stores.approvals import Approval
+    from pdp.stores.keys import Begun, IdempotencyStore
 
 _log = logging.getLogger("pdp.pep")
 

@@ -18,19 +18,19 @@ from pdp.flow.drive import Work
 from pdp.flow.execute import call
 from pdp.flow.reserve import arguments_digest
 from pdp.session import Session
-from pdp.stores.action import ActionState, ActionStateError
+from pdp.stores.actions import Action, ActionState, ActionStateError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pdp.evaluation import Evaluation
-    from pdp.execution.run import Execution
     from pdp.flow.call import Asked, Decided, Prepared
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
     from pdp.manifest.effective import EffectiveManifest
     from pdp.patterns.run import Run
-    from pdp.stores.action import Action, ActionStore
+    from pdp.proposal import Execution
+    from pdp.stores.actions import ActionStore
 
 _log = logging.getLogger("pdp.pep")
 
@@ -124,8 +124,7 @@ def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
 
 
 def _stage(decided: Decided, prepared: Prepared, actions: ActionStore, key: str | None = None) -> Action:
-    return actions.stage(
-        owner=caller_of(prepared.session),
+    action = Action.staged(
         kind=decided.tool_name,
         target="/".join(prepared.resource),
         payload_digest=arguments_digest(prepared.checked.proposal),
@@ -133,6 +132,7 @@ def _stage(decided: Decided, prepared: Prepared, actions: ActionStore, key: str 
         idempotency_key=key,
         now=prepared.asked.now,
     )
+    return actions.stage(action, caller_of(prepared.session))
 
 
 def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pdp.contract.compiled import CompiledTool
     from pdp.contract.registry.registry import Registry
-    from pdp.execution.run import Execution
+    from pdp.proposal import Execution
     from pdp.session import Session
 
 

@@ -31,6 +31,10 @@ class EffectClass(StrEnum):
     COMMIT_HIGH = "commit-high"
 
 
+READ_CLASSES: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
+"""The classes whose tools compute or read, and change nothing."""
+
+
 class Pattern(StrEnum):
     """The ten patterns that every tool fits (tool pattern library, 9.3)."""
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt
 
 from pdp.documents import FieldError
 from pdp.manifest.fields import (
+    READ_CLASSES,
     Duration,
     EffectClass,
     Name,
@@ -51,9 +52,6 @@ Mapping = Annotated[dict[str, Any], AfterValidator(_mapping)]
 
 Schema = dict[str, Any]
 """A JSON Schema of draft 2020-12."""
-
-
-_WITHOUT_EFFECT = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
 
 
 class Governable(Record):
@@ -123,8 +121,8 @@ class DeclaredTool(Governable):
 
     @property
     def has_effects(self) -> bool:
-        """Whether a call may change something. Without effect class, it may."""
-        return self.effect_class not in _WITHOUT_EFFECT
+        """Whether a call may change something, by its effect class. Without one, it may."""
+        return self.effect_class not in READ_CLASSES
 
 
 class EffectiveApproval(Approval):

@@ -20,10 +20,9 @@ import orjson
 
 from pdp.decision import Verdict
 from pdp.errors import UsageError
-from pdp.execution.run import Execution
 from pdp.obligations.fulfilment import AFTER_OWN, BEFORE_OWN, log_level
 from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
-from pdp.proposal import Failure, FailureCode
+from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from pdp.errors import PdpError
 from pdp.execution.failures import ToolUnavailableError
-from pdp.execution.run import Execution
 from pdp.json import canonical, digest
 from pdp.patterns.evidence import refer_back
 from pdp.patterns.exceptions import PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule
+from pdp.proposal import Execution
+from pdp.stores.actions import Action
 
 if TYPE_CHECKING:
     from pdp.patterns.circumstances import Checked
@@ -42,8 +43,7 @@ class ActionStaging(PatternRule):
             target = f"{target}/{intent['targetRef']}"
         payload, key = digest(canonical(intent["payload"])), _key(call)
         try:
-            action = store.stage(
-                owner=call.about.caller,
+            new = Action.staged(
                 kind=intent["kind"],
                 target=target,
                 payload_digest=payload,
@@ -51,6 +51,7 @@ class ActionStaging(PatternRule):
                 idempotency_key=key,
                 now=call.about.now,
             )
+            action = store.stage(new, call.about.caller)
         except PdpError as error:
             raise PatternFault("action_staging.refused", error.message) from error
         if (action.kind, action.target, action.payload_digest) != (intent["kind"], target, payload):

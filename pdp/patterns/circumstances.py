@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.execution.run import Execution
+    from pdp.proposal import Execution
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pdp.json import canonical, check_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pdp.stores.action import ActionStore
+    from pdp.stores.actions import ActionStore
 
 _log = logging.getLogger("pdp.patterns")
 

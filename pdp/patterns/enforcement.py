@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.execution.failures import ToolError, failure_of, secret_texts
-from pdp.execution.run import Execution
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import EffectClass, Pattern
 from pdp.manifest.schema.shapes import shape_validator
@@ -30,6 +29,7 @@ from pdp.patterns.judging import Classification, Validation
 from pdp.patterns.making import Composition, Conversion
 from pdp.patterns.reading import Aggregation, Extraction, Lookup, Search
 from pdp.patterns.rule import PatternCall, PatternRule
+from pdp.proposal import Execution
 
 if TYPE_CHECKING:
     from pdp.manifest.model import Tool

@@ -11,9 +11,9 @@ from pdp.patterns.exceptions import OutOfDistributionError, PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule
 
 if TYPE_CHECKING:
-    from pdp.execution.run import Execution
     from pdp.manifest.model import Tool
     from pdp.patterns.circumstances import Checked
+    from pdp.proposal import Execution
 
 _VERDICTS: Final = ("pass", "warn", "block")  # lightest first
 

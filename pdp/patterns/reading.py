@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdp.execution.run import Execution
 from pdp.patterns.evidence import SNAPSHOT, refer_back
 from pdp.patterns.exceptions import PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule
+from pdp.proposal import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from pdp.execution.run import Execution
     from pdp.manifest.model import Tool
     from pdp.patterns.circumstances import Checked, Circumstances
     from pdp.patterns.run import Run
+    from pdp.proposal import Execution
 
 
 @dataclass(slots=True)

@@ -571,7 +571,7 @@ def test_a_store_that_fails_leaves_the_outcome_unknown_in_the_record() -> None:
 
 
 def test_a_store_in_memory_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdp.stores.memory_approvals.KEPT", 2)
+    monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
     approvals = Approvals()
     kept = [opened(approvals, body(purpose=purpose)) for purpose in ("a", "b", "c")]
 

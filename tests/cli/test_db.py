@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pdp.execution.run import Execution
-from pdp.stores.key import IdempotencyKey
-from pdp.stores.sql.database import Store
+from pdp.proposal import Execution
+from pdp.stores.keys import IdempotencyKey
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support.command_line import pdp
 
@@ -23,7 +23,7 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep(key: IdempotencyKey, now: float, ttl: float) -> None:
-    with Store.open("sqlite:///pdp.db") as store:
+    with Database.open("sqlite:///pdp.db") as store:
         keys = SqlIdempotency(store)
         begun = keys.begin(key, "sha256:a", ttl=ttl, now=now)
         keys.finish(begun.token, Execution(result=1), now=now)  # type: ignore[union-attr]

@@ -10,7 +10,8 @@ import pytest
 from pdp.errors import UsageError
 from pdp.execution.events import UNOBSERVED, Observers, RunIdentity, ToolEvent
 from pdp.execution.failures import ToolArgumentError, failure_of
-from pdp.execution.run import Execution, cut_short
+from pdp.execution.run import cut_short
+from pdp.proposal import Execution
 
 IDENTITY = RunIdentity("call-1", request_id="req-1", tool_call_id="toolu-1", step_name="pay")
 ARGUMENTS = {"amount": 5, "pin": "12-34", "lines": [{"text": "a"}]}

@@ -33,11 +33,11 @@ from pdp.execution.failures import (
     secret_texts,
 )
 from pdp.execution.results import ResultContract
-from pdp.execution.run import Execution, arun, run
+from pdp.execution.run import arun, run
 from pdp.execution.runner import ToolRunner
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
-from pdp.proposal import Failure, FailureCode
+from pdp.proposal import Execution, Failure, FailureCode
 
 _who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 

@@ -19,13 +19,12 @@ from pdp.errors import UsageError
 from pdp.execution import processes
 from pdp.execution.failures import ToolArgumentError
 from pdp.execution.program import CliTool
-from pdp.execution.run import Execution
 from pdp.execution.runner import ToolRunner
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.manifest.programs.argv import argv_item
 from pdp.manifest.records import Program
-from pdp.proposal import Failure, FailureCode
+from pdp.proposal import Execution, Failure, FailureCode
 
 FAILED = FailureCode.TOOL_EXECUTION_FAILED
 

@@ -18,8 +18,9 @@ from opentelemetry.trace import StatusCode
 
 from pdp.errors import UsageError
 from pdp.execution.failures import failure_of
-from pdp.execution.run import Execution, arun, cut_short, run
+from pdp.execution.run import arun, cut_short, run
 from pdp.execution.telemetry import Dispatch, Telemetry
+from pdp.proposal import Execution
 
 DISPATCH = Dispatch(
     tool="send_wire",

@@ -15,13 +15,12 @@ from pdp import Approval, Approvals, ApprovalState, Evaluation, MemoryAudit, Pep
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
-from pdp.stores.action import Action, ActionState
+from pdp.stores.actions import Action, ActionState
 from pdp.stores.errors import StoreError
-from pdp.stores.memory_actions import MemoryActions
-from pdp.stores.memory_keys import MemoryIdempotency
+from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from pdp.stores.sql.actions import SqlActions
 from pdp.stores.sql.approvals import SqlApprovals
-from pdp.stores.sql.database import Store
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, staging, told
@@ -51,7 +50,7 @@ def make(base: Pep, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
             actions=MemoryActions(),
         )  # fmt: skip
         return
-    with Store.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True) as store:
+    with Database.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True) as store:
         yield lambda works: base.with_changes(
             audit=MemoryAudit(), tools=works.tools(), approvals=Approvals(SqlApprovals(store)),
             keys=SqlIdempotency(store), actions=SqlActions(store),
@@ -331,8 +330,8 @@ def test_what_another_caller_has_staged_in_a_run_of_that_name_is_not_used(make: 
 class Interrupted(MemoryActions):
     """A store whose caller is interrupted when it has staged."""
 
-    def stage(self, **what: Any) -> Action:
-        super().stage(**what)
+    def stage(self, action: Action, owner: str) -> Action:
+        super().stage(action, owner)
         raise KeyboardInterrupt
 
 
@@ -371,9 +370,9 @@ class Unkept(MemoryActions):
         super().__init__()
         self.step = step
 
-    def stage(self, **what: Any) -> Action:
+    def stage(self, action: Action, owner: str) -> Action:
         self._fail("stage")
-        return super().stage(**what)
+        return super().stage(action, owner)
 
     def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
         self._fail(state)

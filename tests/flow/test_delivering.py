@@ -29,7 +29,7 @@ from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.patterns.current import pinned
 from pdp.patterns.run import Run
-from pdp.stores.action import Action, ActionState
+from pdp.stores.actions import Action, ActionState
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, told
 from tests.support.scripted import Scripted, answer, duty, until_approved

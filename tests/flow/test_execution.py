@@ -23,19 +23,17 @@ from sqlalchemy.exc import OperationalError
 from pdp import Approvals, ApprovalState, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.audit.file import AuditEvent
 from pdp.execution.failures import ToolArgumentError
-from pdp.execution.run import Execution
 from pdp.json import digest
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
-from pdp.proposal import Proposal
-from pdp.stores.action import Action, ActionState
+from pdp.proposal import Execution, Proposal
+from pdp.stores.actions import Action, ActionState
 from pdp.stores.errors import StoreError
-from pdp.stores.key import Begun, IdempotencyKey, IdempotencyStore, Unknown
-from pdp.stores.memory_keys import MemoryIdempotency
-from pdp.stores.sql import url as database_url
+from pdp.stores.keys import Begun, IdempotencyKey, IdempotencyStore, Unknown
+from pdp.stores.memory import MemoryIdempotency
 from pdp.stores.sql.actions import SqlActions
 from pdp.stores.sql.approvals import SqlApprovals
-from pdp.stores.sql.database import Store
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, told
@@ -56,8 +54,8 @@ def pep(manifest: EffectiveManifest) -> Iterator[Pep]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True) as opened:
+def store(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True) as opened:
         yield opened
 
 
@@ -319,7 +317,7 @@ async def test_a_cancelled_call_leaves_its_key_taken(pep: Pep, keys: Idempotency
 class Slow(SqlIdempotency):
     """Stops in a step until it is let go."""
 
-    def __init__(self, store: Store, step: str) -> None:
+    def __init__(self, store: Database, step: str) -> None:
         super().__init__(store)
         self.step = step
         self.entered, self.may_end = threading.Event(), threading.Event()
@@ -342,7 +340,7 @@ class Slow(SqlIdempotency):
 class SlowActions(SqlActions):
     """Likewise, before an action is approved."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Database) -> None:
         super().__init__(store)
         self.entered, self.may_end = threading.Event(), threading.Event()
 
@@ -365,7 +363,7 @@ async def cancelled_in(slow: Slow | SlowActions, used: Pep) -> None:
 
 
 async def test_a_call_cancelled_while_its_action_is_approved_runs_nothing_and_fails_it(
-    pep: Pep, store: Store, keys: IdempotencyStore
+    pep: Pep, store: Database, keys: IdempotencyStore
 ) -> None:
     works, slow = Desk(), SlowActions(store)
     used = own(pep, works, keys=keys, actions=slow)
@@ -377,7 +375,7 @@ async def test_a_call_cancelled_while_its_action_is_approved_runs_nothing_and_fa
     assert (await used.acall(propose("book_entry"), session())).executed
 
 
-async def test_a_call_cancelled_while_it_takes_its_key_runs_nothing_and_frees_it(pep: Pep, store: Store) -> None:
+async def test_a_call_cancelled_while_it_takes_its_key_runs_nothing_and_frees_it(pep: Pep, store: Database) -> None:
     works, slow = Desk(), Slow(store, "begin")
     used = own(pep, works, keys=slow)
     await cancelled_in(slow, used)
@@ -387,7 +385,7 @@ async def test_a_call_cancelled_while_it_takes_its_key_runs_nothing_and_frees_it
     assert (await used.acall(propose("book_entry"), session())).executed
 
 
-async def test_a_call_cancelled_after_its_tool_ended_is_kept_as_what_it_came_to(pep: Pep, store: Store) -> None:
+async def test_a_call_cancelled_after_its_tool_ended_is_kept_as_what_it_came_to(pep: Pep, store: Database) -> None:
     works, slow = Desk(), Slow(store, "finish")
     used = own(pep, works, keys=slow)
     await cancelled_in(slow, used)
@@ -429,7 +427,7 @@ def test_an_interrupted_tool_leaves_its_key_taken(pep: Pep, keys: IdempotencySto
     assert len(works.runs) == 1
 
 
-def in_a_database(pep: Pep, works: Desk, store: Store, log: MemoryAudit | None = None) -> Pep:
+def in_a_database(pep: Pep, works: Desk, store: Database, log: MemoryAudit | None = None) -> Pep:
     return pep.with_changes(
         audit=MemoryAudit() if log is None else log,
         tools=works.tools(),
@@ -447,7 +445,7 @@ def granted(used: Pep, proposal: dict[str, Any]) -> str:
 
 
 @both_ways
-def test_approval_action_and_key_in_one_database(pep: Pep, store: Store, call: Way) -> None:
+def test_approval_action_and_key_in_one_database(pep: Pep, store: Database, call: Way) -> None:
     works = Desk()
     used = in_a_database(pep, works, store)
     approval_id = granted(used, propose("send_letter"))
@@ -472,12 +470,12 @@ def test_two_enforcement_points_that_open_one_file_several_times_are_as_good_as_
     pep: Pep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So short that nobody who waited for SQLite itself would get through.
-    monkeypatch.setattr(database_url, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("pdp.stores.sql.database.BUSY_SECONDS", 0.05)
     works, url = Desk(), f"sqlite:///{tmp_path}/app.db"
     with ExitStack() as opened:
 
-        def store() -> Store:
-            return opened.enter_context(Store.open(url, upgrade=True))
+        def store() -> Database:
+            return opened.enter_context(Database.open(url, upgrade=True))
 
         points = [
             pep.with_changes(
@@ -514,7 +512,7 @@ class Armed(MemoryAudit):
 
 
 @both_ways
-def test_a_transaction_that_fails_uses_neither_approval_nor_key(pep: Pep, store: Store, call: Way) -> None:
+def test_a_transaction_that_fails_uses_neither_approval_nor_key(pep: Pep, store: Database, call: Way) -> None:
     works, log = Desk(), Armed()
     used = in_a_database(pep, works, store, log)
     approval_id = granted(used, propose("send_letter"))
@@ -540,7 +538,7 @@ def test_a_transaction_that_fails_uses_neither_approval_nor_key(pep: Pep, store:
     assert call(used, propose("send_letter"), session(time=SOON)).executed
 
 
-def test_an_approval_that_is_gone_leaves_the_key_free(pep: Pep, store: Store) -> None:
+def test_an_approval_that_is_gone_leaves_the_key_free(pep: Pep, store: Database) -> None:
     works = Desk()
     used = in_a_database(pep, works, store)
     approval_id = granted(used, propose("send_letter"))
@@ -598,7 +596,7 @@ async def test_a_thousand_calls_of_tasks_with_a_hundred_keys_run_a_hundred_times
     once_each(works, list(await asyncio.gather(*(used.acall(*calls_of(number)) for number in range(CALLS)))))
 
 
-def test_threads_that_use_one_approval_and_others_that_grant_do_not_wait_for_each_other(pep: Pep, store: Store) -> None:
+def test_threads_that_use_an_approval_and_others_that_grant_do_not_lock_each_other(pep: Pep, store: Database) -> None:
     """Whoever takes a step has the approvals first and the database second, whichever of the two it begins with."""
     works = Desk()
     used = in_a_database(pep, works, store)
@@ -631,7 +629,7 @@ def _process(url: str, folder: str, effects: str, start: Any, found: Any) -> Non
             file.write(f"{amount}\n".encode())
         return "booked"
 
-    with Store.open(url) as store, desk.engine(manifest) as engine:
+    with Database.open(url) as store, desk.engine(manifest) as engine:
         used = Pep(manifest, engine, tools={"book_entry": book_entry}, keys=SqlIdempotency(store))
         start.wait(60)
         for number in range(20):
@@ -639,7 +637,7 @@ def _process(url: str, folder: str, effects: str, start: Any, found: Any) -> Non
             found.put(used.call(propose("book_entry", amount=number), who).result)
 
 
-def test_two_processes_run_each_key_once(store: Store, tmp_path: Path) -> None:
+def test_two_processes_run_each_key_once(store: Database, tmp_path: Path) -> None:
     effects, start, found = tmp_path / "effects", _context.Barrier(2), _context.Queue()
     processes = []
     for number in range(2):
@@ -661,14 +659,14 @@ def test_two_processes_run_each_key_once(store: Store, tmp_path: Path) -> None:
 def _killed(url: str, folder: str) -> None:
     manifest = desk.effective(Path(folder))
     log = Armed()
-    with Store.open(url) as store, desk.engine(manifest) as engine:
+    with Database.open(url) as store, desk.engine(manifest) as engine:
         used = in_a_database(Pep(manifest, engine), Desk(), store, log)
         event.listen(store._engine, "commit", lambda _: os.kill(os.getpid(), signal.SIGKILL) if log.armed else None)
         used.call(propose("send_letter"), session(time=SOON))
 
 
 def test_a_process_killed_while_it_takes_them_has_used_neither_approval_nor_key(
-    pep: Pep, store: Store, tmp_path: Path
+    pep: Pep, store: Database, tmp_path: Path
 ) -> None:
     works = Desk()
     used = in_a_database(pep, works, store)
@@ -687,7 +685,7 @@ def test_a_process_killed_while_it_takes_them_has_used_neither_approval_nor_key(
     assert used.call(propose("send_letter"), session(time=SOON)).executed
 
 
-async def test_steps_of_a_database_do_not_run_on_the_event_loop(pep: Pep, store: Store) -> None:
+async def test_steps_of_a_database_do_not_run_on_the_event_loop(pep: Pep, store: Database) -> None:
     works = Desk()
     used = in_a_database(pep, works, store)
     on_loop: list[str] = []

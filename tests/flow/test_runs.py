@@ -30,8 +30,7 @@ from pdp.patterns import run as run_module
 from pdp.patterns import runs as runs_module
 from pdp.patterns.current import pinned
 from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
-from pdp.stores.memory_actions import MemoryActions
-from pdp.stores.memory_keys import MemoryIdempotency
+from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, staging, told
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pdp.execution.run import Execution, run
+from pdp.execution.run import run
 from pdp.manifest.fields import Pattern
 from pdp.manifest.load import load_effective
 from pdp.patterns.circumstances import Checked, Circumstances
@@ -18,8 +18,9 @@ from pdp.patterns.enforcement import RULES, HeldCall
 from pdp.patterns.exceptions import NotFoundError, PatternFault
 from pdp.patterns.run import Run
 from pdp.patterns.runs import Runs
-from pdp.stores.action import ActionState
-from pdp.stores.memory_actions import MemoryActions
+from pdp.proposal import Execution
+from pdp.stores.actions import Action, ActionState
+from pdp.stores.memory import MemoryActions
 from tests.support import ROOT
 
 UNDERWRITING = ROOT / "examples/underwriting"
@@ -364,8 +365,8 @@ class Forgetful:
         self._actions = MemoryActions()
         self._first: Any = None
 
-    def stage(self, **intent: Any) -> Any:
-        self._first = self._first or self._actions.stage(**intent)
+    def stage(self, action: Action, owner: str) -> Any:
+        self._first = self._first or self._actions.stage(action, owner)
         return self._first
 
 

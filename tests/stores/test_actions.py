@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,15 @@ import pytest
 from sqlalchemy import text
 
 from pdp.errors import UsageError
-from pdp.stores import memory_actions as action_memory
-from pdp.stores.action import Action, ActionConflictError, ActionState, ActionStateError, ActionStore
+from pdp.stores.actions import Action, ActionConflictError, ActionState, ActionStateError, ActionStore
 from pdp.stores.errors import StoreError, StoreFullError
-from pdp.stores.memory_actions import MemoryActions
+from pdp.stores.memory import MemoryActions
 from pdp.stores.sql.actions import SqlActions
-from pdp.stores.sql.database import Store
+from pdp.stores.sql.database import Database
 from tests.support.postgres import DATABASES, empty_database
 
 NOW = 1_782_900_000.25
 STAGED = {
-    "owner": "https://id officer-123",
     "kind": "bind",
     "target": "policy/7 \x00",
     "payload_digest": "sha256:a",
@@ -51,12 +50,12 @@ def actions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ActionSt
     if request.param == "memory":
         yield MemoryActions()
         return
-    with Store.open(empty_database(request.param, tmp_path), upgrade=True) as store:
+    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as store:
         yield SqlActions(store)
 
 
-def stage(actions: ActionStore, **changes: Any) -> Action:
-    return actions.stage(**{**STAGED, "now": NOW, **changes})
+def stage(actions: ActionStore, owner: str = "https://id officer-123", **changes: Any) -> Action:
+    return actions.stage(Action.staged(**{**STAGED, "now": NOW, **changes}), owner)
 
 
 def test_what_is_staged(actions: ActionStore) -> None:
@@ -138,9 +137,7 @@ def test_only_what_becomes_approved_has_an_approval(actions: ActionStore) -> Non
 
     with pytest.raises(ActionStateError) as caught:
         actions.move(action, ActionState.DENIED, approval_id="approval-1")
-    assert (
-        str(caught.value) == f"action {action.id}: only what becomes approved has an approval, and not what is denied"
-    )
+    assert str(caught.value) == f"action {action.id}: an action that becomes denied takes no approval"
     committed = actions.move(
         actions.move(action, ActionState.APPROVED, approval_id="approval-1"), ActionState.COMMITTED
     )
@@ -161,48 +158,46 @@ def test_an_action_that_has_moved_since_does_not_move(actions: ActionStore) -> N
         actions.move(replace(action, state=ActionState.APPROVED), ActionState.COMMITTED)
 
 
-def test_of_all_that_move_an_action_one_gets_through(actions: ActionStore) -> None:
-    action = stage(actions)
-    states = [ActionState.APPROVED, ActionState.DENIED] * 10
-    together, done = threading.Barrier(len(states)), list[ActionState]()
+def at_once(steps: list[Callable[[], object]]) -> None:
+    together = threading.Barrier(len(steps))
+
+    def work(step: Callable[[], object]) -> None:
+        together.wait()
+        step()
+
+    threads = [threading.Thread(target=work, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_of_all_that_move_an_action_one_succeeds(actions: ActionStore) -> None:
+    action, done = stage(actions), list[ActionState]()
 
     def move(state: ActionState) -> None:
-        together.wait()
         with suppress(ActionStateError):
             done.append(actions.move(action, state).state)
 
-    threads = [threading.Thread(target=move, args=(state,)) for state in states]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(move, state) for state in [ActionState.APPROVED, ActionState.DENIED] * 10])
 
     assert len(done) == 1
-    assert [each.state for each in actions.list()] == done
+    assert [stored.state for stored in actions.list()] == done
 
 
 def test_of_all_that_stage_one_key_one_stages(actions: ActionStore) -> None:
-    together, found = threading.Barrier(20), list[Action]()
+    staged = list[Action]()
+    at_once([lambda: staged.append(stage(actions))] * 20)
 
-    def work() -> None:
-        together.wait()
-        found.append(stage(actions))
-
-    threads = [threading.Thread(target=work) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert found == [*actions.list()] * 20
+    assert staged == [*actions.list()] * 20
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"kind": ""}, "kind is no text, or empty", id="empty"),
-        pytest.param({"target": None}, "target is no text, or empty", id="no text"),
-        pytest.param({"idempotency_key": ""}, "idempotency_key is no text, or empty", id="empty key"),
+        pytest.param({"kind": ""}, "kind is empty, or not a text", id="empty"),
+        pytest.param({"target": None}, "target is empty, or not a text", id="no text"),
+        pytest.param({"idempotency_key": ""}, "idempotency_key is empty, or not a text", id="empty key"),
         pytest.param({"target": "\ud800"}, "target: lone surrogate in a string", id="no JSON"),
     ],
 )
@@ -215,19 +210,19 @@ def test_what_is_not_text_is_not_staged(actions: ActionStore, changes: dict[str,
 
 
 def test_memory_that_is_full_stages_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(action_memory, "KEPT", 1)
+    monkeypatch.setattr("pdp.stores.memory.CAPACITY", 1)
     actions = MemoryActions()
     first = stage(actions)
 
     with pytest.raises(StoreFullError) as caught:
         stage(actions, idempotency_key="idm-2")
-    assert str(caught.value) == "1 actions are kept in memory (keep them in a database)"
+    assert str(caught.value) == "1 actions are in memory (store them in a database)"
     assert stage(actions) == first
 
 
 @pytest.mark.parametrize("record", ["nonsense", "{}"])
 def test_an_action_that_somebody_spoilt_is_an_error(tmp_path: Path, record: str) -> None:
-    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
         actions = SqlActions(store)
         action = stage(actions)
         with store.write() as connection:
@@ -242,5 +237,5 @@ def test_an_action_that_somebody_spoilt_is_an_error(tmp_path: Path, record: str)
             with pytest.raises(StoreError) as caught:
                 step()
             assert str(caught.value) == (
-                "an action that is kept cannot be read (it was changed by another program, or by a newer release)"
+                "an action in the database cannot be read (another program changed it, or a newer release wrote it)"
             )

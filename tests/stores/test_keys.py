@@ -18,12 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from sqlalchemy import Connection, text
 
 from pdp.errors import UsageError
-from pdp.execution.run import Execution
 from pdp.manifest.fields import EffectClass
-from pdp.proposal import Failure, FailureCode
-from pdp.stores import memory_keys as idempotency_memory
+from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.errors import StoreError, StoreFullError
-from pdp.stores.key import (
+from pdp.stores.keys import (
     ApprovalUse,
     Begun,
     Conflict,
@@ -37,8 +35,8 @@ from pdp.stores.key import (
     Unknown,
     begin_waiting,
 )
-from pdp.stores.memory_keys import MemoryIdempotency
-from pdp.stores.sql.database import Store
+from pdp.stores.memory import MemoryIdempotency
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support import payments
 from tests.support.postgres import DATABASES, empty_database
@@ -54,7 +52,7 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Idempotency
     if request.param == "memory":
         yield MemoryIdempotency()
         return
-    with Store.open(empty_database(request.param, tmp_path), upgrade=True) as store:
+    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as store:
         yield SqlIdempotency(store)
 
 
@@ -121,7 +119,7 @@ def test_a_result_comes_back_as_it_was(keys: IdempotencyStore, result: Any) -> N
 def test_a_result_that_cannot_be_kept_is_a_run_all_the_same(keys: IdempotencyStore, result: Any, why: str) -> None:
     keys.finish(begun(keys), Execution(result=result), now=NOW)
 
-    message = f"the tool ran under this idempotency key before, and its result could not be kept: {why}"
+    message = f"the tool ran under this idempotency key before, and its result could not be stored: {why}"
     failure = Failure(FAILED, message, {"effect": "done"})
     assert begin(keys) == Stored(Execution(failure=failure, started=False), None)
 
@@ -351,7 +349,7 @@ def test_a_key_is_not_taken_when_the_approval_cannot_be_used(keys: IdempotencySt
 
 
 def test_what_an_approval_wrote_is_gone_when_it_could_not_be_used(tmp_path: Path) -> None:
-    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
         keys = SqlIdempotency(store)
 
         def half(connection: Connection | None) -> bool:
@@ -365,7 +363,7 @@ def test_what_an_approval_wrote_is_gone_when_it_could_not_be_used(tmp_path: Path
 
 
 def test_memory_that_is_full_begins_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency_memory, "KEPT", 2)
+    monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
     keys = MemoryIdempotency()
     keys.finish(begun(keys, key=KEY._replace(key="old"), ttl=10.0), Execution(), now=NOW)
     keys.finish(begun(keys), Execution(), now=NOW)
@@ -374,8 +372,8 @@ def test_memory_that_is_full_begins_no_more(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(StoreFullError) as caught:
         begin(keys, new)
     assert str(caught.value) == (
-        "2 idempotency keys are kept in memory, and none may be forgotten yet "
-        "(state a ttl in the entries, or keep keys in a database)"
+        "2 idempotency keys are in memory, and none has expired "
+        "(state a ttl in the entries, or store keys in a database)"
     )
     assert isinstance(begin(keys), Stored)
     assert isinstance(begin(keys, new, now=NOW + 10), Fresh)
@@ -385,7 +383,7 @@ def test_memory_that_is_full_begins_no_more(monkeypatch: pytest.MonkeyPatch) -> 
     "outcome", ["nonsense", "[]", "{}", '{"failure": {"code": "X", "message": "", "details": {}}}']
 )
 def test_a_result_that_somebody_spoilt_is_an_error_and_runs_nothing(tmp_path: Path, outcome: str) -> None:
-    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
         keys = SqlIdempotency(store)
         keys.finish(begun(keys), Execution(), now=NOW)
         with store.write() as connection:
@@ -394,8 +392,8 @@ def test_a_result_that_somebody_spoilt_is_an_error_and_runs_nothing(tmp_path: Pa
         with pytest.raises(StoreError) as caught:
             begin(keys)
     assert str(caught.value) == (
-        'what is kept for the idempotency key ["https://id","officer-123","initiate_wire","2","idm-4a2b"] '
-        "cannot be read (it was changed by another program, or made by a newer release)"
+        'the outcome stored for the idempotency key ["https://id","officer-123","initiate_wire","2","idm-4a2b"] '
+        "cannot be read (another program changed it, or a newer release wrote it)"
     )
 
 
@@ -538,7 +536,7 @@ class BothStores(RuleBasedStateMachine):
 
 
 def test_memory_and_database_answer_the_same(tmp_path: Path) -> None:
-    with Store.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
 
         class OnThisDatabase(BothStores):
             sql = SqlIdempotency(store)

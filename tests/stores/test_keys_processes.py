@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
-from pdp.execution.run import Execution
-from pdp.stores.key import ApprovalUse, Fresh, IdempotencyKey, Running, Stored, Unknown
-from pdp.stores.sql.database import Store
+from pdp.proposal import Execution
+from pdp.stores.keys import ApprovalUse, Fresh, IdempotencyKey, Running, Stored, Unknown
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support.postgres import DATABASES, empty_database
+
+pytestmark = pytest.mark.process
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.stores.test_keys_processes"])
@@ -53,7 +55,7 @@ def _effects(path: Path) -> Counter[str]:
 
 
 def _race(url: str, names: list[str], effects: Path, start: Any, found: Any) -> None:
-    with Store.open(url) as store:
+    with Database.open(url) as store:
         keys = SqlIdempotency(store)
         for name in names:
             start.wait(60)
@@ -70,7 +72,7 @@ def _until_killed(url: str, names: list[str], effects: Path, calls: int) -> None
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with Store.open(url) as store:
+    with Database.open(url) as store:
         keys = SqlIdempotency(store)
         # What is done once in a process takes as long as three runs.
         _run(keys, f"first of {os.getpid()}", Path(os.devnull))
@@ -82,7 +84,7 @@ def _until_killed(url: str, names: list[str], effects: Path, calls: int) -> None
 
 def _begin_and_die(url: str, approvals: Path) -> None:
     """Take a key and use an approval, and die before the transaction is committed."""
-    with Store.open(url) as store:
+    with Database.open(url) as store:
 
         def use(_connection: object) -> bool:
             _have_effect("used", approvals)
@@ -97,13 +99,13 @@ def _begin_and_die(url: str, approvals: Path) -> None:
 @pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     address = empty_database(request.param, tmp_path)
-    Store.open(address, upgrade=True).close()
+    Database.open(address, upgrade=True).close()
     return address
 
 
 @pytest.fixture
 def keys(url: str) -> Iterator[SqlIdempotency]:
-    with Store.open(url) as store:
+    with Database.open(url) as store:
         yield SqlIdempotency(store)
 
 
@@ -172,29 +174,3 @@ def test_a_process_killed_in_the_transaction_has_taken_nothing(url: str, keys: S
     begin = partial(keys.begin, _key("a"), "sha256:a", ttl=None, now=time.time())
     assert isinstance(begin(), Fresh)
     assert isinstance(begin(), Running)
-
-
-def test_a_process_forked_off_uses_connections_of_its_own(url: str, keys: SqlIdempotency, tmp_path: Path) -> None:
-    process = _context.Process(target=_fork, args=(url, tmp_path / "effects"))
-    process.start()
-
-    assert _joined([process]) == [0]
-    assert _effects(tmp_path / "effects") == Counter(["both", "parent", "child"])
-    for name in ("both", "parent", "child"):
-        assert isinstance(keys.look(_key(name), "sha256:a", time.time()), Stored)
-
-
-def _fork(url: str, effects: Path) -> None:
-    with Store.open(url) as store:
-        keys = SqlIdempotency(store)
-        _run(keys, "both", effects)
-        child = os.fork()
-        if child == 0:
-            _run(keys, "both", effects)
-            _run(keys, "child", effects)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        _run(keys, "both", effects)
-        _run(keys, "parent", effects)
-        if status:
-            sys.exit(1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
-from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern, RiskTier
+from pdp.manifest.fields import PATTERN_EFFECTS, READ_CLASSES, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.programs.argv import argv_findings
 from pdp.manifest.records import Correction
@@ -36,7 +36,6 @@ PROTECTED: Final = frozenset(
 )  # fmt: skip
 """What says who the subject is, how data is marked, or who approved: never taken from arguments."""
 
-_READS: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
 _COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 _CHANGES: Final = ("write", "external")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
@@ -63,7 +62,7 @@ def tool_findings(
     if arguments is not None and tool.type == "cli" and tool.cli is not None:
         yield from argv_findings(tool.cli.argv, arguments)
     side_effects = tool.safety.side_effects if tool.safety else None
-    if side_effects in _CHANGES and tool.effect_class in _READS:
+    if side_effects in _CHANGES and tool.effect_class in READ_CLASSES:
         yield Finding(
             ("safety", "side_effects"),
             f"side effects `{side_effects}` on a tool declared {tool.effect_class}",
@@ -135,8 +134,8 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
             fault only where the entry says that it changes something.
     """
     effects = entry.safety.side_effects if entry.safety else None
-    harmless = entry.effect_class in _READS or (entry.effect_class is None and effects in ("none", "read"))
-    changes = effects in _CHANGES or (entry.effect_class is not None and entry.effect_class not in _READS)
+    harmless = entry.effect_class in READ_CLASSES or (entry.effect_class is None and effects in ("none", "read"))
+    changes = effects in _CHANGES or (entry.effect_class is not None and entry.effect_class not in READ_CLASSES)
     risky = changes or (tier_stated and not harmless)
     if entry.risk_tier is RiskTier.HIGH and risky and not entry.idempotency.required:
         yield Finding(

@@ -1,1 +1,11 @@
-"""."""
+"""Stores in a database: for all processes, and after a restart.
+
+* database: `Database`, a SQLite file or PostgreSQL, opened; its transactions
+* tables: the tables, their revision, and the upgrade to it (migrations/)
+* keys, actions, approvals: one store each
+"""
+
+from pdp.extras import extra
+
+with extra("sql"):
+    import sqlalchemy as _sqlalchemy  # noqa: F401 - the modules below need it

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import bindparam, select, update
 
-from pdp.stores.action import Action, changed_since, key_id, moved, same_action, staged
+from pdp.stores.actions import Action, changed_since, key_id, same_action
 from pdp.stores.errors import StoreError
 from pdp.stores.sql.tables import actions as table
 from pdp.stores.sql.tables import insert_if_absent, may_be_id
@@ -15,8 +15,8 @@ from pdp.stores.sql.tables import insert_if_absent, may_be_id
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.stores.action import ActionState
-    from pdp.stores.sql.database import Store
+    from pdp.stores.actions import ActionState
+    from pdp.stores.sql.database import Database
 
 _RECORDS: Final = TypeAdapter(Action)
 _BY_ID: Final = select(table.c.record).where(table.c.id == bindparam("action_id"))
@@ -28,60 +28,42 @@ class SqlActions:
 
     blocking = True
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-    def stage(
-        self,
-        *,
-        owner: str,
-        kind: str,
-        target: str,
-        payload_digest: str,
-        decision_id: str,
-        idempotency_key: str | None = None,
-        now: float,
-    ) -> Action:
-        """Stage an action, or return the one that is there; see `ActionStore`."""
-        new = staged(
-            kind=kind,
-            target=target,
-            payload_digest=payload_digest,
-            decision_id=decision_id,
-            idempotency_key=idempotency_key,
-            now=now,
-        )
-        key = key_id(owner, new)
-        with self._store.write() as connection:
-            if insert_if_absent(connection, table, {"key_id": key, **_row(new)}):
-                return new
-            # Actions are never deleted, so whatever was in the way is there.
-            return same_action(_action(connection.execute(_BY_KEY, {"key_id": key}).scalar_one()), new)
+    def stage(self, action: Action, owner: str) -> Action:
+        """Store a new action, or return the stored one; see `ActionStore`."""
+        key = key_id(owner, action)
+        with self._database.write() as connection:
+            if insert_if_absent(connection, table, {"key_id": key, **_row(action)}):
+                return action
+            # Actions are never deleted, so the one in the way is there.
+            return same_action(_action(connection.execute(_BY_KEY, {"key_id": key}).scalar_one()), action)
 
     def get(self, action_id: str) -> Action | None:
         """Return the action of that id, if there is one."""
         if not may_be_id(action_id):
             return None
-        with self._store.read() as connection:
+        with self._database.read() as connection:
             text = connection.execute(_BY_ID, {"action_id": action_id}).scalar()
         return None if text is None else _action(text)
 
     def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
         """Return the actions in the order of being staged."""
-        asked = select(table.c.record).order_by(table.c.seq)
+        query = select(table.c.record).order_by(table.c.seq)
         if state is not None:
-            asked = asked.where(table.c.state == state.value)
-        with self._store.read() as connection:
-            return [_action(text) for text in connection.execute(asked).scalars()]
+            query = query.where(table.c.state == state.value)
+        with self._database.read() as connection:
+            return [_action(text) for text in connection.execute(query).scalars()]
 
     def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
-        """Let `action` be in another state; see `ActionStore`."""
-        new = moved(action, state, approval_id)
-        with self._store.write() as connection:
+        """Move an action to another state; see `ActionStore`."""
+        new = action.moved(state, approval_id)
+        with self._database.write() as connection:
             text = connection.execute(_BY_ID.with_for_update(), {"action_id": action.id}).scalar()
-            there = None if text is None else _action(text)
-            if there != action:
-                raise changed_since(action, there)
+            stored = None if text is None else _action(text)
+            if stored != action:
+                raise changed_since(action, stored)
             connection.execute(update(table).where(table.c.id == action.id).values(**_row(new)))
         return new
 
@@ -95,5 +77,5 @@ def _action(text: str) -> Action:
         return _RECORDS.validate_json(text)
     except ValidationError as error:
         raise StoreError(
-            "an action that is kept cannot be read", hint="it was changed by another program, or by a newer release"
+            "an action in the database cannot be read", hint="another program changed it, or a newer release wrote it"
         ) from error

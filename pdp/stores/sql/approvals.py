@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import bindparam, select, update
 
-from pdp.stores.approval import Approval, ApprovalState
+from pdp.stores.approvals import Approval, ApprovalState
 from pdp.stores.errors import StoreError
 from pdp.stores.sql.tables import approvals as table
 from pdp.stores.sql.tables import insert_if_absent, may_be_id
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from pdp.stores.sql.database import Store
+    from pdp.stores.sql.database import Database
 
 _RECORDS: Final = TypeAdapter(Approval)
 _BY_ID: Final = select(table.c.record).where(table.c.id == bindparam("approval_id"))
@@ -31,13 +31,13 @@ class SqlApprovals:
 
     blocking = True
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def add(self, approval: Approval) -> Approval:
         """Add a pending approval, or return the pending one of the same call."""
         # The index `pdp_approvals_one_pending` is what keeps a second one out.
-        with self._store.write() as connection:
+        with self._database.write() as connection:
             while not insert_if_absent(connection, table, _row(approval)):
                 text = connection.execute(_PENDING, {"call_digest": approval.call_digest}).scalar()
                 if text is not None:
@@ -48,19 +48,19 @@ class SqlApprovals:
         """Return the approval of that id, if there is one."""
         if not may_be_id(approval_id):
             return None
-        with self._store.read() as connection:
+        with self._database.read() as connection:
             text = connection.execute(_BY_ID, {"approval_id": approval_id}).scalar()
         return None if text is None else _approval(text)
 
     def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
         """Return the approvals in the order of being added."""
-        asked = select(table.c.record).order_by(table.c.seq)
+        query = select(table.c.record).order_by(table.c.seq)
         if call_digest is not None:
-            asked = asked.where(table.c.call_digest == call_digest)
+            query = query.where(table.c.call_digest == call_digest)
         if state is not None:
-            asked = asked.where(table.c.state == state.value)
-        with self._store.read() as connection:
-            return [_approval(text) for text in connection.execute(asked).scalars()]
+            query = query.where(table.c.state == state.value)
+        with self._database.read() as connection:
+            return [_approval(text) for text in connection.execute(query).scalars()]
 
     def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
         """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
@@ -71,9 +71,9 @@ class SqlApprovals:
             within: a transaction to do it in, such as the one that an idempotency key is begun in. One of another
                 database is not used; it is done in one of its own then.
         """
-        if within is not None and self._store.owns(within):
+        if within is not None and self._database.owns(within):
             return _replaced(within, old, new)
-        with self._store.write() as connection:
+        with self._database.write() as connection:
             return _replaced(connection, old, new)
 
 
@@ -99,5 +99,5 @@ def _approval(text: str) -> Approval:
         return _RECORDS.validate_json(text)
     except ValidationError as error:
         raise StoreError(
-            "an approval that is kept cannot be read", hint="it was changed by another program, or by a newer release"
+            "an approval in the database cannot be read", hint="another program changed it, or a newer release wrote it"
         ) from error

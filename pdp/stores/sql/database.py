@@ -2,67 +2,71 @@
 
 Every transaction that writes is whole and on the disk when it returns, before a tool runs: SQLite in WAL mode with
 `synchronous=FULL`, and as PostgreSQL's `synchronous_commit` says (keep it on).
+
+Open a database after the last fork. Neither SQLite's locks nor a connection to a server survive a fork, so what was
+opened before one is refused in the child, and so is a SQLite file that the parent had open.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
-from weakref import WeakSet
 
-from sqlalchemy import create_engine, event, text
-from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from pdp.errors import UsageError
+from pdp.extras import extra
 from pdp.stores.errors import StoreError
-from pdp.stores.sql.fork_gate import ForkGate
-from pdp.stores.sql.turns import Turns
-from pdp.stores.sql.upgrade import check_schema, upgrade_schema
-from pdp.stores.sql.url import BUSY_SECONDS, connect_options, read_url, shown
+from pdp.stores.sql.tables import check_schema, upgrade_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy import Connection, Engine
 
+BUSY_SECONDS: Final = 10
+"""How long one step waits for another process that holds the database, before it fails."""
+
+_HINT: Final = "write sqlite:///path/to/file.db or postgresql://user@host/database"
+_POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
+_SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _READS: Final = "pdp_reads"
 _POOL: Final = 8
-# The server, the database, and the very table: two URLs may lead to one database and differ in their schema, and a
-# server that was cloned has the identifier of its original.
-_IDENTITY: Final = """
-    SELECT (SELECT system_identifier FROM pg_control_system()), pg_postmaster_start_time(),
-           (SELECT oid FROM pg_database WHERE datname = current_database()), to_regclass('pdp_approvals')::oid
-"""
+
+_opened_by: dict[str, int] = {}
+"""The process that has each SQLite file open."""
+
+_turns: dict[str, threading.RLock] = {}
+"""What the threads of this process that write to a SQLite file wait for."""
 
 
-class Store:
+class Database:
     """A database whose tables are those of this release. Safe to share between threads.
 
-    Made by `Store.open`. Several on one database are as good as one: they take turns, and know each other's
-    transactions.
-
-    A process may fork with it: the fork waits, for 10 s at most, until no other thread uses a SQLite file, and parent
-    and child go on with connections of their own. A thread must not fork inside its own `read` or `write`: the parent's
-    goes on, the child's ends in a StoreError and writes nothing. A SQLite file that was in use at a fork nevertheless
-    is refused in the child from then on, since SQLite would take it as locked there.
+    Made by `Database.open`. Give the stores of one enforcement point the same one: then an approval and an idempotency
+    key are used up in one transaction.
     """
 
     def __init__(self, url: URL, engine: Engine) -> None:
         self.url = url
         self._engine = engine
+        self._process = os.getpid()
         options: dict[str, Any] = {_READS: True}
         if engine.dialect.name == "postgresql":
             options["isolation_level"] = "AUTOCOMMIT"
         self._reader = engine.execution_options(**options)
         self._place = _place_of(url)
-        self._turn = _turns.at(self._place) if engine.dialect.name == "sqlite" else None
-        with _lock:
-            _stores.add(self)
+        # SQLite's own waiting is not fair: of several threads that write, one may wait until its time is over.
+        self._turn: AbstractContextManager[object] = (
+            _turns.setdefault(self._place, threading.RLock()) if self.dialect == "sqlite" else nullcontext()
+        )
 
     @classmethod
     def open(cls, url: str, *, upgrade: bool = False) -> Self:
@@ -81,113 +85,76 @@ class Store:
         address = read_url(url)
         if address.get_backend_name() == "sqlite":
             _check_file(Path(str(address.database)), make=upgrade)
-        engine = _engine(address)
-        store = cls(address, engine)
+        database = cls(address, _engine(address))
         try:
             if upgrade:
-                with store.write() as connection:
-                    upgrade_schema(connection, store.name)
-            with store.read() as connection:
-                check_schema(connection, store.name)
+                with database.write() as connection:
+                    upgrade_schema(connection, database.name)
+            with database.read() as connection:
+                check_schema(connection, database.name)
         except BaseException:
-            store.close()
+            database.close()
             raise
-        return store
+        return database
 
     @property
     def name(self) -> str:
         """The URL for people, its password hidden."""
-        return shown(self.url)
+        return _shown(self.url)
 
     @property
     def dialect(self) -> str:
-        """Which database it is: `sqlite` or `postgresql`."""
+        """`sqlite` or `postgresql`."""
         return self._engine.dialect.name
 
     def read(self) -> AbstractContextManager[Connection]:
         """Return a connection for one statement that reads what is committed, as a context manager."""
-        return self._opened(self._reader)
+        return self._opened(self._reader, nullcontext())
 
-    @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self) -> AbstractContextManager[Connection]:
         """Return a transaction as a context manager: committed at its end, rolled back on any exception.
 
-        SQLite admits one writer at a time, in any process; PostgreSQL reads what is committed and locks rows.
+        SQLite admits one writer at a time, in any process; PostgreSQL reads what is committed and locks rows. Do not
+        fork within it.
 
         Raises:
-            StoreError: it could not be begun, or not committed. Then what was written may or may not be there. With
-                SQLite also: this thread is within a transaction that writes to the same file.
+            StoreError: it could not be begun, or not committed. Then what was written may or may not be there.
         """
-        turn = nullcontext() if self._turn is None else self._turn.taken(self.name)
-        with turn, self._opened(self._engine) as connection:
-            yield connection
+        return self._opened(self._engine, self._turn)
 
     def owns(self, connection: Connection) -> bool:
-        """Return whether the connection is one to this database, of whichever store on it.
+        """Return whether a connection is one to this database: opened here, or by the same URL."""
+        return connection.engine.pool is self._engine.pool or _place_of(connection.engine.url) == self._place
 
-        The servers of two PostgreSQL URLs are asked; where one does not say who it is, they are two databases.
-
-        Raises:
-            StoreError: a server could not be asked.
-        """
-        if connection.engine.pool is self._engine.pool or _place_of(connection.engine.url) == self._place:
-            return True
-        if not connection.dialect.name == self.dialect == "postgresql":
-            return False
-        with self.write() as own:
-            identity = _identity(own)
-        return identity is not None and identity == _identity(connection)
+    def close(self) -> None:
+        """Close its connections. A database that is used afterwards opens them again."""
+        if os.getpid() == self._process:
+            self._engine.dispose()
+            _opened_by.pop(self._place, None)
 
     @contextmanager
-    def _opened(self, engine: Engine) -> Iterator[Connection]:
-        if self._place in _inherited:
-            raise StoreError(
-                f"database {self.name}: it was in use when this process was forked",
-                hint="fork outside of transactions, or start a new process",
-            )
-        process = os.getpid()
+    def _opened(self, engine: Engine, turn: AbstractContextManager[object]) -> Iterator[Connection]:
+        # Before the turn: in a child, a thread of the parent may seem to have it for ever.
+        self._check_process()
         try:
-            with ExitStack() as stack:
-                stack.enter_context(self._used())
-                connection = stack.enter_context(engine.begin())
-                try:
-                    yield connection
-                finally:
-                    if os.getpid() != process:
-                        # The transaction is the parent's: neither committed, nor rolled back, nor closed here.
-                        _parents.append(stack.pop_all())
+            with turn, engine.begin() as connection:
+                yield connection
         except SQLAlchemyError as error:
             raise self._failed(error) from error
-        if os.getpid() != process:
+
+    def _check_process(self) -> None:
+        process = os.getpid()
+        opened_by = _opened_by.setdefault(self._place, process) if self.dialect == "sqlite" else self._process
+        if not process == self._process == opened_by:
             raise StoreError(
-                f"database {self.name}: this transaction is of the process that was forked",
-                hint="fork outside of transactions",
+                f"database {self.name}: it was opened before this process was forked",
+                hint="open it after the fork, and not in the parent before",
             )
 
     def _failed(self, error: SQLAlchemyError) -> StoreError:
         # The driver's words alone: SQLAlchemy's hold the statement's parameters too.
-        told = str(getattr(error, "orig", None) or type(error).__name__).strip().split("\n")[0]
-        return StoreError(f"database {self.name}: {told}", hint="check that it is there, and not held by another")
-
-    def _used(self) -> AbstractContextManager[None]:
-        """Let no thread fork meanwhile, where that matters."""
-        return nullcontext() if self._turn is None else _gate.use(self._place)
-
-    def close(self) -> None:
-        """Close its connections. A store that is used afterwards opens them again."""
-        with self._used():
-            self._engine.dispose()
-
-    def _before_fork(self) -> None:
-        """Leave the child nothing of SQLite: a connection there would share its view of the locks."""
-        if self._turn is not None:
-            self._engine.dispose()
-
-    def _in_child(self) -> None:
-        """Begin anew after a fork: connections are the parent's, and two processes must not share one."""
-        if self._turn is not None:
-            self._turn = _turns.at(self._place)
-        self._engine.dispose(close=False)
+        words = str(getattr(error, "orig", None) or type(error).__name__).strip().split("\n")[0]
+        return StoreError(f"database {self.name}: {words}", hint="check that it is there, and not held by another")
 
     def __enter__(self) -> Self:
         return self
@@ -198,12 +165,51 @@ class Store:
         self.close()
 
 
+def read_url(text: str) -> URL:
+    """Return the database that a URL names, with the driver that is used for it.
+
+    Raises:
+        UsageError: not such a URL, a SQLite database in memory, or PostgreSQL without its driver.
+    """
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        # The text itself may hold a password.
+        raise UsageError("the database URL cannot be read", hint=_HINT) from None
+    if url.drivername in _SQLITE:
+        if not url.database or url.database == ":memory:" or url.query:
+            raise UsageError("the database URL cannot be used: SQLite is a file here, without options", hint=_HINT)
+        return url.set(drivername="sqlite+pysqlite", database=os.path.abspath(url.database))  # noqa: PTH100 - no file yet
+    if url.drivername in _POSTGRESQL:
+        with extra("postgres"):
+            import psycopg  # noqa: F401, PLC0415 - an optional extra
+        return url.set(drivername="postgresql+psycopg")
+    raise UsageError(f"database {_shown(url)}: {url.drivername} is not supported", hint=_HINT)
+
+
+def _shown(url: URL) -> str:
+    """Return the URL for people: its password hidden, and without the driver."""
+    return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
+
+
+def _connect_options(url: URL) -> dict[str, Any]:
+    """Return the driver's options: bounded waits, so that a database that hangs is a failure and not a pause."""
+    if url.get_backend_name() == "sqlite":
+        return {"timeout": BUSY_SECONDS, "check_same_thread": False}
+    milliseconds = BUSY_SECONDS * 1000
+    bounds = {
+        "connect_timeout": BUSY_SECONDS,
+        "options": f"-c lock_timeout={milliseconds} -c statement_timeout={2 * milliseconds}",
+    }
+    return {name: value for name, value in bounds.items() if name not in url.query}
+
+
 def _engine(url: URL) -> Engine:
     postgresql = url.get_backend_name() == "postgresql"
     options: dict[str, Any] = {"isolation_level": "READ COMMITTED"} if postgresql else {}
     engine = create_engine(
         url,
-        connect_args=connect_options(url),
+        connect_args=_connect_options(url),
         pool_size=_POOL,
         max_overflow=0,
         pool_timeout=3 * BUSY_SECONDS,
@@ -246,47 +252,6 @@ def _begin_sqlite(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _place_of(url: URL) -> URL:
-    """Return the URL by which stores on one database are known: that of the file itself, whatever leads to it."""
-    if url.get_backend_name() == "postgresql":
-        return url
-    return url.set(database=os.path.realpath(str(url.database)))
-
-
-def _identity(connection: Connection) -> tuple[Any, ...] | None:
-    """Return what tells apart the tables of PostgreSQL that a connection leads to; None: it does not say."""
-    try:
-        # A role may be forbidden to ask, which must not end the transaction that it is asked in.
-        with connection.begin_nested():
-            found = tuple(connection.execute(text(_IDENTITY)).one())
-    except ProgrammingError:
-        return None
-    return None if None in found else found
-
-
-_stores: WeakSet[Store] = WeakSet()
-_lock = threading.Lock()
-_turns = Turns()
-_gate = ForkGate()
-_inherited: set[Hashable] = set()
-_parents: list[ExitStack] = []
-
-
-def _before_fork() -> None:
-    _gate.close()
-    with _lock:
-        stores = list(_stores)
-    for store in stores:
-        store._before_fork()  # noqa: SLF001 - this module's own
-
-
-def _after_fork() -> None:
-    global _lock, _turns
-    # Other threads of the parent may have held them.
-    _lock, _turns = threading.Lock(), Turns()
-    _inherited.update(_gate.open_in_child())
-    for store in list(_stores):
-        store._in_child()  # noqa: SLF001 - this module's own
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_gate.open, after_in_child=_after_fork)
+def _place_of(url: URL) -> str:
+    """Return what two URLs of one database share: the file itself, or the whole URL of a server."""
+    return url.render_as_string() if url.get_backend_name() == "postgresql" else os.path.realpath(str(url.database))

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, delete, select, update
 
 from pdp.decision import new_id
-from pdp.execution.outcome import known, settled
-from pdp.stores.key import LASTING, Fresh, KeyRecord, KeyState, NotApproved, NotBegunError, started
+from pdp.stores.keys import LASTING, Fresh, KeyRecord, KeyState, NotApproved, NotBegunError, started
 from pdp.stores.sql.tables import idempotency as table
 from pdp.stores.sql.tables import insert_if_absent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
-    from pdp.execution.run import Execution
-    from pdp.stores.key import ApprovalUse, Begun, Conflict, IdempotencyKey, Running, Stored, Unknown
-    from pdp.stores.sql.database import Store
+    from pdp.proposal import Execution
+    from pdp.stores.keys import ApprovalUse, Begun, IdempotencyKey, Known
+    from pdp.stores.sql.database import Database
 
 # Made once: making them takes longer than SQLite takes to answer.
 _COLUMNS = [column for column in table.c if column.name != "id"]
@@ -38,16 +37,14 @@ class SqlIdempotency:
 
     blocking = True
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-    def look(
-        self, key: IdempotencyKey, arguments_digest: str, now: float
-    ) -> Stored | Conflict | Running | Unknown | None:
+    def look(self, key: IdempotencyKey, arguments_digest: str, now: float) -> Known | None:
         """Return what `begin` would find; see `IdempotencyStore`."""
-        with self._store.read() as connection:
+        with self._database.read() as connection:
             row = connection.execute(_BY_ID, {"id": key.id}).first()
-        return None if row is None else known(_record(row), arguments_digest, now)
+        return None if row is None else _record(row).meaning(arguments_digest, now)
 
     def begin(
         self,
@@ -63,54 +60,52 @@ class SqlIdempotency:
         token = new_id()
         new = started(key, arguments_digest, token, ttl=ttl, now=now, lasting=lasting, approval=approval)
         # A replay, which is the most frequent case for a key that there is, takes no lock.
-        found = self.look(key, arguments_digest, now)
-        if found is not None:
-            return found
+        known = self.look(key, arguments_digest, now)
+        if known is not None:
+            return known
         try:
-            with self._store.write() as connection:
-                found = self._taken(connection, key.id, new, now)
-                if found is not None:
-                    return found
+            with self._database.write() as connection:
+                known = self._taken(connection, key.id, new, now)
+                if known is not None:
+                    return known
                 _use(approval, connection)
         except _NotApprovedError:
             return NotApproved()
         return Fresh(token)
 
-    def _taken(
-        self, connection: Connection, key_id: str, new: KeyRecord, now: float
-    ) -> Stored | Conflict | Running | Unknown | None:
+    def _taken(self, connection: Connection, key_id: str, new: KeyRecord, now: float) -> Known | None:
         """Insert the record, or return what is known from the one that is there."""
         values = {"id": key_id, **asdict(new), "state": new.state.value}
         while not insert_if_absent(connection, table, values):
             row = connection.execute(_BY_ID_LOCKED, {"id": key_id}).first()
             # In PostgreSQL, whoever had the key may have freed it since.
             if row is not None:
-                found = known(_record(row), new.arguments_digest, now)
-                if found is not None:
-                    return found
+                known = _record(row).meaning(new.arguments_digest, now)
+                if known is not None:
+                    return known
                 connection.execute(_DELETE, {"key_id": key_id})
         return None
 
     def finish(self, token: str, execution: Execution, *, now: float, effects: bool = True) -> None:
-        """Keep what the run came to; see `IdempotencyStore`."""
-        with self._store.write() as connection:
+        """Store the outcome of the run; see `IdempotencyStore`."""
+        with self._database.write() as connection:
             row = connection.execute(_BY_TOKEN_LOCKED, {"token": token}).first()
             if row is None or row.state != KeyState.STARTED:
                 raise NotBegunError("no run was begun with this token, or it is finished")
-            _end(connection, row.id, _record(row), execution, now, effects=effects)
+            _end(connection, row.id, _record(row).ended(execution, now, effects=effects))
 
     def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:
-        """Say what came of an unknown run; see `IdempotencyStore`."""
-        with self._store.write() as connection:
+        """Store the outcome of an unknown run; see `IdempotencyStore`."""
+        with self._database.write() as connection:
             row = connection.execute(_BY_ID_LOCKED, {"id": key.id}).first()
             record = None if row is None else _record(row)
             if record is None or not record.settleable(now):
                 raise NotBegunError(f"the idempotency key {key.key!r:.60} has no run whose outcome is unknown")
-            _end(connection, key.id, record, execution, now, effects=True)
+            _end(connection, key.id, record.ended(execution, now))
 
     def prune(self, now: float) -> int:
-        """Forget what has expired; see `IdempotencyStore`."""
-        with self._store.write() as connection:
+        """Delete what has expired; see `IdempotencyStore`."""
+        with self._database.write() as connection:
             expired = (table.c.state == KeyState.FINISHED) & (table.c.expires_at <= now)
             return connection.execute(delete(table).where(expired)).rowcount
 
@@ -125,12 +120,9 @@ def _record(row: Row[Any]) -> KeyRecord:
     return KeyRecord(**{**fields, "state": KeyState(row.state)})
 
 
-def _end(
-    connection: Connection, key_id: str, old: KeyRecord, execution: Execution | None, now: float, *, effects: bool
-) -> None:
-    ended = None if execution is None else settled(execution, effects=effects)
+def _end(connection: Connection, key_id: str, ended: KeyRecord | None) -> None:
     if ended is None:
         connection.execute(_DELETE, {"key_id": key_id})
         return
-    values = {"state": ended.state.value, "outcome": ended.outcome, "expires_at": old.end_of_life(now)}
+    values = {"state": ended.state.value, "outcome": ended.outcome, "expires_at": ended.expires_at}
     connection.execute(_END.values(**values), {"key_id": key_id})

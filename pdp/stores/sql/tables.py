@@ -1,4 +1,4 @@
-"""The tables. What stands in a column of its own is asked for by it; the rest of a record is JSON.
+"""The tables and their revision. What a query asks for has a column of its own; the rest of a record is JSON.
 
 Texts that a model or a user chose stand in JSON alone: there PostgreSQL takes every character, and in a column it does
 not take NUL. The names begin with `pdp_`, as others may have tables in the same database.
@@ -6,10 +6,31 @@ not take NUL. The names begin with `pdp_`, as others may have tables in the same
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Double, Identity, Index, Integer, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    column,
+    inspect,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
+
+from pdp.extras import extra
+from pdp.stores.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +41,11 @@ SCHEMA: Final = "0001"
 """The revision of the tables below: the newest under `migrations/versions`."""
 
 VERSIONS: Final = "pdp_schema"
-"""The table in which Alembic keeps the revision."""
+"""The table in which Alembic stores the revision."""
+
+_MIGRATIONS: Final = Path(__file__).with_name("migrations")
+_LOCK: Final = 0x7064705F64620001
+"""A number that no other program takes a lock of PostgreSQL with."""
 
 metadata = MetaData()
 
@@ -102,3 +127,62 @@ def insert_if_absent(connection: Connection, table: Table, values: dict[str, Any
 def may_be_id(text: str) -> bool:
     """Return whether a text that came from outside can be an id of ours; others no database can be asked for."""
     return text.isascii() and "\x00" not in text
+
+
+def revision_of(connection: Connection) -> str | None:
+    """Return the revision of the tables, such as `0001`; None when there are none of ours."""
+    if not inspect(connection).has_table(VERSIONS):
+        return None
+    revision: str | None = connection.execute(select(column("version_num")).select_from(table(VERSIONS))).scalar()
+    return revision
+
+
+def check_schema(connection: Connection, name: str) -> None:
+    """Check that the tables of the database `name` are those of this release.
+
+    Raises:
+        SchemaError: there are none, or they are older or newer.
+    """
+    revision = revision_of(connection)
+    if revision == SCHEMA:
+        return
+    if revision is None:
+        raise SchemaError(f"database {name}: it has no tables yet", hint="run `pdp db upgrade`")
+    if revision < SCHEMA:
+        raise SchemaError(
+            f"database {name}: its tables are of revision {revision}, and this release works with {SCHEMA}",
+            hint="run `pdp db upgrade`",
+        )
+    raise _newer(name, revision)
+
+
+def upgrade_schema(connection: Connection, name: str) -> None:
+    """Bring the tables to this release's revision, within the transaction of `connection`. Several may try at once.
+
+    Raises:
+        SchemaError: they are of a newer release.
+    """
+    with extra("sql"):
+        from alembic import command  # noqa: PLC0415 - a quarter of a second, and seldom needed
+        from alembic.config import Config  # noqa: PLC0415
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    revision = revision_of(connection)
+    if revision is not None and revision > SCHEMA:
+        raise _newer(name, revision)
+    if revision == SCHEMA:
+        return
+    logging.getLogger(__name__).info("database %s: from revision %s to %s", name, revision or "none", SCHEMA)
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, SCHEMA)
+
+
+def _newer(name: str, revision: str) -> SchemaError:
+    return SchemaError(
+        f"database {name}: its tables are of revision {revision}, and this release knows them up to {SCHEMA}",
+        hint="use a newer release of tool-pdp; going back is not supported",
+    )

@@ -16,9 +16,9 @@ from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
 from pdp.person import Person
 from pdp.stores.errors import StoreError
-from pdp.stores.key import ApprovalUse, Begun, Fresh, IdempotencyKey, NotApproved, Running
+from pdp.stores.keys import ApprovalUse, Begun, Fresh, IdempotencyKey, NotApproved, Running
 from pdp.stores.sql.approvals import SqlApprovals
-from pdp.stores.sql.database import Store
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support import payments
 from tests.support.payments import session, wire
@@ -32,8 +32,8 @@ KEY = IdempotencyKey("", "officer-123", "initiate_wire", "2", "idm-4a2b")
 
 
 @pytest.fixture(params=DATABASES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
         yield opened
 
 
@@ -42,7 +42,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApprovalSto
     if request.param == "memory":
         yield MemoryApprovals()
         return
-    with Store.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
+    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
         yield SqlApprovals(opened)
 
 
@@ -123,7 +123,7 @@ def test_of_all_that_add_one_adds(kept: ApprovalStore) -> None:
     assert found == list(kept.list()) * 20
 
 
-def test_approvals_survive_a_restart(store: Store) -> None:
+def test_approvals_survive_a_restart(store: Database) -> None:
     first = granted(Approvals(SqlApprovals(store)))
     store.close()
 
@@ -135,13 +135,13 @@ def test_approvals_survive_a_restart(store: Store) -> None:
         approvals.consume(first, SOON)
 
 
-def begin(store: Store, approvals: SqlApprovals, old: Approval, key: str = "idm-4a2b") -> Begun:
+def begin(store: Database, approvals: SqlApprovals, old: Approval, key: str = "idm-4a2b") -> Begun:
     new = replace(old, state=ApprovalState.CONSUMED, closed_at=SOON)
     use = ApprovalUse(old.id, lambda connection: approvals.replace(old, new, within=connection))
     return SqlIdempotency(store).begin(KEY._replace(key=key), "sha256:a", ttl=None, now=0.0, approval=use)
 
 
-def test_approval_and_key_are_used_in_one_transaction(store: Store) -> None:
+def test_approval_and_key_are_used_in_one_transaction(store: Database) -> None:
     approvals = SqlApprovals(store)
     first = granted(Approvals(approvals))
 
@@ -153,7 +153,7 @@ def test_approval_and_key_are_used_in_one_transaction(store: Store) -> None:
     assert SqlIdempotency(store).look(KEY._replace(key="idm-2"), "sha256:a", 0.0) is None
 
 
-def test_an_approval_is_not_used_when_the_key_cannot_be_begun(store: Store) -> None:
+def test_an_approval_is_not_used_when_the_key_cannot_be_begun(store: Database) -> None:
     approvals = SqlApprovals(store)
     first = granted(Approvals(approvals))
 
@@ -166,7 +166,7 @@ def test_an_approval_is_not_used_when_the_key_cannot_be_begun(store: Store) -> N
     assert approvals.list() == [first]
 
 
-def test_of_all_keys_that_want_one_approval_one_gets_it(store: Store) -> None:
+def test_of_all_keys_that_want_one_approval_one_gets_it(store: Database) -> None:
     approvals = SqlApprovals(store)
     first = granted(Approvals(approvals))
     together, found = threading.Barrier(10), list[str]()
@@ -184,17 +184,17 @@ def test_of_all_keys_that_want_one_approval_one_gets_it(store: Store) -> None:
     assert sorted(found) == ["Fresh"] + ["NotApproved"] * 9
 
 
-def test_a_transaction_of_another_database_is_not_used(store: Store, tmp_path: Path) -> None:
+def test_a_transaction_of_another_database_is_not_used(store: Database, tmp_path: Path) -> None:
     approvals = SqlApprovals(store)
     first = granted(Approvals(approvals))
 
-    with Store.open(f"sqlite:///{tmp_path / 'other.db'}", upgrade=True) as other:
+    with Database.open(f"sqlite:///{tmp_path / 'other.db'}", upgrade=True) as other:
         assert isinstance(begin(other, approvals, first), Fresh)
     assert [each.state for each in approvals.list()] == ["consumed"]
 
 
 @pytest.mark.parametrize("record", ["nonsense", "{}"])
-def test_an_approval_that_somebody_spoilt_is_an_error(store: Store, record: str) -> None:
+def test_an_approval_that_somebody_spoilt_is_an_error(store: Database, record: str) -> None:
     approvals = SqlApprovals(store)
     first = granted(Approvals(approvals))
     with store.write() as connection:
@@ -209,5 +209,5 @@ def test_an_approval_that_somebody_spoilt_is_an_error(store: Store, record: str)
         with pytest.raises(StoreError) as caught:
             step()
         assert str(caught.value) == (
-            "an approval that is kept cannot be read (it was changed by another program, or by a newer release)"
+            "an approval in the database cannot be read (another program changed it, or a newer release wrote it)"
         )

@@ -10,8 +10,8 @@ import pytest
 
 from pdp.errors import UsageError
 from pdp.patterns.deployment import Deployment
-from pdp.stores.action import ActionConflictError, ActionState, ActionStateError
-from pdp.stores.memory_actions import MemoryActions
+from pdp.stores.actions import Action, ActionConflictError, ActionState, ActionStateError
+from pdp.stores.memory import MemoryActions
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 from pdp.workbench.scenarios.results import ScenarioResult
 from tests.support.scenario_files import differing, ran
@@ -172,9 +172,10 @@ def test_what_a_tools_file_states(tmp_path: Path) -> None:
 
 
 def stage(actions: MemoryActions, key: str | None, payload: str = "sha256:1") -> Any:
-    return actions.stage(
-        owner="ann", kind="send", target="mail", payload_digest=payload, decision_id="d", idempotency_key=key, now=0.0
+    action = Action.staged(
+        kind="send", target="mail", payload_digest=payload, decision_id="d", idempotency_key=key, now=0.0
     )
+    return actions.stage(action, "ann")
 
 
 def test_actions_are_numbered_in_the_order_of_being_staged() -> None:

@@ -25,7 +25,7 @@ from pdp.decision import Verdict
 from pdp.documents import FieldError, nearest, shown_name
 from pdp.proposal import FailureCode, RejectionCode, Status, Trace
 from pdp.session import Session
-from pdp.stores.approval import ApprovalState
+from pdp.stores.approvals import ApprovalState
 
 _MAX_TEXT = 4096
 

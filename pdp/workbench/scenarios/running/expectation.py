@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pdp.contract.plan import PlanStep
     from pdp.decision import Decision
     from pdp.evaluation import Evaluation
-    from pdp.stores.approval import Approval
+    from pdp.stores.approvals import Approval
     from pdp.workbench.scenarios.files.scenario import Expect
 
 

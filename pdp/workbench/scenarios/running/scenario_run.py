@@ -13,8 +13,7 @@ from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.request import bounded
-from pdp.stores.memory_actions import MemoryActions
-from pdp.stores.memory_keys import MemoryIdempotency
+from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from pdp.workbench.scenarios.files.raw_request import filled_in
 from pdp.workbench.scenarios.results import Mismatch, StepResult
 from pdp.workbench.scenarios.running.expectation import Happened, actual, expected, mismatches
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
     from pdp.pep import Pep
     from pdp.session import Session
-    from pdp.stores.approval import Approval
+    from pdp.stores.approvals import Approval
     from pdp.workbench.scenarios.files.scenario import Step
     from pdp.workbench.scenarios.running.engines import RecordingEngine
 

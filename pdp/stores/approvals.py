@@ -1,4 +1,6 @@
-"""What a person is asked to approve, and what became of it: the record, without the rules of who may change it.
+"""Approvals: the record of what a person is asked to approve, and the protocol of their store.
+
+Who may change a record is in `pdp.approvals`.
 
 Source: tool pattern library, pattern 7 (an approval request is a task): its subject is `request`, its queue
 `approvers`, its rationale `reasons`, its end `expires_at`.
@@ -10,7 +12,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import orjson
 
@@ -21,6 +23,8 @@ from pdp.person import Person
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Connection
 
     from pdp.manifest.model import Tool
 
@@ -57,7 +61,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """One call that waits, or waited, for people to approve it. Times are RFC 3339 in UTC with `Z`, to the second.
+    """One call that waits, or waited, for people's approval. Times are RFC 3339 in UTC with `Z`, to the second.
 
     Attributes:
         id: unguessable.
@@ -67,7 +71,7 @@ class Approval:
         quorum: how many different people have to grant.
         body: the decided request as canonical JSON, which is what an approver is shown.
         reasons: the codes that asked for it.
-        closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: what they said.
+        closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: the reason they gave.
         action_id: the action that was staged for the call, where it has effects.
     """
 
@@ -97,7 +101,7 @@ class Approval:
 
     @classmethod
     def asked(cls, body: bytes, entry: Tool, reasons: Sequence[str]) -> Self:
-        """Return the pending approval that a call needs.
+        """Return the new, pending approval of a call.
 
         Args:
             body: the decided request as canonical JSON; it is opened at its `context.time`.
@@ -136,7 +140,7 @@ class Approval:
         return request
 
     def expired(self, now: str) -> bool:
-        """Return whether its time is over at `now`. An approval is good until its end, and not at it."""
+        """Return whether it has expired at `now`; at `expires_at` it has."""
         return now >= self.expires_at
 
     def usable(self, now: str) -> bool:
@@ -161,7 +165,7 @@ class Approval:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON, with `request` as the object that it is."""
+        """Return the record as plain JSON, `request` as an object."""
         whole = asdict(self)
         del whole["body"]
         people = [{"iss": person.iss, "sub": person.sub} for person in self.requesters]
@@ -171,11 +175,35 @@ class Approval:
         return plain
 
 
+class ApprovalStore(Protocol):
+    """A store of approvals. Safe to share between threads; each method is one atomic step.
+
+    `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
+    """
+
+    blocking: bool
+
+    def add(self, approval: Approval) -> Approval:
+        """Add a pending approval and return it; or return, unchanged, the pending one of the same `call_digest`."""
+
+    def get(self, approval_id: str) -> Approval | None:
+        """Return the approval of that id, if there is one."""
+
+    def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
+        """Return the approvals, of one call or in one state where that is stated, in the order of being added."""
+
+    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
+
+        `within`: the transaction to do it in, for a store of the same database.
+        """
+
+
 def check_time(text: str) -> str:
     """Return `text` if it is a time such as `2026-07-01T10:00:00Z`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not.
     """
     if not isinstance(text, str) or not _TIME.fullmatch(text) or not _is_moment(text):
         raise UsageError(f"{text!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
@@ -202,7 +230,7 @@ def _later(start: str, seconds: float) -> str:
 
 
 def _requesters(subject: dict[str, Any], agent: str | None) -> Iterator[Person]:
-    # An issuer of another type is none: then an equal `sub` is the same person, whoever issued it.
+    # An issuer that is not a text counts as absent: then an equal `sub` is the same person, whoever issued it.
     properties = subject["properties"]
     yield Person(_text(properties.get("iss")), subject["id"])
     if agent:

@@ -1,0 +1,357 @@
+"""Idempotency keys: what is stored of a key, what that means for a call that comes with it, and the store's protocol.
+
+Source: tool pattern library, 9.1 (re-invocation with the same arguments and idempotency key yields the same result and
+no second side effect). A key is begun before its tool is started, and finished with the outcome of the run:
+
+    begin ── Fresh ──> the tool runs ── finish ──> succeeded: Stored, until its time to live is over
+                                              ├──> failed without an effect: free again
+                                              └──> failed, effect unknown: Unknown, until a person settles it
+    begun and not finished: Running while the tool may still run, then Unknown. Neither is ever run again by itself.
+
+| the run | stored as | the key |
+|---|---|---|
+| a result that is JSON, at most 1 MiB | `{"result": ...}` | stored |
+| another result, or a failure with `effect: done` | `{"failure": ...}` | stored: it ran, and never runs again |
+| a failure of a tool that was not started, that has no effects, or with `effect: none` | nothing | free |
+| any other failure | `{"failure": ...}` | unknown: the effect may have happened |
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+
+import orjson
+
+from pdp.errors import PdpError, UsageError
+from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, digest
+from pdp.proposal import Execution, Failure, FailureCode
+from pdp.stores.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from sqlalchemy import Connection
+
+    from pdp.manifest.model import Tool
+
+LASTING: Final = 60.0
+"""Seconds after which a tool without time-out counts as crashed, when nothing more is heard of it."""
+
+PATIENCE: Final = 10.0
+"""Seconds that a call waits for another one with the same key that is running."""
+
+_FIRST_WAIT: Final = 0.002
+_LONGEST_WAIT: Final = 0.25
+_EFFECT: Final = "effect"
+
+
+class IdempotencyKey(NamedTuple):
+    """A key with its owner and its tool: equal texts of two tenants, subjects or tools have nothing in common.
+
+    `tenant` is who issues subjects (empty: there is one); `major` is the tool's major version, empty where the entry
+    has no version; `key` is the session's text, or the derived one.
+    """
+
+    tenant: str
+    subject: str
+    tool: str
+    major: str
+    key: str
+
+    @classmethod
+    def of(cls, entry: Tool, *, tenant: str, subject: str, key: str) -> Self:
+        """Return the key of a call of this entry."""
+        return cls(tenant, subject, entry.name, (entry.version or "").partition(".")[0], key)
+
+    @classmethod
+    def of_compensation(cls, action_id: str) -> Self:
+        """Return the key of an action's compensation. It has no owner: an action is compensated once for all."""
+        return cls("", "", "", "", f"compensation:{action_id}")
+
+    @property
+    def id(self) -> str:
+        """A digest of all five."""
+        return digest(canonical(list(self)))
+
+
+class NotBegunError(PdpError):
+    """There is no run to finish or to settle, or it was finished already."""
+
+    code = "idempotency.not_begun"
+
+
+class Fresh(NamedTuple):
+    """The key is this caller's: run the tool once, then finish with the token."""
+
+    token: str
+
+
+class Stored(NamedTuple):
+    """It ran before, with the same arguments; `execution` is its outcome, and says that nothing was started now."""
+
+    execution: Execution
+    approval_id: str | None
+
+
+class Conflict(NamedTuple):
+    """The key stands for a call with other arguments."""
+
+
+class Running(NamedTuple):
+    """Another call with the same key and arguments runs, and may until `until` (seconds since 1970)."""
+
+    until: float
+    approval_id: str | None
+
+
+class Unknown(NamedTuple):
+    """It was started before, and its outcome is unknown; it is not run again.
+
+    `since`: when it was started, in seconds since 1970. `execution`: the failure that it ended with; None when it never
+    ended, as after a crash.
+    """
+
+    since: float
+    execution: Execution | None
+    approval_id: str | None
+
+
+class NotApproved(NamedTuple):
+    """The approval could not be used up, so the key was not begun."""
+
+
+Known = Stored | Conflict | Running | Unknown
+"""What is known of a key that is not free."""
+
+Begun = Fresh | Known | NotApproved
+"""What `begin` returns. Only `Fresh` lets a tool run."""
+
+
+class ApprovalUse(NamedTuple):
+    """An approval that is used up together with a key: both, or neither.
+
+    `consume` does it and returns whether it could; it gets the transaction that the key is begun in, or None where keys
+    are in memory.
+    """
+
+    id: str
+    consume: Callable[[Connection | None], bool]
+
+
+class IdempotencyStore(Protocol):
+    """A store of keys. Safe to share between threads; each method is one atomic step, and raises StoreError.
+
+    `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
+    Times are seconds since 1970 of the clock on the wall, not the session's.
+    """
+
+    blocking: bool
+
+    def look(self, key: IdempotencyKey, arguments_digest: str, now: float) -> Known | None:
+        """Return what `begin` would find, without beginning; None when the key is free."""
+
+    def begin(
+        self,
+        key: IdempotencyKey,
+        arguments_digest: str,
+        *,
+        ttl: float | None,
+        now: float,
+        lasting: float = LASTING,
+        approval: ApprovalUse | None = None,
+    ) -> Begun:
+        """Take the key if it is free (`Fresh`); otherwise return what is known of it.
+
+        Args:
+            key: the key.
+            arguments_digest: of the decided arguments.
+            ttl: seconds for which a result is stored, from its finish on; None: for ever.
+            now: the time.
+            lasting: seconds that the tool may take with all its attempts; after them it counts as crashed.
+            approval: what to use up in the same transaction.
+        """
+
+    def finish(self, token: str, execution: Execution, *, now: float, effects: bool = True) -> None:
+        """Store the outcome of the run, or free the key where the run is known to have had no effect.
+
+        This works after `lasting` is over, too: nobody else got the key meanwhile.
+
+        Args:
+            token: of `Fresh`.
+            execution: the run's outcome.
+            now: the time.
+            effects: whether the tool can have any; without, a failure always frees the key.
+
+        Raises:
+            NotBegunError: nothing was begun with this token, or it is finished.
+        """
+
+    def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:
+        """Store the outcome of an unknown run that a person has found out; None: it had no effect, free the key.
+
+        Raises:
+            NotBegunError: the key is free, finished, or its tool may still run.
+        """
+
+    def prune(self, now: float) -> int:
+        """Delete the results whose time to live is over, and return how many. They count as gone before as well."""
+
+
+class KeyState(StrEnum):
+    """Where a key stands."""
+
+    STARTED = "started"
+    FINISHED = "finished"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """What is stored of a key. Times are in seconds since 1970; `outcome` is JSON, as in the table above."""
+
+    names: str
+    arguments_digest: str
+    state: KeyState
+    token: str
+    started_at: float
+    running_until: float
+    ttl: float | None
+    expires_at: float | None = None
+    approval_id: str | None = None
+    outcome: str | None = None
+
+    def expired(self, now: float) -> bool:
+        """Return whether its key is free again. Only a run with a known outcome expires."""
+        return self.state is KeyState.FINISHED and self.expires_at is not None and now >= self.expires_at
+
+    def settleable(self, now: float) -> bool:
+        """Return whether a person may settle it."""
+        return self.state is KeyState.UNKNOWN or (self.state is KeyState.STARTED and now >= self.running_until)
+
+    def ended(self, execution: Execution | None, now: float, *, effects: bool = True) -> KeyRecord | None:
+        """Return the record of a finished run; None when the key is free again. `effects`: the tool may have some."""
+        if execution is None:
+            return None
+        state, failure = KeyState.FINISHED, execution.failure
+        if failure is not None:
+            effect = failure.details.get(_EFFECT)
+            if not execution.started or not effects or effect == "none":
+                return None
+            state = KeyState.FINISHED if effect == "done" else KeyState.UNKNOWN
+        outcome = _result_text(execution.result) if failure is None else _failure_text(failure)
+        expires_at = None if self.ttl is None else now + self.ttl
+        return replace(self, state=state, outcome=outcome, expires_at=expires_at)
+
+    def meaning(self, arguments_digest: str, now: float) -> Known | None:
+        """Return what the record means for a call with these arguments; None when the key is free again.
+
+        Raises:
+            StoreError: the stored outcome cannot be read.
+        """
+        if self.expired(now):
+            return None
+        if self.arguments_digest != arguments_digest:
+            return Conflict()
+        if self.state is KeyState.FINISHED:
+            return Stored(self._execution(), self.approval_id)
+        if self.state is KeyState.STARTED and now < self.running_until:
+            return Running(self.running_until, self.approval_id)
+        return Unknown(self.started_at, self._execution() if self.outcome else None, self.approval_id)
+
+    def _execution(self) -> Execution:
+        try:
+            outcome = orjson.loads(self.outcome or "")
+            if "failure" not in outcome:
+                return Execution(result=outcome["result"], started=False)
+            stored = outcome["failure"]
+            failure = Failure(FailureCode(stored["code"]), stored["message"], stored["details"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"the outcome stored for the idempotency key {self.names} cannot be read",
+                hint="another program changed it, or a newer release wrote it",
+            ) from error
+        return Execution(failure=failure, started=False)
+
+
+def started(
+    key: IdempotencyKey,
+    arguments_digest: str,
+    token: str,
+    *,
+    ttl: float | None,
+    now: float,
+    lasting: float,
+    approval: ApprovalUse | None,
+) -> KeyRecord:
+    """Return the record of a key that is begun.
+
+    Raises:
+        UsageError: `now`, `ttl` or `lasting` is no time.
+    """
+    if not math.isfinite(now):
+        raise UsageError(f"{now} is not a time", hint="give seconds since 1970")
+    for name, seconds in (("ttl", ttl), ("lasting", lasting)):
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise UsageError(f"{name} of {seconds} is not a length of time", hint="give seconds, more than zero")
+    return KeyRecord(
+        names=canonical(list(key)).decode(),
+        arguments_digest=arguments_digest,
+        state=KeyState.STARTED,
+        token=token,
+        started_at=now,
+        running_until=now + lasting,
+        ttl=ttl,
+        approval_id=None if approval is None else approval.id,
+    )
+
+
+def _result_text(result: Any) -> str:
+    try:
+        check_json(result)
+        text = orjson.dumps({"result": result})
+    except (JsonValueError, orjson.JSONEncodeError) as error:
+        return _not_stored(f"it is not JSON ({error})"[:300])
+    if len(text) > MAX_BYTES:
+        return _not_stored(f"it is larger than {MAX_BYTES} bytes")
+    return text.decode()
+
+
+def _not_stored(why: str) -> str:
+    message = f"the tool ran under this idempotency key before, and its result could not be stored: {why}"
+    return _failure_text(Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {_EFFECT: "done"}))
+
+
+def _failure_text(failure: Failure) -> str:
+    details = failure.details
+    try:
+        check_json(details)
+    except JsonValueError:
+        details = {_EFFECT: details.get(_EFFECT)} if isinstance(details.get(_EFFECT), str) else {}
+    message = failure.message.encode(errors="backslashreplace").decode()
+    return orjson.dumps({"failure": {"code": failure.code, "message": message, "details": details}}).decode()
+
+
+def begin_waiting(
+    begin: Callable[[], Begun],
+    *,
+    patience: float = PATIENCE,
+    clock: Callable[[], float] = time.time,
+) -> Generator[float, None, Begun]:
+    """Begin, and while another call with the same key runs, ask again: at most `patience` seconds.
+
+    A generator for a flow to `yield from`: it yields how many seconds to wait, and returns the last answer. `Running`
+    after all means that the other call still ran.
+    """
+    end = clock() + patience
+    wait = _FIRST_WAIT
+    while True:
+        begun = begin()
+        left = end - clock()
+        if not isinstance(begun, Running) or left <= 0:
+            return begun
+        yield min(wait, left)
+        wait = min(2 * wait, _LONGEST_WAIT)
