@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from pdp.workbench.neighbours.example_arguments import example_arguments
+from pdp.workbench.neighbours.proposals import example_arguments
 from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:

@@ -103,6 +103,11 @@ class Source:
         return self.text[: span[0]] + text + self.text[span[1] :]
 
 
+def package_of(tree: Node) -> str:
+    """Return a module's package, dotted and without `data`."""
+    return ".".join(str(part["value"]) for part in tree["package"]["path"][1:])
+
+
 def operator(terms: list[Node]) -> str:
     """Return the dotted name of what is called, such as `lt`, `internal.member_2` or `reason.new`."""
     head = terms[0]
@@ -140,7 +145,7 @@ def declared(expression: Node) -> set[str]:
 def variables(node: Any) -> Counter[str]:
     """Count the variables in a part of a tree."""
     found: Counter[str] = Counter()
-    for part in _nodes(node):
+    for part in nodes(node):
         if part.get("type") == "var" and isinstance(part.get("value"), str):
             found[part["value"]] += 1
     return found
@@ -159,15 +164,16 @@ def rule_name(rule: Node) -> str:
     return ".".join(str(part["value"]) for part in rule["head"]["ref"])
 
 
-def _nodes(node: Any) -> Iterator[Node]:
-    if isinstance(node, dict):
-        yield node
-        for key, value in node.items():
-            if key != "location":
-                yield from _nodes(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _nodes(value)
+def nodes(tree: Any) -> Iterator[Node]:
+    """Yield every node of a part of a tree, outer ones first; locations and METADATA are not nodes."""
+    if isinstance(tree, dict):
+        yield tree
+        for key, value in tree.items():
+            if key not in ("location", "annotations"):
+                yield from nodes(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from nodes(value)
 
 
 def rule_names(tree: Node) -> set[str]:
@@ -212,4 +218,4 @@ def _order_matters(body: list[Node], names: frozenset[str]) -> bool:
 
 def _bodies(expression: Node) -> Iterator[Node]:
     """Yield the comprehensions and `every` within an expression."""
-    return (node for node in _nodes(expression) if isinstance(node.get("body"), list))
+    return (node for node in nodes(expression) if isinstance(node.get("body"), list))

@@ -11,7 +11,7 @@ import yaml
 from pdp.contract.compiled import CompiledManifest
 from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.coverage.skeletons import skeletons
-from pdp.workbench.neighbours.example_arguments import example_arguments
+from pdp.workbench.neighbours.proposals import example_arguments
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suite
 from pdp.workbench.scenarios.running.engines import open_engine
 from pdp.workbench.scenarios.running.runner import Runner

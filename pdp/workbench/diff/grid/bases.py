@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.diff.grid.probes import CORPUS
-from pdp.workbench.neighbours.example_arguments import example_arguments
+from pdp.workbench.neighbours.proposals import example_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

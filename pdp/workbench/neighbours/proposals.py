@@ -1,15 +1,22 @@
-"""Arguments made from a tool's schema, as a start for a scenario: valid in form where that is easy, without meaning."""
+"""Arguments from a tool's schema, and arguments near a proposal's: for what the contract stops before any policy.
+
+Examples are a start for a scenario: valid in form where that is easy, without meaning."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.workbench.neighbours.values import GONE, as_dict, as_list, is_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _DEEPEST: Final = 8
 _MOST_ITEMS: Final = 8
 _LONGEST: Final = 64
+_OTHERS: Final[tuple[Any, ...]] = (
+    None, "", "another", "x" * 5000, 0, -1, 0.5, 1e9, True, [], ["another", "another"], {},
+)  # fmt: skip
 _FORMATS: Final = {
     "date": "2026-01-01",
     "date-time": "2026-01-01T00:00:00Z",
@@ -30,6 +37,33 @@ def example_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
     """
     made = _example(schema, schema, "", 0)
     return made if isinstance(made, dict) else {}
+
+
+def near_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield arguments with one change each: taken away, mistyped, or just beyond what the schema admits."""
+    properties = as_dict(schema.get("properties"))
+    for name in {**arguments, **properties}:
+        inner = properties.get(name)
+        if name in arguments:
+            yield {key: value for key, value in arguments.items() if key != name}
+        for value in (*_beyond(as_dict(inner)), *_OTHERS):
+            if arguments.get(name, GONE) != value:
+                yield {**arguments, name: value}
+        if isinstance(arguments.get(name), dict) and isinstance(inner, dict):
+            yield from ({**arguments, name: changed} for changed in near_arguments(arguments[name], inner))
+    yield {**arguments, "another": "x"}
+
+
+def _beyond(schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Values just outside of a schema's bounds, and on them."""
+    for word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
+        bound = schema.get(word)
+        if is_number(bound):
+            yield from (bound - 1, bound, bound + 1, bound / 2)
+    for words, unit in ((("minLength", "maxLength"), "x"), (("minItems", "maxItems"), ["x"])):
+        for length in (schema.get(word) for word in words):
+            if isinstance(length, int):
+                yield from (unit * max(length + by, 0) for by in (-1, 0, 1))
 
 
 def _example(schema: Any, root: Mapping[str, Any], name: str, depth: int) -> Any:
@@ -67,12 +101,12 @@ def _of_type(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], name
 
 def _number(schema: Mapping[str, Any]) -> float:
     least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
-    if _is_number(least):
+    if is_number(least):
         return least
-    if _is_number(above):
+    if is_number(above):
         return above + 1
     most = schema.get("maximum")
-    return min(1, most) if _is_number(most) else 1
+    return min(1, most) if is_number(most) else 1
 
 
 def _text(schema: Mapping[str, Any], name: str) -> str:
@@ -97,15 +131,15 @@ def _resolved(schema: dict[str, Any], root: Mapping[str, Any], depth: int = 0) -
     """The schema with `$ref` and `allOf` laid into it."""
     merged = dict(schema)
     parts = [_target(merged.pop("$ref"), root)] if isinstance(merged.get("$ref"), str) else []
-    parts += _list(merged.pop("allOf", None))
+    parts += as_list(merged.pop("allOf", None))
     for part in parts:
         if isinstance(part, dict) and depth < _DEEPEST:
             below = _resolved(part, root, depth + 1)
             merged = {
                 **below,
                 **merged,
-                "properties": {**_dict(below.get("properties")), **_dict(merged.get("properties"))},
-                "required": [*_list(below.get("required")), *_list(merged.get("required"))],
+                "properties": {**as_dict(below.get("properties")), **as_dict(merged.get("properties"))},
+                "required": [*as_list(below.get("required")), *as_list(merged.get("required"))],
             }
             merged = {key: value for key, value in merged.items() if value or key not in ("properties", "required")}
     return merged
@@ -117,15 +151,3 @@ def _target(reference: str, root: Mapping[str, Any]) -> Any:
         key = step.replace("~1", "/").replace("~0", "~")
         at = at.get(key) if isinstance(at, dict) else None
     return at
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

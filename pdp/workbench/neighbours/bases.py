@@ -1,0 +1,188 @@
+"""Calls to vary: for each entry of a manifest one that has all it needs, made from the entry and the policies.
+
+In a call that is denied for five reasons, a sixth shows nothing: variants begin at a call that is ALLOW.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.workbench.neighbours.entries import CORPUS
+from pdp.workbench.neighbours.proposals import example_arguments
+from pdp.workbench.neighbours.values import ANY, GONE, as_dict, as_list, at, edited, texts
+from pdp.workbench.neighbours.variants import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pdp.manifest.model import Tool
+    from pdp.workbench.neighbours.values import Edit
+    from pdp.workbench.neighbours.vocabulary import Vocabulary
+
+LIMIT: Final = 100
+"""What the caller may do of whatever is limited; the call stays below it."""
+
+_CALL: Final = "sha256:made-up"
+_ARGUMENTS: Final = ("context", "arguments")
+_MOST_GRANTS: Final = 9
+_TRIED: Final = 400
+_STEPS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """A tool to call.
+
+    Attributes:
+        name: its name; digest: of the manifest that requests name; version: that manifest's.
+        stated: its entry in effect, or those of two manifests to compare, the newer last; plain JSON.
+        declared: the whole entry, with schema and mapping, where it is known.
+        agents: those that the manifest pins, the agents of this tool first; empty when it pins none.
+    """
+
+    name: str
+    digest: str
+    version: str
+    stated: tuple[Mapping[str, Any], ...]
+    declared: Tool | None = None
+    agents: tuple[str, ...] = ()
+
+    def names(self, field: str) -> list[str]:
+        """Return the strings of a list in the entries."""
+        return list(dict.fromkeys(name for entry in self.stated for name in texts(entry.get(field))))
+
+    def limits(self) -> list[tuple[str, str]]:
+        """Return limit and argument, of all entries."""
+        stated = (as_dict(each) for entry in self.stated for each in as_list(entry.get("limits")))
+        found = [(each.get("limit"), each.get("argument")) for each in stated]
+        return [(one, other) for one, other in dict.fromkeys(found) if isinstance(one, str) and isinstance(other, str)]
+
+    def sources(self) -> list[str]:
+        """Return the arguments that have to name sources."""
+        required = (as_dict(entry.get("provenance")).get("required") for entry in self.stated)
+        return list(dict.fromkeys(name for each in required for name in texts(each)))
+
+    def approvals(self) -> list[dict[str, Any]]:
+        """Return what the entries say of approval."""
+        return [each for entry in self.stated if isinstance(each := entry.get("approval"), dict)]
+
+
+def called_tools(manifest: Mapping[str, Any], digest: str, declared: Mapping[str, Tool]) -> list[CalledTool]:
+    """Return the tools of an effective manifest."""
+    version, pins = str(manifest.get("manifest_version", "")), as_dict(manifest.get("agents"))
+    return [
+        CalledTool(name, digest, version, (entry,), declared.get(name), pinned_agents(pins, name))
+        for name, entry in as_dict(manifest.get("tools")).items()
+        if isinstance(entry, dict)
+    ]
+
+
+def pinned_agents(pins: Mapping[str, Any], tool: str) -> tuple[str, ...]:
+    """Return the agents that a manifest pins, those of this tool first."""
+    return tuple(sorted(pins, key=lambda agent: (tool not in as_dict(pins[agent]), agent)))
+
+
+def complete_call(
+    tool: CalledTool, vocabulary: Vocabulary, clearances: Sequence[str], directory: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a call by somebody who holds every scope, clearance, limit and entitlement, with a key.
+
+    Args:
+        tool: what is called.
+        vocabulary: of the policies: arguments that they read are there.
+        clearances: every marking that there is.
+        directory: corpora and documents.
+    """
+    corpora, documents = (list(as_dict(directory.get(name))) for name in ("corpora", "documents"))
+    read = (each.path for each in vocabulary.attributes if each.path[:2] == _ARGUMENTS and ANY not in each.path)
+    arguments: dict[str, Any] = {str(path[2]): "made.up" for path in read if len(path) == len(_ARGUMENTS) + 1}
+    arguments |= example_arguments(tool.declared.schema_) if tool.declared else {}
+    arguments |= {argument: LIMIT // 2 for _, argument in tool.limits()}
+    arguments |= {name: ["source-1"] for name in tool.sources() if not as_list(arguments.get(name))}
+    # A purpose that all entries admit, if there is one.
+    purposes = sorted(
+        tool.names("purposes"), key=lambda name: -sum(name in texts(each.get("purposes")) for each in tool.stated)
+    )
+    return {
+        "subject": {
+            "type": "user", "id": "made.subject",
+            "properties": {
+                "scopes": tool.names("scopes"), "clearances": list(clearances), "roles": [],
+                "limits": {limit: LIMIT for limit, _ in tool.limits()},
+                "entitlements": {"corpora": corpora, "documents": documents},
+            },
+        },
+        "action": {
+            "name": str(tool.stated[-1].get("pdp_action", tool.name)),
+            "properties": {
+                "tool": tool.name, "manifest_version": tool.version, "manifest_digest": tool.digest,
+            },
+        },
+        "resource": _resource(tool),
+        "context": {
+            "arguments": arguments, "purpose": purposes[0] if purposes else "made.purpose",
+            "agent": tool.agents[0] if tool.agents else None, "idempotency_key": "made-key",
+            "call_digest": _CALL, "approval": None, "time": "2026-01-01T12:00:00Z",
+        },
+    }  # fmt: skip
+
+
+def valid_approval(tool: CalledTool, call_digest: str = _CALL) -> dict[str, Any]:
+    """Return an approval that every entry of the tool takes: enough people, each with every role, just now."""
+    stated = tool.approvals()
+    quorum = max((each["quorum"] for each in stated if type(each.get("quorum")) is int), default=1)
+    roles = sorted({role for each in stated for role in texts(each.get("approvers"))})
+    people = range(min(max(quorum, 1), _MOST_GRANTS))
+    grants = [{"sub": f"made.approver-{number}", "roles": roles} for number in people]
+    return {"id": "made-approval", "call_digest": call_digest, "age_seconds": 0, "grants": grants}
+
+
+def allowed_call(
+    request: dict[str, Any],
+    vocabulary: Vocabulary,
+    denials: Callable[[Any], int],
+    directory: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the call with what rules beside the entry ask for, given one attribute after the other.
+
+    Args:
+        request: as of `complete_call`.
+        vocabulary: of the policies.
+        denials: for how many reasons a request is denied; 0: it is not.
+        directory: as of `changes`.
+    """
+    count = denials(request)
+    needed: list[Edit] = []
+    for _ in range(_STEPS):
+        if not count:
+            break
+        for change in islice(changes(request, vocabulary, directory), _TRIED):
+            # Only an argument may have to be absent: all else of a complete call is needed.
+            if any(value is GONE and path[:2] != _ARGUMENTS for path, value in change.edits):
+                continue
+            other = edited(request, *change.edits)
+            fewer = denials(other)
+            if fewer < count:
+                needed += [(path, at(request, path)) for path, _ in change.edits]
+                request, count = other, fewer
+                break
+        else:
+            break
+    # What turns out not to be needed is taken back.
+    for before in needed:
+        other = edited(request, before)
+        if denials(other) <= count:
+            request = other
+    return request
+
+
+def _resource(tool: CalledTool) -> dict[str, Any]:
+    kind, name = "tool", tool.name
+    mapped = tool.declared.resource if tool.declared else None
+    if mapped and isinstance(mapped.get("type"), str) and not mapped["type"].startswith("$"):
+        kind, name = mapped["type"], "made.resource"
+    if tool.stated[-1].get("pattern") == "search" or kind == "corpus":
+        kind, name = "corpus", CORPUS
+    return {"type": kind, "id": name, "properties": {} if kind == "corpus" else {"markings": []}}

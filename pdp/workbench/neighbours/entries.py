@@ -1,0 +1,156 @@
+"""Entries of a manifest near a tool's own, and entries that no manifest has, to try policies where no tool goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.json import canonical, digest
+from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern, RiskTier
+from pdp.workbench.neighbours.values import GONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_MARKING: Final = "made.marking"
+_OTHER_MARKING: Final = "made.other-marking"
+CORPUS: Final = "made.corpus"
+DIRECTORY: Final[dict[str, Any]] = {
+    "corpora": {
+        CORPUS: {"markings": [_MARKING]},
+        "made.plain": {"markings": []},
+        "made.mistyped": {"markings": "x"},
+    },
+    "documents": {
+        "made.document": {"corpus": CORPUS, "markings": [_OTHER_MARKING]},
+        "made.restricted": {"corpus": CORPUS, "restricted": True},
+        "made.mistyped": {"markings": [], "restricted": "no"},
+        "made.dangling": {"corpus": "made.nowhere", "markings": []},
+    },
+    "entitlements": {"made.entitled": {"corpora": [CORPUS], "documents": ["made.restricted"]}},
+}
+"""Corpora and documents for the made-up entries, beside those that there are."""
+
+_VERSION: Final = "made-up"
+_ENTRY: Final[dict[str, Any]] = {
+    "scopes": ["made.read", "made.write"], "markings": [_MARKING, _OTHER_MARKING], "purposes": ["made.purpose"],
+    "limits": [{"limit": "made.limit", "argument": "amount"}], "idempotency": {"required": True},
+    "approval": {
+        "approvers": ["made.approver"], "quorum": 2, "expires": "PT1H", "expires_seconds": 3600,
+        "unless_within_limits": True,
+    },
+    "provenance": {"required": ["sources"]}, "writes": "none", "version": "1.0.0",
+    "release": {"gate": "passed", "drift": "ok"},
+}  # fmt: skip
+_BY_ONE: Final = {**_ENTRY["approval"], "quorum": 1, "unless_within_limits": False}
+_PLAIN: Final[dict[str, Any]] = {
+    "purposes": None, "limits": [], "provenance": {"required": []}, "approval": _BY_ONE, "release": None,
+}  # fmt: skip
+"""What an entry states that demands little beside its scopes; None: not stated."""
+
+_OTHERS: Final[dict[str, dict[str, Any]]] = {
+    "made_bare": {**_PLAIN, "scopes": [], "markings": [], "idempotency": {"required": False}},
+    "made_unlimited": {**_PLAIN, "release": _ENTRY["release"]},
+    "made_for_nobody": {"purposes": [], "markings": []},
+    "made_two_limits": {"limits": [*_ENTRY["limits"], {"limit": "made.other", "argument": "count"}],
+                        "approval": {**_BY_ONE, "unless_within_limits": True}},
+    "made_by_many": {**_PLAIN, "approval": {**_BY_ONE, "quorum": 5}},
+}  # fmt: skip
+_FIELDS: Final[dict[str, tuple[Any, ...]]] = {
+    "risk_tier": (*(tier.value for tier in RiskTier), "unheard-of", None, 7, GONE),
+    "effect_class": (*(each.value for each in EffectClass), "unheard-of", None, 7, GONE),
+    "pattern": (*(each.value for each in Pattern), "unheard-of", None, 7, GONE),
+    "scopes": ([], None, "a text", GONE),
+    "markings": ([], ["pii.medium"], None, "a text", GONE),
+    "purposes": ([], ["somewhere.else"], None, "a text", GONE),
+    "limits": ([], [{"limit": 7, "argument": "amount"}], [{"limit": "a.limit", "argument": 7}], None, GONE),
+    "idempotency": ({"required": True}, {"required": False}, {"required": "yes"}, {}, None, GONE),
+    "provenance": ({"required": []}, {"required": ["source_ids"]}, {"required": "a text"}, {}, None, GONE),
+    "release": (
+        {"gate": "passed", "drift": "ok"}, {"gate": "failed", "drift": "ok"}, {"gate": "passed", "drift": "high"},
+        {"gate": "passed"}, {}, None, "a text",
+    ),
+    "approval": ({}, None, "a text", GONE),
+    "version": ("9.9.9", None, GONE),
+    "pdp_action": ("another_action", None, GONE),
+}  # fmt: skip
+_APPROVAL: Final[dict[str, tuple[Any, ...]]] = {
+    "quorum": (0, 1, 2, 3, 4, 5, "1", None, GONE),
+    "approvers": ([], ["another.role"], None, "a text", GONE),
+    "expires_seconds": (0, 59, 60, 3600, "60", None, GONE),
+    "unless_within_limits": (True, False, "true", None, GONE),
+}
+
+
+def entry_variants(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield entries with one field changed each, and what was changed, as a person would write it."""
+    for name, value, changed in _each(entry, _FIELDS):
+        yield _described(name, value), changed
+    approval = entry.get("approval")
+    if isinstance(approval, dict):
+        for name, value, changed in _each(approval, _APPROVAL):
+            yield _described(f"approval.{name}", value), {**entry, "approval": changed}
+
+
+def made_up() -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+    """Return manifests that nobody wrote, as documents.
+
+    Returns:
+        those with an entry of every effect class, tier and pattern, one of them with pins; and one whose entries no
+        loader admits, or that differ from another in a field: for these a few calls will do.
+    """
+    every: dict[str, dict[str, Any]] = {}
+    few: dict[str, dict[str, Any]] = {}
+    for effect in (*EffectClass, None):
+        for tier in (*RiskTier, None):
+            _add(every, f"made_{_word(effect)}_{_word(tier)}", effect_class=effect, risk_tier=tier)
+        _add(every, f"made_{_word(effect)}_plain", effect_class=effect, risk_tier=RiskTier.LOW, **_PLAIN)
+    for pattern in Pattern:
+        name = f"made_{_word(pattern)}"
+        _add(every, name, effect_class=PATTERN_EFFECTS[pattern], risk_tier=RiskTier.LOW, pattern=pattern)
+        _add(few, f"{name}_elsewhere", effect_class=EffectClass.COMMIT_HIGH, risk_tier=RiskTier.LOW, pattern=pattern)
+    for name, fields in _OTHERS.items():
+        _add(every, name, **{"effect_class": EffectClass.COMMIT_LOW, "risk_tier": RiskTier.HIGH, **fields})
+    pinned: dict[str, dict[str, Any]] = {}
+    _add(pinned, "made_pinned", effect_class=EffectClass.STAGE, risk_tier=RiskTier.LOW)
+    agents = {"agent:made": {"made_pinned": "1.0.0"}, "agent:other": {"made_pinned": "2.0.0"}}
+    base = _add({}, "made_variant", effect_class=EffectClass.COMMIT_HIGH, risk_tier=RiskTier.HIGH)
+    for number, (_, entry) in enumerate(entry_variants(base)):
+        name = f"made_variant_{number}"
+        # A variant may be one of the action's name, which then has to stay wrong.
+        action = name if entry.get("pdp_action") == "made_variant" else entry.get("pdp_action")
+        few[name] = {**entry, "name": name, **({} if action is None else {"pdp_action": action})}
+    return (_manifest(every), {**_manifest(pinned), "agents": agents}), (_manifest(few),)
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """Return the digest under which requests name a manifest."""
+    return digest(canonical(dict(document)))
+
+
+def _add(entries: dict[str, dict[str, Any]], name: str, **fields: Any) -> dict[str, Any]:
+    stated = {key: str(value) if isinstance(value, str) else value for key, value in fields.items()}
+    whole = {**_ENTRY, **stated, "name": name, "pdp_action": name}
+    entries[name] = {key: value for key, value in whole.items() if value is not None}
+    return entries[name]
+
+
+def _manifest(tools: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"manifest_version": _VERSION, "tools": tools}
+
+
+def _word(value: str | None) -> str:
+    return "unstated" if value is None else value.replace("-", "_")
+
+
+def _each(record: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    for name, values in fields.items():
+        for value in values:
+            if value is GONE:
+                if name in record:
+                    yield name, value, {key: each for key, each in record.items() if key != name}
+            elif record.get(name, GONE) != value:
+                yield name, value, {**record, name: value}
+
+
+def _described(name: str, value: Any) -> str:
+    return f"without {name}" if value is GONE else f"{name}: {value}"

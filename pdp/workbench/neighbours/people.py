@@ -1,0 +1,127 @@
+"""Variants of who approves a call, and of who acts for its subject."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Worded = tuple[str, tuple[Edit, ...]]
+"""A change in words, and as edits."""
+
+_APPROVAL: Final = ("context", "approval")
+_PROPERTIES: Final = ("subject", "properties")
+_ACT: Final = (*_PROPERTIES, "act")
+_ISSUER: Final = (*_PROPERTIES, "iss")
+_ONE: Final = "https://one.example"
+_OTHER: Final = "https://other.example"
+_SOMEBODY: Final = "somebody-else"
+_AGES: Final = (-0.5, 0, 59, 60, 61, 599, 600, 601, 3599, 3600, 3601, 86400)
+_HELD: Final = ("scopes", "clearances", "limits", "entitlements", "purposes")
+_LONGEST: Final = 5
+
+
+def approval_changes(request: Any) -> Iterator[Worded]:
+    """Yield changes of the approval that a request has: of another call, too old, by others or by too few."""
+    approval = at(request, _APPROVAL)
+    if not isinstance(approval, dict) or not isinstance(approval.get("grants"), list):
+        return
+    grants = [each for each in approval["grants"] if isinstance(each, dict)]
+    yield "without approval", ((_APPROVAL, None),)
+    for words, changed in (*_people(request, grants), *_parts(approval, grants)):
+        yield words, ((_APPROVAL, approval | changed),)
+    subject = at(request, ("subject", "id"))
+    if grants and isinstance(subject, str):
+        named = {"grants": [{**grants[0], "sub": subject, "iss": _OTHER}, *grants[1:]]}
+        edits = ((_APPROVAL, approval | named), (_ISSUER, _ONE))
+        yield "approved by the subject's namesake at another issuer", edits
+
+
+def _parts(approval: dict[str, Any], grants: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    digest = approval.get("call_digest")
+    for other in ("sha256:of-another-call", "", *([f"{digest}x", digest[:-1], digest.upper()] if digest else ())):
+        yield f"with an approval of the call {other[-12:]!r}", {"call_digest": other}
+    for age in _AGES:
+        yield f"with an approval of {age:g} s", {"age_seconds": age}
+    yield "with an approval without an id", {"id": ""}
+    yield "with a grant beyond the quorum", {"grants": [*grants, {**as_dict(grants and grants[0]), "sub": _SOMEBODY}]}
+
+
+def _people(request: Any, grants: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Grants that count for nobody, or for one person twice: people are told apart by issuer and name."""
+
+    def worded(words: str, *changed: Any) -> tuple[str, dict[str, Any]]:
+        return words, {"grants": list(changed)}
+
+    names = {
+        "the subject": at(request, ("subject", "id")), "the agent": at(request, ("context", "agent")),
+        "the acting agent": at(request, (*_ACT, "sub")), "somebody else": _SOMEBODY, "nobody": "",
+    }  # fmt: skip
+    for index, grant in enumerate(grants):
+        before, after = grants[:index], grants[index + 1 :]
+        yield worded(f"without the grant {index}", *before, *after)
+        for who, name in names.items():
+            if isinstance(name, str):
+                plain = {key: value for key, value in grant.items() if key != "iss"} | {"sub": name}
+                yield worded(f"approved by {who}", *before, plain, *after)
+                for issuer in (None, "", 7, _ONE, _OTHER):
+                    yield worded(f"approved by {who} of {issuer!r}", *before, {**plain, "iss": issuer}, *after)
+        for roles in ([], ["another.role"], *_near_roles(grant), None, "a.role", [7]):
+            yield worded(f"approved with the roles {roles}", *before, {**grant, "roles": roles}, *after)
+        yield worded("approved twice by one person", *before, grant, grant, *after)
+        twice = [{**grant, "iss": issuer} for issuer in (_ONE, _OTHER)]
+        yield worded("approved by one name of two issuers", *before, *twice, *after)
+        yield worded("approved by one name with and without issuer", *before, twice[0], grant, *after)
+    if len(grants) > 1:
+        yield worded("approved by one person alone", *([grants[0]] * len(grants)))
+        yield worded("approved by people of an issuer", *({**each, "iss": _ONE} for each in grants))
+
+
+def _near_roles(grant: dict[str, Any]) -> Iterator[list[str]]:
+    for role in as_list(grant.get("roles"))[:2]:
+        if isinstance(role, str) and role:
+            yield from ([other] for other in (f"{role}x", f"x{role}", role.swapcase(), f"{role} ", role[:-1]))
+
+
+def agent_changes(request: Any) -> Iterator[Worded]:
+    """Yield chains of one to five agents that hold what the subject holds, and what one of them lacks."""
+    properties = at(request, _PROPERTIES)
+    if not isinstance(properties, dict):
+        return
+    purpose, agent = at(request, ("context", "purpose")), at(request, ("context", "agent"))
+    held = {name: properties[name] for name in _HELD if name in properties}
+    if isinstance(purpose, str):
+        held["purposes"] = [purpose]
+    name = agent if isinstance(agent, str) else "agent:acting"
+    chain: Any = None
+    for depth in range(1, _LONGEST + 1):
+        chain = {"sub": name if depth == 1 else f"agent:{depth}", **held, **({} if chain is None else {"act": chain})}
+        words = f"through {depth} agent{'s' * (depth > 1)}"
+        yield words, ((_ACT, chain),)
+        for what in _HELD:
+            empty: tuple[Any, ...] = ({}, []) if what in ("limits", "entitlements") else ([], {})
+            for value in (empty[0], *_near_held(held.get(what)), None, empty[1]):
+                yield f"{words}, one with {what} {value}", ((_ACT, _deepest(chain, what, value)),)
+                if depth > 1:
+                    yield f"{words}, the nearest with {what} {value}", ((_ACT, {**chain, what: value}),)
+            if what in chain:
+                yield f"{words}, one that states no {what}", ((_ACT, _deepest(chain, what, GONE)),)
+    yield "through an agent without a name", ((_ACT, {"sub": "", **held}),)
+
+
+def _near_held(value: Any) -> Iterator[Any]:
+    """What an agent nearly holds: a longer name, another case, a limit of 1."""
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        yield from ([other, *value[1:]] for other in (f"{value[0]}x", value[0].swapcase(), value[0][:-1]))
+    elif isinstance(value, dict) and value:
+        yield dict.fromkeys(value, 1)
+
+
+def _deepest(chain: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """The chain with something else held by its last agent."""
+    if "act" in chain:
+        return {**chain, "act": _deepest(chain["act"], name, value)}
+    return {key: each for key, each in {**chain, name: value}.items() if each is not GONE}

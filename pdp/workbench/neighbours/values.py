@@ -1,0 +1,116 @@
+"""JSON values: what stands at a path, and the same value with something else there."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JsonPath = tuple[str | int, ...]
+"""Keys and positions, from the outermost inwards."""
+
+ANY: Final = "[]"
+"""A step of a path that stands for each element of a list, or each value of an object."""
+
+GONE: Final = object()
+"""Stands for a value that is taken away."""
+
+Edit = tuple[JsonPath, Any]
+"""A path, and what stands there afterwards."""
+
+
+def at(value: Any, path: JsonPath) -> Any:
+    """Return what stands at `path`, or `GONE`."""
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return GONE
+    return value
+
+
+def edited(value: Any, *edits: Edit) -> Any:
+    """Return the value with edits applied in their order; objects on the way are made, and nothing changes in place."""
+    for path, new in edits:
+        value = _put(value, path, new)
+    return value
+
+
+def expanded(value: Any, path: JsonPath, most: int) -> Iterator[JsonPath]:
+    """Yield the paths that a path with `ANY` in it stands for in a value, of each `ANY` at most `most`."""
+    if ANY not in path:
+        yield path
+        return
+    step = path.index(ANY)
+    holder = at(value, path[:step])
+    keys = list(holder) if isinstance(holder, dict) else range(len(holder)) if isinstance(holder, list) else ()
+    for key in islice(keys, most):
+        yield from expanded(value, (*path[:step], key, *path[step + 1 :]), most)
+
+
+def paths(value: Any, deepest: int, path: JsonPath = ()) -> Iterator[JsonPath]:
+    """Yield the paths of all that stands in a value, the outer first; of a list only elements that hold more."""
+    if path:
+        yield path
+    if len(path) >= deepest:
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from paths(inner, deepest, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            if isinstance(inner, dict | list):
+                yield from paths(inner, deepest, (*path, index))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield every key and every value that holds no others."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from leaves(inner)
+    else:
+        yield value
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a JSON number; booleans are not numbers."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """Return an object as it is, and anything else as an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list as it is, and anything else as an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def texts(value: Any) -> list[str]:
+    """Return the strings of a list; of anything else none."""
+    return [item for item in as_list(value) if isinstance(item, str)]
+
+
+def _put(value: Any, path: JsonPath, new: Any) -> Any:
+    if not path:
+        return new
+    step, rest = path[0], path[1:]
+    if isinstance(step, int):
+        if not isinstance(value, list) or step >= len(value):
+            return value
+        inner = [] if not rest and new is GONE else [_put(value[step], rest, new)]
+        return [*value[:step], *inner, *value[step + 1 :]]
+    holder = as_dict(value)
+    if new is GONE:
+        if step not in holder:
+            return value
+        if not rest:
+            return {key: each for key, each in holder.items() if key != step}
+    return holder | {step: _put(holder.get(step), rest, new)}

@@ -1,0 +1,317 @@
+"""Requests near a request: one change, then two at once, in the same order in every run.
+
+What a changed rule reads comes first, and within each attribute the values that are likeliest to show a difference. A
+dimension is what a change is about: an attribute, the approval, the agents. Two changes are never of one dimension.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import chain, combinations, islice, zip_longest
+from math import gcd
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.workbench.neighbours.people import agent_changes, approval_changes
+from pdp.workbench.neighbours.values import (
+    ANY,
+    GONE,
+    Edit,
+    as_dict,
+    at,
+    edited,
+    expanded,
+    is_number,
+    leaves,
+    paths,
+    texts,
+)
+from pdp.workbench.neighbours.vocabulary import Attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pdp.workbench.neighbours.values import JsonPath
+    from pdp.workbench.neighbours.vocabulary import Vocabulary
+
+FOREIGN: Final = "somebody.else"
+"""A text that no policy knows."""
+
+_DIGEST: Final = ("action", "properties", "manifest_digest")
+_CLEARANCES: Final = ("subject", "properties", "clearances")
+_MARKINGS: Final = ("resource", "properties", "markings")
+_LIMITS: Final = ("subject", "properties", "limits")
+_KEYED: Final = (("action",), ("action", "properties"), ("subject",), ("resource",), ("context",))
+"""Objects of which every key is an attribute."""
+
+_DEEPEST: Final = 7
+_EXPANDED: Final = 8
+_STRINGS: Final = 16
+_NUMBERS: Final = 12
+_ELEMENTS: Final = 8
+_PAIRED: Final = 5
+_PAIRED_CHANGED: Final = 24
+_STEP: Final = 0.001
+"""Finer than a cent: a tolerance of less would not matter."""
+
+_LARGEST: Final = 2**53 - 1
+_GOLDEN: Final = 0.618
+_SHOWN: Final = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a request.
+
+    Attributes:
+        dimension: what it is about, such as `context.purpose`; description: in words, as `without context.purpose`.
+        edits: what is written where.
+        rank: 0 if a rule reads this that only one of two policies has; see `Attribute`.
+        paired: whether it is tried together with others.
+    """
+
+    dimension: str
+    description: str
+    edits: tuple[Edit, ...]
+    rank: int = 2
+    paired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A request with one change or two."""
+
+    changes: tuple[Change, ...]
+    request: Any
+
+
+def near(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] | None = None) -> Iterator[Variant]:
+    """Yield requests near one: with one change each, and then with two; as many as are taken.
+
+    Args:
+        request: one that is known, best one that is ALLOW: in what is denied anyway, little shows.
+        vocabulary: of the policies.
+        directory: corpora, documents and entitlements, to be the resource of a call.
+    """
+    singles = changes(request, vocabulary, directory)
+    for change in singles:
+        yield Variant((change,), edited(request, *change.edits))
+    for pair in pairs(singles):
+        yield Variant(pair, edited(request, *pair[0].edits, *pair[1].edits))
+
+
+def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] | None = None) -> list[Change]:
+    """Return single changes: of each dimension in turn, those of rank 0 before all others."""
+    dimensions: dict[int, list[list[Change]]] = {0: [], 1: [], 2: []}
+    for attribute, path in _attributes(request, vocabulary):
+        values = list(_distinct(_values(request, at(request, path), path, attribute, vocabulary), at(request, path)))
+        found = [
+            Change(
+                _dotted(path),
+                _described(path, value, at(request, path)),
+                _with_consequences(request, path, value),
+                attribute.rank,
+                place < (_PAIRED_CHANGED if attribute.rank == 0 else _PAIRED),
+            )
+            for place, value in enumerate(values)
+        ]
+        dimensions[attribute.rank].append(found)
+    for name, worded in (
+        ("approval", approval_changes(request)),
+        ("agents", agent_changes(request)),
+        ("resource", _resources(directory or {})),
+    ):
+        matters = [each for each in vocabulary.attributes if name in ("resource", *each.path) or "act" in each.path]
+        rank = min((each.rank for each in matters), default=2) or 1
+        dimensions[rank].append(
+            [
+                Change(name, words, edits, rank, place < _PAIRED * (1 + (name == "approval")))
+                for place, (words, edits) in enumerate(worded)
+            ]
+        )
+    dimensions[2].append([*_equal(request)])
+    return [
+        change for rank in (0, 1, 2) for turn in zip_longest(*dimensions[rank]) for change in turn if change is not None
+    ]
+
+
+def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
+    """Yield pairs of changes that are not about the same: first of rank 0 both, then one of them, then all others."""
+    paired = [each for each in singles if each.paired]
+    first = [each for each in paired if each.rank == 0]
+    rest = [each for each in paired if each.rank > 0]
+    yield from (pair for pair in _spread(combinations(first, 2), len(first) * (len(first) - 1) // 2) if _apart(*pair))
+    products = ((one, other) for other in rest for one in first)
+    yield from (pair for pair in _spread(products, len(first) * len(rest)) if _apart(*pair))
+    yield from (pair for pair in _spread(combinations(rest, 2), len(rest) * (len(rest) - 1) // 2) if _apart(*pair))
+
+
+def _spread(every: Iterable[tuple[Change, Change]], count: int) -> Iterator[tuple[Change, Change]]:
+    """The same pairs in an order in which neighbours are far apart, so that the first few are of all sorts."""
+    if not count:
+        return
+    step = max(1, int(count * _GOLDEN))
+    while gcd(step, count) > 1:
+        step += 1
+    known = list(every)
+    yield from (known[index * step % count] for index in range(count))
+
+
+def _apart(one: Change, other: Change) -> bool:
+    """Whether two changes are about different things, and neither undoes the other."""
+    return one.dimension != other.dimension and not any(
+        path[: len(below)] == below or below[: len(path)] == path for path, _ in one.edits for below, _ in other.edits
+    )
+
+
+def _attributes(request: Any, vocabulary: Vocabulary) -> Iterator[tuple[Attribute, JsonPath]]:
+    """What policies read, and then what else the request has."""
+    seen: set[JsonPath] = {_DIGEST, *_KEYED}
+    others = (
+        Attribute(path, vocabulary.strings, vocabulary.numbers, 2, listed=False) for path in paths(request, _DEEPEST)
+    )
+    for attribute in chain(vocabulary.attributes, others):
+        for path in expanded(request, attribute.path, _EXPANDED):
+            if path not in seen and path[0] in as_dict(request) and len(path) > 1:
+                seen.add(path)
+                yield attribute, path
+
+
+def _distinct(values: Iterable[Any], current: Any) -> Iterator[Any]:
+    """Each value once, and not the one that is there."""
+    seen = [current]
+    for value in values:
+        if not any(type(value) is type(each) and value == each for each in seen):
+            seen.append(value)
+            yield value
+
+
+def _values(request: Any, current: Any, path: JsonPath, attribute: Attribute, words: Vocabulary) -> Iterator[Any]:
+    """What to try in place of a value, the likeliest to matter first."""
+    fresh = [each for each in attribute.strings if each in words.new]
+    strings = list(dict.fromkeys((*fresh, *attribute.strings, *words.strings)))[: max(_STRINGS, len(fresh))]
+    numbers = list(dict.fromkeys((*attribute.numbers[:_NUMBERS], *_limits(request), *words.numbers[:_NUMBERS])))
+    new = [each for each in numbers if each in words.new]
+    if isinstance(current, bool):
+        yield from (not current, GONE, None, str(current).lower(), 0)
+    elif is_number(current):
+        yield from _beside(new)
+        yield from (GONE, -_STEP)
+        yield from _beside((*(each for each in numbers if each not in new), current))
+        yield from (str(current), None, [current], True)
+    elif isinstance(current, str):
+        yield from strings[: max(len(fresh), 2)]
+        yield GONE
+        yield from _near_texts(current)
+        yield from chain.from_iterable(map(_near_texts, fresh))
+        yield from (FOREIGN, "", None, 7)
+        yield from _others(request, current)
+        yield from strings
+        yield from _beside(new)
+        yield from ([current], True)
+    elif isinstance(current, list) or attribute.listed:
+        yield from _lists(current if isinstance(current, list) else [], fresh, strings)
+    elif isinstance(current, dict):
+        yield from (GONE, {}, None, "a text", [])
+        if path == _LIMITS:
+            yield from (dict.fromkeys(current, 0), dict.fromkeys(current, 10**12))
+        yield from ({**current, word: value} for word in strings for value in (0, True) if word not in current)
+    else:
+        yield from strings[: max(len(fresh), 4)]
+        yield from _beside(new)
+        yield from (GONE, None, FOREIGN, True, False, 0)
+        yield from _others(request, current)
+        yield from strings
+        yield from _beside(numbers)
+        yield from ([word] for word in strings)
+        yield from ("", [], {}, 7)
+
+
+def _lists(current: list[Any], fresh: Sequence[str], strings: Sequence[str]) -> Iterator[Any]:
+    """One element more, less, twice, or of another type, or beside what it is."""
+    yield from ([*current, word] for word in fresh)
+    yield []
+    yield from (current[:index] + current[index + 1 :] for index in range(min(len(current), _ELEMENTS)))
+    for index, element in enumerate(current[:_ELEMENTS]):
+        if isinstance(element, str):
+            yield from ([*current[:index], other, *current[index + 1 :]] for other in _near_texts(element))
+    yield from ([*current, FOREIGN], GONE, None, "a text", {}, [*current, 7], [*current, " "], current + current[:1])
+    yield from ([*current, word] for word in strings if word not in current)
+    yield from ([word] for word in strings)
+    yield from ([[{"id": [""]}]], 0, False)
+
+
+def _near_texts(text: str) -> Iterator[str]:
+    """What is taken for a text where only its begin, a part, its letters or its words are compared."""
+    if text:
+        yield from (f"{text}x", f"x{text}", f"x{text}x", text.swapcase(), f"{text} ", f" {text}", text[:-1])
+    head, dot, tail = text.rpartition(".")
+    if dot and tail.isdigit():
+        yield f"{head}.{int(tail) + 1}"
+
+
+def _beside(numbers: Iterable[float]) -> Iterator[float]:
+    """Each number, what is just above and below, and what is a step of it away."""
+    for number in numbers:
+        for by in (0, _STEP, -_STEP, 1, -1, 0.5):
+            value = round(number + by, 6)
+            if abs(value) <= _LARGEST:
+                yield int(value) if value == int(value) else value
+
+
+def _limits(request: Any) -> list[float]:
+    return [each for each in leaves(as_dict(at(request, _LIMITS))) if is_number(each)]
+
+
+def _others(request: Any, current: Any) -> Iterator[str]:
+    """The texts of other attributes: two may have to be the same, or must not be."""
+    found = (at(request, path) for path in paths(request, _DEEPEST))
+    yield from islice((each for each in dict.fromkeys(filter(_is_text, found)) if each != current), _ELEMENTS)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and not value.startswith("sha256:")
+
+
+def _equal(request: Any) -> Iterator[Change]:
+    """Attributes that have the same text, changed together so that they stay equal."""
+    same: dict[str, list[JsonPath]] = {}
+    for path in paths(request, _DEEPEST):
+        value = at(request, path)
+        if isinstance(value, str) and value and path != _DIGEST:
+            same.setdefault(value, []).append(path)
+    for every in same.values():
+        for some in dict.fromkeys((*combinations(every, 2), tuple(every))) if len(every) > 1 else ():
+            for value in (GONE, None, "", FOREIGN, [], {}, 0, 7, True, False, [7]):
+                words = " and ".join(_described(path, value, None) for path in some)
+                yield Change(" = ".join(map(_dotted, some)), words, tuple((path, value) for path in some))
+
+
+def _resources(directory: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    """Every corpus and document of the directory as the resource, and one of each kind that is not in it."""
+    for kind, root in (("corpus", "corpora"), ("document", "documents")):
+        for name in (*islice(as_dict(directory.get(root)), _ELEMENTS), f"{kind}.nowhere"):
+            yield f"for the {kind} {name}", ((("resource",), {"type": kind, "id": name, "properties": {}}),)
+    for subject in islice(as_dict(directory.get("entitlements")), _ELEMENTS):
+        entitled: tuple[Edit, ...] = (("subject", "id"), subject), (("subject", "properties", "entitlements"), {})
+        yield f"by {subject}, whom the directory entitles", entitled
+
+
+def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, ...]:
+    """A change with what goes with it: with a marking the clearance for it, so that this alone denies nothing."""
+    if path == _MARKINGS and isinstance(value, list):
+        held = texts(at(request, _CLEARANCES))
+        return (path, value), (_CLEARANCES, [*held, *(each for each in texts(value) if each not in held)])
+    return ((path, value),)
+
+
+def _dotted(path: Collection[str | int]) -> str:
+    return ".".join("*" if step == ANY else str(step) for step in path)
+
+
+def _described(path: JsonPath, value: Any, current: Any) -> str:
+    if value is GONE:
+        return f"without {_dotted(path)}"
+    if isinstance(value, list) and value and isinstance(current, list) and current and value[:-1] == current:
+        return f"with {json.dumps(value[-1])} among {_dotted(path)}"
+    return f"with {_dotted(path)} {json.dumps(value)[:_SHOWN]}"

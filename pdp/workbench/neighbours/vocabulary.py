@@ -1,0 +1,382 @@
+"""What policies read of a request, and the constants that stand beside it, from OPA's syntax trees.
+
+Given the modules and data of two policies, what only one of them has comes first: that is where they may differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pdp.workbench.neighbours.values import ANY, is_number, leaves
+from pdp.workbench.opa.syntax import branches, nodes, normal_form, operator, package_of, rule_name, rule_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from pdp.workbench.neighbours.values import JsonPath
+    from pdp.workbench.opa.syntax import Node
+
+Constant = str | float
+
+_MEMBERS: Final = {"internal.member_2": 1, "internal.member_3": 2}
+_PASSES: Final = 4
+"""How many names an attribute may go through: a rule's, an argument's, a variable's."""
+
+_DEEPEST: Final = 12
+_WITHOUT_CONSTANTS: Final = frozenset(("location", "annotations", "index", "ref"))
+_Rule = tuple[str, str]
+_Form = tuple[str, bytes]
+
+
+class Policy(NamedTuple):
+    """Syntax trees of modules by their path in the bundle, and the roots of the data."""
+
+    trees: Mapping[str, Node]
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """Something of a request that policies read.
+
+    Attributes:
+        path: where it stands in a request; `ANY` is a step that the text does not name, such as each element of a list.
+        strings, numbers: constants to try there: new ones, those of its rule, of its module, and of the data that
+            the module reads.
+        rank: 0 if a rule that only one policy has reads it; 1 if the rule's module, or a module that uses it or that it
+            uses, does; else 2.
+        listed: whether a policy goes through it as a list.
+    """
+
+    path: JsonPath
+    strings: tuple[str, ...]
+    numbers: tuple[float, ...]
+    rank: int
+    listed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Attributes, the most interesting first, and all constants, new ones first.
+
+    Attributes:
+        new: the constants that only one policy has, or has in a rule that differs.
+        changed: the paths of modules that differ.
+    """
+
+    attributes: tuple[Attribute, ...]
+    strings: tuple[str, ...]
+    numbers: tuple[float, ...]
+    new: frozenset[Constant] = frozenset()
+    changed: frozenset[str] = frozenset()
+
+
+def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
+    """Return what a policy reads and compares with; with another one, what both do."""
+    sides = [_Side(each) for each in (policy, *(() if other is None else (other,)))]
+    rules = [side.rules() for side in sides]
+    differing: set[_Form] = set() if other is None else rules[0].keys() ^ rules[1].keys()
+    changed = frozenset(side[name].module for side in rules for name in differing & side.keys())
+    near = changed.union(*(side.linked(changed) for side in sides))
+    new = _new_constants(sides, rules, differing)
+    found: dict[JsonPath, _Reading] = defaultdict(_Reading)
+    for side, known in zip(sides, rules, strict=True):
+        for name, rule in known.items():
+            rank = 0 if name in differing else 1 if rule.module in near else 2
+            for path, listed in sorted(rule.reads, key=str):
+                reading = found[path]
+                reading.rank = min(reading.rank, rank)
+                reading.listed |= listed
+                reading.of_rules |= dict.fromkeys(_constants(_terms(rule.node)))
+                reading.of_modules |= dict.fromkeys(side.constants([rule.module]))
+                reading.of_data |= dict.fromkeys(side.data_of(rule.module))
+    attributes = [
+        Attribute(path, *_sorted_out(one.constants, new), one.rank, one.listed) for path, one in found.items() if path
+    ]
+    attributes.sort(key=lambda each: each.rank)
+    every: dict[Constant, None] = {}
+    for modules in (sorted(changed), sorted(near), *(side.policy.trees for side in sides)):
+        for side in sides:
+            every |= dict.fromkeys(side.constants(modules))
+    for side in sides:
+        every |= dict.fromkeys(_constants(leaves(dict(side.policy.data))))
+    return Vocabulary(tuple(attributes), *_sorted_out(every, new), frozenset(new), changed)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """An attribute while it is put together."""
+
+    rank: int = 2
+    listed: bool = False
+    of_rules: dict[Constant, None] = field(default_factory=dict)
+    of_modules: dict[Constant, None] = field(default_factory=dict)
+    of_data: dict[Constant, None] = field(default_factory=dict)
+
+    @property
+    def constants(self) -> dict[Constant, None]:
+        return self.of_rules | self.of_modules | self.of_data
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleReads:
+    """A rule: the path of its module, its name, its tree, and the attributes that it reads, listed or not."""
+
+    module: str
+    name: _Rule
+    node: Node
+    reads: frozenset[tuple[JsonPath, bool]]
+
+
+class _Side:
+    """One policy, with the names that stand for parts of the request."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._packages = {path: package_of(tree) for path, tree in policy.trees.items()}
+        self._imports = {path: _imports(tree) for path, tree in policy.trees.items()}
+        self._aliases: dict[_Rule, set[JsonPath]] = defaultdict(set)
+        self._arguments: dict[tuple[_Rule, int], set[JsonPath]] = defaultdict(set)
+        self._uses: dict[str, set[str]] = defaultdict(set)
+        self._data: dict[str, set[str]] = defaultdict(set)
+        self._heads = {
+            (self._packages[path], rule_name(rule).split(".")[0])
+            for path, tree in policy.trees.items()
+            for rule in tree.get("rules", ())
+        }
+        self._known: dict[str, list[Constant]] = {}
+        for _ in range(_PASSES):
+            before = self._size()
+            for path, rule in self._rules():
+                _Reader(self, path, rule).read()
+            if self._size() == before:
+                break
+
+    def _size(self) -> int:
+        return sum(map(len, (*self._aliases.values(), *self._arguments.values())))
+
+    def _rules(self) -> Iterator[tuple[str, Node]]:
+        return ((path, rule) for path, tree in self.policy.trees.items() for rule in tree.get("rules", ()))
+
+    def rules(self) -> dict[_Form, _RuleReads]:
+        """Return every rule by what it says, wherever it stands in its package."""
+        names = {path: rule_names(tree) for path, tree in self.policy.trees.items()}
+        return {
+            (self._packages[path], normal_form(rule, names[path])): _RuleReads(
+                path, (self._packages[path], rule_name(rule)), rule, frozenset(_Reader(self, path, rule).read())
+            )
+            for path, rule in self._rules()
+        }
+
+    def constants(self, modules: Iterable[str]) -> Iterator[Constant]:
+        """Yield the constants of modules."""
+        for path in modules:
+            if path not in self._known and path in self.policy.trees:
+                self._known[path] = list(_constants(_terms(self.policy.trees[path].get("rules", []))))
+            yield from self._known.get(path, ())
+
+    def data_of(self, module: str) -> Iterator[Constant]:
+        """Yield the constants of the data that a module reads, but not of manifests, which all do."""
+        for root in sorted(self._data[module]):
+            yield from _constants(leaves(self.policy.data.get(root)))
+
+    def linked(self, modules: Iterable[str]) -> set[str]:
+        """Return the modules that use these, or that these use."""
+        packages = {self._packages[path] for path in modules if path in self._packages}
+        used = {package for path in modules for package in self._uses[path]}
+        return {path for path, package in self._packages.items() if package in used or self._uses[path] & packages}
+
+    def resolved(self, module: str, parts: tuple[Any, ...]) -> tuple[_Rule | None, tuple[Any, ...]]:
+        """Return the rule that a reference leads to and what follows it; data that no rule makes is noted."""
+        whole = (*self._imports[module].get(parts[0], parts[:1]), *parts[1:])
+        if whole[0] != "data":
+            rule = (self._packages[module], str(whole[0]))
+            return (rule, whole[1:]) if rule in self._heads else (None, ())
+        for end in range(2, len(whole)):
+            rule = (".".join(map(str, whole[1:end])), str(whole[end]))
+            if rule in self._heads:
+                self._uses[module].add(rule[0])
+                return rule, whole[end + 1 :]
+        if len(whole) > 1 and whole[1] in self.policy.data and whole[1] != "manifests":
+            self._data[module].add(str(whole[1]))
+        return None, ()
+
+    def imported(self, module: str, name: str) -> tuple[Any, ...] | None:
+        """Return the path that a name was imported for."""
+        return self._imports[module].get(name)
+
+    def alias(self, rule: _Rule) -> set[JsonPath]:
+        """The parts of a request that a rule's value is, to be added to."""
+        return self._aliases[rule]
+
+    def argument(self, rule: _Rule, index: int) -> set[JsonPath]:
+        """The parts of a request that a function is called with, to be added to."""
+        return self._arguments[rule, index]
+
+    def own(self, module: str, rule: Node) -> _Rule:
+        """Return a rule's name, with its package."""
+        return self._packages[module], rule_name(rule).split(".")[0]
+
+
+class _Reader:
+    """One rule: its variables, and what it reads."""
+
+    def __init__(self, side: _Side, module: str, rule: Node) -> None:
+        self._side, self._module, self._rule = side, module, rule
+        self._scope: dict[str, set[JsonPath]] = defaultdict(set)
+
+    def read(self) -> Iterator[tuple[JsonPath, bool]]:
+        """Return what the rule reads, each attribute with whether it is gone through; names are noted on the way."""
+        own = self._side.own(self._module, self._rule)
+        for branch in branches(self._rule):
+            for index, argument in enumerate(branch["head"].get("args", ())):
+                self._bind(argument, self._side.argument(own, index))
+        for node in nodes(self._rule):
+            self._declare(node)
+        for branch in branches(self._rule):
+            value = branch["head"].get("value")
+            if value is not None and "key" not in branch["head"]:
+                self._side.alias(own).update(path for path in self._paths(value) if len(path) <= _DEEPEST)
+        found: dict[tuple[JsonPath, bool], None] = {}
+        for node in nodes(self._rule):
+            if node.get("type") == "ref" or (node.get("type") == "call" and operator(node["value"]) == "object.get"):
+                found |= dict.fromkeys((path, False) for path in self._paths(node))
+            for listed in self._listed(node):
+                found |= dict.fromkeys((path, True) for path in self._paths(listed))
+        return iter(found)
+
+    def _declare(self, node: Node) -> None:
+        """Note what variables stand for, and what functions are called with."""
+        terms = _called(node)
+        if terms is not None:
+            name = operator(terms)
+            if name in ("assign", "eq") and len(terms) == 3:  # noqa: PLR2004 - an operator with two sides
+                self._bind(terms[1], self._paths(terms[2]))
+            elif name not in _MEMBERS:
+                parts = [part.get("value") for part in terms[0].get("value", ())]
+                rule, _ = self._side.resolved(self._module, tuple(parts)) if parts else (None, ())
+                for index, term in enumerate(terms[1:] if rule else ()):
+                    if rule is not None:
+                        self._side.argument(rule, index).update(
+                            path for path in self._paths(term) if len(path) <= _DEEPEST
+                        )
+        for symbol in as_symbols(node):
+            self._bind(symbol[-2], {(*path, ANY) for path in self._paths(symbol[-1])})
+        if "domain" in node and "body" in node:
+            self._bind(node["value"], {(*path, ANY) for path in self._paths(node["domain"])})
+
+    def _listed(self, node: Node) -> Iterator[Node]:
+        """The terms that are gone through as lists."""
+        terms = _called(node)
+        if terms is not None and operator(terms) in _MEMBERS:
+            yield terms[-1]
+        yield from (symbol[-1] for symbol in as_symbols(node))
+        if "domain" in node and "body" in node:
+            yield node["domain"]
+
+    def _bind(self, variable: Any, paths: Iterable[JsonPath]) -> None:
+        if isinstance(variable, dict) and variable.get("type") == "var":
+            self._scope[variable["value"]].update(path for path in paths if len(path) <= _DEEPEST)
+
+    def _paths(self, term: Node) -> set[JsonPath]:
+        """The parts of a request that a term stands for."""
+        kind, value = term.get("type"), term.get("value")
+        if kind == "var":
+            return self._below(str(value), ())
+        if kind == "ref" and value and value[0].get("type") == "var":
+            return self._below(str(value[0]["value"]), tuple(map(_step, value[1:])))
+        if kind == "call" and operator(term["value"]) == "object.get" and len(term["value"]) > 2:  # noqa: PLR2004
+            holder, key = term["value"][1:3]
+            steps = [*map(_step, key["value"] if key.get("type") == "array" else [key])]
+            return {(*path, *steps) for path in self._paths(holder)}
+        return set()
+
+    def _below(self, name: str, steps: tuple[Any, ...]) -> set[JsonPath]:
+        if name == "input":
+            return {steps}
+        if name in self._scope:
+            return {(*path, *steps) for path in self._scope[name]}
+        imported = self._side.imported(self._module, name)
+        if imported is not None and imported[0] == "input":
+            return {(*imported[1:], *steps)}
+        rule, rest = self._side.resolved(self._module, (name, *steps))
+        return {(*path, *rest) for path in self._side.alias(rule)} if rule else set()
+
+
+def as_symbols(node: Node) -> list[list[Node]]:
+    """Return of `some x in xs` and `some k, x in xs` the variables and the list; of anything else nothing."""
+    symbols = node.get("symbols")
+    calls = (each["value"] for each in symbols if each.get("type") == "call") if isinstance(symbols, list) else ()
+    return [call[1:] for call in calls]
+
+
+def _called(node: Node) -> list[Node] | None:
+    """The operator and operands of a call, as an expression or as a term."""
+    terms = node.get("terms", node.get("value") if node.get("type") == "call" else None)
+    return terms if isinstance(terms, list) and terms and isinstance(terms[0], dict) else None
+
+
+def _imports(tree: Node) -> dict[str, tuple[Any, ...]]:
+    paths = ((each, tuple(part["value"] for part in each["path"]["value"])) for each in tree.get("imports", ()))
+    return {str(each.get("alias") or path[-1]): path for each, path in paths}
+
+
+def _step(part: Node) -> str | int:
+    """A step of a reference."""
+    plain = part.get("type") in ("string", "number") and isinstance(part["value"], str | int)
+    return part["value"] if plain else ANY
+
+
+def _terms(tree: Any) -> Iterator[Any]:
+    """Yield the constants of a tree: not names of attributes, operators, or what a reason says for explanation."""
+    if isinstance(tree, list):
+        for each in tree:
+            yield from _terms(each)
+        return
+    if not isinstance(tree, dict):
+        return
+    if tree.get("type") in ("string", "number"):
+        yield tree["value"]
+        return
+    if tree.get("type") == "ref":
+        yield from _terms([part for part in tree["value"][1:] if part.get("type") != "string"])
+        return
+    terms = _called(tree)
+    if terms is not None:
+        yield from _terms([] if operator(terms).endswith("reason.new") else terms[1:])
+        yield from _terms(tree.get("with"))
+        return
+    yield from _terms([value for key, value in tree.items() if key not in _WITHOUT_CONSTANTS])
+
+
+def _constants(values: Iterable[Any]) -> Iterator[Constant]:
+    return (each for each in values if isinstance(each, str) or is_number(each))
+
+
+def _new_constants(
+    sides: Sequence[_Side], rules: Sequence[Mapping[_Form, _RuleReads]], differing: AbstractSet[_Form]
+) -> list[Constant]:
+    """The constants that only one policy has, then those that a rule of the same name has more often in one of them."""
+    if len(sides) == 1:
+        return []
+    before, after = (
+        {*side.constants(side.policy.trees), *_constants(leaves(dict(side.policy.data)))} for side in sides
+    )
+    counts: dict[_Rule, list[Counter[Constant]]] = defaultdict(lambda: [Counter(), Counter()])
+    for number, known in enumerate(rules):
+        for name in differing & known.keys():
+            counts[known[name].name][number].update(_constants(_terms(known[name].node)))
+    moved = {each for one, other in counts.values() for each in (*(one - other), *(other - one))}
+    return [*sorted(before ^ after, key=str), *sorted(moved - (before ^ after), key=str)]
+
+
+def _sorted_out(constants: Iterable[Constant], new: Iterable[Constant]) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Texts and numbers apart, new ones first."""
+    known = dict.fromkeys(constants)
+    ordered = dict.fromkeys((*(each for each in new if each in known), *known))
+    return tuple(each for each in ordered if isinstance(each, str)), tuple(
+        each for each in ordered if not isinstance(each, str)
+    )
