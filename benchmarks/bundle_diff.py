@@ -18,12 +18,10 @@ from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.errors import PdpError
 from pdp.workbench.diff.bundle_diff import bundle_diff, first_difference
-from pdp.workbench.mutation.asked import asked_rules, package_of
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
-from pdp.workbench.mutation.rego_mutants import rego_mutants
+from pdp.workbench.mutation.rego_edits import rego_mutants
 from pdp.workbench.opa.modules import baseline_policies_path, collect, write_modules
 from pdp.workbench.opa.program import find_opa
-from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
@@ -62,15 +60,10 @@ def mutants(count: int) -> bool:
     # With concerns of a user, or what the decision makes of such could not be seen.
     modules = collect(baseline, [baseline, SCENARIOS.parent / "concerns"])
     equivalent = {each.mutant for each in read_equivalents(beside([SCENARIOS]))}
-    trees = parse_modules(opa, modules)
-    asked = asked_rules(trees)
     every = [
         mutant
-        for path, module in modules.items()
-        for mutant in rego_mutants(path, module, trees[path])
-        if not module.custom
-        and (package_of(trees[path]), mutant.owner.split(".")[0]) in asked
-        and mutant.id not in equivalent
+        for mutant in rego_mutants(opa, modules)
+        if not modules[mutant.module].custom and mutant.id not in equivalent
     ]
     original = read_bundle(_packed(opa, modules, read_bundle(BUNDLE)))
     tried, missed = 0, []

@@ -1,17 +1,29 @@
-"""The ways in which an effective entry is weakened in one place, named as a reviewer would name them."""
+"""Mutants of an effective manifest: an entry weakened in one place, named as a reviewer would, or no pins."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
+from pdp.documents import read_document
+from pdp.manifest.effective import made_of
 from pdp.manifest.fields import EffectClass, Pattern, RiskTier, duration_seconds
 from pdp.manifest.schema.references import SHARED_PREFIX
+from pdp.workbench.mutation.mutant import Identities, ManifestMutant, difference, file_name
+from pdp.workbench.neighbours.values import GONE, at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
+    from pdp.documents import Document
+    from pdp.errors import Place
+    from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
+    from pdp.workbench.neighbours.values import JsonPath
+    from pdp.workbench.scenarios.files.suite import Suite
 
 _LOWER: Final = {RiskTier.HIGH: RiskTier.MEDIUM, RiskTier.MEDIUM: RiskTier.LOW}
 _LIGHTER: Final = {
@@ -37,7 +49,7 @@ class Weakening:
 
     Attributes:
         kind: what was done.
-        path: the way to what was changed in the entry, as a manifest writes it.
+        path: where it stands in the entry, as a manifest writes it.
         original, changed: that part, before and after, as a person would write it.
         tool: the entry as it is then.
     """
@@ -47,6 +59,123 @@ class Weakening:
     original: str
     changed: str
     tool: Tool
+
+
+def stated(suite: Suite, setting: str) -> tuple[Path, ...]:
+    """Return the files that a suite, or what it extends, states under `setting`; none when nobody does."""
+    file = suite.file
+    while True:
+        settings = read_document(file).value
+        if setting in settings:
+            named = settings[setting]
+            names = [named] if isinstance(named, str) else named or []
+            return tuple(file.parent / name for name in names)
+        if "extends" not in settings:
+            return ()
+        file = file.parent / settings["extends"]
+
+
+class StatedFiles:
+    """The manifest file of a suite, and its governance file if there is one."""
+
+    def __init__(self, suite: Suite) -> None:
+        self.manifest = stated(suite, "manifest")[0]
+        self._manifest = read_document(self.manifest)
+        governance = stated(suite, "governance")
+        self._governance: Document | None = read_document(governance[0]) if governance else None
+
+    def place(self, path: JsonPath) -> Place:
+        """Return where something stands in the manifest file."""
+        return self._manifest.place(path)
+
+    def place_of(self, tool: str, action: str, path: JsonPath) -> Place:
+        """Return where a part of an effective entry stands: in the manifest or, when it is not there, in the other."""
+        value = self._manifest.value
+        entries = value.get("tools") if isinstance(value, dict) else None
+        index = next(
+            (
+                number
+                for number, entry in enumerate(entries or ())
+                if isinstance(entry, dict) and entry.get("name") == tool
+            ),
+            None,
+        )
+        base: JsonPath = () if index is None else ("tools", index)
+        rules: JsonPath = ("actions", action)
+        stated_here = at(value, (*base, path[0])) is not GONE
+        if (
+            self._governance is not None
+            and not stated_here
+            and at(self._governance.value, (*rules, path[0])) is not GONE
+        ):
+            return self._governance.place((*rules, *path))
+        return self._manifest.place((*base, *path))
+
+
+def manifest_mutants(manifest: EffectiveManifest, files: StatedFiles) -> list[ManifestMutant]:
+    """Return the mutants of an effective manifest, none twice.
+
+    Args:
+        manifest: what manifest and governance file state together.
+        files: both, for places.
+    """
+    identities = Identities(file_name(files.manifest))
+    agents = manifest.document.get("agents")
+    found: dict[str, ManifestMutant] = {}
+    for tool in manifest.tools.values():
+        before = _written(tool)
+        for weakening in weakenings(tool):
+            tools = {**manifest.tools, tool.name: weakening.tool}
+            changed = made_of(manifest.version, tools, agents=agents)
+            if changed.digest == manifest.digest:
+                continue
+            identity = identities.of(tool.name, weakening.kind, _named(weakening), weakening.changed)
+            found.setdefault(
+                changed.digest,
+                ManifestMutant(
+                    id=identity,
+                    kind=weakening.kind,
+                    owner=tool.name,
+                    place=files.place_of(tool.name, tool.pdp_action, weakening.path),
+                    original=weakening.original,
+                    changed=weakening.changed,
+                    diff=difference(f"{files.manifest}, {tool.name} in effect", before, _written(weakening.tool)),
+                    manifest=changed,
+                    tool=tool.name,
+                ),
+            )
+    mutants = list(found.values())
+    if agents is not None:
+        mutants.append(_unpinned(manifest, agents, files, identities))
+    return mutants
+
+
+def _unpinned(
+    manifest: EffectiveManifest, agents: dict[str, Any], files: StatedFiles, identities: Identities
+) -> ManifestMutant:
+    before = yaml.safe_dump({"agents": agents}, sort_keys=False)
+    return ManifestMutant(
+        id=identities.of("agents", "pins removed", before, ""),
+        kind="pins removed",
+        owner="agents",
+        place=files.place(("agents",)),
+        original=before,
+        changed="",
+        diff=difference(str(files.manifest), before, ""),
+        manifest=made_of(manifest.version, manifest.tools, agents=None),
+        tool=None,
+    )
+
+
+def _named(weakening: Weakening) -> str:
+    """The way there without positions, which change with edits elsewhere, and what stood there."""
+    way = ".".join(step for step in weakening.path if isinstance(step, str))
+    return f"{way} {weakening.original}"
+
+
+def _written(tool: Tool) -> str:
+    entry = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100)
 
 
 def weakenings(tool: Tool) -> Iterator[Weakening]:

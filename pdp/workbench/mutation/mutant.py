@@ -1,4 +1,4 @@
-"""One change that a scenario should notice, whatever it changes, and what came of it."""
+"""One change that a scenario should notice, whatever it changes, and its fate."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pdp.errors import Place
     from pdp.manifest.effective import EffectiveManifest
+    from pdp.workbench.mutation.proposal import Proposal
 
 _CONTEXT: Final = 2
 _HASH: Final = 8
@@ -44,16 +45,11 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegoMutant(Mutant):
-    """A changed module: its path in the bundle, its package (dotted, without `data`), and its whole text.
-
-    `lines` are those of the branch of a rule within which the change stands, first and last; None when it reaches
-    further, as a default does or what a rule is called by.
-    """
+    """A changed module: its path in the bundle, its package (dotted, without `data`), and its whole text."""
 
     module: str
     package: str
     text: str
-    lines: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +68,32 @@ class DataMutant(Mutant):
 
 
 class Fate(StrEnum):
-    """What came of a mutant."""
+    """What happened to a mutant."""
 
     KILLED = "killed"
     SURVIVED = "survived"
     EQUIVALENT = "equivalent"
     INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One mutant's fate.
+
+    Attributes:
+        mutant: which one.
+        fate: killed, survived, equivalent or invalid.
+        by: of a killed one, the scenario that fails, as `FILE:LINE name`; of an invalid one, why; of an equivalent one,
+            the reason that was stated; else None.
+        unnoticed: of a survivor, how many recorded requests are decided differently, in what no expectation names.
+        proposal: of a survivor, the scenario that would kill it, or what was searched; None when nobody searched.
+    """
+
+    mutant: Mutant
+    fate: Fate
+    by: str | None = None
+    unnoticed: int = 0
+    proposal: Proposal | None = None
 
 
 class Identities:

@@ -1,4 +1,4 @@
-"""The ways in which a Rego module is broken in one place: text edits, found in its syntax tree.
+"""Mutants of Rego: a module broken in one place by a text edit, found in its syntax tree.
 
 Not touched: METADATA, so that codes and messages stay; the details that a reason is given, which explain a verdict and
 are no part of it; and entrypoints beside `authz/decision`, for which scenarios do not ask.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import base64
 import re
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.workbench.mutation.rego_values import moved, shortened
+from pdp.workbench.mutation.mutant import Identities, RegoMutant, difference
+from pdp.workbench.opa.modules import write_modules
 from pdp.workbench.opa.syntax import (
     COMPREHENSIONS,
     Node,
@@ -22,48 +25,102 @@ from pdp.workbench.opa.syntax import (
     is_every,
     is_some,
     operator,
+    package_of,
+    parse_modules,
     rule_name,
     variables,
 )
+from pdp.workbench.opa.tool import OpaTool
+from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pdp.workbench.opa.modules import Module
 
 _COMPARISONS: Final = {"lt": ("<="), "lte": ("<"), "gt": (">="), "gte": (">"), "equal": ("!="), "neq": ("==")}
 _SETS: Final = {"minus": ("&", "|"), "and": ("|", "-"), "or": ("&", "-"), "plus": ("-",), "mul": ("/",), "div": ("*",)}
 # A finding that weighs otherwise: less, and where there is more, more.
 _FINDINGS: Final = {"deny": ("step_up",), "step_up": ("allow", "deny"), "allow": ("step_up",)}
+_VERDICTS: Final = ("ALLOW", "DENY", "STEP_UP")
+_NUMBER: Final = re.compile(r"-?[0-9.eE+-]+")
+_DECISION: Final = "data.authz.decision"
 _REASON: Final = "reason.new"
 _IF: Final = re.compile(r"\s*if\s+")
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A text in the place of what stands at `span`, and the rule that it is part of.
-
-    `within` is the branch of the rule that has to be evaluated for the edit to matter; None when that is not enough.
-    """
+    """A text in the place of what stands at `span`, and the rule that it is part of."""
 
     rule: str
     kind: str
     span: Span
     text: str
-    within: Span | None = None
+
+
+def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
+    """Return the mutants of modules by their places, without those of rules that no decision asks for.
+
+    A mutant whose text is that of another one is left out. Whether one compiles is not known yet.
+
+    Raises:
+        FileFaultsError: a module is not Rego.
+        UsageError: OPA cannot be run.
+    """
+    trees = parse_modules(opa, modules)
+    with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as folder:
+        write_modules(modules, Path(folder))
+        tool = OpaTool(opa, Path(folder), sources={path: module.file for path, module in modules.items()})
+        asked = tool.dependencies(_DECISION)
+    return [
+        mutant
+        for path, module in modules.items()
+        for mutant in _of_module(path, module, trees[path])
+        if f"data.{mutant.package}.{mutant.owner.split('.')[0]}" in asked
+    ]
+
+
+def _of_module(path: str, module: Module, tree: Node) -> list[RegoMutant]:
+    source = Source(Path(shown_file(module.file)), module.text)
+    identities = Identities(path)
+    mutants: dict[str, RegoMutant] = {}
+    for edit in edits(tree, source):
+        original = source.text[edit.span[0] : edit.span[1]]
+        text = source.changed(edit.span, edit.text)
+        # An insertion has no text of its own: the line tells which one it is.
+        about = original or source.line(edit.span[0])
+        identity = identities.of(edit.rule, edit.kind, about, edit.text)
+        if text in mutants:
+            continue
+        mutants[text] = RegoMutant(
+            id=identity,
+            kind=edit.kind,
+            owner=edit.rule,
+            place=source.place(edit.span[0]),
+            original=original,
+            changed=edit.text,
+            diff=difference(str(source.file), source.text, text),
+            module=path,
+            package=package_of(tree),
+            text=text,
+        )
+    return list(mutants.values())
 
 
 def edits(tree: Node, source: Source) -> list[Edit]:
     """Return every edit of a module, in the order of their places, none twice.
 
     Args:
-        tree: what `OpaTool.parse` returned for the module.
+        tree: the module's.
         source: the module itself.
     """
-    package = [part["value"] for part in tree["package"]["path"]]
+    package = package_of(tree)
     found: dict[tuple[Span, str], Edit] = {}
     for rule in tree.get("rules", ()):
         name = rule_name(rule)
         entrypoint = any(note.get("entrypoint") for note in rule.get("annotations", ()))
-        if entrypoint and [*package, name] != ["data", "authz", "decision"]:
+        if entrypoint and f"data.{package}.{name}" != _DECISION:
             continue
         for edit in _of_rule(rule, name, source):
             if source.text[slice(*edit.span)] != edit.text:
@@ -88,11 +145,9 @@ class _Walk:
         self._source = source
         self._rule = rule
 
-        self._within: Span | None = None
-
     def _edit(self, kind: str, span: Span | None, text: str) -> Iterator[Edit]:
         if span is not None:
-            yield Edit(self._rule, kind, span, text, self._within)
+            yield Edit(self._rule, kind, span, text)
 
     def default(self, rule: Node) -> Iterator[Edit]:
         yield from self._edit("rule dropped", self._source.span(rule | {"location": _whole(rule)}), "")
@@ -114,19 +169,11 @@ class _Walk:
         head = branch["head"]
         for argument in head.get("args", ()):
             yield from self.term(argument)
-        self._within = self._own(branch)
         yield from self._dropped(branch)
         for part in (head.get("key"), head.get("value")):
             if part is not None:
                 yield from self.term(part)
         yield from self.body(self._body(branch), branch)
-        self._within = None
-
-    def _own(self, branch: Node) -> Span | None:
-        """Where a branch stands, without the `else` that follows it."""
-        whole = self._source.span(branch)
-        following = self._source.span(branch["else"]) if "else" in branch else None
-        return whole if whole is None or following is None else (whole[0], following[0])
 
     def _body(self, branch: Node) -> list[Node]:
         """The conditions as they are written: a rule without any has one that is not in its text."""
@@ -267,11 +314,11 @@ class _Walk:
             yield from self.body(value["body"], term)
 
     def _moved(self, term: Node) -> Iterator[Edit]:
-        for kind, text in moved(term, self._source.written(term)):
+        for kind, text in _moved_constants(term, self._source.written(term)):
             yield from self._edit(kind, self._source.span(term), text)
 
     def _elements(self, term: Node) -> Iterator[Edit]:
-        for text in shortened(term, self._source):
+        for text in _shortened(term, self._source):
             yield from self._edit("element lost", self._source.span(term), text)
         for element in term["value"]:
             # Of an object, the values: a key that is another is an element that is lost.
@@ -284,3 +331,49 @@ def _whole(rule: Node) -> dict[str, Any]:
     text = b"default " + base64.b64decode(head["text"])
     whole: dict[str, Any] = rule["location"] | {"text": base64.b64encode(text).decode()}
     return whole
+
+
+def _moved_constants(constant: Node, written: str) -> Iterator[tuple[str, str]]:
+    """Yield the kind of each edit of a number, boolean or string, and the text that stands there then.
+
+    Args:
+        constant: the node.
+        written: its text; what is not written out, such as a name for it, is left alone.
+    """
+    kind, value = constant["type"], constant["value"]
+    if kind == "number" and _NUMBER.fullmatch(written):
+        yield from (("constant moved", str(other)) for other in (value + 1, value - 1))
+    elif kind == "boolean" and written in ("true", "false"):
+        yield "constant moved", "false" if value else "true"
+    elif kind == "string" and written in (f'"{value}"', f"`{value}`"):
+        if value in _VERDICTS:
+            yield from (("verdict swapped", f'"{other}"') for other in _VERDICTS if other != value)
+        else:
+            yield "constant moved", f"{written[:-1]}~{written[-1]}"
+
+
+def _shortened(term: Node, source: Source) -> Iterator[str]:
+    """Yield the text of a list, set or object without each of its elements, in the order in which they stand."""
+    whole = source.span(term)
+    spans = [_element(element, source) for element in term["value"]]
+    if whole is None or None in spans or source.text[whole[0]] not in "[{":
+        return
+    # OPA lists the elements of sets and objects by their values, not as they stand.
+    known = sorted(span for span in spans if span is not None)
+    for index in range(len(known)):
+        yield _without(source.text, whole, known, index, is_set=term["type"] == "set")
+
+
+def _element(element: Any, source: Source) -> Span | None:
+    if not isinstance(element, list):
+        return source.span(element)
+    key, value = source.span(element[0]), source.span(element[1])
+    return None if key is None or value is None else (key[0], value[1])
+
+
+def _without(text: str, whole: Span, spans: Sequence[Span], index: int, *, is_set: bool) -> str:
+    if len(spans) == 1:
+        return "set()" if is_set else text[whole[0]] + text[whole[1] - 1]
+    if index + 1 < len(spans):
+        return text[whole[0] : spans[index][0]] + text[spans[index + 1][0] : whole[1]]
+    return text[whole[0] : spans[index - 1][1]] + text[spans[index][1] : whole[1]]

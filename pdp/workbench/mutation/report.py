@@ -9,7 +9,7 @@ from pdp.workbench.mutation.mutant import Fate
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.workbench.mutation.judgement import Judgement
+    from pdp.workbench.mutation.mutant import Judgement
     from pdp.workbench.mutation.run import MutationRun
 
 

@@ -186,3 +186,9 @@ def _resource(tool: CalledTool) -> dict[str, Any]:
     if tool.stated[-1].get("pattern") == "search" or kind == "corpus":
         kind, name = "corpus", CORPUS
     return {"type": kind, "id": name, "properties": {} if kind == "corpus" else {"markings": []}}
+
+
+def tool_of(request: Any) -> str | None:
+    """Return the tool that a request names, of whatever shape the request is."""
+    tool = at(request, ("action", "properties", "tool"))
+    return tool if isinstance(tool, str) else None

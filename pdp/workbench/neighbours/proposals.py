@@ -1,6 +1,7 @@
 """Arguments from a tool's schema, and arguments near a proposal's: for what the contract stops before any policy.
 
-Examples are a start for a scenario: valid in form where that is easy, without meaning."""
+Examples are a start for a scenario: valid in form where that is easy, without meaning.
+"""
 
 from __future__ import annotations
 

@@ -36,27 +36,12 @@ class Batch:
         answers: for each input in its place the document as canonical bytes (see `canonical_answer`); None when it was
             undefined or failed.
         errors: why, by the input's index: OPA's code and message; `undefined` when the document was.
-        unchanged: indices of inputs whose view has not changed: they have no answer of their own here.
         lines: by the module's path, when coverage was asked for; only of inputs that did not fail.
     """
 
     answers: tuple[bytes | None, ...]
     errors: Mapping[int, str] = field(default_factory=dict)
-    unchanged: frozenset[int] = frozenset()
     lines: Mapping[str, Lines] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A document through which alone others see the modules that a run exchanges, and what it was before.
-
-    Args:
-        document: the expression.
-        before: its value by the input, as an answer has it.
-    """
-
-    document: str
-    before: Mapping[bytes, bytes | None]
 
 
 def canonical_answer(document: bytes | Any) -> bytes:
@@ -80,27 +65,18 @@ class BatchRun:
         changed: Mapping[str, str],
         document: str,
         *,
-        view: View | None = None,
         coverage: bool = False,
     ) -> None:
         self._evaluator = evaluator
         self._folder = folder
         self._sources = evaluator.sources(folder, changed)
         self._options = ["--coverage", "--coverage-runs="] if coverage else []
-        self._view = view
         # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
         marked = f'some i, e in input; print("{_MARK}", i)'
-        if view is None:
-            self._query = f"[[i, [], x] | {marked}; x := [d | d := {document} with input as e]]"
-        else:
-            # The body stands for itself first: OPA reads `e.body` behind `with input as` in the wrong input.
-            same = f"s := [1 | v := {view.document} with input as b; v == e.before]"
-            asked = f"x := [d | count(s) == 0; d := {document} with input as b]"
-            self._query = f"[[i, s, x] | {marked}; b := e.body; {same}; {asked}]"
+        self._query = f"[[i, x] | {marked}; x := [d | d := {document} with input as e]]"
         self._reports: list[dict[str, Any]] = []
         self.answers: list[bytes | None] = []
         self.errors: dict[int, str] = {}
-        self.unchanged: set[int] = set()
 
     def evaluate(self, inputs: Sequence[bytes]) -> None:
         """Run OPA as often as it takes, and put what is known of each input into `answers` or `errors`."""
@@ -124,7 +100,7 @@ class BatchRun:
 
     def _ask(self, inputs: Sequence[bytes]) -> tuple[dict[str, Any], str]:
         file = self._folder / "inputs.json"
-        file.write_bytes(b"[" + b",".join(map(self._entry, inputs)) + b"]")
+        file.write_bytes(b"[" + b",".join(inputs) + b"]")
         try:
             return self._evaluator.run(self._query, file, list(self._sources.values()), *self._options)
         except FileFaultsError as error:
@@ -135,21 +111,13 @@ class BatchRun:
                 ]
             ) from None
 
-    def _entry(self, body: bytes) -> bytes:
-        if self._view is None:
-            return body
-        before = self._view.before.get(body)
-        return b'{"body":' + body + (b',"before":' + before if before is not None else b"") + b"}"
-
     def _plain(self, text: str) -> str:
         """Name modules by their path alone, wherever this run has put them."""
         return text.replace(f"{self._folder}/", "")
 
     def _take(self, answer: dict[str, Any], pending: Sequence[int]) -> None:
-        for position, same, values in answer["result"][0]["expressions"][0]["value"]:
-            if same:
-                self.unchanged.add(pending[position])
-            elif values:
+        for position, values in answer["result"][0]["expressions"][0]["value"]:
+            if values:
                 self.answers[pending[position]] = canonical_answer(values[0])
             else:
                 self.errors[pending[position]] = "undefined"

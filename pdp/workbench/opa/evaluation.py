@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
-    from pdp.workbench.opa.batch import View
 
 TIMEOUT: Final = 60.0
 """Default time for one run, in seconds; usual ones take 0.1 to 0.5."""
@@ -82,7 +81,6 @@ class Evaluator:
         *,
         changed: Mapping[str, str] = _NOTHING,
         document: str = DECISION,
-        view: View | None = None,
         coverage: bool = False,
     ) -> Batch:
         """Evaluate a document for every input; equal inputs are evaluated once.
@@ -94,7 +92,6 @@ class Evaluator:
             inputs: JSON each.
             changed: modules instead of those of the same path, or beside them.
             document: what to evaluate, such as `data.authz.findings`.
-            view: evaluate it only for inputs for which this has changed.
             coverage: whether to tell which lines were evaluated.
 
         Raises:
@@ -104,14 +101,13 @@ class Evaluator:
         """
         distinct = list(dict.fromkeys(inputs))
         with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as folder:
-            run = BatchRun(self, Path(folder), changed, document, view=view, coverage=coverage)
+            run = BatchRun(self, Path(folder), changed, document, coverage=coverage)
             run.evaluate(distinct)
         place = {body: index for index, body in enumerate(distinct)}
         places = [place[body] for body in inputs]
         return Batch(
             answers=tuple(run.answers[index] for index in places),
             errors={position: run.errors[index] for position, index in enumerate(places) if index in run.errors},
-            unchanged=frozenset(position for position, index in enumerate(places) if index in run.unchanged),
             lines=run.lines() if coverage else None,
         )
 

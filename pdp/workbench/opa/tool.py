@@ -47,6 +47,16 @@ class OpaTool:
         """
         return json.loads(self._run("parse", "--format", "json", "--json-include", "locations", staged))
 
+    def dependencies(self, rule: str) -> frozenset[str]:
+        """Return the rules that a rule asks for, directly or through others, and itself; dotted, as `data.a.b`.
+
+        Raises:
+            FileFaultsError: a module is not Rego.
+            UsageError: OPA cannot be run.
+        """
+        answer = json.loads(self._run("deps", "--format", "json", "-d", ".", rule))
+        return frozenset(".".join(str(part["value"]) for part in each) for each in answer.get("virtual") or ())
+
     def check(self, *, schemas: Path | None) -> None:
         """Check all modules, strictly.
 

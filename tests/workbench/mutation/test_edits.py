@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.workbench.mutation.asked import asked_rules, views
-from pdp.workbench.mutation.rego_edits import edits
-from pdp.workbench.mutation.rego_mutants import rego_mutants
+from pdp.workbench.mutation.rego_edits import edits, rego_mutants
 from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.syntax import Source, parse_modules
+from pdp.workbench.opa.syntax import Source
 from pdp.workbench.opa.tool import OpaTool
+
+if TYPE_CHECKING:
+    from pdp.workbench.mutation.mutant import RegoMutant
 
 pytestmark = pytest.mark.opa
 
@@ -264,12 +266,23 @@ def test_other_entrypoints_than_the_decision_are_left_alone(opa: Path, tmp_path:
     assert {line for _, line, _, _ in found(opa, tmp_path, text)} == {5}
 
 
+def of_concern(opa: Path, file: Path, text: str) -> list[RegoMutant]:
+    """The mutants of a concern of which a decision asks for everything."""
+    decision = Module(
+        file.with_name("decision.rego"), "package authz\n\ndecision := data.custom.concerns", custom=False
+    )
+    modules = {
+        "authz/decision.rego": decision,
+        "custom/concerns/small/small.rego": Module(file, text, custom=True),
+    }
+    return [each for each in rego_mutants(opa, modules) if each.module.startswith("custom/")]
+
+
 def test_an_edited_module_is_what_its_diff_says_and_parses(opa: Path, tmp_path: Path) -> None:
     text = HEAD + "p if {\n\tinput.a > 1\n}\n\nelse := 3 if not input.b\n\nelse := {1, 2}\n"
     file = tmp_path / "here" / "small.rego"
-    path, module = "custom/concerns/small/small.rego", Module(file, text, custom=True)
 
-    mutants = rego_mutants(path, module, parse_modules(opa, {path: module})[path])
+    mutants = of_concern(opa, file, text)
 
     assert len({mutant.text for mutant in mutants}) == len(mutants) == len({mutant.id for mutant in mutants}) > 10
     for mutant in mutants:
@@ -288,10 +301,7 @@ def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: P
     rule = "p if {\n\tinput.a > 1\n\tinput.b > 1\n}\n"
 
     def identities(text: str) -> list[tuple[str, int]]:
-        path, module = "custom/concerns/small/small.rego", Module(file, HEAD + text, custom=True)
-        return [
-            (each.id, each.place.line) for each in rego_mutants(path, module, parse_modules(opa, {path: module})[path])
-        ]
+        return [(each.id, each.place.line) for each in of_concern(opa, file, HEAD + text)]
 
     before, after = identities(rule), identities(f"# A remark.\nq := 5\n\n{rule}")
 
@@ -300,26 +310,6 @@ def test_an_identity_outlives_edits_elsewhere_in_the_file(opa: Path, tmp_path: P
     assert json.dumps(before[0]) == json.dumps(
         ["custom/concerns/small/small.rego:p:rule-dropped:" + before[0][0].rsplit(":", 1)[1], 4]
     )
-
-
-def test_packages_that_others_know_by_their_values_alone(opa: Path, tmp_path: Path) -> None:
-    texts = {
-        "authz/decision.rego": (
-            "package authz\n\nimport data.authz.lib.called\nimport data.authz.lib.read as lib\n\n"
-            "decision := x if {\n\tlib.yes\n\tsome concern, x in data.authz.concerns[concern].deny\n"
-            "\tcalled.holds(x)\n}\n"
-        ),
-        "authz/lib/read/read.rego": "package authz.lib.read\n\nyes if _own(1)\n\n_own(x) if x == 1\n",
-        "authz/lib/called/called.rego": "package authz.lib.called\n\nholds(x) if x == 1\n",
-        "authz/concerns/a-b/a.rego": 'package authz.concerns["a-b"]\n\ndeny contains 1\n\n_own(x) if x == 1\n',
-        "authz/other/other.rego": "package authz.other\n\ndeny contains 2\n",
-    }
-    trees = parse_modules(opa, {path: Module(tmp_path / path, text, custom=False) for path, text in texts.items()})
-
-    assert views(trees) == {
-        "authz.lib.read": 'json.marshal(data["authz"]["lib"]["read"])',
-        "authz.concerns.a-b": 'json.marshal(data["authz"]["concerns"]["a-b"])',
-    }
 
 
 def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: Path) -> None:
@@ -335,9 +325,9 @@ def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: P
         ),
         "authz/other/other.rego": "package authz.other\n\ndeny contains 2 if _inner\n\n_inner := 3\n",
     }
-    trees = parse_modules(opa, {path: Module(tmp_path / path, text, custom=False) for path, text in texts.items()})
+    modules = {path: Module(tmp_path / path, text, custom=False) for path, text in texts.items()}
 
-    assert asked_rules(trees) == {
+    assert {(each.package, each.owner) for each in rego_mutants(opa, modules)} == {
         ("authz", "decision"), ("authz", "_own"), ("authz.lib.used", "yes"), ("authz.lib.used", "_deeper"),
         ("authz.lib.used", "no"), ("authz.concerns.a", "deny"), ("authz.concerns.a", "idle"),
     }  # fmt: skip

@@ -24,7 +24,7 @@ from tests.support.mutation_project import CONDITION, MODULE, REGO, mutated, wea
 from tests.support.scenario_files import READ, one, project
 
 if TYPE_CHECKING:
-    from pdp.workbench.mutation.judgement import Judgement
+    from pdp.workbench.mutation.mutant import Judgement
 
 pytestmark = pytest.mark.opa
 

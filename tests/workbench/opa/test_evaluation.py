@@ -11,7 +11,7 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import EngineTimeoutError, FileFaultsError, UsageError
 from pdp.json import canonical
-from pdp.workbench.opa.batch import Batch, Lines, View, canonical_answer
+from pdp.workbench.opa.batch import Batch, Lines, canonical_answer
 from pdp.workbench.opa.evaluation import Evaluator
 from tests.support import generated_requests
 
@@ -97,30 +97,6 @@ def test_changed_modules_hold_for_one_run(opa: Path) -> None:
         lines = evaluator.evaluate([DENY], changed=changed, coverage=True).lines
         assert lines is not None
         assert list(lines) == ["a.rego"]
-
-
-SEEN = """\
-package seen
-
-over contains "a" if input.a > 1
-
-over contains "b" if input.b > 1
-"""
-SEEN_BY = 'package authz\n\ndecision := {"over": data.seen.over, "a": input.a}\n'
-
-
-def test_only_inputs_whose_view_has_changed_are_evaluated(opa: Path) -> None:
-    low, high, new = b'{"a":1,"b":1}', b'{"a":2,"b":2}', b'{"a":3,"b":3}'
-    view = "json.marshal(data.seen)"
-    with Evaluator(opa, {"seen.rego": SEEN, "authz.rego": SEEN_BY}, {}) as evaluator:
-        before = dict(zip((low, high), evaluator.evaluate([low, high], document=view).answers, strict=True))
-        assert before == {low: b'"{\\"over\\":[]}"', high: b'"{\\"over\\":[\\"a\\",\\"b\\"]}"'}
-
-        # What has no value from before is evaluated too.
-        fewer = {"seen.rego": SEEN.replace('contains "b"', 'contains "a"')}
-        assert evaluator.evaluate([low, high, low, new], changed=fewer, view=View(view, before)) == Batch(
-            answers=(None, b'{"a":2,"over":["a"]}', None, b'{"a":3,"over":["a"]}'), unchanged=frozenset({0, 2})
-        )
 
 
 @pytest.mark.parametrize(

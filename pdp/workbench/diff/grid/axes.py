@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.diff.grid.bases import LIMIT, texts, valid_approval
 from pdp.workbench.diff.grid.departures import axis_of, dotted
+from pdp.workbench.diff.grid.perturbing import GONE
 from pdp.workbench.diff.grid.probes import CORPUS
-from pdp.workbench.mutation.perturbing import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pdp.workbench.diff.grid.bases import Entry
     from pdp.workbench.diff.grid.constants import Constants
     from pdp.workbench.diff.grid.departures import Axis, Worded
-    from pdp.workbench.mutation.perturbing import Change
+    from pdp.workbench.diff.grid.perturbing import Change
 
 _SCOPES = ("subject", "properties", "scopes")
 _CLEARANCES = ("subject", "properties", "clearances")

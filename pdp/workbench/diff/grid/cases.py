@@ -18,7 +18,7 @@ from pdp.workbench.diff.grid.axes import axes
 from pdp.workbench.diff.grid.bases import base_request, valid_approval
 from pdp.workbench.diff.grid.departures import dotted, said
 from pdp.workbench.diff.grid.extent import Extent
-from pdp.workbench.mutation.perturbing import GONE, at, changed, changes
+from pdp.workbench.diff.grid.perturbing import GONE, at, changed, changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pdp.workbench.diff.grid.constants import Constants
     from pdp.workbench.diff.grid.departures import Axis, Departure
     from pdp.workbench.diff.grid.extent import Subject
+    from pdp.workbench.diff.grid.perturbing import Change
+    from pdp.workbench.diff.grid.vocabulary import Way
     from pdp.workbench.diff.manifests import Manifests
-    from pdp.workbench.mutation.perturbing import Change
-    from pdp.workbench.mutation.vocabulary import Way
 
 _SETTLING: Final = 3
 _ARGUMENTS: Final = ("context", "arguments")

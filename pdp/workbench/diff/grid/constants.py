@@ -12,17 +12,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.diff.grid.departures import PAIRED, dotted, said
+from pdp.workbench.diff.grid.perturbing import GONE, at, changed
 from pdp.workbench.diff.grid.readings import Reading, Readings
-from pdp.workbench.mutation.perturbing import GONE, at, changed
-from pdp.workbench.mutation.vocabulary import Vocabulary, vocabulary
+from pdp.workbench.diff.grid.vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdp.workbench.diff.grid.bases import Entry
     from pdp.workbench.diff.grid.departures import Worded
-    from pdp.workbench.mutation.perturbing import Change
-    from pdp.workbench.mutation.vocabulary import Way
+    from pdp.workbench.diff.grid.perturbing import Change
+    from pdp.workbench.diff.grid.vocabulary import Way
 
 FILLER: Final = "grid.foreign"
 """A text that no policy knows."""

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.workbench.mutation.perturbing import GONE
+from pdp.workbench.diff.grid.perturbing import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.workbench.mutation.perturbing import Change
+    from pdp.workbench.diff.grid.perturbing import Change
 
 _SHOWN: Final = 48
 PAIRED: Final = 4

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pdp.json import canonical, digest
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern, RiskTier
-from pdp.workbench.mutation.entry_variants import variants
+from pdp.workbench.diff.grid.entry_variants import variants
 
 VERSION: Final = "grid"
 AGENT: Final = "agent:grid"

@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.workbench.mutation.vocabulary import Vocabulary, vocabulary
+from pdp.workbench.diff.grid.vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pdp.workbench.mutation.vocabulary import Way
+    from pdp.workbench.diff.grid.vocabulary import Way
 
 _COMMON: Final = (
     ("subject", "id"), ("subject", "type"), ("subject", "properties", "scopes"),

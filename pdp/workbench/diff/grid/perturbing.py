@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pdp.workbench.mutation.vocabulary import Vocabulary, Way
+    from pdp.workbench.diff.grid.vocabulary import Vocabulary, Way
 
 GONE: Final = object()
 """Stands for an attribute that is taken away."""

@@ -1,0 +1,360 @@
+"""The search for a call that an original and its mutant treat differently, near the calls of scenarios."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain, islice, zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from pdp.decision import Verdict
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.json import JsonValueError, canonical
+from pdp.pep import Pep
+from pdp.session import Session
+from pdp.workbench.mutation.proposal import (
+    Outcome,
+    Proposal,
+    expectation,
+    named,
+    outcome_of,
+    plain_reasons,
+    reasons_expectation,
+    scenario_text,
+)
+from pdp.workbench.neighbours.bases import tool_of
+from pdp.workbench.neighbours.entries import document_digest, entry_variants
+from pdp.workbench.neighbours.proposals import near_arguments
+from pdp.workbench.neighbours.values import at, edited
+from pdp.workbench.neighbours.variants import changes, pairs
+from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
+from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.opa.syntax import parse_modules
+from pdp.workbench.scenarios.files.sessions import DEFAULT_TIME, laid_over
+from pdp.workbench.scenarios.files.suite import policy_modules
+from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pdp.engine.protocol import Engine
+    from pdp.evaluation import Evaluation
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.manifest.model import Tool
+    from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, Mutant, RegoMutant
+    from pdp.workbench.mutation.trial import Recorded, RegoTrial
+    from pdp.workbench.neighbours.vocabulary import Vocabulary
+    from pdp.workbench.opa.syntax import Node
+    from pdp.workbench.scenarios.files.suite import Suite
+
+    Ask = Callable[[Sequence[bytes]], list[tuple[Outcome, Outcome]]]
+    """Decides requests, by the original and by the mutant."""
+
+_DIGEST: Final = ("action", "properties", "manifest_digest")
+_BASES: Final = 16
+_SINGLES: Final = 4000
+_PAIRS: Final = 1200
+_BATCH: Final = 700
+_ENTRY_BASES: Final = 6
+_PROPOSAL_BASES: Final = 6
+_TRACED: Final = ("in_manifest", "schema_valid", "risk_tier", "pdp_action", "idempotency_missing")
+
+
+@dataclass(frozen=True, slots=True)
+class _Witness:
+    """A request that shows the difference, what to expect of it, and the changed entry that it needs, if any."""
+
+    request: Any
+    expect: dict[str, Any]
+    entry: str | None = None
+
+
+def propose_for_rego(trial: RegoTrial, mutant: RegoMutant) -> Proposal:
+    """Search for a request that a module and its mutant decide differently."""
+    suite = trial.recorded[0].suite
+    modules = policy_modules(suite)
+    trees = parse_modules(trial.opa, modules)
+    broken = parse_modules(trial.opa, {mutant.module: replace(modules[mutant.module], text=mutant.text)})
+    words = vocabulary(Policy(trees, trial.data), Policy({**trees, **broken}, trial.data))
+    concern = mutant.package.rpartition(".")[2]
+    bodies = _bases(trial.recorded, lambda codes: any(code.startswith(f"{concern}.") for code in codes))
+    witness, tried = _near_requests(bodies, words, trial.data, lambda batch: trial.outcomes(batch, mutant))
+    if witness is not None:
+        return _proposal(mutant, witness, trial.recorded)
+    entries, documents = _near_entries(bodies, trial.data["manifests"])
+    if entries:
+        data = {**trial.data, "manifests": {**trial.data["manifests"], **documents}}
+        with Evaluator(trial.opa, trial.modules, data) as evaluator:
+            witness = _smallest(list(entries), trial.outcomes(list(entries), mutant, evaluator))
+        if witness is not None:
+            changed = replace(witness, entry=entries[canonical(witness.request)])
+            return _proposal(mutant, changed, trial.recorded)
+    return _nothing(tried, len(entries))
+
+
+def propose_for_manifest(recorded: Sequence[Recorded], mutant: ManifestMutant, opa: Path | None) -> Proposal:
+    """Search for a proposal or a request that an entry and its mutant treat differently."""
+    first = recorded[0].suite
+    manifests = {each.digest: each.document for each in (first.manifest, mutant.manifest)}
+    with EmbeddedEngine(bundle_of(first), manifests=manifests, data=first.data) as engine:
+        proposed = _near_proposals(recorded, mutant, engine)
+        if proposed is not None:
+            return proposed
+
+        def ask(batch: Sequence[bytes]) -> list[tuple[Outcome, Outcome]]:
+            return [
+                (outcome_of(engine.decide_body(body)), outcome_of(engine.decide_body(_for(body, mutant.manifest))))
+                for body in batch
+            ]
+
+        trees = _trees(first, opa)
+        before, after = (
+            Policy(trees, {**first.data, "manifests": each.document["tools"].get(mutant.tool, {})})
+            for each in (first.manifest, mutant.manifest)
+        )
+        bodies = [
+            body
+            for body in _bases(recorded, lambda codes: not codes, first.manifest)
+            if mutant.tool in (None, tool_of(orjson.loads(body)))
+        ]
+        if not bodies:
+            return Proposal(None, None, "no scenario calls this tool: write one first")
+        witness, tried = _near_requests(bodies, vocabulary(before, after), first.data, ask)
+    return _nothing(tried, 0) if witness is None else _proposal(mutant, witness, recorded)
+
+
+def propose_for_data(recorded: Sequence[Recorded], mutant: DataMutant, opa: Path | None) -> Proposal:
+    """Search for a request that is decided differently with the changed data."""
+    first = recorded[0].suite
+    trees = _trees(first, opa)
+    words = vocabulary(Policy(trees, first.data), Policy(trees, mutant.data))
+    other = replace(first, data=mutant.data)
+    with open_engine(first, "embedded") as original, open_engine(other, "embedded") as broken:
+
+        def ask(batch: Sequence[bytes]) -> list[tuple[Outcome, Outcome]]:
+            return [(outcome_of(original.decide_body(body)), outcome_of(broken.decide_body(body))) for body in batch]
+
+        bodies = _bases(recorded, lambda codes: not codes, first.manifest)
+        witness, tried = _near_requests(bodies, words, first.data, ask)
+    return _nothing(tried, 0) if witness is None else _proposal(mutant, witness, recorded)
+
+
+def _near_requests(
+    bodies: Sequence[bytes], words: Vocabulary, data: Mapping[str, Any], ask: Ask
+) -> tuple[_Witness | None, int]:
+    """Search the recorded requests and then those near them; return also how many were tried."""
+    asked = 0
+    seen: set[bytes] = set()
+    candidates = _fresh(_candidates(bodies, words, data), seen)
+    while batch := list(islice(candidates, _BATCH)):
+        asked += len(batch)
+        witness = _smallest(batch, ask(batch))
+        if witness is not None:
+            return witness, asked
+    return None, asked
+
+
+def _candidates(bodies: Sequence[bytes], words: Vocabulary, data: Mapping[str, Any]) -> Iterator[bytes]:
+    """Of each base in turn, so that none of them takes the whole search."""
+    yield from bodies
+    bases = [base for body in bodies[:_BASES] if isinstance(base := orjson.loads(body), dict)]
+    directory = data.get("directory")
+    singles = [changes(base, words, directory if isinstance(directory, dict) else None) for base in bases]
+    turns = ((base, (one,)) for turn in zip_longest(*singles) for base, one in zip(bases, turn, strict=True) if one)
+    several = zip_longest(*map(pairs, singles))
+    both = ((base, pair) for turn in several for base, pair in zip(bases, turn, strict=True) if pair)
+    for base, applied in chain(islice(turns, _SINGLES), islice(both, _PAIRS)):
+        try:
+            yield canonical(edited(base, *(edit for one in applied for edit in one.edits)))
+        except JsonValueError:
+            continue
+
+
+def _near_entries(bodies: Sequence[bytes], manifests: Mapping[str, Any]) -> tuple[dict[bytes, str], dict[str, Any]]:
+    """Requests for changed entries, each with what was changed; and their manifests by digest."""
+    documents: dict[str, Any] = {}
+    asked: dict[bytes, str] = {}
+    for request in map(orjson.loads, bodies[:_ENTRY_BASES]):
+        tool, stated = tool_of(request), at(request, _DIGEST)
+        document = manifests.get(stated) if isinstance(stated, str) else None
+        if document is None or tool not in document["tools"]:
+            continue
+        for words, entry in entry_variants(document["tools"][tool]):
+            other = {**document, "tools": {tool: entry}}
+            name = document_digest(other)
+            documents[name] = other
+            asked[canonical(edited(request, (_DIGEST, name)))] = f"{tool}: {words}"
+    return asked, documents
+
+
+def _smallest(batch: Sequence[bytes], outcomes: Sequence[tuple[Outcome, Outcome]]) -> _Witness | None:
+    differing = [
+        (len(body), body, expect)
+        for body, (original, mutant) in zip(batch, outcomes, strict=True)
+        if original != mutant and (expect := expectation(original, mutant)) is not None
+    ]
+    if not differing:
+        return None
+    # A code that differs says more than a detail.
+    _, body, expect = min(differing, key=lambda each: ("obligations" not in each[2], *each[:2]))
+    return _Witness(orjson.loads(body), expect)
+
+
+def _fresh(candidates: Iterable[bytes], seen: set[bytes]) -> Iterator[bytes]:
+    for body in candidates:
+        if body not in seen:
+            seen.add(body)
+            yield body
+
+
+def _bases(
+    recorded: Iterable[Recorded], near: Callable[[Sequence[str]], bool], manifest: EffectiveManifest | None = None
+) -> list[bytes]:
+    """Every recorded request once: the first of each tool and codes, then the second of each.
+
+    In turn one that speaks of what is searched, and another one, ALLOW before others.
+
+    Args:
+        recorded: the suites.
+        near: whether the codes of a decision speak of what is searched.
+        manifest: the one under which the requests are to be made, if they are of several.
+    """
+    sorts: dict[tuple[Any, ...], dict[bytes, None]] = {}
+    for each in recorded:
+        for answer in (answer for result in each.results for step in result.steps for answer in step.answers):
+            body = answer.body if manifest is None else _for(answer.body, manifest)
+            decision = answer.decision
+            sort = near(decision.codes), decision.verdict is not Verdict.ALLOW, tool_of(orjson.loads(body))
+            sorts.setdefault((*sort, decision.codes), {})[body] = None
+    turns: dict[bool, list[tuple[int, bool, bytes]]] = {True: [], False: []}
+    for (is_near, refused, *_), bodies in sorts.items():
+        turns[is_near] += [(turn, refused, body) for turn, body in enumerate(bodies)]
+    mixed = zip_longest(*(sorted(each, key=lambda turn: turn[:2]) for each in turns.values()))
+    return list(dict.fromkeys(turn[2] for pair in mixed for turn in pair if turn is not None))
+
+
+def _for(body: bytes, manifest: EffectiveManifest) -> bytes:
+    """The request as it would be made under another manifest of the same tools."""
+    request = orjson.loads(body)
+    if not isinstance(at(request, _DIGEST), str):
+        return body
+    return canonical(edited(request, (_DIGEST, manifest.digest)))
+
+
+def _trees(suite: Suite, opa: Path | None) -> dict[str, Node]:
+    return {} if opa is None else parse_modules(opa, policy_modules(suite))
+
+
+def _nothing(requests: int, entries: int) -> Proposal:
+    return Proposal(
+        None,
+        None,
+        f"no difference in {requests} requests near the recorded ones (attributes missing, null, empty, mistyped, "
+        f"exchanged, beside constants and limits, one or two at once) and {entries} changed entries",
+    )
+
+
+def _proposal(mutant: Mutant, witness: _Witness, recorded: Sequence[Recorded]) -> Proposal:
+    """Write the scenario; the manifest's digest and version are left to the harness."""
+    tool = tool_of(witness.request)
+    suite = next((each.suite for each in recorded if tool in each.suite.manifest.tools), recorded[0].suite)
+    manifest = suite.manifest
+    note = None if witness.entry is None else f"needs a manifest with another entry: {witness.entry}"
+    names = {manifest.digest: "$manifest_digest", manifest.version: "$manifest_version"}
+    return Proposal(scenario_text(mutant, {"request": named(witness.request, names)}, witness.expect), suite.file, note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposed:
+    """A proposal of a scenario, and its session: what the scenario lays over that of the file, and the file's."""
+
+    file: Path
+    proposal: dict[str, Any]
+    layers: dict[str, Any]
+    below: dict[str, Any]
+
+
+def _near_proposals(recorded: Sequence[Recorded], mutant: ManifestMutant, engine: Engine) -> Proposal | None:
+    """Search for a proposal that the enforcement point treats differently by the changed entry, before any policy."""
+    if mutant.tool is None:
+        return None
+    manifest = recorded[0].suite.manifest
+    original, broken = Pep(manifest, engine), Pep(mutant.manifest, engine)
+    for base in islice(_proposed(recorded, mutant.tool), _PROPOSAL_BASES):
+        for proposal, layers in _near_proposal(base, manifest.tools[mutant.tool]):
+            try:
+                session = Session.model_validate({"time": DEFAULT_TIME, **laid_over(base.below, layers)})
+            except ValidationError:
+                continue
+            expect = _contract_expectation(*(_treated(pep.decide(proposal, session)) for pep in (original, broken)))
+            if expect is not None:
+                step = {**({"session": layers} if layers else {}), "propose": proposal}
+                return Proposal(scenario_text(mutant, step, expect), base.file)
+    return None
+
+
+def _proposed(recorded: Sequence[Recorded], tool: str) -> Iterator[_Proposed]:
+    for each in recorded:
+        for scenario in each.suite.scenarios:
+            step = scenario.steps[0]
+            proposal = step.propose if step.action == "propose" and isinstance(step.propose, dict) else {}
+            if proposal.get("tool", proposal.get("tool_name")) == tool:
+                layers = _merged(scenario.session, step.session)
+                yield _Proposed(each.suite.file, proposal, layers, each.suite.model.session)
+
+
+def _near_proposal(base: _Proposed, tool: Tool) -> Iterator[tuple[Any, dict[str, Any]]]:
+    yield base.proposal, base.layers
+    key = "payload" if "payload" in base.proposal else "arguments"
+    arguments = base.proposal.get(key)
+    if isinstance(arguments, dict):
+        for changed in near_arguments(arguments, tool.schema_):
+            yield base.proposal | {key: changed}, base.layers
+    for name in ("idempotency_key", "purpose"):
+        yield base.proposal, base.layers | {name: None}
+        yield base.proposal, base.layers | {name: "another"}
+    facts = laid_over(base.below, base.layers).get("facts")
+    for name, fact in (facts or {}).items():
+        others: tuple[Any, ...] = (None, [] if isinstance(fact, list) else "another", ["another"])
+        for value in others:
+            yield base.proposal, _merged(base.layers, {"facts": {name: value}})
+
+
+def _treated(evaluation: Evaluation) -> dict[str, Any]:
+    """What an expectation can name of an evaluation."""
+    rejection = evaluation.outcome.rejection
+    treated: dict[str, Any] = {
+        "status": evaluation.outcome.status,
+        "rejection": rejection.code if rejection else None,
+        "verdict": evaluation.verdict,
+    }
+    if evaluation.decision is not None:
+        treated["codes"] = list(evaluation.decision.codes)
+        treated["reasons"] = plain_reasons(evaluation.decision.reasons)
+        treated["obligations"] = [{"id": each.id, "parameters": each.parameters} for each in evaluation.obligations]
+    treated["trace"] = {name: getattr(evaluation.trace, name) for name in _TRACED}
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(treated))
+    return plain
+
+
+def _contract_expectation(original: dict[str, Any], mutant: dict[str, Any]) -> dict[str, Any] | None:
+    traced = {name: value for name, value in original["trace"].items() if mutant["trace"][name] != value}
+    plain, other = ({k: each[k] for k in each if k not in {"trace", "reasons"}} for each in (original, mutant))
+    if traced:
+        return {**plain, "trace": traced}
+    if plain != other:
+        return plain
+    more = reasons_expectation(original.get("reasons", ()), mutant.get("reasons", ()))
+    return {"verdict": original["verdict"], **more} if more else None
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """One layer of two; unlike `laid_over` it keeps null, which takes away what stands beneath."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged
