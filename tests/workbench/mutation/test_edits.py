@@ -316,7 +316,7 @@ def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: P
     texts = {
         "authz/decision.rego": (
             "package authz\n\nimport data.authz.lib.used as lib\nimport data.authz.other\n\n"
-            "decision := _own if lib.yes\n\n_own contains x if some concern, x in data.authz.concerns[concern].deny\n\n"
+            "decision := _own if lib.yes\n\n_own contains x if some x in data.authz.concerns[_].deny\n\n"
             "plan := other.deny\n\n_alone := 1\n"
         ),
         "authz/lib/used/used.rego": "package authz.lib.used\n\nyes if _deeper == 1\n\n_deeper := 1\n\nno := 2\n",
