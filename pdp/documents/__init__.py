@@ -1,7 +1,9 @@
 """YAML and JSON files as plain JSON values that know where in the file each part stands.
 
-`read_document` is the one way in: manifests, governance files, sessions, data files and scenarios all come through it.
-`faults_of` turns what a pydantic model finds wrong in a document's value into faults with places.
+read: `read_document`, the one way in for manifests, governance files, sessions, data files and scenarios
+parse: YAML and JSON texts to values with places, bounded, from the events of PyYAML's parser
+document: a value with its places; faults that show their line
+validation: what a pydantic model finds wrong in a document, as faults with places
 """
 
 from pdp.documents.document import Document, Part, shown_name

@@ -84,14 +84,15 @@ class Document:
     ) -> Fault:
         """Return a fault at the part at `path` (or at its key), with the line of the file to show."""
         place = self.place(path, key=key)
-        shown_hint = None if hint is None else _printable(hint)
-        return Fault(place, _printable(message), shown_hint, warning=warning, source=self._source(place))
+        return self.fault_at(place.line, place.column, message, hint, warning=warning)
 
-    def fault_at(self, line: int, column: int, message: str, hint: str | None = None) -> Fault:
+    def fault_at(
+        self, line: int, column: int, message: str, hint: str | None = None, *, warning: bool = False
+    ) -> Fault:
         """Return a fault at a line and column of the file."""
         place = Place(self.file, line, column)
         shown_hint = None if hint is None else _printable(hint)
-        return Fault(place, _printable(message), shown_hint, source=self._source(place))
+        return Fault(place, _printable(message), shown_hint, warning=warning, source=self._source(place))
 
     def _source(self, place: Place) -> str:
         if self._lines is None:

@@ -1,0 +1,277 @@
+"""The value of a YAML or JSON text with its places, from the events of PyYAML's parser.
+
+libyaml reports the events of YAML, where it is installed; of JSON a scan of the text reports the same. Depth, size and
+aliases are bounded while the value is made of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from pdp.documents.document import Part, shown_name
+from pdp.json import MAX_NUMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdp.documents.document import Document
+    from pdp.errors import Fault
+
+_MOST_NESTING: Final = 64
+# Ten thousand richly described tools have about two thirds of that.
+_MOST_VALUES: Final = 1_000_000
+# More is a file that explodes, not one that saves typing.
+_MOST_ALIASED: Final = 50_000
+_MOST_FAULTS: Final = 500
+_EXACT_DIGITS: Final = 20
+
+# The C parser is ten times faster; without libyaml PyYAML's own does the same.
+_YAML_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_YAML_REFUSED: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# The text is JSON, so commas and colons need no second look: what opens, closes and stands between is enough.
+_JSON_TOKEN: Final = re.compile(r'[ \t\r\n,:]*([{}\[\]]|"|[^ \t\r\n,:\[\]{}"]+)')
+_JSON_SCALAR: Final = re.compile(r"null|true|false|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+# What YAML 1.2 and JSON agree on, or nearly: `no`, `on`, dates, `1:30`, `1_000`, `0x1F` and `010` stay strings.
+_CONSTANTS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_NUMBER: Final = re.compile(
+    r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|" + _NOT_FINITE.pattern
+)
+
+
+class UnreadableError(Exception):
+    """Reading cannot go on; the fault that says why is already among the faults."""
+
+
+def _mark(line: int, column: int) -> yaml.Mark:
+    return yaml.Mark("", 0, line, column, None, 0)
+
+
+_START: Final = _mark(0, 0)
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text is JSON, or nests too deep to find out."""
+    try:
+        _check_json(text)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
+    return True
+
+
+def _check_json(text: str) -> None:
+    json.loads(text, parse_int=len)  # numbers are judged with their places; and huge ones make int() fail
+
+
+class Parser:
+    """Makes the value of one file and collects its faults.
+
+    What is faulty is left out (a second key of the same name) or None (a malformed number), and reading goes on.
+
+    Args:
+        document: the file, for showing its lines.
+        text: the whole text.
+        json: it must be JSON, not YAML.
+    """
+
+    def __init__(self, document: Document, text: str, *, json: bool) -> None:
+        self.faults: list[Fault] = []
+        self._document = document
+        self._text = text
+        self._json = json
+        self._events: Iterator[Any] = self._json_events() if json else self._yaml_events()
+        self._anchors: dict[str, Part | None] = {}
+        self._values = 0
+        self._aliased = 0
+
+    def parse(self) -> Part:
+        """Return the outermost part.
+
+        Raises:
+            UnreadableError: the text cannot be read to its end.
+        """
+        root: Part | None = None
+        for event in self._events:
+            if isinstance(event, yaml.NodeEvent):
+                root = self._part(event, 0)
+            elif isinstance(event, yaml.DocumentStartEvent) and root is not None:
+                raise self._stop(event.start_mark, "a second document begins here", "keep one document in a file")
+        if root is None:
+            raise self._stop(_START, "the file is empty")
+        return root
+
+    def _yaml_events(self) -> Iterator[Any]:
+        refused = _YAML_REFUSED.search(self._text)
+        if refused:
+            before = self._text[: refused.start()]
+            mark = _mark(before.count("\n"), len(before) - before.rfind("\n") - 1)
+            message = f"character U+{ord(refused[0]):04X} is not allowed in YAML"
+            raise self._stop(mark, message, "remove it, and check that this is the right file")
+        try:
+            yield from yaml.parse(self._text, Loader=_YAML_LOADER)
+        except yaml.MarkedYAMLError as error:
+            message = f"not YAML: {error.problem} {error.context or ''}".strip()
+            raise self._stop(
+                error.problem_mark or error.context_mark or _START, message, "check indentation, quotes and brackets"
+            ) from None
+        except (yaml.YAMLError, RecursionError, ValueError):
+            raise self._stop(_START, "not YAML", "check that this is the right file") from None
+
+    def _json_events(self) -> Iterator[yaml.Event]:
+        text = self._text
+        try:
+            _check_json(text) if text.strip() else None
+        except RecursionError:
+            pass  # too deep: `_part` finds out where
+        except json.JSONDecodeError as error:
+            place = _mark(error.lineno - 1, error.colno - 1)
+            raise self._stop(place, f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}") from None
+        lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        decode = json.JSONDecoder().raw_decode
+        at = 0
+        while token := _JSON_TOKEN.match(text, at):
+            start, at = token.span(1)
+            line = bisect_right(lines, start) - 1
+            mark = _mark(line, start - lines[line])
+            if token[1] == '"':
+                value, at = decode(text, start)
+                yield yaml.ScalarEvent(None, None, (False, True), value, mark, style='"')
+            elif token[1] in "{[":
+                event = yaml.MappingStartEvent if token[1] == "{" else yaml.SequenceStartEvent
+                yield event(None, None, True, mark)
+            elif token[1] in "}]":
+                yield yaml.CollectionEndEvent(mark)
+            else:
+                yield yaml.ScalarEvent(None, None, (True, False), token[1], mark)
+
+    def _fault(self, mark: Any, message: str, hint: str | None = None) -> None:
+        self.faults.append(self._document.fault_at(mark.line + 1, mark.column + 1, message, hint))
+        if len(self.faults) >= _MOST_FAULTS:
+            raise self._stop(mark, f"reading stops here after {_MOST_FAULTS} faults")
+
+    def _stop(self, mark: Any, message: str, hint: str | None = None) -> UnreadableError:
+        self.faults.append(self._document.fault_at(mark.line + 1, mark.column + 1, message, hint))
+        return UnreadableError()
+
+    def _part(self, event: Any, depth: int) -> Part:
+        mark = event.start_mark
+        self._values += 1
+        if self._values > _MOST_VALUES:
+            raise self._stop(mark, f"more than {_MOST_VALUES} values in one file", "split the file")
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, depth)
+        if event.tag is not None:
+            self._fault(mark, "tags (`!…`) are not supported", "remove the tag; quote the value to make it a string")
+        if isinstance(event, yaml.ScalarEvent):
+            part = Part(self._scalar(event), mark.line + 1, mark.column + 1)
+        else:
+            if depth >= _MOST_NESTING:
+                raise self._too_deep(mark)
+            if event.anchor is not None:
+                self._anchors[event.anchor] = None
+            part = self._collection(event, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = part
+        return part
+
+    def _collection(self, event: Any, depth: int) -> Part:
+        part = Part({}, event.start_mark.line + 1, event.start_mark.column + 1)
+        part.members, part.keys = {}, {}
+        if not isinstance(event, yaml.MappingStartEvent):
+            part.value, part.members = [], []
+        while not isinstance(inner := next(self._events), yaml.CollectionEndEvent):
+            name = self._key(inner, part, depth) if isinstance(part.members, dict) else None
+            member = self._part(next(self._events) if isinstance(part.members, dict) else inner, depth + 1)
+            if isinstance(part.members, list):
+                part.members.append(member)
+                part.value.append(member.value)
+            elif name is None:
+                continue
+            else:
+                part.members[name] = member
+                part.keys[name] = (inner.start_mark.line + 1, inner.start_mark.column + 1)
+                part.value[name] = member.value
+            part.size += member.size
+            part.height = max(part.height, member.height + 1)
+        return part
+
+    def _key(self, event: Any, mapping: Part, depth: int) -> str | None:
+        """Return the name that a key gives, or None for a faulty one."""
+        mark = event.start_mark
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._fault(mark, "a mapping's key must be a string", "write the key as plain text or in quotes")
+            self._part(event, depth + 1)
+            return None
+        name = self._part(event, depth + 1).value
+        if not isinstance(name, str):
+            text = event.value if isinstance(event, yaml.ScalarEvent) else str(name)
+            hint = f'write it in quotes: "{text:.40}"' if text else "write the key before the colon"
+            self._fault(mark, f"key {shown_name(text)} is not a string", hint)
+        elif name == "<<" and not self._json:
+            self._fault(mark, "merge keys (`<<`) are not supported", "write the fields out")
+        elif name in mapping.keys:
+            first = mapping.keys[name][0]
+            self._fault(mark, f"key {shown_name(name)} stands twice, first on line {first}", "remove one")
+        else:
+            return name
+        return None
+
+    def _alias(self, event: Any, depth: int) -> Part:
+        """Return the part that an alias names, at another place."""
+        mark, name = event.start_mark, shown_name(f"*{event.anchor}")
+        if event.anchor not in self._anchors:
+            raise self._stop(mark, f"alias {name} names no anchor above it")
+        part = self._anchors[event.anchor]
+        if part is None:
+            raise self._stop(mark, f"alias {name} stands inside of what it names")
+        self._aliased += part.size
+        if self._aliased > _MOST_ALIASED:
+            message = f"aliases add more than {_MOST_ALIASED} values"
+            raise self._stop(mark, message, "write the values out, or split the file")
+        if depth + part.height > _MOST_NESTING:
+            raise self._too_deep(mark)
+        copy = Part(part.value, mark.line + 1, mark.column + 1)
+        copy.members, copy.keys, copy.size, copy.height = part.members, part.keys, part.size, part.height
+        return copy
+
+    def _too_deep(self, mark: Any) -> UnreadableError:
+        return self._stop(mark, f"nested deeper than {_MOST_NESTING} levels", "make the structure flatter")
+
+    def _scalar(self, event: Any) -> Any:
+        text, mark = event.value, event.start_mark
+        if self._json and not event.style and not _JSON_SCALAR.fullmatch(text):
+            self._fault(mark, f"{shown_name(text)} is not a value of JSON", "null, true, false, or a number")
+            return None
+        if event.style or not (text in _CONSTANTS or _NUMBER.fullmatch(text)):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                self._fault(mark, "half of a surrogate pair is not a character", "write both halves, or neither")
+                return ""
+            return text
+        if text in _CONSTANTS:
+            return _CONSTANTS[text]
+        return self._number(text, mark)
+
+    def _number(self, text: str, mark: Any) -> float | None:
+        if _NOT_FINITE.fullmatch(text):
+            self._fault(mark, f"{shown_name(text)} is not a finite number", "write a number, or quote a text")
+            return None
+        number = int(text) if _INTEGER.fullmatch(text) and len(text) <= _EXACT_DIGITS else float(text)
+        if abs(number) > MAX_NUMBER:
+            hint = "write it in quotes if it is an identifier"
+            self._fault(mark, f"number {shown_name(text)} is beyond 2^53-1", hint)
+            return None
+        return number
