@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from pdp.loop.messages import Message, ModelRequest, ToolCall, Turn
     from pdp.loop.output import OutputInvalidError
     from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
-    from pdp.patterns.current import pinned
     from pdp.patterns.deployment import Deployment, Pin
-    from pdp.patterns.runs import RunClosedError, RunsFullError
+    from pdp.patterns.run import RunClosedError, RunsFullError, pinned
     from pdp.pep import Pep
     from pdp.proposal import Failure, FailureCode, Outcome, Proposal
     from pdp.request import Request
@@ -110,8 +109,8 @@ _HOMES = {
     "Registry": "pdp.contract.registry.registry",
     "ReleaseFloor": "pdp.engine.bundle.trust",
     "Request": "pdp.request",
-    "RunClosedError": "pdp.patterns.runs",
-    "RunsFullError": "pdp.patterns.runs",
+    "RunClosedError": "pdp.patterns.run",
+    "RunsFullError": "pdp.patterns.run",
     "Session": "pdp.session",
     "ShadowCounts": "pdp.engine.shadow",
     "ShadowDifference": "pdp.engine.shadow",
@@ -140,7 +139,7 @@ _HOMES = {
     "Verdict": "pdp.decision",
     "Visibility": "pdp.flow.visibility",
     "WatchingEngine": "pdp.engine.bundle.follow",
-    "pinned": "pdp.patterns.current",
+    "pinned": "pdp.patterns.run",
 }
 
 __all__ = [

@@ -292,7 +292,7 @@ class Pep:
         Raises:
             UsageError: no session, no text as `run_id`, or `pins` of another form or for a run that has begun with
                 others.
-            RunClosedError: it was closed to make room for others; end it first. See `pdp.patterns.runs`.
+            RunClosedError: it was closed to make room for others; end it first. See `pdp.patterns.run`.
             RunsFullError: too many runs are open or closed; end those that are over.
         """
         return self._parts.stores.runs.open(*_run_of(run_id, session), pins=pins).recorded_pins()

@@ -10,8 +10,8 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from pdp import Deployment, Pin
-from pdp.patterns.current import pinned
 from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
+from pdp.patterns.run import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
     from pdp.flow.reserve import Reservation
-    from pdp.patterns.circumstances import Circumstances
     from pdp.patterns.enforcement import HeldCall
+    from pdp.patterns.rule import CallFacts
     from pdp.patterns.run import Run
     from pdp.stores.actions import Action
 
@@ -127,8 +127,6 @@ class _Run:
             if denied:
                 return self.decided
             execution = self._reservation.instead if self._reservation is not None else None
-            if execution is None and held is not None:
-                execution = without_room(held)
             if execution is None:
                 execution = yield from self._run(runner, held)
         except BaseException as error:
@@ -165,7 +163,7 @@ class _Run:
         from pdp.patterns.enforcement import HeldCall  # noqa: PLC0415 - only calls that a pattern or a run has rules for
 
         run: Run = yield Work(lambda: stores.run_of(session), blocking=stores.reads_sources)
-        about = _circumstances(self.decided, self._prepared, markings)
+        about = _facts(self.decided, self._prepared, markings)
         arguments = arguments_of(self._prepared.checked.proposal)
         return Held(run, about, HeldCall(self._tool.entry, arguments, run, about))
 
@@ -271,35 +269,21 @@ class Held(NamedTuple):
     """A call that is held to its pattern, and to the run of the agent that it belongs to."""
 
     run: Run
-    about: Circumstances
+    about: CallFacts
     call: HeldCall
 
 
 def _within(run: Run) -> AbstractContextManager[None]:
-    from pdp.patterns.current import within_run  # noqa: PLC0415 - only calls that belong to a run
+    from pdp.patterns.run import within_run  # noqa: PLC0415 - only calls that belong to a run
 
     return within_run(run)
 
 
-def without_room(held: Held) -> Execution | None:
-    """Return the failure of a call whose result would be marked in a run that remembers no more; None: it may run."""
-    from pdp.patterns.exceptions import PatternFault  # noqa: PLC0415 - only calls that a pattern or a run has rules for
-
-    try:
-        if held.about.resource is not None and held.about.markings:
-            held.run.check_markable(*held.about.resource)
-    except PatternFault as error:
-        failure = failure_of(error)
-        failure.details["effect"] = "none"
-        return Execution(failure=failure, error=error, started=False)
-    return None
-
-
-def _circumstances(decided: Decided, prepared: Prepared, markings: frozenset[str]) -> Circumstances:
+def _facts(decided: Decided, prepared: Prepared, markings: frozenset[str]) -> CallFacts:
     """What the call's pattern has to know: of session and decision, and nothing of the model."""
-    from pdp.patterns.circumstances import Circumstances  # noqa: PLC0415 - as above
+    from pdp.patterns.rule import CallFacts  # noqa: PLC0415 - only calls that a pattern or a run has rules for
 
-    return Circumstances(
+    return CallFacts(
         caller=caller_of(prepared.session),
         idempotency_key=prepared.checked.idempotency_key,
         decision_id=decided.decision.decision_id if decided.decision else None,
@@ -385,13 +369,7 @@ def _deliver(executed: Executed, prepared: Prepared, held: Held | None) -> Execu
 
 
 def _after_pattern(executed: Executed, held: Held) -> Executed:
-    from pdp.patterns.exceptions import PatternFault  # noqa: PLC0415 - as above
-
-    try:
-        after = held.call.after(executed.execution)
-    except PatternFault as error:
-        # Others have filled the run meanwhile. A result whose markings nobody would remember does not go out.
-        return _withheld(executed, error)
+    after = held.call.after(executed.execution)
     return executed._replace(
         execution=after.execution,
         markings=after.markings,

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pdp.obligations.obligation import ObligationHandler
     from pdp.obligations.obligations import Obligations
     from pdp.patterns.deployment import Deployment
-    from pdp.patterns.run import Run
-    from pdp.patterns.runs import Runs
+    from pdp.patterns.run import Run, Runs
     from pdp.session import Session
     from pdp.stores.actions import ActionStore
     from pdp.stores.keys import IdempotencyStore
@@ -100,7 +99,7 @@ class Stores:
 
     @property
     def runs(self) -> Runs:
-        """What each run of an agent remembers; see `pdp.patterns.runs`."""
+        """What each run of an agent remembers; see `pdp.patterns.run`."""
         return self._runs.get()
 
     @property
@@ -127,7 +126,7 @@ class Stores:
 
     def _make_runs(self) -> Runs:
         from pdp.patterns.deployment import Deployment  # noqa: PLC0415 - only calls that belong to a run
-        from pdp.patterns.runs import Runs  # noqa: PLC0415 - likewise
+        from pdp.patterns.run import Runs  # noqa: PLC0415 - likewise
 
         return Runs(replace(self._deployment or Deployment(), actions=self.actions))
 

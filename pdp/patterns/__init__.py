@@ -1,1 +1,11 @@
-"""The ten tool patterns at run time: what each of them demands of a call that may run, and of what it answers."""
+"""The ten tool patterns at run time: what each demands of a call that may run, and of its result.
+
+* enforcement: `HeldCall`, which holds one call to its pattern, before and after its tool
+* rule: what a rule of a pattern gets and gives; evidence
+* reads: extraction, lookup, aggregation, search
+* derivations: validation, classification, composition, conversion
+* effects: action-staging, approval-request
+* run: what one run of an agent remembers, and the runs that are open
+* deployment: what the application states for all runs; pins
+* exceptions: the typed exceptions that tools raise, and `PatternFault`
+"""

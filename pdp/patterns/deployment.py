@@ -1,4 +1,4 @@
-"""What an application tells all runs: sources to pin, their versions, markings, and the store of actions.
+"""What an application states for all runs: sources to pin, their versions, markings, and the store of actions.
 
 Source: tool pattern library, patterns 2, 6, 8 and 9.
 """
@@ -37,11 +37,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What the application tells all runs. Its functions are cheap, or keep what they found themselves.
+    """What the application states for all runs. Its functions are quick, or cache by themselves.
 
     Args:
         sources: by name, what reads a source that is pinned when a run starts (pattern 9): `() -> Pin`.
-        source_versions: by id, what tells a system of record's version now (pattern 2): `() -> str`.
+        source_versions: by id, what returns a system of record's present version (pattern 2): `() -> str`.
         markings_of: `(type, id) -> markings`, or None when they are not known (pattern 8).
         actions: the store of actions (pattern 6); without one nothing can be staged.
     """
@@ -60,7 +60,7 @@ def read_pins(deployment: Deployment) -> dict[str, Pin]:
             pin = read()
             check_json(pin.value)
             if not isinstance(pin.version, str) or not pin.version:
-                raise TypeError("a pin names its version")  # noqa: TRY301 - as if reading raised it
+                raise TypeError("a pin without version")  # noqa: TRY301 - as if reading raised it
             # A copy: what the application changes later does not change a run.
             pins[source] = Pin(pin.version, orjson.loads(canonical(pin.value)))
         except Exception:  # noqa: BLE001 - a source that is not there fails what needs it, and nothing else
@@ -72,7 +72,7 @@ def replayed_pins(pins: Mapping[str, Any]) -> dict[str, Pin]:
     """Return the pins of an earlier run, given as `{source: {version, value}}`.
 
     Raises:
-        UsageError: they have another form.
+        UsageError: malformed pins.
     """
     try:
         return {source: Pin(str(pin["version"]), orjson.loads(canonical(pin["value"]))) for source, pin in pins.items()}

@@ -1,7 +1,7 @@
 """Holding a call to its pattern: `before` it runs, and `after`, on what it came to.
 
-    held = HeldCall(entry, arguments, run, circumstances)
-    execution = held.before() or ...run the tool: within(run, function)...
+    held = HeldCall(entry, arguments, run, facts)
+    execution = held.before() or ...run the tool, within_run(run)...
     checked = held.after(execution)
 
 Both are quick and plain; only staging an action asks a store. `before` comes after the decision was recorded, since it
@@ -21,19 +21,16 @@ from pdp.execution.failures import ToolError, failure_of, secret_texts
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import EffectClass, Pattern
 from pdp.manifest.schema.shapes import shape_validator
-from pdp.patterns.acting import ActionStaging, ApprovalRequest, check_staged
-from pdp.patterns.circumstances import UNKNOWN, Checked
-from pdp.patterns.evidence import check_snapshots
+from pdp.patterns.derivations import Classification, Composition, Conversion, Validation
+from pdp.patterns.effects import ActionStaging, ApprovalRequest, check_staged
 from pdp.patterns.exceptions import PatternFault
-from pdp.patterns.judging import Classification, Validation
-from pdp.patterns.making import Composition, Conversion
-from pdp.patterns.reading import Aggregation, Extraction, Lookup, Search
-from pdp.patterns.rule import PatternCall, PatternRule
+from pdp.patterns.reads import Aggregation, Extraction, Lookup, Search
+from pdp.patterns.rule import UNKNOWN, PatternCall, PatternResult, PatternRule, check_snapshots
 from pdp.proposal import Execution
 
 if TYPE_CHECKING:
     from pdp.manifest.model import Tool
-    from pdp.patterns.circumstances import Circumstances
+    from pdp.patterns.rule import CallFacts
     from pdp.patterns.run import Run
 
 _log = logging.getLogger("pdp.patterns")
@@ -67,7 +64,7 @@ class HeldCall:
 
     __slots__ = ("_call",)
 
-    def __init__(self, entry: Tool, arguments: dict[str, Any], run: Run, about: Circumstances = UNKNOWN) -> None:
+    def __init__(self, entry: Tool, arguments: dict[str, Any], run: Run, about: CallFacts = UNKNOWN) -> None:
         self._call = PatternCall(entry, arguments, run, about)
 
     def before(self) -> Execution | None:
@@ -77,6 +74,8 @@ class HeldCall:
         """
         call, entry = self._call, self._call.entry
         try:
+            if call.about.resource is not None and call.about.markings:
+                call.run.check_markable(*call.about.resource)
             if entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits:
                 check_staged(call)
             if entry.pattern is None:
@@ -87,19 +86,24 @@ class HeldCall:
         except Exception as error:  # noqa: BLE001 - whatever it was, the tool must not run
             return _failed(call, error, Execution(started=False))
 
-    def after(self, execution: Execution) -> Checked:
+    def after(self, execution: Execution) -> PatternResult:
         """Return an execution as its pattern leaves it: the result with what the pattern adds to it, or a failure.
 
         What the tool returned is not changed; what `before` gave passes as well. A failure by the rules says
         `{"rule": ...}`; of a tool with effects also `{"effect": "unknown"}`, since it ran.
         """
         call, entry = self._call, self._call.entry
-        checked = Checked(execution, markings=call.about.markings)
+        checked = PatternResult(execution, markings=call.about.markings)
         if execution.failure is not None:
             return checked
-        # No markings may mean that the policy told none: an object without any is another thing than an unknown one.
+        # No markings may mean that the policy stated none: an object without any is not an unknown one.
         if call.about.resource is not None and call.about.markings:
-            call.run.mark(*call.about.resource, call.about.markings)
+            try:
+                call.run.mark(*call.about.resource, call.about.markings)
+            except PatternFault as error:
+                # Others have filled the run meanwhile. A result whose markings nobody would remember does not go out.
+                error.details["effect"] = "done"
+                return PatternResult(execution._replace(result=None, failure=failure_of(error), error=error))
         if entry.pattern is None:
             return checked
         try:
@@ -110,7 +114,7 @@ class HeldCall:
                 check_snapshots(result, call.run)
             return rule.after(call, replace(checked, execution=execution._replace(result=result)))
         except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
-            return Checked(_failed(call, error, execution))
+            return PatternResult(_failed(call, error, execution))
 
 
 def _check_shape(call: PatternCall, value: Any, part: str) -> None:
@@ -128,7 +132,7 @@ def _copied(call: PatternCall, result: Any) -> Any:
     try:
         check_json(result)
     except JsonValueError as error:
-        raise PatternFault(_named(call, "response"), f"the result is no JSON: {error}") from error
+        raise PatternFault(_named(call, "response"), f"the result is not JSON: {error}") from error
     return orjson.loads(canonical(result))
 
 

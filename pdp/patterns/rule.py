@@ -1,15 +1,74 @@
-"""What a pattern's own rules are: something before a call runs, something on its result."""
+"""What a rule of a pattern gets and gives: the call, what is known of it, the result; and the evidence in results.
+
+Source: tool pattern library, pattern 10: downstream evidence spans back-reference the retrieval snapshot.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pdp.patterns.exceptions import PatternFault
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pdp.manifest.model import Tool
-    from pdp.patterns.circumstances import Checked, Circumstances
     from pdp.patterns.run import Run
     from pdp.proposal import Execution
+
+SNAPSHOT: Final = "retrievalSnapshotId"
+"""The member of a span that names the retrieval snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """What is known of a call that may run, beside its arguments: from session and decision, nothing from the model.
+
+    Attributes:
+        caller: issuer and subject as one text. What one caller has looked up is not given to another, and idempotency
+            keys of two callers have nothing in common.
+        idempotency_key: the session's, or the derived one.
+        decision_id: of the decision that allowed it.
+        markings: those that the result carries by the policy (obligation `mark_result`).
+        clearances: the subject's; None where they are not to be checked here.
+        resource: the request's resource, (type, id).
+        approved: a person's approval let it through.
+        now: seconds since 1970.
+        inputs: canonical JSON of what the tool gets of config and state: with other inputs, another answer is right.
+    """
+
+    caller: str = ""
+    idempotency_key: str | None = None
+    decision_id: str | None = None
+    markings: frozenset[str] = frozenset()
+    clearances: frozenset[str] | None = None
+    resource: tuple[str, str] | None = None
+    approved: bool = False
+    now: float = 0.0
+    inputs: bytes = b""
+
+
+UNKNOWN = CallFacts()
+"""A call of which nothing else is known: no key, no decision, no approval."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatternResult:
+    """An execution as its pattern leaves it.
+
+    Attributes:
+        execution: the result, with what the pattern adds to it; or a failure.
+        markings: those that the result carries.
+        retrieval_snapshot: what a search retrieved from.
+        pins: the versions of the pinned sources that a conversion could use, by source.
+    """
+
+    execution: Execution
+    markings: frozenset[str] = frozenset()
+    retrieval_snapshot: str | None = None
+    pins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(slots=True)
@@ -21,20 +80,20 @@ class PatternCall:
         arguments: as decided; nobody changes them.
         run: the run that it belongs to.
         about: what else is known of it.
-        record_key: what a lookup is cached under: settled before it runs, since its source may change meanwhile.
+        record_key: what a lookup is cached under: fixed before it runs, since its source may change meanwhile.
     """
 
     entry: Tool
     arguments: dict[str, Any]
     run: Run
-    about: Circumstances
+    about: CallFacts
     record_key: Any = None
 
 
 class PatternRule:
-    """The rules of one pattern beside its shape, which arguments and result have by then. Without state.
+    """The rules of one pattern beside its shape, which is checked before. Without state.
 
-    `names_snapshots`: its results make snapshots known, where those of others only refer to them.
+    `names_snapshots`: its results name new snapshots, where those of others only refer to known ones.
     """
 
     names_snapshots: ClassVar[bool] = False
@@ -47,10 +106,56 @@ class PatternRule:
         """
         return None
 
-    def after(self, call: PatternCall, checked: Checked) -> Checked:  # noqa: ARG002 - of others
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - of others
         """Return the result with what the pattern adds; `checked.execution.result` is a copy that may be changed.
 
         Raises:
             ToolError: the result must not be delivered.
         """
         return checked
+
+
+def check_snapshots(value: Any, run: Run) -> None:
+    """Check every reference to a snapshot, however deep in `value` (plain JSON).
+
+    Raises:
+        PatternFault: `evidence.unknown_snapshot`: this run has not retrieved from it.
+    """
+    for part in _objects(value):
+        snapshot = part.get(SNAPSHOT)
+        if snapshot is not None and not (isinstance(snapshot, str) and run.knows_snapshot(snapshot)):
+            raise PatternFault(
+                "evidence.unknown_snapshot",
+                f"evidence refers to snapshot {snapshot!r:.60}, which this run has not retrieved from",
+            )
+
+
+def refer_back(evidence: Any, run: Run) -> None:
+    """Let spans of what this run has retrieved refer to the snapshot, in place. Spans that do already are left alone.
+
+    Args:
+        evidence: a span or a list of them.
+        run: the run.
+
+    Raises:
+        PatternFault: `evidence.span_reversed`: a span ends before it starts.
+    """
+    for span in evidence if isinstance(evidence, list) else [evidence]:
+        start, end = span.get("start"), span.get("end")
+        if start is not None and end is not None and end < start:
+            raise PatternFault("evidence.span_reversed", f"a span ends at {end}, before its start at {start}")
+        if SNAPSHOT not in span:
+            snapshot = run.snapshot_of(span["source"]["id"])
+            if snapshot is not None:
+                span[SNAPSHOT] = snapshot
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            yield part
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part

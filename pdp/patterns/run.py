@@ -1,32 +1,46 @@
-"""What one run remembers: cached lookups, pinned sources, snapshots, markings, what was staged. It ends with the run.
+"""Runs of agents: what one remembers, which ones are open, and the one that a tool is running in.
 
-Nothing that protects is forgotten while a run goes on: where there is no room for it, the call is refused. What only
-saves work (records) or whose absence refuses (snapshots) is kept as long as there is room.
+A run remembers cached lookups, pinned sources, snapshots, markings and what was staged, and ends with all of it.
+Nothing that protects is forgotten while it goes on: where there is no room for it, the call is refused. What only saves
+work (records) or whose absence refuses (snapshots) is remembered as long as there is room. A run that had to make room
+for others is closed, and not begun anew with other pins.
 
 Source: tool pattern library, 9.3 (patterns 2, 3, 8, 9 and 10) and 9.4: no state across runs in tool memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from pdp.errors import StateError, UsageError
 from pdp.json import canonical, digest
-from pdp.patterns.deployment import read_pins
+from pdp.patterns.deployment import Deployment, read_pins, replayed_pins
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from pdp.patterns.deployment import Deployment, Pin
+    from pdp.patterns.deployment import Pin
 
 _log = logging.getLogger("pdp.patterns")
 
 MOST_ENTRIES: Final = 10_000
-"""So many things of one sort a run remembers. Beyond them the oldest goes, or what protects is refused: `run.full`."""
+"""How many things of one sort a run remembers. Then the oldest goes, or what protects is refused: `run.full`."""
+
+MOST_RUNS: Final = 1_000
+"""How many runs are open at once. Then the least recently used one is closed."""
+
+MOST_CLOSED: Final = 1_000_000
+"""How many closed runs are known as such. Then no run is opened until one has ended."""
+
+_RUN: ContextVar[Run | None] = ContextVar("pdp_run", default=None)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -37,7 +51,7 @@ class Run:
 
     Attributes:
         run_id: the session's, or None for a call that belongs to no run: then nothing outlives the call.
-        deployment: what the application told all runs.
+        deployment: what the application states for all runs.
         pins: by source; taken when the run starts.
     """
 
@@ -69,12 +83,12 @@ class Run:
         return {source: {"version": pin.version, "value": pin.value} for source, pin in self.pins.items()}
 
     def source_version(self, source: str) -> str | None:
-        """Return the version that a system of record has now, as the application tells; None when it is not known."""
+        """Return the present version of a system of record, as the application states it; None: unknown."""
         ask = self.deployment.source_versions.get(source)
         try:
             version = ask() if ask is not None else None
-        except Exception:  # noqa: BLE001 - then it is not known, and nothing is answered from what was kept
-            _log.warning("the version of source %s cannot be told", source, exc_info=True)
+        except Exception:  # noqa: BLE001 - an unknown version: no lookup is answered from the cache
+            _log.warning("the version of source %s cannot be read", source, exc_info=True)
             return None
         return version if isinstance(version, str) and version else None
 
@@ -94,12 +108,12 @@ class Run:
         Raises:
             PatternFault: `run.full`.
         """
-        told = digest(canonical(answer))
+        this = digest(canonical(answer))
         with self._lock:
             first = self._answers.get(key)
             if first is None:
-                _add(self._answers, key, told, "answers")
-        return first is None or first == told
+                _add(self._answers, key, this, "answers")
+        return first is None or first == this
 
     def keep_snapshot(self, snapshot: str, sources: Iterable[str]) -> None:
         """Remember a retrieval snapshot and the ids of the sources found in it."""
@@ -114,7 +128,7 @@ class Run:
     def snapshot_of(self, source: str) -> str | None:
         """Return the newest snapshot in which this run found the source."""
         with self._lock:
-            return next((name for name, found in reversed(self._snapshots.items()) if source in found), None)
+            return next((name for name, sources in reversed(self._snapshots.items()) if source in sources), None)
 
     def mark(self, kind: str, name: str, markings: Iterable[str]) -> None:
         """Remember the markings of an object, by its type and id; they are added to those that it has.
@@ -141,13 +155,13 @@ class Run:
             known = self._markings.get((kind, name))
         ask = self.deployment.markings_of
         try:
-            told = None if ask is None else ask(kind, name)
-        except Exception:  # noqa: BLE001 - then they are not known
-            _log.warning("the markings of %s %s cannot be told", kind, name, exc_info=True)
+            stated = None if ask is None else ask(kind, name)
+        except Exception:  # noqa: BLE001 - unknown markings
+            _log.warning("the markings of %s %s cannot be read", kind, name, exc_info=True)
             return None
-        if told is None or isinstance(told, str):
+        if stated is None or isinstance(stated, str):
             return known
-        return (known or frozenset()) | frozenset(told)
+        return (known or frozenset()) | frozenset(stated)
 
     def keep_staged(self, kind: str, payload_digest: str, action_id: str) -> None:
         """Remember that an action was staged.
@@ -175,6 +189,124 @@ class Run:
             return action_id
 
 
+class RunClosedError(StateError):
+    """The run was closed to make room for others: what it remembered is gone, and it does not go on without."""
+
+    code: ClassVar[str] = "run.closed"
+
+
+class RunsFullError(StateError):
+    """No run can be opened without forgetting which ones were closed."""
+
+    code: ClassVar[str] = "run.too_many"
+
+
+class Runs:
+    """The runs that are open, each of one caller. Safe to share between threads.
+
+    Where there are too many, the one that was used least recently is closed: no call is made in it any more, until
+    its caller has ended it.
+
+    Args:
+        deployment: what holds for all of them.
+        most: how many are open at once.
+        most_closed: how many closed ones are known as such.
+    """
+
+    def __init__(
+        self, deployment: Deployment | None = None, *, most: int = MOST_RUNS, most_closed: int = MOST_CLOSED
+    ) -> None:
+        self.deployment = deployment or Deployment()
+        self._most = most
+        self._most_closed = most_closed
+        self._runs: OrderedDict[bytes, Run] = OrderedDict()
+        self._closed: set[bytes] = set()
+        self._lock = threading.Lock()
+
+    def open(self, run_id: str | None, caller: str = "", *, pins: Mapping[str, Any] | None = None) -> Run:
+        """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
+
+        Args:
+            run_id: the session's.
+            caller: whose run it is: equal ids of two callers have nothing in common.
+            pins: for a replay: what `Run.recorded_pins` gave; the sources are not read then.
+
+        Raises:
+            RunClosedError: it was closed to make room for others.
+            RunsFullError: it is not open, and there is no room.
+            UsageError: `pins` of another form, or for a run that has begun with others.
+        """
+        given = None if pins is None else replayed_pins(pins)
+        if run_id is None:
+            return Run(None, self.deployment, given)
+        key = _key(run_id, caller)
+        with self._lock:
+            run = self._open_run(key, run_id)
+        if run is None:
+            # Reading sources may take a while: not under the lock. Of two that start at once, the first to be done is
+            # the run for both.
+            new = Run(run_id, self.deployment, given)
+            with self._lock:
+                run = self._open_run(key, run_id)
+                if run is None:
+                    self._make_room()
+                    run = self._runs[key] = new
+        if given is not None and dict(run.pins) != given:
+            raise UsageError(f"run {run_id:.60} has begun with other pins", hint="replay under a run_id of its own")
+        return run
+
+    def end(self, run_id: str, caller: str = "") -> None:
+        """Forget a run, open or closed, and all that it remembers. Nothing happens when there is none."""
+        key = _key(run_id, caller)
+        with self._lock:
+            self._runs.pop(key, None)
+            self._closed.discard(key)
+
+    def _open_run(self, key: bytes, run_id: str) -> Run | None:
+        if key in self._closed:
+            raise RunClosedError(
+                f"run {run_id:.60} was closed to make room for others, and what it remembered is gone",
+                hint="go on under another run_id, or end it; end runs that are over",
+            )
+        run = self._runs.get(key)
+        if run is not None:
+            self._runs.move_to_end(key)
+        return run
+
+    def _make_room(self) -> None:
+        while len(self._runs) >= self._most:
+            if len(self._closed) >= self._most_closed:
+                raise RunsFullError(f"{self._most} runs are open, and no more can be closed", hint="end what is over")
+            key, _ = self._runs.popitem(last=False)
+            self._closed.add(key)
+
+
+def pinned(source: str) -> Pin:
+    """Return what a source was pinned to when the run started; for use in a tool.
+
+        def convert_currency(value, target):
+            rates = pinned("ecb").value
+            return {"amount": round(value["amount"] * rates[target["currency"]], 2), ...}
+
+    Raises:
+        SourceUnavailableError: no such source is declared, it could not be read then, or no run is going on.
+    """
+    run = _RUN.get()
+    if run is None:
+        raise SourceUnavailableError(f"{source} is not pinned: no run is going on")
+    return run.pin(source)
+
+
+@contextmanager
+def within_run(run: Run) -> Iterator[None]:
+    """Let `pinned` find this run within the block, in this thread or task and in those that it starts."""
+    before = _RUN.set(run)
+    try:
+        yield
+    finally:
+        _RUN.reset(before)
+
+
 def _check_room(kept: Mapping[Key, Any], key: Key, what: str) -> None:
     if len(kept) >= MOST_ENTRIES and key not in kept:
         raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {what}, and has no room for more")
@@ -190,3 +322,8 @@ def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value) -> None:
     kept.move_to_end(key)
     while len(kept) > MOST_ENTRIES:
         kept.popitem(last=False)
+
+
+# Sixteen bytes for each run that was closed, whatever ids and callers look like.
+def _key(run_id: str, caller: str) -> bytes:
+    return hashlib.sha256(canonical([caller, run_id])).digest()[:16]

@@ -27,8 +27,7 @@ from pdp import (
 )
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
-from pdp.patterns.current import pinned
-from pdp.patterns.run import Run
+from pdp.patterns.run import Run, pinned
 from pdp.stores.actions import Action, ActionState
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, told

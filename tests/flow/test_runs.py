@@ -27,9 +27,8 @@ from pdp.execution.failures import ToolArgumentError, ToolUnavailableError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.patterns import run as run_module
-from pdp.patterns import runs as runs_module
-from pdp.patterns.current import pinned
 from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
+from pdp.patterns.run import pinned
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, staging, told
@@ -163,7 +162,7 @@ def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(
 @both_ways
 def test_a_closed_run_does_not_go_on_with_other_pins(pep: Pep, call: Callable[..., Evaluation]) -> None:
     before = call(pep, CONVERT, ours())
-    for number in range(runs_module.MOST_RUNS):
+    for number in range(run_module.MOST_RUNS):
         pep.open_run(f"other-{number}", ours(), pins={})
     denied = call(pep, CONVERT, ours())
     pep.end_run("run-1", ours())
@@ -183,7 +182,7 @@ def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(at_
     asked = pep.call(propose("send_letter"), session())
     assert asked.approval is not None
     approvals.grant(asked.approval.id, CHIEF, SOON)
-    for number in range(runs_module.MOST_RUNS):
+    for number in range(run_module.MOST_RUNS):
         pep.open_run(f"other-{number}", session())
     denied = pep.call(propose("send_letter"), session(time=SOON))
     other = pep.call(propose("send_letter", amount=6), session(time=SOON))

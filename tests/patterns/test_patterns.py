@@ -11,13 +11,11 @@ import pytest
 from pdp.execution.run import run
 from pdp.manifest.fields import Pattern
 from pdp.manifest.load import load_effective
-from pdp.patterns.circumstances import Checked, Circumstances
-from pdp.patterns.current import within
 from pdp.patterns.deployment import Deployment, Pin
 from pdp.patterns.enforcement import RULES, HeldCall
 from pdp.patterns.exceptions import NotFoundError, PatternFault
-from pdp.patterns.run import Run
-from pdp.patterns.runs import Runs
+from pdp.patterns.rule import CallFacts, PatternResult
+from pdp.patterns.run import Run, Runs, within_run
 from pdp.proposal import Execution
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.memory import MemoryActions
@@ -28,7 +26,7 @@ ENTRIES = load_effective(UNDERWRITING / "manifest.yaml", UNDERWRITING / "governa
 EXAMPLE = runpy.run_path(str(UNDERWRITING / "tools.py"))
 FUNCTIONS = EXAMPLE["tools"]()
 
-ABOUT = Circumstances(caller="underwriter-7", idempotency_key="idm-1", decision_id="dec-1", now=1_750_000_000.0)
+ABOUT = CallFacts(caller="underwriter-7", idempotency_key="idm-1", decision_id="dec-1", now=1_750_000_000.0)
 SPAN = {"source": {"id": "sub-7"}, "text": "400000 EUR"}
 LOOKUP = {"identifier": "ph-1", "source": {"id": "register"}}
 PAYLOAD = {"policyholder": "ph-1", "premium": {"amount": 1200, "currency": "EUR"}}
@@ -54,8 +52,8 @@ def opened(actions: Any = None, **changes: Any) -> Run:
 
 
 def called(
-    name: str, arguments: dict[str, Any], run_: Run, *, about: Circumstances = ABOUT, returns: Any = None, **entry: Any
-) -> Checked:
+    name: str, arguments: dict[str, Any], run_: Run, *, about: CallFacts = ABOUT, returns: Any = None, **entry: Any
+) -> PatternResult:
     """Do as the enforcement point does: `before`, the tool (or what `returns` puts in its place), `after`."""
     tool = ENTRIES[name].model_copy(update=entry)
     held = HeldCall(tool, arguments, run_, about)
@@ -63,11 +61,12 @@ def called(
     if execution is None and returns is not None:
         execution = Execution(result=returns)
     if execution is None:
-        execution = run(within(run_, FUNCTIONS[name]), arguments, None)
+        with within_run(run_):
+            execution = run(FUNCTIONS[name], arguments, None)
     return held.after(execution)
 
 
-def broken(checked: Checked) -> tuple[str | None, str | None, bool]:
+def broken(checked: PatternResult) -> tuple[str | None, str | None, bool]:
     """Which rule was broken, what is known of the effect, and whether the tool was started."""
     assert checked.execution.failure is not None
     assert checked.execution.result is None
@@ -75,7 +74,7 @@ def broken(checked: Checked) -> tuple[str | None, str | None, bool]:
     return details.get("rule", details.get("kind")), details.get("effect"), checked.execution.started
 
 
-def succeeded(checked: Checked) -> Any:
+def succeeded(checked: PatternResult) -> Any:
     assert checked.execution.failure is None
     return checked.execution.result
 
@@ -200,7 +199,7 @@ OTHER = {"number": "ph-1", "name": "Other", "claims": 2}
     ],
     ids=["identifier", "version", "source", "time", "caller"],
 )
-def test_another_question_is_asked_anew(arguments: dict[str, Any], about: Circumstances) -> None:
+def test_another_question_is_asked_anew(arguments: dict[str, Any], about: CallFacts) -> None:
     run_ = opened()
     called("lookup_policyholder", LOOKUP, run_)
     again = called("lookup_policyholder", arguments, run_, about=about, returns=OTHER)

@@ -10,10 +10,9 @@ import pytest
 
 from pdp.errors import UsageError
 from pdp.patterns import run as run_module
-from pdp.patterns.current import pinned, within
 from pdp.patterns.deployment import Deployment, Pin
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
-from pdp.patterns.runs import RunClosedError, Runs, RunsFullError
+from pdp.patterns.run import Run, RunClosedError, Runs, RunsFullError, pinned, within_run
 
 
 def test_a_run_is_the_same_until_it_ends() -> None:
@@ -195,26 +194,22 @@ def test_a_tool_runs_within_its_run() -> None:
         await asyncio.sleep(0)
         return pinned("ecb").value
 
-    class Tool:
-        async def __call__(self) -> Any:
-            return pinned("ecb").value
-
     runs = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", {"TRY": 47.5})}))
     run = runs.open("run-1")
 
-    assert within(run, tool)() == {"TRY": 47.5}
-    assert asyncio.run(within(run, slow_tool)()) == {"TRY": 47.5}
-    assert asyncio.run(within(run, Tool())()) == {"TRY": 47.5}
+    with within_run(run):
+        assert tool() == asyncio.run(slow_tool()) == {"TRY": 47.5}
     with pytest.raises(SourceUnavailableError) as caught:
         tool()
     assert caught.value.message == "source_unavailable: ecb is not pinned: no run is going on"
 
 
 async def test_runs_that_go_on_at_once_are_kept_apart() -> None:
-    async def tool() -> str:
-        await asyncio.sleep(0)
-        return pinned("ecb").version
+    async def tool(run: Run) -> str:
+        with within_run(run):
+            await asyncio.sleep(0)
+            return pinned("ecb").version
 
     runs = [Runs(Deployment(sources={"ecb": lambda n=number: Pin(f"v-{n}", n)})).open("run-1") for number in range(5)]  # type: ignore[misc]
 
-    assert await asyncio.gather(*(within(run, tool)() for run in runs)) == [f"v-{number}" for number in range(5)]
+    assert await asyncio.gather(*map(tool, runs)) == [f"v-{number}" for number in range(5)]

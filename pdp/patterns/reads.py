@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdp.patterns.evidence import SNAPSHOT, refer_back
 from pdp.patterns.exceptions import PatternFault
-from pdp.patterns.rule import PatternCall, PatternRule
+from pdp.patterns.rule import SNAPSHOT, PatternCall, PatternRule, refer_back
 from pdp.proposal import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.patterns.circumstances import Checked
+    from pdp.patterns.rule import PatternResult
 
 
 class Extraction(PatternRule):
     """A value, the span of its source that justifies it, and a confidence."""
 
-    def after(self, call: PatternCall, checked: Checked) -> Checked:
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Demand evidence out of the source that was asked call.about."""
         result = checked.execution.result
         if result["evidence"]["source"]["id"] != call.arguments["source"]["id"]:
@@ -41,7 +40,7 @@ class Lookup(PatternRule):
         text = None if key is None else call.run.record(key)
         return None if text is None else Execution(result=orjson.loads(text), started=False)
 
-    def after(self, call: PatternCall, checked: Checked) -> Checked:
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Keep a record that came without exceptions."""
         result = checked.execution.result
         if checked.execution.started and call.record_key is not None and not result.get("exceptions"):
@@ -63,7 +62,7 @@ def _record_key(call: PatternCall) -> Any:
 class Aggregation(PatternRule):
     """A metric over objects; it carries the markings of all of them."""
 
-    def after(self, call: PatternCall, checked: Checked) -> Checked:
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Mark the metric with the union.
 
         Of objects that nobody knows, the policy has told the markings, as those of the call's resource; where it was
@@ -102,7 +101,7 @@ class Search(PatternRule):
 
     names_snapshots = True
 
-    def after(self, call: PatternCall, checked: Checked) -> Checked:
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Let every span name the snapshot, and the run remember it."""
         result = checked.execution.result
         snapshot, spans = result[SNAPSHOT], result["spans"]

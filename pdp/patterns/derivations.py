@@ -1,18 +1,22 @@
-"""Patterns that judge: validation and classification (tool pattern library, patterns 3 and 4)."""
+"""Patterns that derive something: validation, classification, composition, conversion.
+
+Source: tool pattern library, patterns 3, 4, 5 and 9.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical
 from pdp.manifest.schema.walk import arguments_of
-from pdp.patterns.evidence import refer_back
 from pdp.patterns.exceptions import OutOfDistributionError, PatternFault
-from pdp.patterns.rule import PatternCall, PatternRule
+from pdp.patterns.rule import PatternCall, PatternRule, refer_back
 
 if TYPE_CHECKING:
     from pdp.manifest.model import Tool
-    from pdp.patterns.circumstances import Checked
+    from pdp.patterns.rule import PatternResult
     from pdp.proposal import Execution
 
 _VERDICTS: Final = ("pass", "warn", "block")  # lightest first
@@ -31,7 +35,7 @@ class Validation(PatternRule):
             )
         return None
 
-    def after(self, call: PatternCall, checked: Checked) -> Checked:
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Demand that the trace explains the verdict, and that it is the one of before."""
         result = checked.execution.result
         heaviest = max((rule["verdict"] for rule in result["trace"]), key=_VERDICTS.index, default="pass")
@@ -54,7 +58,7 @@ class Validation(PatternRule):
 class Classification(PatternRule):
     """One of the declared bands. What is in none of them is said so, and never put into some band."""
 
-    def after(self, call: PatternCall, checked: Checked) -> Checked:
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Demand a declared band."""
         result = checked.execution.result
         if result["band"] not in _bands(call.entry):
@@ -66,3 +70,37 @@ class Classification(PatternRule):
 def _bands(entry: Tool) -> set[Any]:
     band = arguments_of(entry.result_schema or {}).get("band")
     return {value for one in band.alternatives for value in one.values or ()} if band else set()
+
+
+class Composition(PatternRule):
+    """A draft, and never anything else: only the staging of an action makes something of it."""
+
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - of the form of all
+        """Call it a draft."""
+        result = checked.execution.result
+        if result.setdefault("state", "draft") != "draft":
+            raise PatternFault("composition.not_a_draft", f"the result is in state {result['state']!r:.60}")
+        return checked
+
+
+class Conversion(PatternRule):
+    """What was asked for, and the same out of the same; rates are those that were pinned when the run started."""
+
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
+        """Demand the target's own members and the answer of before, and name the pins."""
+        _check_target(call.arguments["target"], checked.execution.result)
+        key = (call.entry.id, call.entry.version, canonical(call.arguments))
+        if not call.run.same_answer(key, checked.execution.result):
+            raise PatternFault(
+                "conversion.not_reproducible", "the same arguments were converted otherwise before, in this run"
+            )
+        return replace(checked, pins=MappingProxyType({source: pin.version for source, pin in call.run.pins.items()}))
+
+
+# `convert<In, Out>(value, target) -> Out`: what both of them name is said of the same thing.
+def _check_target(target: Any, result: Any) -> None:
+    if not isinstance(target, dict) or not isinstance(result, dict):
+        return
+    for name in sorted(target.keys() & result.keys()):
+        if canonical(target[name]) != canonical(result[name]):
+            raise PatternFault("conversion.other_target", f"the result's `{name:.60}` is not that of the target")

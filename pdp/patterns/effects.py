@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 from pdp.errors import PdpError
 from pdp.execution.failures import ToolUnavailableError
 from pdp.json import canonical, digest
-from pdp.patterns.evidence import refer_back
 from pdp.patterns.exceptions import PatternFault
-from pdp.patterns.rule import PatternCall, PatternRule
+from pdp.patterns.rule import PatternCall, PatternRule, refer_back
 from pdp.proposal import Execution
 from pdp.stores.actions import Action
 
 if TYPE_CHECKING:
-    from pdp.patterns.circumstances import Checked
+    from pdp.patterns.rule import PatternResult
 
 _DERIVED: Final = "derived:"
 _OPEN: Final = ("staged", "approved")
@@ -108,7 +107,7 @@ class ApprovalRequest(PatternRule):
             )
         return None
 
-    def after(self, call: PatternCall, checked: Checked) -> Checked:
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Let the task carry what it was asked for with; demand that it is complete."""
         task = checked.execution.result
         for name in (*_ADDRESSEES, *_CARRIED):
