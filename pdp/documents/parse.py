@@ -95,6 +95,7 @@ class Parser:
         self._anchors: dict[str, Part | None] = {}
         self._values = 0
         self._aliased = 0
+        self._within_key = False
 
     def parse(self) -> Part:
         """Return the outermost part.
@@ -211,8 +212,11 @@ class Parser:
         """Return the name that a key gives, or None for a faulty one."""
         mark = event.start_mark
         if isinstance(event, yaml.CollectionStartEvent):
-            self._fault(mark, "a mapping's key must be a string", "write the key as plain text or in quotes")
+            if not self._within_key:  # once, however many such keys are in it
+                self._fault(mark, "a mapping's key must be a string", "write the key as plain text or in quotes")
+            outer, self._within_key = self._within_key, True
             self._part(event, depth + 1)
+            self._within_key = outer
             return None
         name = self._part(event, depth + 1).value
         if not isinstance(name, str):
