@@ -1,6 +1,6 @@
 """What it costs 16 callers that bundles are swapped under them, within one run: `python -m benchmarks.swap`.
 
-Threads and, apart from them, tasks of one event loop decide through a `WatchingEngine`, in turns with and without new
+Threads and, apart from them, tasks of one event loop decide through a `FollowingEngine`, in turns with and without new
 releases. Every decision has to be one of the release that it names; the slowest single decision is shown as well, as
 information only, since it is mostly the machine's.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdp import MemoryAudit
-from pdp.engine.bundle.follow import WatchingEngine
+from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.workbench.bundles.publish import publish
 from tests.support.shadow_bundles import lax_file, usual_file, wire_body
@@ -57,7 +57,7 @@ def _wrong(decision: Decision) -> bool:
     return decision.release is None or decision.verdict != VERDICTS[decision.release % 2]
 
 
-def by_threads(engine: WatchingEngine, body: bytes, ended: threading.Event, load: Load) -> None:
+def by_threads(engine: FollowingEngine, body: bytes, ended: threading.Event, load: Load) -> None:
     """Decide in sixteen threads until `ended`."""
     adding = threading.Lock()
 
@@ -78,7 +78,7 @@ def by_threads(engine: WatchingEngine, body: bytes, ended: threading.Event, load
         worker.join()
 
 
-def by_tasks(engine: WatchingEngine, body: bytes, ended: threading.Event, load: Load) -> None:
+def by_tasks(engine: FollowingEngine, body: bytes, ended: threading.Event, load: Load) -> None:
     """Decide in sixteen tasks of one event loop until `ended`."""
 
     async def work() -> None:
@@ -118,7 +118,7 @@ def stretch(decide: Callable[[threading.Event, Load], None], swap: Callable[[], 
     return load, time.perf_counter() - start
 
 
-def measure(name: str, engine: WatchingEngine, decide: Callable[..., None], swap: Callable[[], object]) -> int:
+def measure(name: str, engine: FollowingEngine, decide: Callable[..., None], swap: Callable[[], object]) -> int:
     """Print the figures of one kind of callers, and return how many decisions were wrong."""
     body = wire_body(20000, "hit")
     rates: dict[bool, list[float]] = {False: [], True: []}
@@ -149,7 +149,7 @@ def main() -> int:
         folder = Path(temporary) / "repository"
         releases: Iterator[int] = count(1)
         put(folder, next(releases))
-        with WatchingEngine(folder, BundleTrust(), every=3600) as engine:
+        with FollowingEngine(folder / "channels/stable.tar.gz", BundleTrust(), every=3600) as engine:
 
             def swap() -> None:
                 put(folder, next(releases))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ToolStateRead,
     )
     from pdp.decision import Decision, Obligation, Reason, Verdict
-    from pdp.engine.bundle.follow import BundleHealth, WatchingEngine
+    from pdp.engine.bundle.follow import BundleHealth, FollowingEngine
     from pdp.engine.bundle.trust import BundleTrust, ReleaseFloor
     from pdp.engine.opa.engine import SidecarEngine
     from pdp.engine.protocol import Engine
@@ -86,6 +86,7 @@ _HOMES = {
     "Failure": "pdp.proposal",
     "FailureCode": "pdp.proposal",
     "FileAudit": "pdp.audit.file",
+    "FollowingEngine": "pdp.engine.bundle.follow",
     "Grant": "pdp.stores.approvals",
     "MemoryActions": "pdp.stores.memory",
     "MemoryApprovals": "pdp.stores.memory",
@@ -138,7 +139,6 @@ _HOMES = {
     "Turn": "pdp.loop.messages",
     "Verdict": "pdp.decision",
     "Visibility": "pdp.flow.visibility",
-    "WatchingEngine": "pdp.engine.bundle.follow",
     "pinned": "pdp.patterns.run",
 }
 
@@ -166,6 +166,7 @@ __all__ = [
     "Failure",
     "FailureCode",
     "FileAudit",
+    "FollowingEngine",
     "Grant",
     "MemoryActions",
     "MemoryApprovals",
@@ -217,7 +218,6 @@ __all__ = [
     "Turn",
     "Verdict",
     "Visibility",
-    "WatchingEngine",
     "pinned",
 ]
 

@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from pdp.cli.bundle_app import bundle_app
 from pdp.cli.manifest_app import manifest_app
 from pdp.cli.options import (
     AsJson,
@@ -31,7 +33,31 @@ from pdp.cli.options import (
     Session,
 )
 from pdp.cli.output import tell
-from pdp.cli.release_app import release_app
+
+
+class _LazyGroup(TyperGroup):
+    """A group of commands that stand in the `app` of a module, imported when one of them is asked for."""
+
+    module: str
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._load()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        self._load()
+        return super().get_command(ctx, cmd_name)
+
+    def _load(self) -> None:
+        if not self.commands:
+            group = import_module(self.module).app
+            group.rich_markup_mode = self.rich_markup_mode
+            self.commands.update(get_group(group).commands)
+
+
+def _lazy(module: str, help: str) -> typer.Typer:  # noqa: A002 - as typer calls it
+    return typer.Typer(help=help, no_args_is_help=True, cls=type("_Group", (_LazyGroup,), {"module": module}))
+
 
 app = typer.Typer(
     name="pdp",
@@ -46,9 +72,9 @@ opa_app = typer.Typer(help="Find or install Open Policy Agent.", no_args_is_help
 policies_app = typer.Typer(help="The baseline's policies, which come with the package.", no_args_is_help=True)
 db_app = typer.Typer(help="The database with idempotency keys, actions and approvals.", no_args_is_help=True)
 app.add_typer(manifest_app, name="manifest")
-app.add_typer(bundle_app, name="bundle")
+app.add_typer(_lazy("pdp.cli.bundle", "Build, sign and publish the bundles that engines decide by."), name="bundle")
 app.add_typer(opa_app, name="opa")
-app.add_typer(release_app, name="release")
+app.add_typer(_lazy("pdp.cli.release", "Check whether a bundle may be released."), name="release")
 app.add_typer(policies_app, name="policies")
 app.add_typer(db_app, name="db")
 

@@ -1,48 +1,71 @@
-"""`pdp release`: whether a bundle may go out."""
+"""`pdp release`: whether a bundle may go out. Imported when its command is run."""
+
+# A command's options are its function's parameters, switches and all; typer reads their annotations.
+# ruff: noqa: FBT002, PLR0917, TC001, TC003
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from pdp.cli import Exit
+from pdp.cli.options import AsJson, JunitFile, ScenarioPaths
 from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.workbench.gate.explanations import read_explanations
 from pdp.workbench.gate.gate import NAMES, Gate, release_check
-from pdp.workbench.gate.report import junit, lines, summary
+from pdp.workbench.gate.outcome import Check
+from pdp.workbench.gate.report import junit as as_junit
+from pdp.workbench.gate.report import lines, summary
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pdp.workbench.gate.outcome import Check
+app = typer.Typer()
 
 
+@app.command()
 def check(
-    paths: Sequence[Path],
-    *,
-    bundle: Path,
-    last: Path | None,
-    explanations: Path | None,
-    coverage: float | None,
-    mutation: float | None,
-    packs: Sequence[Path],
-    audit: Sequence[Path],
-    skip: Sequence[str],
-    grid: int,
-    junit_file: Path | None,
-    as_json: bool,
-) -> int:
-    """Make every check of the release gate, a line each, and return the exit code.
+    paths: ScenarioPaths,
+    bundle: Annotated[
+        Path, typer.Option("--bundle", "-b", metavar="FILE", readable=False, help="The bundle to be released.")
+    ],
+    last: Annotated[
+        Path | None, typer.Option(metavar="FILE", readable=False, help="The bundle of the last release.")
+    ] = None,
+    explanations: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="Why each loosening since the last release is meant."),
+    ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How much of the Rego scenarios must reach.")
+    ] = None,
+    mutation: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How many mutants scenarios must notice.")
+    ] = None,
+    packs: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", readable=False, help="A folder with contract test packs. May be repeated."),
+    ] = None,
+    audit: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", readable=False, help="An audit file of a run with this bundle. May be repeated."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="CHECK", help="A check to leave out. May be repeated.")
+    ] = None,
+    grid: Annotated[
+        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
+    ] = 50_000,
+    junit: JunitFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether a bundle may be released: a line for each check, with the reason where it fails.
 
-    Raises:
-        UsageError: options or files that cannot be used.
-        BundleError: a bundle that cannot be used.
-        EngineError: no room for an engine.
+    Exit code: 0 nothing failed, 1 a check failed, 2 bad usage or file.
     """
-    for name in skip:
+    for name in skip or []:
         if name not in NAMES:
             hint = nearest(name, NAMES) or f"the checks are {', '.join(NAMES)}"
             raise UsageError(f"--skip {printable(name)}: no check of that name", hint=hint)
@@ -55,21 +78,21 @@ def check(
         explanations=read_explanations(explanations) if explanations is not None else (),
         coverage=coverage,
         mutation=mutation,
-        packs=packs,
-        audit=audit,
-        skip=frozenset(skip),
+        packs=packs or [],
+        audit=audit or [],
+        skip=frozenset(skip or []),
         grid=grid,
     )
-    found = release_check(gate, None if as_json else _tell)
-    if junit_file is not None:
-        write_report(junit_file, junit(found))
+    result = release_check(gate, None if as_json else _show)
+    if junit is not None:
+        write_report(junit, as_junit(result))
     if as_json:
-        print_json(found.as_json())
+        print_json(result.as_json())
     else:
-        tell(summary(found))
-    return Exit.OK if found.passed else Exit.FAILED
+        tell(summary(result))
+    raise typer.Exit(Exit.OK if result.passed else Exit.FAILED)
 
 
-def _tell(one: Check) -> None:
-    for line in lines(one):
+def _show(result: Check) -> None:
+    for line in lines(result):
         tell(printable(line))

@@ -18,7 +18,7 @@ import pytest
 
 from pdp import Approvals, MemoryAudit, Pep, ShadowDifference, ShadowEngine
 from pdp.engine.bundle.file import read_bundle
-from pdp.engine.bundle.follow import WatchingEngine
+from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import Engine
@@ -756,12 +756,12 @@ def test_a_channel_is_watched_before_it_is_trusted(tmp_path: Path) -> None:
     released(folder, bundle(1, signed=None))
     released(folder, bundle(2, signed=None, content=2), "canary")
     with ShadowEngine(
-        WatchingEngine(folder, BundleTrust(), every=3600), WatchingEngine(folder, BundleTrust(), channel="canary")
+        *(FollowingEngine(folder / f"channels/{name}.tar.gz", BundleTrust()) for name in ("stable", "canary"))
     ) as engine:
         engine.evaluate(wire_body())
         engine.drain(LONG)
         released(folder, usual_file(3), "canary")
-        assert isinstance(engine.shadow, WatchingEngine)
+        assert isinstance(engine.shadow, FollowingEngine)
         assert engine.shadow.refresh().state == "current"
         for _ in range(2):
             engine.evaluate(wire_body(47500))

@@ -8,12 +8,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pdp.engine.bundle.file import pack_bundle, read_bundle
-from pdp.workbench.bundles.keys import SigningKey, generate_key, load_signing_key
-from pdp.workbench.bundles.sign import sign_bundle
+from pdp.workbench.bundles.sign import SigningKey, generate_key, load_signing_key, sign_bundle
 from tests.support import payments
 
 if TYPE_CHECKING:
-    from pdp.engine.bundle.keys import Algorithm
+    from pdp.engine.bundle.signature import Algorithm
 
 
 def key(name: str = "one", algorithm: Algorithm = "ES256") -> SigningKey:

@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-Fault = Literal["cut", "slow", "broken", "garbage", "endless", "moved"]
+Fault = Literal["cut", "slow", "drip", "broken", "garbage", "endless", "moved"]
 
 _SLOW = ("", 0)
 
@@ -25,6 +25,7 @@ class BundleServer:
         url: of the folder.
         fault: what to do wrong from now on; None: nothing.
         asked: path and answered status of each request so far.
+        headers: of the last request.
         released: set, it lets slow answers go on.
     """
 
@@ -32,6 +33,7 @@ class BundleServer:
         self.folder = folder
         self.fault: Fault | None = None
         self.asked: list[tuple[str, int]] = []
+        self.headers: Mapping[str, str] = {}
         self.released = threading.Event()
         self._arrived = threading.Condition()
         self._server: ThreadingHTTPServer | None = None
@@ -94,6 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        self.served.headers = dict(self.headers)
         try:
             self._answer(self.path.partition("?")[0])
         except OSError:
@@ -118,8 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("If-None-Match") == tag:
             self._send(304, b"", path, ETag=tag)
             return
-        lasting = "max-age=31536000, immutable" if path.startswith("/bundles/") else "no-cache"
-        self._send(200, content, path, ETag=tag, **{"Cache-Control": lasting})
+        self._send(200, content, path, ETag=tag, **{"Cache-Control": "no-cache"})
 
     def _send(self, status: int, content: bytes, path: str, **headers: str) -> None:
         self.served.note(path, status)
@@ -129,6 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
         if status != HTTPStatus.NOT_MODIFIED:
             length = 10**12 if self.served.fault == "endless" else len(content)
             self.send_header("Content-Length", str(length))
+        # Headers without end, each of them long before any time-out of a single read.
+        while self.served.fault == "drip" and not self.served.released.wait(0.02):
+            self.send_header("X-Drip", "x")
+            self.flush_headers()
         self.end_headers()
         self._write(content)
 

@@ -1,10 +1,10 @@
-"""What engines do with bundles, as events of the audit stream."""
+"""What engines do with bundles, and its way into the audit stream."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
 
 from pdp.audit.file import recordable
 from pdp.clock import to_milliseconds
@@ -14,11 +14,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdp.audit.file import AuditLog
-    from pdp.engine.bundle.trust import BundleEvent
+
+
+@dataclass(frozen=True, slots=True)
+class BundleEvent:
+    """Something that the audit should know.
+
+    Attributes:
+        type: a bundle is decided by from now on, was refused, or is an older one taken by the operator's word.
+        revision: of the bundle; None where it was refused, since nothing that it says is sure.
+        release: likewise.
+        digest: of the file.
+        previous_release: what was decided by before, or None.
+        error_code: why it was refused, or None.
+        message: likewise.
+    """
+
+    type: Literal["bundle.loaded", "bundle.refused", "bundle.rollback"]
+    revision: str | None = None
+    release: int | None = None
+    digest: str | None = None
+    previous_release: int | None = None
+    error_code: str | None = None
+    message: str | None = None
 
 
 def audited(audit: AuditLog, *, clock: Callable[[], float] = time.time) -> Callable[[BundleEvent], None]:
-    """Return a report for `BundleTrust` that records every event: `bundle.loaded`, `bundle.refused`, `bundle.rollback`.
+    """Return a report for `BundleTrust` that records every event.
 
     An event has the bundle's revision, the code of a refusal, and as `arguments_digest` the keyed digest of the whole
     event, release numbers among it. What it raises (`AuditError`) keeps an engine from going back to an older bundle.

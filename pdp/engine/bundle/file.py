@@ -8,33 +8,44 @@ A bundle is one gzipped tar for both engines: an OPA server loads it as it is, t
     .signatures.json   OPA's signature, if it is signed: `pdp.engine.bundle.signature`
     authz/**.rego  the baseline's modules;  custom/**.rego  the user's
 
-The revision is a digest of all of these but itself, the release number and the signature, so whatever was changed or
-cut off shows. Who built the bundle, the signature alone says.
+The revision is a digest of all of these but itself, the release number and the signature, so any change shows. Only the
+signature says who built the bundle. There is one container for each content: `pack_members`.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import struct
+import tarfile
+import tempfile
+import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.engine.bundle.container import COPY, MAX_CONTAINER, REBUILD, REGO_ROOTS, pack_members, unpack_bundle
-from pdp.engine.bundle.signature import SIGNATURES, claimed_signature, verify_signature
 from pdp.errors import BundleError
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
 from pdp.packaged import packaged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from pdp.engine.bundle.keys import VerificationKey
-    from pdp.engine.bundle.signature import Signature
+    from pdp.engine.bundle.signature import Signature, VerificationKey
 
 FORMAT: Final = 1
 """The layout above. A file of another one is refused."""
 
-MAX_BUNDLE: Final = MAX_CONTAINER
+MAX_BUNDLE: Final = 64 * 1024 * 1024
 """Largest bundle in bytes, packed as well as unpacked."""
+
+SIGNATURES: Final = ".signatures.json"
+"""The member that holds the signature."""
+
+REGO_ROOTS: Final = ("authz", "custom")
+"""Where policies stand: ours, the user's."""
 
 DATA_ROOTS: Final = ("config", "directory", "manifests", "settings")
 """Where data stands. Data anywhere else could pose as policy, and is refused wherever it comes in."""
@@ -42,7 +53,17 @@ DATA_ROOTS: Final = ("config", "directory", "manifests", "settings")
 ROOTS: Final = tuple(sorted(REGO_ROOTS + DATA_ROOTS))
 """What OPA may take from a bundle."""
 
+_REBUILD: Final = "build the bundle again with `pdp bundle build`"
+_COPY: Final = "copy the file again, or build it with `pdp bundle build`"
 _VERSIONS: Final = "bundle and program must be of the same version: update the one or build the other again"
+_NOT_A_TAR: Final = "not a tar file inside, or a damaged one"
+_DAMAGED_END: Final = "the tar file inside is damaged, or something follows its end"
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_BLOCK: Final = 65535
+_EXTENSIONS: Final = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+    tarfile.GNUTYPE_SPARSE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +150,8 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
             by somebody else.
     """
     name = "bundle" if isinstance(source, bytes) else str(source)
+    packed = source if isinstance(source, bytes) else read_packed(source)
     try:
-        packed = source if isinstance(source, bytes) else _read(source)
         files = unpack_bundle(packed)
         signature = _signature(packed, files, keys)
         revision, release = _identity(_take(files, ".manifest"))
@@ -139,19 +160,24 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
         modules = {path: _module(path, content) for path, content in sorted(files.items())}
         _check_revision(revision, wasm, data, modules)
     except BundleError as error:
-        raise type(error)(f"{name}: {error.message}", hint=error.hint) from error
+        raise BundleError(f"{name}: {error.message}", hint=error.hint) from error
     return Bundle(revision, release, wasm, data, modules, len(packed), digest(packed), signature)
 
 
 def _signature(packed: bytes, files: dict[str, bytes], keys: Sequence[VerificationKey] | None) -> Signature | None:
     """Take the signature out of `files`, verified if there are keys."""
-    if keys is None:
-        content = files.pop(SIGNATURES, None)
-        return None if content is None else claimed_signature(content)
+    content = files.get(SIGNATURES)
+    if keys is None and content is None:
+        return None
+    from pdp.engine.bundle.signature import claimed_signature, verify_signature  # noqa: PLC0415 - few need it
+
     # OPA's signature is over contents; times, modes and the container's own bytes would be free.
-    if pack_members(files) != packed:
-        raise BundleError("the file is not laid out as `pdp bundle` writes it: it was changed", hint=COPY)
-    return verify_signature(files.pop(SIGNATURES, None), files, keys)
+    if keys is not None and pack_members(files) != packed:
+        raise BundleError("the file is not laid out as `pdp bundle` writes it: it was changed", hint=_COPY)
+    files.pop(SIGNATURES, None)
+    if keys is not None:
+        return verify_signature(content, files, keys)
+    return None if content is None else claimed_signature(content)
 
 
 def _manifest(revision: str, release: int) -> dict[str, Any]:
@@ -168,7 +194,7 @@ def _revision(wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) 
 
 def _check_revision(revision: str, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> None:
     if _revision(wasm, data, modules) != revision:
-        raise BundleError("the content is not what its revision names: it was changed", hint=COPY)
+        raise BundleError("the content is not what its revision names: it was changed", hint=_COPY)
 
 
 def read_packed(path: Path) -> bytes:
@@ -178,22 +204,43 @@ def read_packed(path: Path) -> bytes:
         BundleError: it cannot be read.
     """
     try:
-        return _read(path)
-    except BundleError as error:
-        raise BundleError(f"{path}: {error.message}", hint=error.hint) from error
-
-
-def _read(path: Path) -> bytes:
-    try:
         with path.open("rb") as file:
             return file.read(MAX_BUNDLE + 1)
     except OSError as error:
-        raise BundleError(f"cannot be read: {error.strerror}", hint="name a bundle file") from error
+        raise BundleError(f"{path}: cannot be read: {error.strerror}", hint="name a bundle file") from error
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write a file aside, wait until the disk has it, and put it in its place at once or not at all; OSError if not.
+
+    It is dated later, in whole seconds, than the one that it replaces: web servers make an ETag of seconds and size,
+    and two releases may have one size and come within a second.
+    """
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        draft = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            # Temporary files are for their owner alone, but engines of other users read bundles.
+            draft.chmod(mode)
+            with suppress(FileNotFoundError):
+                later = max(int(draft.stat().st_mtime), int(path.stat().st_mtime) + 1)
+                os.utime(draft, (later, later))
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _take(files: dict[str, bytes], name: str) -> bytes:
     if name not in files:
-        raise BundleError(f"{name} is missing", hint=REBUILD)
+        raise BundleError(f"{name} is missing", hint=_REBUILD)
     return files.pop(name)
 
 
@@ -201,22 +248,22 @@ def _json(name: str, content: bytes) -> dict[str, Any]:
     try:
         value = parse_json(content)
     except JsonValueError as error:
-        raise BundleError(f"{name}: {error}", hint=REBUILD) from error
+        raise BundleError(f"{name}: {error}", hint=_REBUILD) from error
     if not isinstance(value, dict):
-        raise BundleError(f"{name}: not an object", hint=REBUILD)
+        raise BundleError(f"{name}: not an object", hint=_REBUILD)
     return value
 
 
 def _identity(content: bytes) -> tuple[str, int]:
     manifest = _json(".manifest", content)
     metadata = manifest.get("metadata")
-    found = metadata.get("format") if isinstance(metadata, dict) else None
-    if type(found) is not int or found != FORMAT:
-        shown = "no format that is known" if type(found) is not int else f"format {found}"
+    version = metadata.get("format") if isinstance(metadata, dict) else None
+    if type(version) is not int or version != FORMAT:
+        shown = "no format that is known" if type(version) is not int else f"format {version}"
         raise BundleError(f".manifest: {shown}, this program reads format {FORMAT}", hint=_VERSIONS)
     revision, release = manifest.get("revision"), metadata.get("release") if isinstance(metadata, dict) else None
     if type(release) is not int or not 1 <= release <= MAX_NUMBER:
-        raise BundleError(".manifest: metadata.release is not a number from 1 upwards", hint=REBUILD)
+        raise BundleError(".manifest: metadata.release is not a number from 1 upwards", hint=_REBUILD)
     if not isinstance(revision, str) or canonical(manifest) != canonical(_manifest(revision, release)):
         expected = canonical(_manifest("sha256:...", release)).decode()
         raise BundleError(f".manifest: it must be {expected}", hint=_VERSIONS)
@@ -228,15 +275,15 @@ def _data(content: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
     for root, value in data.items():
         if root not in DATA_ROOTS:
             raise BundleError(
-                f"data.json: the root {root!r:.40} is not admitted, only {', '.join(DATA_ROOTS)} are", hint=REBUILD
+                f"data.json: the root {root!r:.40} is not admitted, only {', '.join(DATA_ROOTS)} are", hint=_REBUILD
             )
         if not isinstance(value, dict):
-            raise BundleError(f"data.json: {root} is not an object", hint=REBUILD)
+            raise BundleError(f"data.json: {root} is not an object", hint=_REBUILD)
     for name, document in data.get("manifests", {}).items():
         if name != digest(canonical(document)):
-            raise BundleError(f"data.json: manifest {name:.80} is another one than its digest names", hint=REBUILD)
+            raise BundleError(f"data.json: manifest {name:.80} is another one than its digest names", hint=_REBUILD)
     if canonical(data.get("config", {}).get("bundle")) != canonical(identity):
-        raise BundleError("data.json: config.bundle is not the revision and release of .manifest", hint=REBUILD)
+        raise BundleError("data.json: config.bundle is not the revision and release of .manifest", hint=_REBUILD)
     return data
 
 
@@ -244,4 +291,107 @@ def _module(path: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise BundleError(f"{path}: not UTF-8 text", hint=REBUILD) from error
+        raise BundleError(f"{path}: not UTF-8 text", hint=_REBUILD) from error
+
+
+# The container
+
+
+def unpack_bundle(packed: bytes) -> dict[str, bytes]:
+    """Return a bundle's members by name, of which only the container is checked.
+
+    Raises:
+        BundleError: not a gzipped tar of plain files with a place in a bundle.
+    """
+    return _untar(_gunzip(packed))
+
+
+def pack_members(files: Mapping[str, bytes]) -> bytes:
+    """Return the file with these members: the only one that there is of them."""
+    return b"".join(_gzip(_tar(files)))
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for path, content in sorted(files.items()):
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            try:
+                tar.addfile(member, io.BytesIO(content))
+            except ValueError as error:
+                raise BundleError(f"{path}: the path is too long for a bundle", hint="use shorter names") from error
+    return packed.getvalue()
+
+
+# Stored, not compressed: compressed bytes differ between builds of zlib, and then a bundle could not be built again.
+def _gzip(content: bytes) -> Iterator[bytes]:
+    yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+    for start in range(0, len(content), _BLOCK):
+        block = content[start : start + _BLOCK]
+        last = start + _BLOCK >= len(content)
+        yield struct.pack("<BHH", last, len(block), len(block) ^ 0xFFFF)
+        yield block
+    yield struct.pack("<II", zlib.crc32(content), len(content))
+
+
+def _gunzip(packed: bytes) -> bytes:
+    if len(packed) > MAX_BUNDLE:
+        raise BundleError(f"larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        # The limit is zlib's own: it stops there, so that a bomb takes no more memory than the largest bundle does.
+        content = unpacker.decompress(packed, MAX_BUNDLE + 1)
+    except zlib.error as error:
+        raise BundleError("not a gzip file, or a damaged one", hint=_COPY) from error
+    if len(content) > MAX_BUNDLE:
+        raise BundleError(f"unpacks to more than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+    if not unpacker.eof:
+        raise BundleError("cut off", hint=_COPY)
+    if unpacker.unused_data:
+        raise BundleError("something follows the end of the gzip file", hint=_COPY)
+    return content
+
+
+# Header by header and not with `TarFile`, which obeys extensions: a few bytes of one make a file gigabytes long.
+def _untar(content: bytes) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    at = 0
+    while (member := _header(content, at)) is not None:
+        _check_member(member, files)
+        at += tarfile.BLOCKSIZE
+        if not 0 <= member.size <= len(content) - at:
+            raise BundleError(_NOT_A_TAR, hint=_COPY)
+        files[member.name] = content[at : at + member.size]
+        at += -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    if content[at:].strip(b"\0"):
+        raise BundleError(_DAMAGED_END, hint=_COPY)
+    return files
+
+
+def _header(content: bytes, at: int) -> tarfile.TarInfo | None:
+    """Return the header that stands there, or None where the tar ends."""
+    block = content[at : at + tarfile.BLOCKSIZE]
+    if len(block) == tarfile.BLOCKSIZE and not block.strip(b"\0"):
+        return None
+    try:
+        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        raise BundleError(_DAMAGED_END if at else _NOT_A_TAR, hint=_COPY) from error
+
+
+def _check_member(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> None:
+    shown = repr(member.name[:100])
+    if member.type in _EXTENSIONS:
+        raise BundleError(f"{shown} is an extension of tar (PAX, GNU); a bundle needs none", hint=_REBUILD)
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+        raise BundleError(f"{shown} is a link, a folder or a device; a bundle has files only", hint=_REBUILD)
+    if member.name in files:
+        raise BundleError(f"{shown} stands twice in the bundle", hint=_REBUILD)
+    if member.name in (".manifest", SIGNATURES, "data.json", "policy.wasm"):
+        return
+    segments = member.name.split("/")
+    if not all(_SEGMENT.fullmatch(segment) for segment in segments):
+        raise BundleError(f"{shown} is not a relative path of plain names", hint=_REBUILD)
+    if len(segments) == 1 or segments[0] not in REGO_ROOTS or not member.name.endswith(".rego"):
+        raise BundleError(f"{shown} has no place in a bundle", hint=_REBUILD)

@@ -1,61 +1,71 @@
-"""An embedded engine that follows a channel of a bundle repository, and never decides by a bad bundle.
+"""An embedded engine that follows one bundle file, by path or URL, and never decides by a bad bundle.
 
-A thread looks at the repository now and then. A new bundle is checked and compiled there, and takes the old one's place
-between two decisions: whoever decides by the old one at that moment ends with it. What is bad never takes its place.
+It is OPA's bundle protocol and nothing else: one address, asked now and then with the ETag of the last answer. A
+sidecar can follow the same one. A new bundle is checked and compiled aside, and takes the old one's place between two
+decisions: whoever decides by the old one at that moment ends with it. A bad one never takes its place.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
 import random
+import ssl
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
-from weakref import WeakSet, ref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from weakref import ref
 
-from pdp.engine.bundle.repository_index import CHANNELS, check_record
-from pdp.engine.bundle.repository_reader import HttpReader, RepositoryReader, open_repository
-from pdp.engine.bundle.trust import BundleEvent, BundleTrust, ReleaseFloorError, StaleBundleError, event_of
+from pdp.engine.bundle.file import MAX_BUNDLE
+from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError, StaleBundleError
 from pdp.engine.protocol import Engine
 from pdp.engine.seconds import check_clock, check_seconds, elapsed
 from pdp.engine.wasm.engine import DEADLINE, MEMORY_LIMIT, EmbeddedEngine
 from pdp.errors import BundleError, EngineError, PdpError, UsageError
+from pdp.extras import extra
+from pdp.json import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.engine.bundle.repository_index import Channel, Published
 
 EVERY: Final = 60.0
 """Default time between two looks, in seconds."""
+
+TIMEOUT: Final = 30.0
+"""Default time for one answer over HTTP, from the address' lookup to the last byte, in seconds."""
 
 JITTER: Final = 0.2
 """By which part a time between two looks differs from that, so that a thousand engines do not come at once."""
 
 _LONGEST: Final = 10 * 365 * 24 * 3600.0
+_LONGEST_TIMEOUT: Final = 3600.0
+_OK: Final = 200
+_NOT_MODIFIED: Final = 304
+_CHECK: Final = "check the address, and that it is served"
 
 _log = logging.getLogger("pdp.engine")
 
 
 @dataclass(frozen=True, slots=True)
 class BundleHealth:
-    """How an engine stands to the channel that it follows.
+    """How an engine stands to the file that it follows.
 
     Attributes:
-        state: `current`: it decides by the channel's bundle. `behind`: by the last good one, as the channel's is bad or
-            the repository cannot be reached. `stale`: it decides nothing, as that lasts longer than `max_age`.
+        state: `current`: it decides by that file. `behind`: by the last good one, since the file is bad or cannot be
+            read. `stale`: it decides nothing, since that lasts longer than `max_age`.
         revision: of the bundle that it has.
         release: likewise.
         digest: of that bundle's file.
-        age: seconds since the repository said that this is the channel's bundle.
+        age: seconds since the source confirmed that bundle.
         error: the code of what went wrong at the last look, or None.
         message: what went wrong, or None.
-        refused: the digest of a bundle that was refused, as it is bad or not what the index says of it, while it is the
-            channel's; or None.
+        refused: the digest of the bad file, while it is at the source; or None.
     """
 
     state: Literal["current", "behind", "stale"]
@@ -68,23 +78,20 @@ class BundleHealth:
     refused: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    published: Published
-    bundle: Bundle
-    engine: EmbeddedEngine
+class FollowingEngine(Engine):
+    """Decides in the process by the bundle that stands at one address. Safe for threads and tasks; close it when done.
 
-
-class WatchingEngine(Engine):
-    """Decides in the process by whatever a channel's current bundle is. Safe for threads and tasks; close it when done.
+    Open it after a fork: in a forked child it decides nothing.
 
     Args:
-        repository: the folder, or the URL of a repository that is served over HTTP, or a reader of one.
-        trust: by whom bundles have to be signed, and which release is the newest so far. Over HTTP there must be keys.
-        channel: what is followed.
+        source: a bundle file, or the `http` or `https` URL of one. Over HTTP there must be keys.
+        trust: by whom bundles have to be signed, and which release is the newest so far.
         every: seconds between two looks; the first one is taken now.
-        max_age: seconds after which a bundle that the repository has not confirmed is decided by no longer: a DENY
-            `bundle.stale`. None: never. Sleep of the machine counts; its clock may be set to whatever.
+        max_age: seconds after which a bundle that the source has not confirmed decides nothing any more: a DENY
+            `bundle.stale`. None: never. Sleep of the machine counts; its clock may be set at will.
+        timeout: seconds for one answer over HTTP, the whole of it.
+        headers: sent with each request, such as `Authorization`. Shown nowhere.
+        tls: for `https`, instead of the system's certificates; it may have a client certificate.
         manifests: as of `EmbeddedEngine`.
         data: likewise.
         deadline: likewise.
@@ -92,8 +99,8 @@ class WatchingEngine(Engine):
         clock: seconds that never go back, for tests.
 
     Raises:
-        BundleError: the channel has no bundle that can be decided by.
-        EngineError: the repository cannot be reached.
+        BundleError: the source has no bundle that can be decided by.
+        EngineError: the source cannot be read.
         UsageError: an argument that cannot be used.
     """
 
@@ -101,12 +108,14 @@ class WatchingEngine(Engine):
 
     def __init__(
         self,
-        repository: str | Path | RepositoryReader,
+        source: str | Path,
         trust: BundleTrust,
         *,
-        channel: Channel = "stable",
         every: float = EVERY,
         max_age: float | None = None,
+        timeout: float = TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
         manifests: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         deadline: float = DEADLINE,
@@ -115,21 +124,21 @@ class WatchingEngine(Engine):
     ) -> None:
         for name, seconds in (("every", every), ("max_age", every if max_age is None else max_age)):
             check_seconds(name, seconds, most=_LONGEST)
-        if channel not in CHANNELS:
-            raise UsageError(f"channel: {channel!r:.40} is not a channel", hint=" or ".join(CHANNELS))
+        check_seconds("timeout", timeout, most=_LONGEST_TIMEOUT)
         check_clock(clock)
-        reader = open_repository(repository) if isinstance(repository, str | os.PathLike) else repository
-        for name, given, kind in (("repository", reader, RepositoryReader), ("trust", trust, BundleTrust)):
+        for name, given, kind in (("source", source, (str, os.PathLike)), ("trust", trust, BundleTrust)):
             if not isinstance(given, kind):
-                raise UsageError(f"{name}: {type(given).__name__} is not one", hint=f"give a {kind.__name__}")
-        if isinstance(reader, HttpReader) and trust.keys is None:
-            raise UsageError(
-                f"{reader.name}: bundles over HTTP are taken from signers alone", hint="give BundleTrust public keys"
-            )
-        self._reader = reader
+                raise UsageError(f"{name}: {type(given).__name__} cannot be used", hint="see FollowingEngine")
+        self._source: _Source
+        if isinstance(source, str) and "://" in source:
+            self._source = _UrlSource(source, timeout, headers or {}, tls)
+            if trust.keys is None:
+                raise UsageError(
+                    f"{source}: bundles over HTTP are taken from signers alone", hint="give BundleTrust public keys"
+                )
+        else:
+            self._source = _FileSource(Path(source))
         self._trust = trust
-        self._channel: Channel = channel
-        self._every = every
         self._max_age = math.inf if max_age is None else max_age
         self._engine_options: dict[str, Any] = {
             "manifests": manifests, "data": data, "deadline": deadline, "memory_limit": memory_limit,
@@ -137,18 +146,26 @@ class WatchingEngine(Engine):
         # By default with the machine's sleep: a laptop's lid must not stop a bundle's ageing.
         self._clock = clock
         self._error: PdpError | None = None
-        self._refusal: tuple[Published, BundleError] | None = None
+        self._refusal: tuple[str, BundleError] | None = None
+        self._looking = threading.Lock()
+        self._ended = threading.Event()
+        self._process = os.getpid()
         self._confirmed = self._clock()
-        self._loaded = self._load(reader.current(channel), None)
-        self._begin()
-        _watching.add(self)
+        self._loaded = self._load(self._source.changed() or b"", None)
+        try:
+            threading.Thread(
+                target=_look, args=(ref(self), self._ended, every), name="pdp-bundles", daemon=True
+            ).start()
+        except RuntimeError as error:
+            self._loaded[1].close()
+            raise EngineError(f"no thread to follow the bundle: {error}") from error
 
     def evaluate(self, body: bytes) -> bytes:
         """Evaluate `authz/decision`, as `EmbeddedEngine.evaluate` does.
 
         Raises:
             StaleBundleError: the bundle is older than admitted.
-            EngineError: as there.
+            EngineError: as there, or in a forked child.
         """
         return self._engine().evaluate(body)
 
@@ -161,155 +178,220 @@ class WatchingEngine(Engine):
         return self._engine().evaluate_plan(body)
 
     async def aevaluate(self, body: bytes) -> bytes:
-        """Do as `evaluate`, on the event loop."""
+        """Async variant of `evaluate`, on the event loop."""
         return self.evaluate(body)
 
     @property
     def bundle(self) -> Bundle:
         """The bundle that is decided by."""
-        return self._loaded.bundle
+        return self._loaded[0]
 
     def health(self) -> BundleHealth:
-        """Return how the engine stands to its channel."""
-        loaded, error = self._loaded, self._error
+        """Return how the engine stands to its source."""
+        bundle, error, refusal = self.bundle, self._error, self._refusal
         age = self._age()
         state: Literal["current", "behind", "stale"] = "current" if error is None else "behind"
-        if not age <= self._max_age:
-            state = "stale"
         return BundleHealth(
-            state=state,
-            revision=loaded.bundle.revision,
-            release=loaded.bundle.release,
-            digest=loaded.bundle.digest,
+            state=state if age <= self._max_age else "stale",
+            revision=bundle.revision,
+            release=bundle.release,
+            digest=bundle.digest,
             age=age,
             error=None if error is None else error.code,
             message=None if error is None else str(error),
-            refused=None if self._refusal is None else self._refusal[0].digest,
+            refused=None if refusal is None else refusal[0],
         )
 
     def refresh(self) -> BundleHealth:
-        """Look at the repository now, and return how the engine stands to it then. Nothing found there is raised."""
+        """Look at the source now, and return how the engine stands to it then. Nothing found there is raised.
+
+        Raises:
+            EngineError: in a forked child.
+        """
+        self._check_process()
         with self._looking:
             asked = self._clock()
             try:
-                published = self._reader.current(self._channel)
-                # The whole record: an index that renumbers the bundle at hand is at fault, and that is said.
-                if published != self._loaded.published:
-                    self._swap(self._load(published, self._loaded))
-            except Exception as caught:  # noqa: BLE001 - whatever it is, the last good bundle is kept, and it is said
+                content = self._source.changed()
+                if content is not None and digest(content) != self.bundle.digest:
+                    self._swap(self._load(content, self.bundle.release))
+            except Exception as caught:  # noqa: BLE001 - whatever it is, the last good bundle stays, and health says so
+                # Else the next look would find a bad file unchanged, and take it for the bundle at hand.
+                self._source.forget()
                 error = caught if isinstance(caught, PdpError) else EngineError(f"{type(caught).__name__}: {caught}")
-                # A repository that is away is told about once, not once a minute.
-                if self._error is None or str(self._error) != str(error):
-                    _log.warning("%s: release %d is kept: %s", self._reader.name, self._loaded.bundle.release, error)
+                # A server that is away is reported once, not once a minute.
+                if str(self._error) != str(error):
+                    _log.warning("%s: release %d stays: %s", self._source.name, self.bundle.release, error)
                 self._error = error
             else:
-                # Of the moment before the question: what the repository said may be as old as that.
+                # Of the moment before the question: what the source said may be as old as that.
                 self._confirmed = asked
                 self._error = self._refusal = None
         return self.health()
 
     def close(self) -> None:
         """End the looking and give all memory back; deciding afterwards is a DENY `engine.unavailable`."""
-        with self._swapping:
-            self._ended.set()
-            self._loaded.engine.close()
+        self._ended.set()
+        self._loaded[1].close()
 
-    def _swap(self, loaded: _Loaded) -> None:
-        with self._swapping:
-            # The old engine is not closed, as somebody may be about to ask it: it goes with its last user.
-            self._loaded = loaded
-            if self._ended.is_set():
-                loaded.engine.close()
+    def _swap(self, loaded: tuple[Bundle, EmbeddedEngine]) -> None:
+        # The old engine is not closed, as somebody may be about to ask it: it goes with its last user. `close` ends
+        # first and then reads what is loaded, so that one of the two closes the new one.
+        self._loaded = loaded
+        if self._ended.is_set():
+            loaded[1].close()
 
     def _engine(self) -> EmbeddedEngine:
+        self._check_process()
         # Taken once: what is swapped in after this is the next decision's.
-        loaded = self._loaded
+        bundle, engine = self._loaded
         if not self._age() <= self._max_age:
             raise StaleBundleError(
-                f"release {loaded.bundle.release} was last confirmed {self._age():.0f} s ago, {self._max_age:g} s are "
-                f"admitted",
-                hint="see the engine's health for what keeps it from the repository",
+                f"release {bundle.release} was last confirmed {self._age():.0f} s ago, "
+                f"{self._max_age:g} s are admitted",
+                hint="see the engine's health for what keeps it from its source",
             )
-        return loaded.engine
+        return engine
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
 
     def _age(self) -> float:
         return max(0.0, self._clock() - self._confirmed)
 
-    def _load(self, published: Published, before: _Loaded | None) -> _Loaded:
+    def _load(self, content: bytes, previous_release: int | None) -> tuple[Bundle, EmbeddedEngine]:
         """Return the bundle with an engine of its own, checked and noted as the newest."""
-        if self._refusal is not None and self._refusal[0] == published:
-            # Its bytes are what the index pins, and bad or not as it says: neither gets better while it says the same.
+        file_digest = digest(content)
+        if self._refusal is not None and self._refusal[0] == file_digest:
             raise self._refusal[1]
-        content = self._reader.fetch(published)
-        previous = None if before is None else before.bundle.release
         try:
-            loaded = self._opened(content, published)
+            bundle = self._trust.admit(content)
+            engine = EmbeddedEngine(bundle, **self._engine_options)
         except ReleaseFloorError:
             raise
         except BundleError as error:
-            where = f"{self._reader.name}/{published.path}"
-            refusal = type(error)(f"{where}: {error.message.removeprefix('bundle: ')}", hint=error.hint)
-            self._refusal = (published, refusal)
-            self._trust.tell(
-                BundleEvent(
-                    "bundle.refused",
-                    revision=published.revision,
-                    release=published.release,
-                    digest=published.digest,
-                    previous_release=previous,
-                    error_code=error.code,
-                    message=refusal.message,
-                )
-            )
+            message = f"{self._source.name}: {error.message.removeprefix('bundle: ')}"
+            refusal = type(error)(message, hint=error.hint)
+            self._refusal = (file_digest, refusal)
+            self._trust.refused(file_digest, refusal, previous_release=previous_release)
             raise refusal from error
         try:
-            self._trust.keep(loaded.bundle)
+            self._trust.loaded(bundle, previous_release=previous_release)
         except BaseException:
-            loaded.engine.close()
+            engine.close()
             raise
-        self._trust.tell(event_of("bundle.loaded", loaded.bundle, previous_release=previous))
-        return loaded
-
-    def _opened(self, content: bytes, published: Published) -> _Loaded:
-        bundle = self._trust.admit(content)
-        check_record(published, bundle)
-        return _Loaded(published, bundle, EmbeddedEngine(bundle, **self._engine_options))
-
-    def _begin(self) -> None:
-        self._ended = threading.Event()
-        self._looking = threading.Lock()
-        self._swapping = threading.Lock()
-        arguments = (ref(self), self._ended, self._every)
-        try:
-            threading.Thread(target=_look, args=arguments, name="pdp-bundles", daemon=True).start()
-        except RuntimeError as error:
-            self._loaded.engine.close()
-            raise EngineError(f"no thread to look at the repository: {error}") from error
-
-    def _begin_in_child(self) -> None:
-        """Begin anew after a fork: the child has no thread, and the parent's may have held the lock."""
-        if not self._ended.is_set():
-            self._trust.floor.begin_in_child()
-            self._begin()
+        return bundle, engine
 
 
-def _look(engine: ref[WatchingEngine], ended: threading.Event, every: float) -> None:
-    # By a weak reference, so that an engine that nobody has any longer ends its thread, closed or not.
+def _look(engine: ref[FollowingEngine], ended: threading.Event, every: float) -> None:
+    # By a weak reference, so that an engine without users ends its thread, closed or not.
     while not ended.wait(every * random.uniform(1 - JITTER, 1 + JITTER)):  # noqa: S311 - spreads, hides nothing
-        watched = engine()
-        if watched is None:
+        followed = engine()
+        if followed is None:
             return
-        watched.refresh()
-        del watched
+        followed.refresh()
+        del followed
 
 
-_watching: Final[WeakSet[WatchingEngine]] = WeakSet()
+class _Source(Protocol):
+    """One bundle file. Not to be shared between threads."""
+
+    name: str
+
+    def changed(self) -> bytes | None:
+        """Return the file, or None if it is that of the last time; EngineError when it cannot be read."""
+
+    def forget(self) -> None:
+        """Return the whole file the next time."""
 
 
-def _begin_in_child() -> None:
-    for engine in list(_watching):
-        engine._begin_in_child()  # noqa: SLF001 - the engine's own second half
+class _FileSource:
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+
+    def changed(self) -> bytes | None:
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+                if seen == self._seen:
+                    return None
+                content = file.read(MAX_BUNDLE + 1)
+        except OSError as error:
+            raise EngineError(
+                f"{self.name}: cannot be read: {error.strerror}", hint="name a channel's file of a repository"
+            ) from error
+        self._seen = seen
+        return content
+
+    def forget(self) -> None:
+        self._seen = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+class _UrlSource:
+    def __init__(self, url: str, timeout: float, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+        with extra("follow"):
+            import httpx  # noqa: PLC0415 - only who follows a URL needs it
+        try:
+            parts = httpx.URL(url)
+        except (httpx.InvalidURL, ValueError):
+            parts = httpx.URL()
+        if parts.userinfo:
+            raise UsageError("the address of a bundle holds a password", hint="give it as a header: Authorization")
+        if parts.scheme not in {"http", "https"} or not parts.host or parts.query or parts.fragment or " " in url:
+            raise UsageError(
+                f"{url!r:.200}: not the address of a bundle", hint="such as https://HOST/channels/stable.tar.gz"
+            )
+        for name, value in headers.items():
+            if not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
+                raise UsageError(f"headers: {name!r:.80} cannot be sent", hint="printable ASCII characters alone")
+        self.name = url
+        self._timeout = timeout
+        # The file as it is: a bundle is compressed already. No cache in between may answer by itself.
+        self._headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache", **headers}
+        self._tls = tls or ssl.create_default_context()
+        self._tag: str | None = None
+
+    def changed(self) -> bytes | None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self._fetch())
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, self._fetch()).result()
+
+    def forget(self) -> None:
+        self._tag = None
+
+    # In an event loop, since only there one deadline bounds everything: lookup, TLS, and an answer that drips.
+    async def _fetch(self) -> bytes | None:
+        import httpx  # noqa: PLC0415
+
+        headers = self._headers | ({} if self._tag is None else {"If-None-Match": self._tag})
+        body = bytearray()
+        try:
+            # No redirections: the bundle is where the operator says. The environment's proxies apply.
+            async with (
+                asyncio.timeout(self._timeout),
+                httpx.AsyncClient(verify=self._tls, timeout=None) as client,  # noqa: S113 - the one above bounds all
+                client.stream("GET", self.name, headers=headers) as response,
+            ):
+                if response.status_code == _NOT_MODIFIED and self._tag is not None:
+                    return None
+                if response.status_code != _OK:
+                    raise EngineError(f"{self.name}: the server answers {response.status_code}", hint=_CHECK)
+                async for piece in response.aiter_raw():
+                    body += piece
+                    if len(body) > MAX_BUNDLE:
+                        raise EngineError(f"{self.name}: larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+        except TimeoutError:
+            raise EngineError(f"{self.name}: no whole answer within {self._timeout:g} s", hint=_CHECK) from None
+        except (httpx.HTTPError, OSError) as error:
+            raise EngineError(
+                f"{self.name}: download failed: {str(error) or type(error).__name__:.200}", hint=_CHECK
+            ) from error
+        self._tag = response.headers.get("ETag")
+        return bytes(body)

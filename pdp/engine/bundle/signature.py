@@ -1,10 +1,13 @@
-"""A bundle's signature, in OPA's own format, so that `opa run --verification-key` takes what we sign.
+"""A bundle's signature, in OPA's own format, and the public keys that verify it.
 
     .signatures.json   {"signatures": [JWT]}, exactly one
     the JWT            header {"alg", "kid"}, payload {"files": [{"name", "hash", "algorithm": "SHA-256"}]}
 
 Every other file of the bundle is listed. A JSON file is hashed by what it says, anything else by its bytes. Source:
 OPA's documentation, "Bundles: Signing", and its `bundle/hash.go`, whose form of JSON is followed letter by letter.
+
+The id of a key is its thumbprint (RFC 7638): both halves of a key have the same id, and nobody has to keep a list. The
+algorithm follows from the key, never from what a signature claims: P-256 is ES256, RSA is RS256.
 """
 
 from __future__ import annotations
@@ -12,26 +15,146 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pdp.errors import BundleError
+from pdp.engine.bundle.file import SIGNATURES
+from pdp.errors import BundleError, UsageError
+from pdp.extras import extra
 from pdp.json import JsonValueError, canonical, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from pdp.engine.bundle.keys import VerificationKey
+KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"
+"""The environment variable with public keys, one PEM after another."""
 
-SIGNATURES: Final = ".signatures.json"
-"""The member of a bundle that holds its signature."""
+Algorithm = Literal["ES256", "RS256"]
+"""What bundles are signed with; OPA knows both."""
 
+LEAST_RSA: Final = 2048
+"""Shortest RSA key that is admitted, in bits."""
+
+MAX_PEM: Final = 64 * 1024
+"""Largest file with keys, in bytes."""
+
+_PUBLIC: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s.+?-----END PUBLIC KEY-----", re.DOTALL)
+_MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
 _JSON_FILES: Final = (".manifest", "data.json")
 _ALGORITHM: Final = "SHA-256"
 _PARTS: Final = 3
 _SIGN: Final = "sign it with `pdp bundle sign`, and verify it with the public half of that key"
 _TAMPERED: Final = "it was changed after it was signed: take it from its publisher again"
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationKey:
+    """The public half of a key.
+
+    Attributes:
+        id: RFC 7638 thumbprint of the key; `kid` of the signatures that it verifies.
+        algorithm: follows from the kind of key.
+        pem: the key as `BEGIN PUBLIC KEY` (SPKI), as OPA's configuration takes it.
+        jwk: the key as joserfc uses it.
+    """
+
+    id: str
+    algorithm: Algorithm
+    pem: str
+    jwk: Any = field(repr=False, compare=False)
+
+
+def public_keys(pem: str, name: str) -> tuple[VerificationKey, ...]:
+    """Return the public keys in a PEM text, one or more. `name` says where it comes from, for messages.
+
+    Raises:
+        UsageError: no public key, a private one, or one that cannot be read, is too short or of another kind.
+    """
+    if "PRIVATE KEY" in pem:
+        raise UsageError(
+            f"{name}: holds a private key", hint="verify with the public half, which `pdp bundle keygen` names .pub"
+        )
+    blocks = _PUBLIC.findall(pem)
+    if not blocks:
+        raise UsageError(f"{name}: no public key in PEM form (BEGIN PUBLIC KEY)", hint=_MAKE_ONE)
+    return tuple(_public_key(block, name) for block in blocks)
+
+
+def load_public_keys(paths: Iterable[Path]) -> tuple[VerificationKey, ...]:
+    """Return the public keys in these PEM files, each of which may hold several; a key that is there twice counts once.
+
+    Raises:
+        UsageError: a file cannot be read, or as of `public_keys`.
+    """
+    keys = [key for path in paths for key in public_keys(read_pem(path), str(path))]
+    return tuple({key.id: key for key in keys}.values())
+
+
+def read_pem(path: Path) -> str:
+    """Return the text of a file with keys.
+
+    Raises:
+        UsageError: it cannot be read, is too large or no text.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_PEM + 1)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror}", hint="name a file with a key in PEM form"
+        ) from None
+    if len(content) > MAX_PEM:
+        raise UsageError(f"{path}: larger than {MAX_PEM} bytes", hint="is this a key?")
+    try:
+        return content.decode("ascii")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not a key in PEM form, which is plain ASCII", hint=_MAKE_ONE) from None
+
+
+def algorithm_of(key: Any, name: str) -> Algorithm:
+    """Return what a key of the package cryptography, of either half, signs with.
+
+    Raises:
+        UsageError: RSA below 2048 bits, another curve than P-256, or another kind of key.
+    """
+    with extra("follow"):
+        from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415 - only who has keys needs it
+
+    if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
+        if key.key_size < LEAST_RSA:
+            raise UsageError(
+                f"{name}: an RSA key of {key.key_size} bits; at least {LEAST_RSA} are needed", hint=_MAKE_ONE
+            )
+        return "RS256"
+    if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
+        return "ES256"
+    raise UsageError(f"{name}: neither a P-256 key (ES256) nor an RSA key (RS256)", hint=_MAKE_ONE)
+
+
+def _public_key(block: str, name: str) -> VerificationKey:
+    with extra("follow"):
+        from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
+
+    try:
+        loaded = load_pem_public_key(block.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise UsageError(f"{name}: a public key that cannot be read", hint=_MAKE_ONE) from None
+    return public_half(loaded, algorithm_of(loaded, name))
+
+
+def public_half(loaded: Any, algorithm: Algorithm) -> VerificationKey:
+    """Return the key that verifies, of a public key of the package cryptography and its algorithm."""
+    with extra("follow"):
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415
+        from joserfc.jwk import ECKey, RSAKey  # noqa: PLC0415
+
+    pem = loaded.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    jwk = ECKey.import_key(pem) if algorithm == "ES256" else RSAKey.import_key(pem)
+    return VerificationKey(jwk.thumbprint(), algorithm, pem, jwk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +176,7 @@ def signed_files(files: Mapping[str, bytes]) -> list[dict[str, str]]:
     """Return what a signature says of these files, sorted by name: name, hash in hexadecimal digits, algorithm.
 
     Raises:
-        BundleError: a JSON file that is none.
+        BundleError: not JSON where it must be.
     """
     return [
         {"name": name, "hash": _hash(name, content), "algorithm": _ALGORITHM} for name, content in sorted(files.items())
@@ -101,8 +224,9 @@ def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Se
 
 
 def _payload(token: str, key: VerificationKey) -> Any:
-    from joserfc import jws  # noqa: PLC0415 - takes a fifth of a second: only who has keys pays for it
-    from joserfc.errors import JoseError  # noqa: PLC0415
+    with extra("follow"):
+        from joserfc import jws  # noqa: PLC0415 - takes a fifth of a second
+        from joserfc.errors import JoseError  # noqa: PLC0415
 
     try:
         signed = jws.deserialize_compact(token, key.jwk, algorithms=[key.algorithm])
@@ -140,12 +264,12 @@ def _header(token: str) -> dict[str, str]:
     part = token.split(".", maxsplit=1)[0]
     try:
         header = parse_json(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        found = {"kid": header["kid"], "alg": header["alg"]}
+        names = {"kid": header["kid"], "alg": header["alg"]}
     except (JsonValueError, ValueError, TypeError, KeyError):
-        found = {}
-    if not found or not all(type(value) is str and value.isascii() and value.isprintable() for value in found.values()):
+        names = {}
+    if not names or not all(type(name) is str and name.isascii() and name.isprintable() for name in names.values()):
         raise BundleError(f"{SIGNATURES}: the signature names no key (kid) or no algorithm (alg)", hint=_SIGN)
-    return found
+    return names
 
 
 def _hash(name: str, content: bytes) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import tempfile
 import threading
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from pdp.engine.bundle.file import read_bundle
+from pdp.engine.bundle.events import BundleEvent
+from pdp.engine.bundle.file import read_bundle, replace_file
 from pdp.errors import BundleError
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, parse_json
 
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.engine.bundle.keys import VerificationKey
-
-EventType = Literal["bundle.loaded", "bundle.refused", "bundle.rollback"]
-"""What becomes of a bundle."""
+    from pdp.engine.bundle.signature import VerificationKey
 
 _MAX_FLOOR: Final = 4096
 
@@ -42,29 +38,6 @@ class StaleBundleError(BundleError):
 
 class ReleaseFloorError(BundleError):
     """Which release was the newest is not known, or cannot be kept: no bundle is taken until it is mended."""
-
-
-@dataclass(frozen=True, slots=True)
-class BundleEvent:
-    """Something that the audit should know.
-
-    Attributes:
-        type: a bundle is decided by from now on, was refused, or is an older one taken by the operator's word.
-        revision: of the bundle; None where it could not be read.
-        release: likewise.
-        digest: of the file; None where it is not known.
-        previous_release: what was decided by before, or None.
-        error_code: why it was refused, or None.
-        message: likewise.
-    """
-
-    type: EventType
-    revision: str | None = None
-    release: int | None = None
-    digest: str | None = None
-    previous_release: int | None = None
-    error_code: str | None = None
-    message: str | None = None
 
 
 class ReleaseFloor:
@@ -88,7 +61,7 @@ class ReleaseFloor:
         return self._newest if self._path is None else _read(self._path)
 
     @contextmanager
-    def changing(self) -> Iterator[Callable[[Bundle], None]]:
+    def locked(self) -> Iterator[Callable[[Bundle], None]]:
         """Hold the floor; what is handed out sets it to a bundle, be it higher or lower.
 
         Raises:
@@ -96,7 +69,7 @@ class ReleaseFloor:
         """
         if self._path is None:
             with self._lock:
-                yield self._remember
+                yield self._set
             return
         try:
             # Opened anew each time, so that it keeps threads from each other as well, and no child inherits it locked.
@@ -105,17 +78,17 @@ class ReleaseFloor:
             raise _unusable(self._path, error) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield self._remember
+            yield self._set
         finally:
             os.close(lock)
 
-    def begin_in_child(self) -> None:
-        """Begin anew after a fork: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
-
-    def _remember(self, bundle: Bundle) -> None:
+    def _set(self, bundle: Bundle) -> None:
         if self._path is not None:
-            _write(self._path, {"release": bundle.release, "revision": bundle.revision})
+            content = canonical({"release": bundle.release, "revision": bundle.revision})
+            try:
+                replace_file(self._path, content, mode=0o600)
+            except OSError as error:
+                raise _unusable(self._path, error) from error
         self._newest = (bundle.release, bundle.revision)
 
 
@@ -126,7 +99,7 @@ class BundleTrust:
         keys: public keys, each of which may have signed it: two while keys are rotated. None: unsigned ones are taken,
             as is right where only the operator can write the file.
         floor: the newest release so far; without it, kept as long as the object lives.
-        report: told what becomes of bundles. What it raises stops a rollback, and no other bundle.
+        report: called with what becomes of bundles. What it raises stops a rollback, and no other bundle.
     """
 
     def __init__(
@@ -141,7 +114,7 @@ class BundleTrust:
         self._report = report
 
     def admit(self, source: Path | bytes, *, rollback: bool = False) -> Bundle:
-        """Return the bundle if it may be decided by. Call `keep` as soon as it is.
+        """Return the bundle if it may be decided by. Call `loaded` as soon as it is.
 
         Args:
             source: the file, or its content.
@@ -152,30 +125,41 @@ class BundleTrust:
             BundleError: unsigned, signed by somebody else, changed or no bundle.
         """
         bundle = read_bundle(source, keys=self.keys)
-        name = str(source) if isinstance(source, Path) else "bundle"
-        self._check(bundle, name, rollback=rollback)
+        self._check(bundle, str(source) if isinstance(source, Path) else "bundle", rollback=rollback)
         return bundle
 
-    def keep(self, bundle: Bundle, *, rollback: bool = False) -> None:
+    def loaded(self, bundle: Bundle, *, previous_release: int | None = None, rollback: bool = False) -> None:
         """Note that `bundle` is decided by. A rollback is reported first, and not made when that fails.
 
         Raises:
             StaleBundleError: a newer one came in between.
             ReleaseFloorError: the floor cannot be kept.
         """
-        with self.floor.changing() as remember:
+        with self.floor.locked() as set_floor:
             newest = self._check(bundle, "bundle", rollback=rollback)
             if newest is not None and bundle.release < newest[0]:
                 if self._report is None:
                     raise BundleError(
                         f"a rollback to release {bundle.release} has nobody to report to", hint="give `report`"
                     )
-                self._report(event_of("bundle.rollback", bundle, previous_release=newest[0]))
+                self._report(BundleEvent("bundle.rollback", bundle.revision, bundle.release, bundle.digest, newest[0]))
             if newest != (bundle.release, bundle.revision):
-                remember(bundle)
+                set_floor(bundle)
+        self._send(BundleEvent("bundle.loaded", bundle.revision, bundle.release, bundle.digest, previous_release))
 
-    def tell(self, event: BundleEvent) -> None:
-        """Report an event that stops nothing: what the report raises is logged."""
+    def refused(self, digest: str, error: BundleError, *, previous_release: int | None = None) -> None:
+        """Report that the file with this digest is not decided by."""
+        self._send(
+            BundleEvent(
+                "bundle.refused",
+                digest=digest,
+                previous_release=previous_release,
+                error_code=error.code,
+                message=error.message,
+            )
+        )
+
+    def _send(self, event: BundleEvent) -> None:
         if self._report is None:
             return
         try:
@@ -201,13 +185,6 @@ class BundleTrust:
         return newest
 
 
-def event_of(kind: EventType, bundle: Bundle, *, previous_release: int | None = None) -> BundleEvent:
-    """Return the event that something became of `bundle`."""
-    return BundleEvent(
-        kind, revision=bundle.revision, release=bundle.release, digest=bundle.digest, previous_release=previous_release
-    )
-
-
 def _read(path: Path) -> tuple[int, str] | None:
     try:
         with path.open("rb") as file:
@@ -227,22 +204,6 @@ def _read(path: Path) -> tuple[int, str] | None:
             hint="restore it; whoever removes it lets every older bundle in once more",
         )
     return release, revision
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    temporary: Path | None = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(canonical(document))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-        raise _unusable(path, error) from error
 
 
 def _unusable(path: Path, error: OSError) -> ReleaseFloorError:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
-from pdp.engine.bundle.trust import event_of
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.seconds import check_seconds
@@ -122,11 +121,10 @@ class EmbeddedEngine(Engine):
         engine = cls(bundle, manifests=manifests, data=data, deadline=deadline, memory_limit=memory_limit)
         try:
             # Only now: a bundle that cannot be decided by must not shut the older ones out.
-            trust.keep(bundle, rollback=rollback)
+            trust.loaded(bundle, rollback=rollback)
         except BaseException:
             engine.close()
             raise
-        trust.tell(event_of("bundle.loaded", bundle))
         return engine
 
     def evaluate(self, body: bytes) -> bytes:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.engine.bundle.file import pack_bundle, read_bundle, replace_file
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
@@ -113,17 +113,9 @@ def write_bundle(out: Path, packed: bytes) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    temporary: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(packed)
-        # Temporary files are for their owner alone, but engines of other users read bundles.
-        temporary.chmod(0o644)
-        temporary.replace(out)
+        replace_file(out, packed)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise UsageError(
             f"{out}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
         ) from error

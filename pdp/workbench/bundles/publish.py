@@ -1,4 +1,11 @@
-"""Releasing bundles: published into a channel, or taken back to an older content. Each change is audited.
+"""Releasing bundles into a repository, which is a folder that any web server can serve. Each change is audited.
+
+    releases/N.tar.gz      each release by its number, never changed
+    channels/NAME.tar.gz   the channel's current release: what engines and OPAs follow
+    history.jsonl          who changed which channel, when and why; whoever follows a channel reads none of it
+
+A change happens when the channel's file is replaced, at once or not at all. Whoever is killed before that leaves the
+channel as it was; the same command once more completes it.
 
 A rollback is a release like any other. Engines and enforcement points refuse to go back to a lower release number, and
 rightly: so the old content is released anew, under the next number. Its revision, which names the content, stays.
@@ -6,47 +13,98 @@ rightly: so the old content is released anew, under the next number. Its revisio
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from pdp.audit.file import recordable
 from pdp.clock import to_milliseconds, to_seconds
-from pdp.engine.bundle.file import pack_bundle, read_bundle
-from pdp.engine.bundle.repository_index import Change, Published, record_of
-from pdp.errors import BundleError, UsageError
-from pdp.json import JsonValueError, canonical, check_json
-from pdp.workbench.bundles.repository import changing
+from pdp.engine.bundle.file import pack_bundle, read_bundle, read_packed, replace_file
+from pdp.errors import BundleError, PdpError, UsageError
+from pdp.json import MAX_NUMBER, JsonValueError, canonical, check_json, digest
 from pdp.workbench.bundles.sign import sign_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdp.audit.file import AuditLog
     from pdp.engine.bundle.file import Bundle
-    from pdp.engine.bundle.keys import VerificationKey
-    from pdp.engine.bundle.repository_index import Channel, Index
-    from pdp.workbench.bundles.keys import SigningKey
-    from pdp.workbench.bundles.repository import Repository
+    from pdp.engine.bundle.signature import VerificationKey
+    from pdp.workbench.bundles.sign import SigningKey
 
 MAX_GATE: Final = 64 * 1024
 """Largest gate results in bytes, as they stand in the history."""
 
+PATIENCE: Final = 30.0
+"""How long a change waits for another one to end, in seconds."""
+
+_HISTORY: Final = "history.jsonl"
+_LOCK: Final = ".lock"
 _MAX_TEXT: Final = 1000
+_CHANNEL: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_RESTORE: Final = "restore the file from a copy of the repository"
+
+Number = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
+Sha256 = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
+class RepositoryError(PdpError):
+    """The repository could not be changed. The channel is as it was before."""
+
+    code = "bundle.repository_failed"
+
+
+class ChannelChange(BaseModel):
+    """One change of a channel.
+
+    Attributes:
+        time: as the clock of whoever changed it said, RFC 3339.
+        action: a bundle was published, or an older content released anew.
+        channel: what was changed.
+        release: what it decides by since.
+        revision: of that bundle's content.
+        digest: of that bundle's file.
+        previous_release: what the channel decided by before, None at first.
+        restores: of a rollback, the release whose content came back.
+        by: who did it.
+        why: for people.
+        gate: what the release gate found, as it was given; None: it was not asked.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    time: str
+    action: Literal["publish", "rollback"]
+    channel: str
+    release: Number
+    revision: Sha256
+    digest: Sha256
+    previous_release: Number | None
+    restores: Number | None
+    by: str
+    why: str
+    gate: dict[str, JsonValue] | None
 
 
 def publish(
     folder: Path,
     packed: bytes,
     *,
-    channel: Channel,
+    channel: str,
     by: str,
     why: str,
     audit: AuditLog,
     keys: Sequence[VerificationKey] | None,
     gate: Mapping[str, Any] | None = None,
     clock: Callable[[], float] = time.time,
-) -> Change:
+) -> ChannelChange:
     """Publish a bundle and make it the channel's current one. Once more the same changes nothing.
 
     Args:
@@ -63,42 +121,32 @@ def publish(
 
     Raises:
         UsageError: a text that cannot be used, gate results that are not of this bundle or have not passed, or a
-            folder that is no repository.
+            folder that is not a repository.
         BundleError: a bundle that must not be used, or is not newer than what was published.
         AuditError: it cannot be audited; nothing has changed.
-        RepositoryError: it cannot be written; nothing has changed.
+        RepositoryError: it cannot be written; the channel is as it was before.
     """
-    _check_texts(by=by, why=why)
+    _check_texts(channel, by=by, why=why)
     bundle = read_bundle(packed, keys=keys)
     checked = None if gate is None else _checked_gate(dict(gate), bundle)
-    published = record_of(bundle)
-    with changing(folder, make=True) as repository:
-        index = repository.index
-        current = index.current(channel)
-        if current == published:
-            return next(change for change in reversed(index.history) if change.channel == channel)
-        _check_news(index, published, current, channel)
-        change = Change(
-            sequence=len(index.history) + 1,
-            time=to_seconds(clock()),
-            action="publish",
-            channel=channel,
-            release=published.release,
-            digest=published.digest,
-            previous_release=None if current is None else current.release,
-            restores=None,
-            by=by,
-            why=why,
-            gate=checked,
-        )
-        _commit(repository, change, published, packed, audit=audit, clock=clock)
+    with _locked(folder, begin=True):
+        changes = [each for each in history(folder) if each.channel == channel]
+        current = changes[-1] if changes else None
+        _check_number(folder, bundle, current)
+        if current is not None and current.digest == bundle.digest:
+            # Else whoever made the change was killed before its last step.
+            if _digest_of(_channel_file(folder, channel)) != bundle.digest:
+                _commit(folder, current, packed, audit=audit, clock=clock)
+            return current
+        change = _change("publish", channel, bundle, current, by=by, why=why, gate=checked, clock=clock)
+        _commit(folder, change, packed, audit=audit, clock=clock)
     return change
 
 
 def rollback(
     folder: Path,
     *,
-    channel: Channel,
+    channel: str,
     by: str,
     why: str,
     audit: AuditLog,
@@ -106,7 +154,7 @@ def rollback(
     signing_key: SigningKey | None = None,
     keys: Sequence[VerificationKey] | None = None,
     clock: Callable[[], float] = time.time,
-) -> Change:
+) -> ChannelChange:
     """Release an older content of a channel anew, under the next release number, and make it the current one.
 
     Args:
@@ -126,127 +174,222 @@ def rollback(
         BundleError: the old bundle is damaged, of another version of this program, or not signed with one of `keys`.
         AuditError, RepositoryError: as of `publish`.
     """
-    _check_texts(by=by, why=why)
-    with changing(folder) as repository:
-        index = repository.index
-        current = index.current(channel)
-        if current is None:
+    _check_texts(channel, by=by, why=why)
+    with _locked(folder):
+        changes = [each for each in history(folder) if each.channel == channel]
+        if not changes:
             raise UsageError(f"{folder}: nothing was published in the channel {channel}", hint="publish there first")
-        old = _target(index, channel, current, to)
-        if old.key_id is not None and signing_key is None:
+        old = _target(changes, to)
+        file = _release_file(folder, old.release)
+        packed = read_packed(file)
+        if digest(packed) != old.digest:
+            raise BundleError(f"{file}: not the file that was published", hint=_RESTORE)
+        before = read_bundle(packed)
+        if signing_key is not None:
+            before = read_bundle(packed, keys=(signing_key.public,) if keys is None else keys)
+        elif before.signature is not None:
             raise UsageError(
                 f"release {old.release} is signed, so its content has to be signed anew under the next number",
                 hint="name a private key",
             )
-        if signing_key is not None and keys is None:
-            keys = (signing_key.public,)
-        found = read_bundle(repository.read(old), keys=None if signing_key is None else keys)
-        packed = pack_bundle(
-            release=index.bundles[-1].release + 1, wasm=found.wasm, data=found.data, modules=found.modules
-        )
+        packed = pack_bundle(release=next_release(folder), wasm=before.wasm, data=before.data, modules=before.modules)
         if signing_key is not None:
             packed = sign_bundle(packed, signing_key)
         bundle = read_bundle(packed)
-        if bundle.revision != old.revision:
-            raise BundleError(f"release {old.release} cannot be released anew: its content would be another one")
-        published = record_of(bundle)
-        change = Change(
-            sequence=len(index.history) + 1,
-            time=to_seconds(clock()),
-            action="rollback",
-            channel=channel,
-            release=published.release,
-            digest=published.digest,
-            previous_release=current.release,
-            restores=old.release,
-            by=by,
-            why=why,
-            gate=None,
-        )
-        _commit(repository, change, published, packed, audit=audit, clock=clock)
+        change = _change("rollback", channel, bundle, changes[-1], by=by, why=why, restores=old.release, clock=clock)
+        _commit(folder, change, packed, audit=audit, clock=clock)
     return change
 
 
-def _commit(
-    repository: Repository,
-    change: Change,
-    published: Published,
-    packed: bytes,
-    *,
-    audit: AuditLog,
-    clock: Callable[[], float],
-) -> None:
-    index = repository.index
-    bundles = {each.release: each for each in (*index.bundles, published)}
-    changed = index.model_copy(
-        update={
-            "channels": {**index.channels, change.channel: change.digest},
-            "bundles": tuple(bundles[release] for release in sorted(bundles)),
-            "history": (*index.history, change),
-        }
-    )
-    # Before, so that no change goes unrecorded; and after, so that one which failed shows as such.
-    _record(audit, change, published, clock, outcome="unknown")
+def history(folder: Path) -> list[ChannelChange]:
+    """Return the changes of all channels, in their order, whatever clocks said.
+
+    Raises:
+        UsageError: the file of the history is damaged or cannot be read.
+    """
+    path = folder / _HISTORY
+    changes: list[ChannelChange] = []
     try:
-        repository.commit(changed, published, packed)
+        lines = path.read_bytes().splitlines()
+        changes.extend(map(ChannelChange.model_validate_json, lines))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=_RESTORE) from error
+    except ValidationError as error:
+        raise UsageError(f"{path}:{len(changes) + 1}: not a change of a channel", hint=_RESTORE) from error
+    return changes
+
+
+def next_release(folder: Path) -> int:
+    """Return the number that no release of the repository has yet, nor any after it."""
+    numbers = (path.name.removesuffix(".tar.gz") for path in folder.glob("releases/*.tar.gz"))
+    return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
+
+
+def _change(
+    action: Literal["publish", "rollback"],
+    channel: str,
+    bundle: Bundle,
+    current: ChannelChange | None,
+    *,
+    by: str,
+    why: str,
+    clock: Callable[[], float],
+    restores: int | None = None,
+    gate: dict[str, Any] | None = None,
+) -> ChannelChange:
+    return ChannelChange(
+        time=to_seconds(clock()),
+        action=action,
+        channel=channel,
+        release=bundle.release,
+        revision=bundle.revision,
+        digest=bundle.digest,
+        previous_release=None if current is None else current.release,
+        restores=restores,
+        by=by,
+        why=why,
+        gate=gate,
+    )
+
+
+def _check_number(folder: Path, bundle: Bundle, current: ChannelChange | None) -> None:
+    taken = _digest_of(_release_file(folder, bundle.release))
+    if taken is not None and taken != bundle.digest:
+        raise BundleError(
+            f"release {bundle.release} was published already, with another content or signature: releases never change",
+            hint=f"build it with --release {next_release(folder)}",
+        )
+    if current is not None and bundle.release < current.release:
+        raise BundleError(
+            f"release {bundle.release} is older than release {current.release} in the channel {current.channel}",
+            hint="to go back, run: pdp bundle rollback",
+        )
+
+
+def _target(changes: Sequence[ChannelChange], to: int | None) -> ChannelChange:
+    current, by_release = changes[-1], {change.release: change for change in changes}
+    if to is not None:
+        if to not in by_release:
+            raise UsageError(f"the channel {current.channel} never had a release {to}", hint="see: pdp bundle list")
+        if by_release[to].revision == current.revision:
+            raise UsageError(f"the channel {current.channel} has the content of release {to} already")
+        return by_release[to]
+    # Where the current content first stood: a second rollback goes on from there, not back to what the first left.
+    first = current
+    while first.restores in by_release:
+        first = by_release[first.restores]
+    older = [each for each in changes if each.release < first.release and each.revision != current.revision]
+    if not older:
+        raise UsageError(
+            f"the channel {current.channel} had no other content before this one", hint="there is nothing to go back to"
+        )
+    return max(older, key=lambda each: each.release)
+
+
+def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditLog, clock: Callable[[], float]) -> None:
+    # Before, so that no change goes unrecorded; and after, so that one which failed shows as such.
+    _record(audit, change, clock, outcome="unknown")
+    outcome = "failed"
+    try:
+        _write_release(folder, change.release, packed)
+        changes = history(folder)
+        if change not in changes:
+            lines = b"".join(each.model_dump_json().encode() + b"\n" for each in [*changes, change])
+            replace_file(folder / _HISTORY, lines)
+        (folder / "channels").mkdir(exist_ok=True)
+        replace_file(_channel_file(folder, change.channel), packed)
+        outcome = "succeeded"
+    except OSError as error:
+        raise RepositoryError(
+            f"{folder}: cannot be changed: {error.strerror}; the channel is as it was before",
+            hint="check the disk's space and the folder's permissions, and run the same again",
+        ) from error
     finally:
-        # Even where the copy for OPA failed after it, a changed index is a change.
-        outcome = "succeeded" if repository.index is changed else "failed"
-        _record(audit, change, published, clock, outcome=outcome)
+        _record(audit, change, clock, outcome=outcome)
 
 
-def _record(audit: AuditLog, change: Change, published: Published, clock: Callable[[], float], *, outcome: str) -> None:
+def _write_release(folder: Path, release: int, packed: bytes) -> None:
+    file = _release_file(folder, release)
+    draft = file.with_name(f".{file.name}")
+    replace_file(draft, packed)
+    try:
+        # A link and no rename: it fails where the number was taken in between, by whoever knows no lock.
+        os.link(draft, file)
+    except FileExistsError:
+        if _digest_of(file) != digest(packed):
+            raise BundleError(f"release {release} was published already: releases never change") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _record(audit: AuditLog, change: ChannelChange, clock: Callable[[], float], *, outcome: str) -> None:
     audit.append(
         {
             "time": to_milliseconds(clock()),
             "type": f"bundle.{change.action}",
             "subject": recordable(change.by),
             "arguments_digest": audit.digest(canonical(change.model_dump())),
-            "bundle_revision": published.revision,
+            "bundle_revision": change.revision,
             "outcome": outcome,
         }
     )
 
 
-def _check_news(index: Index, published: Published, current: Published | None, channel: Channel) -> None:
-    same = next((each for each in index.bundles if each.release == published.release), None)
-    if same is not None and same != published:
-        what = "another content" if same.revision != published.revision else "another signature"
-        raise BundleError(
-            f"release {published.release} was published already, with {what}: releases never change",
-            hint=f"build it with --release {index.bundles[-1].release + 1}",
-        )
-    if current is not None and published.release < current.release:
-        raise BundleError(
-            f"release {published.release} is older than release {current.release} in the channel {channel}",
-            hint="to go back, run: pdp bundle rollback",
-        )
-
-
-def _target(index: Index, channel: Channel, current: Published, to: int | None) -> Published:
-    by_release = {each.release: each for each in index.bundles}
-    changes = {change.release: change for change in index.history if change.channel == channel}
-    if to is None:
-        # Where the current content first stood: a second rollback goes on from there, not back to what the first left.
-        first = changes[current.release]
-        while first.restores is not None:
-            first = changes[first.restores]
-        older = [by_release[release] for release in changes if release < first.release]
-        others = [each for each in older if each.revision != current.revision]
-        if not others:
+@contextmanager
+def _locked(folder: Path, *, begin: bool = False) -> Iterator[None]:
+    """Hold the repository for a change. Others who want to change it wait; those who follow a channel do not."""
+    try:
+        if begin:
+            folder.mkdir(exist_ok=True)
+            if not any(path.name != _LOCK for path in folder.iterdir()):
+                (folder / "releases").mkdir()
+        if not (folder / "releases").is_dir():
             raise UsageError(
-                f"the channel {channel} had no other content before this one", hint="there is nothing to go back to"
+                f"{folder}: not a bundle repository",
+                hint="it has no folder releases; name one, or a new or empty folder",
             )
-        return max(others, key=lambda each: each.release)
-    found = by_release[to] if to in changes else None
-    if found is None:
-        raise UsageError(f"the channel {channel} never had a release {to}", hint="see: pdp bundle list")
-    if found.revision == current.revision:
-        raise UsageError(f"the channel {channel} has the content of release {to} already")
-    return found
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be used: {error.strerror}", hint="name a folder of yours") from error
+    try:
+        Retrying(
+            stop=stop_after_delay(PATIENCE), wait=wait_fixed(0.05), retry=retry_if_exception_type(BlockingIOError)
+        )(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # What a change that was killed left behind.
+        for draft in folder.glob("**/.*"):
+            if draft.name != _LOCK:
+                draft.unlink(missing_ok=True)
+        yield
+    except RetryError:
+        raise RepositoryError(
+            f"{folder}: somebody else has been changing it for {PATIENCE:g} s", hint="try again later"
+        ) from None
+    finally:
+        os.close(lock)
 
 
-def _check_texts(**texts: str) -> None:
+def _release_file(folder: Path, release: int) -> Path:
+    return folder / "releases" / f"{release}.tar.gz"
+
+
+def _channel_file(folder: Path, channel: str) -> Path:
+    return folder / "channels" / f"{channel}.tar.gz"
+
+
+def _digest_of(path: Path) -> str | None:
+    try:
+        return digest(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=_RESTORE) from error
+
+
+def _check_texts(channel: str, **texts: str) -> None:
+    if not _CHANNEL.fullmatch(channel):
+        raise UsageError(f"channel: {channel!r:.80} is not a name", hint="small letters, digits, `-` and `_`")
     for name, text in texts.items():
         if not text.strip() or len(text) > _MAX_TEXT or not all(letter.isprintable() for letter in text):
             raise UsageError(
@@ -267,15 +410,15 @@ def _checked_gate(gate: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
         raise UsageError("gate results: the release gate has not passed", hint="see its checks; `passed` must be true")
     again = "run `pdp release check --json` on this bundle, and give what it writes"
     for name, own in (("release", bundle.release), ("revision", bundle.revision)):
-        found = gate.get(name)
-        if type(found) is not type(own):
+        stated = gate.get(name)
+        if type(stated) is not type(own):
             raise UsageError(f"gate results: they do not say which {name} they are about", hint=again)
-        if found != own:
-            raise UsageError(f"gate results: about {name} {found}, and the bundle is {name} {own}", hint=again)
+        if stated != own:
+            raise UsageError(f"gate results: about {name} {stated}, and the bundle is {name} {own}", hint=again)
     checks = gate.get("checks")
     if not isinstance(checks, list) or not checks:
         raise UsageError("gate results: no checks", hint=again)
-    statuses = [one.get("status") if isinstance(one, dict) else None for one in checks]
+    statuses = [check.get("status") if isinstance(check, dict) else None for check in checks]
     if not {"pass"} <= set(map(str, statuses)) <= {"pass", "skip"}:
         raise UsageError("gate results: not every check passed or was skipped, or all were skipped", hint=again)
     return gate

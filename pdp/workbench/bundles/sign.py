@@ -1,16 +1,129 @@
-"""Signing a bundle: its files' hashes in a JWT, in OPA's own format (`pdp.engine.bundle.signature`)."""
+"""Signing a bundle in OPA's own format, and private keys: made, written for their owner only, and read again."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import re
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from pdp.engine.bundle.container import pack_members, unpack_bundle
-from pdp.engine.bundle.file import read_bundle
-from pdp.engine.bundle.signature import SIGNATURES, signatures_file, signed_files
+from pdp.engine.bundle.file import SIGNATURES, pack_members, read_bundle, unpack_bundle
+from pdp.engine.bundle.signature import (
+    VerificationKey,
+    algorithm_of,
+    public_half,
+    read_pem,
+    signatures_file,
+    signed_files,
+)
+from pdp.errors import UsageError
+from pdp.extras import extra
 from pdp.json import canonical
 
+with extra("follow"):
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+    from joserfc import jws
+    from joserfc.jwk import ECKey, RSAKey
+
 if TYPE_CHECKING:
-    from pdp.workbench.bundles.keys import SigningKey
+    from pathlib import Path
+
+    from pdp.engine.bundle.signature import Algorithm
+
+SIGNING_VARIABLE: Final = "PDP_SIGNING_KEY"
+"""The environment variable with a private key, as PEM."""
+
+PUBLIC_SUFFIX: Final = ".pub"
+"""Added to a private key's file name for its public half."""
+
+_RSA_BITS: Final = 3072
+_RSA_EXPONENT: Final = 65537
+_PRIVATE: Final = re.compile(r"-----BEGIN ((?:EC |RSA )?PRIVATE KEY)-----\s.+?-----END \1-----", re.DOTALL)
+_MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A private key. It is shown nowhere.
+
+    Attributes:
+        public: its public half, with id and algorithm.
+        jwk: the key as joserfc uses it.
+    """
+
+    public: VerificationKey
+    jwk: Any = field(repr=False, compare=False)
+
+
+def generate_key(out: Path, algorithm: Algorithm) -> VerificationKey:
+    """Make a key, write it to `out` (PKCS 8, mode 0600) and its public half to `out`.pub (SPKI), and return the latter.
+
+    Raises:
+        UsageError: one of the files is there already, or cannot be written. Neither is left behind then.
+    """
+    key: Any
+    if algorithm == "ES256":
+        key = ec.generate_private_key(ec.SECP256R1())
+    else:
+        key = rsa.generate_private_key(public_exponent=_RSA_EXPONENT, key_size=_RSA_BITS)
+    public = public_half(key.public_key(), algorithm)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public_file = out.with_name(out.name + PUBLIC_SUFFIX)
+    _write_new(out, private, 0o600)
+    try:
+        _write_new(public_file, public.pem.encode(), 0o644)
+    except UsageError:
+        out.unlink(missing_ok=True)
+        raise
+    return public
+
+
+def load_signing_key(path: Path) -> SigningKey:
+    """Return the private key in a PEM file.
+
+    Raises:
+        UsageError: it cannot be read, others than its owner may read it, or as of `signing_key`.
+    """
+    with suppress(OSError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise UsageError(
+                f"{path}: a private key that others may use (mode {mode:04o})", hint=f"run: chmod 600 {path}"
+            )
+    return signing_key(read_pem(path), str(path))
+
+
+def signing_key(pem: str, name: str) -> SigningKey:
+    """Return the private key in a PEM text. `name` says where it comes from, for messages; the key is in none of them.
+
+    Raises:
+        UsageError: no private key, more than one, an encrypted one, or one that is too short or of another kind.
+    """
+    if "ENCRYPTED" in pem:
+        raise UsageError(
+            f"{name}: the private key is encrypted",
+            hint=f"decrypt it in the place that signs, and hand it over in {SIGNING_VARIABLE}",
+        )
+    blocks = [found.group() for found in _PRIVATE.finditer(pem)]
+    if len(blocks) != 1:
+        count = "no private key" if not blocks else f"{len(blocks)} private keys"
+        raise UsageError(f"{name}: {count} in PEM form, one is needed", hint=_MAKE_ONE)
+    try:
+        loaded: Any = load_pem_private_key(blocks[0].encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise UsageError(f"{name}: a private key that cannot be read", hint=_MAKE_ONE) from None
+    algorithm = algorithm_of(loaded, name)
+    jwk = ECKey.import_key(blocks[0]) if algorithm == "ES256" else RSAKey.import_key(blocks[0])
+    return SigningKey(public_half(loaded.public_key(), algorithm), jwk)
 
 
 def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
@@ -21,11 +134,9 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
     Raises:
         BundleError: not a whole bundle of this version.
     """
-    from joserfc import jws  # noqa: PLC0415 - takes a fifth of a second: only who signs pays for it
-
     # What is signed must be worth it: never put a signature under something that no engine could use.
     read_bundle(packed)
-    files = unsigned_members(packed)
+    files = {name: content for name, content in unpack_bundle(packed).items() if name != SIGNATURES}
     header = {"alg": key.public.algorithm, "kid": key.public.id}
     token = jws.serialize_compact(
         header, canonical({"files": signed_files(files)}), key.jwk, algorithms=[key.public.algorithm]
@@ -35,15 +146,19 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
     return signed
 
 
-def unsigned_bundle(packed: bytes) -> bytes:
-    """Return the bundle without its signature: what `build_bundle` writes, byte by byte, to compare with a rebuilt one.
-
-    Raises:
-        BundleError: not a gzipped tar of files with a place in a bundle.
-    """
-    return pack_members(unsigned_members(packed))
-
-
-def unsigned_members(packed: bytes) -> dict[str, bytes]:
-    """Return the members of a bundle by name, without its signature; errors as of `unsigned_bundle`."""
-    return {name: content for name, content in unpack_bundle(packed).items() if name != SIGNATURES}
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    try:
+        # Made with its mode: at no time may others read it. Never over a key that is there, which may be the only copy.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except FileExistsError:
+        raise UsageError(f"{path}: there already", hint="name another file; a key is never overwritten") from None
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
+        ) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written: {error.strerror}", hint="check the disk's space") from error

@@ -23,17 +23,14 @@ from hypothesis import strategies as st
 from joserfc import jws
 
 from pdp.audit.file import MemoryAudit
-from pdp.engine.bundle.container import pack_members, unpack_bundle
-from pdp.engine.bundle.events import audited
-from pdp.engine.bundle.file import pack_bundle, read_bundle
-from pdp.engine.bundle.keys import load_public_keys, public_keys
-from pdp.engine.bundle.signature import SIGNATURES, Signature, signatures_file, signed_files
-from pdp.engine.bundle.trust import BundleEvent, BundleTrust, ReleaseFloor, ReleaseFloorError, StaleBundleError
+from pdp.engine.bundle.events import BundleEvent, audited
+from pdp.engine.bundle.file import SIGNATURES, pack_bundle, pack_members, read_bundle, unpack_bundle
+from pdp.engine.bundle.signature import Signature, load_public_keys, public_keys, signatures_file, signed_files
+from pdp.engine.bundle.trust import BundleTrust, ReleaseFloor, ReleaseFloorError, StaleBundleError
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import BundleError, UsageError
 from pdp.json import canonical
-from pdp.workbench.bundles.keys import generate_key, load_signing_key, signing_key
-from pdp.workbench.bundles.sign import sign_bundle, unsigned_bundle
+from pdp.workbench.bundles.sign import generate_key, load_signing_key, sign_bundle, signing_key
 from tests.support import payments
 from tests.support.bundle_releases import bundle, key, key_file, tiny
 from tests.support.command_line import pdp
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pdp.engine.bundle.keys import Algorithm
+    from pdp.engine.bundle.signature import Algorithm
 
 SIGN = "sign it with `pdp bundle sign`, and verify it with the public half of that key"
 TAMPERED = "it was changed after it was signed: take it from its publisher again"
@@ -100,7 +97,7 @@ def test_a_signed_bundle_is_the_built_one_with_a_signature(algorithm: Algorithm)
 
     signed = sign_bundle(PLAIN, signer)
 
-    assert unsigned_bundle(signed) == PLAIN
+    assert members(signed, _signatures_json=None) == PLAIN
     found = read_bundle(signed, keys=[signer.public])
     assert found == read_bundle(PLAIN, keys=None) or found.size != len(PLAIN)
     assert found.signature == Signature(signer.public.id, algorithm, verified=True)
@@ -640,7 +637,7 @@ def test_a_record_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
     trust = BundleTrust([key().public], floor=ReleaseFloor(tmp_path / "none/newest"))
 
     with pytest.raises(ReleaseFloorError) as caught:
-        trust.keep(trust.admit(bundle(4)))
+        trust.loaded(trust.admit(bundle(4)))
 
     assert caught.value.message == (
         f"{tmp_path}/none/newest: the newest release cannot be kept there: No such file or directory"

@@ -1,0 +1,163 @@
+"""`pdp bundle publish`, `rollback` and `list`."""
+
+# A command's options are its function's parameters, switches and all; typer reads their annotations.
+# ruff: noqa: FBT002, PLR0917, TC001
+
+from __future__ import annotations
+
+import getpass
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pdp.audit.file import FileAudit
+from pdp.cli.bundle.signing import (
+    BundleFile,
+    PrivateKey,
+    PublicKeys,
+    given_public_keys,
+    given_signing_key,
+    needed_public_keys,
+    shown,
+)
+from pdp.cli.options import AsJson
+from pdp.cli.output import print_json, printable, tell
+from pdp.documents import read_document
+from pdp.engine.bundle.file import read_packed
+from pdp.errors import AuditError, BundleError, UsageError
+from pdp.workbench.bundles import publish as repository_changes
+from pdp.workbench.bundles.publish import ChannelChange
+
+AUDIT_SUFFIX = ".audit.jsonl"
+"""Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""
+
+Repository = Annotated[Path, typer.Argument(metavar="REPOSITORY", readable=False, help="The repository's folder.")]
+ChannelName = Annotated[str, typer.Option("--channel", metavar="NAME", help="Who gets it, such as stable or canary.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for the history.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does it; you if absent.")]
+RepositoryAudit = Annotated[
+    Path | None,
+    typer.Option("--audit", metavar="FILE", readable=False, help="The audit stream; REPOSITORY.audit.jsonl if absent."),
+]
+
+
+def publish(
+    file: BundleFile,
+    repository: Annotated[
+        Path, typer.Argument(metavar="REPOSITORY", readable=False, help="The repository's folder; begun if it is new.")
+    ],
+    why: Why,
+    channel: ChannelName = "stable",
+    by: By = None,
+    key: PublicKeys = None,
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish it whoever signed it, or nobody.")] = False,
+    gate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="What the release gate found, JSON; it must have passed."),
+    ] = None,
+    audit: RepositoryAudit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a bundle: engines and OPAs that follow the channel get it."""
+    if unsigned and key:
+        raise UsageError("--unsigned and --key exclude each other", hint="leave one of them out")
+    trusted = None if unsigned else needed_public_keys(key or [])
+    results: Any = None if gate is None else read_document(gate).value
+    if gate is not None and not isinstance(results, dict):
+        raise UsageError(f"{gate}: gate results are an object", hint="such as pdp release check writes")
+    packed = read_packed(file)
+    with closing(_audit(repository, audit)) as stream:
+        try:
+            change = repository_changes.publish(
+                repository, packed, channel=channel, by=by or _user(), why=why, audit=stream, keys=trusted, gate=results
+            )
+        except BundleError as error:
+            raise BundleError(f"{file}: {error.message.removeprefix('bundle: ')}", hint=error.hint) from error
+    _show(repository, change, as_json=as_json)
+
+
+def rollback(
+    repository: Repository,
+    why: Why,
+    channel: ChannelName = "stable",
+    by: By = None,
+    to: Annotated[
+        int | None, typer.Option(min=1, metavar="RELEASE", help="Whose content comes back; the one before if absent.")
+    ] = None,
+    key: PrivateKey = None,
+    verify_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="A public key that may have signed the old release; else PDP_VERIFICATION_KEYS, else the private "
+            "key's half. May be repeated.",
+        ),
+    ] = None,
+    audit: RepositoryAudit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Release an older content anew, under the next number, as engines refuse to go back to a lower one."""
+    private, trusted = given_signing_key(key), given_public_keys(verify_key or [])
+    with closing(_audit(repository, audit)) as stream:
+        change = repository_changes.rollback(
+            repository, channel=channel, by=by or _user(), why=why, audit=stream, to=to, signing_key=private,
+            keys=trusted,
+        )  # fmt: skip
+    _show(repository, change, as_json=as_json)
+
+
+def listing(repository: Repository, as_json: AsJson = False) -> None:
+    """Show the channels of a repository, and who released what, when and why."""
+    changes = repository_changes.history(repository)
+    if not changes:
+        raise UsageError(f"{repository}: nothing was published there", hint="publish: pdp bundle publish")
+    current = {change.channel: change for change in changes}
+    following = repository_changes.next_release(repository)
+    if as_json:
+        print_json(
+            {
+                "channels": {
+                    name: {"release": change.release, "revision": change.revision, "digest": change.digest}
+                    for name, change in sorted(current.items())
+                },
+                "next_release": following,
+                "history": [change.model_dump() for change in changes],
+            }
+        )
+        return
+    for name, change in sorted(current.items()):
+        tell(f"{name}: release {change.release}  {change.revision}")
+    tell(f"next release: {following}")
+    for number, change in reversed(list(enumerate(changes, start=1))):
+        tell(printable(f"{number:5}  {change.time}  {_described(change)}  by {change.by}: {change.why}"))
+
+
+def _show(repository: Path, change: ChannelChange, *, as_json: bool) -> None:
+    if as_json:
+        print_json(change.model_dump())
+        return
+    tell(printable(f"{shown(repository)}: {_described(change)}"))
+    tell(f"  file  {change.digest}")
+
+
+def _described(change: ChannelChange) -> str:
+    before = "" if change.previous_release is None else f", was {change.previous_release}"
+    restored = "" if change.restores is None else f" with the content of release {change.restores}"
+    return f"{change.action} {change.channel}: release {change.release}{restored}{before}"
+
+
+def _audit(repository: Path, path: Path | None) -> FileAudit:
+    try:
+        return FileAudit(path or repository.with_name(repository.name + AUDIT_SUFFIX))
+    except AuditError as error:
+        raise UsageError(error.message, hint="name another file with --audit") from error
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        raise UsageError("your user name is unknown", hint="give it with --by") from None

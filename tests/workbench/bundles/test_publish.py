@@ -1,0 +1,619 @@
+"""A repository: changes that are whole or not made, releases that never change, and what is recorded of them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.audit.file import FileAudit, MemoryAudit, verify_chain
+from pdp.engine.bundle.file import read_bundle
+from pdp.errors import AuditError, BundleError, UsageError
+from pdp.json import canonical, digest
+from pdp.workbench.bundles.publish import ChannelChange, RepositoryError, history, next_release, publish, rollback
+from tests.support.bundle_releases import key, key_file, tiny
+from tests.support.command_line import pdp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NOON = 1_782_900_000.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+def released(folder: Path, packed: bytes, **changes: Any) -> ChannelChange:
+    options: dict[str, Any] = {
+        "channel": "stable",
+        "by": "ann",
+        "why": "a reason",
+        "audit": MemoryAudit(),
+        "keys": None,
+    }
+    return publish(folder, packed, **options | {"clock": lambda: NOON} | changes)
+
+
+def taken_back(folder: Path, **changes: Any) -> ChannelChange:
+    options: dict[str, Any] = {"channel": "stable", "by": "bob", "why": "it was bad", "audit": MemoryAudit()}
+    return rollback(folder, **options | {"clock": lambda: NOON} | changes)
+
+
+def gate(packed: bytes, **changes: Any) -> dict[str, Any]:
+    """What the release gate writes about a bundle that passes, as far as publishing looks at it."""
+    bundle = read_bundle(packed)
+    checks = [{"name": "scenarios", "status": "pass"}, {"name": "mutation", "status": "skip"}]
+    return {"passed": True, "release": bundle.release, "revision": bundle.revision, "checks": checks, **changes}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def releases(folder: Path) -> list[int]:
+    return sorted(int(path.name.split(".")[0]) for path in folder.glob("releases/*.tar.gz"))
+
+
+def current(folder: Path, channel: str = "stable") -> int:
+    """The release in the channel, which is whole and one of the repository's."""
+    packed = (folder / f"channels/{channel}.tar.gz").read_bytes()
+    release = read_bundle(packed).release
+    assert (folder / f"releases/{release}.tar.gz").read_bytes() == packed
+    return release
+
+
+# What a release leaves
+
+
+def test_a_release_is_a_file_of_its_own_and_its_channels(folder: Path) -> None:
+    packed = tiny(1, signed="one")
+
+    change = released(folder, packed, keys=[key().public], gate=gate(packed))
+
+    assert change == ChannelChange(
+        time="2026-07-01T10:00:00Z", action="publish", channel="stable", release=1,
+        revision=read_bundle(packed).revision, digest=digest(packed), previous_release=None, restores=None, by="ann",
+        why="a reason", gate=gate(packed),
+    )  # fmt: skip
+    assert files(folder) == {
+        "channels/stable.tar.gz": packed,
+        "history.jsonl": change.model_dump_json().encode() + b"\n",
+        "releases/1.tar.gz": packed,
+    }
+    assert history(folder) == [change]
+    assert all((folder / path).stat().st_mode & 0o777 == 0o644 for path in files(folder))
+
+
+def test_channels_move_by_themselves_and_share_what_is_published(folder: Path) -> None:
+    released(folder, tiny(1))
+    released(folder, tiny(2), channel="canary")
+    before = (current(folder), current(folder, "canary"))
+    released(folder, tiny(2))
+
+    assert (before, current(folder), current(folder, "canary"), releases(folder)) == ((1, 2), 2, 2, [1, 2])
+
+
+def test_once_more_the_same_changes_nothing(folder: Path) -> None:
+    first = released(folder, tiny(1))
+    before = files(folder)
+
+    assert released(folder, tiny(1), why="again") == first
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("packed", "message", "hint"),
+    [
+        (
+            lambda: tiny(3, other=1),
+            "release 3 was published already, with another content or signature: releases never change",
+            "build it with --release 4",
+        ),
+        (
+            lambda: tiny(3, signed="one"),
+            "release 3 was published already, with another content or signature: releases never change",
+            "build it with --release 4",
+        ),
+        (
+            lambda: tiny(2),
+            "release 2 is older than release 3 in the channel stable",
+            "to go back, run: pdp bundle rollback",
+        ),
+        (
+            lambda: tiny(4)[:-1], "bundle: cut off", "copy the file again, or build it with `pdp bundle build`",
+        ),
+    ],
+    ids=["another content", "another signature", "older", "truncated"],
+)  # fmt: skip
+def test_releases_never_change_and_never_go_back(
+    folder: Path, packed: Callable[[], bytes], message: str, hint: str
+) -> None:
+    released(folder, tiny(3))
+    before = files(folder)
+
+    with pytest.raises(BundleError) as caught:
+        released(folder, packed())
+
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+    assert files(folder) == before
+
+
+OTHER_REVISION = (
+    f"gate results: about revision {read_bundle(tiny(1, content='other')).revision},"
+    f" and the bundle is revision {read_bundle(tiny(1)).revision}"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keys": [key("two").public]}, "bundle: not signed"),
+        ({"gate": {"passed": False}}, "gate results: the release gate has not passed"),
+        ({"gate": {}}, "gate results: the release gate has not passed"),
+        ({"gate": {"passed": 1}}, "gate results: the release gate has not passed"),
+        ({"gate": {"passed": True}}, "gate results: they do not say which release they are about"),
+        ({"gate": gate(tiny(1), release=True)}, "gate results: they do not say which release they are about"),
+        ({"gate": gate(tiny(1), revision=None)}, "gate results: they do not say which revision they are about"),
+        ({"gate": gate(tiny(1), release=2)}, "gate results: about release 2, and the bundle is release 1"),
+        ({"gate": gate(tiny(1, content="other"))}, OTHER_REVISION),
+        ({"gate": gate(tiny(1), checks=[])}, "gate results: no checks"),
+        ({"gate": gate(tiny(1), checks=12)}, "gate results: no checks"),
+        *(
+            ({"gate": gate(tiny(1), checks=checks)}, "gate results: not every check passed or was skipped,")
+            for checks in (
+                [{"status": "pass"}, {"status": "fail"}],
+                [{"status": "pass"}, {}],
+                [1],
+                [{"status": "skip"}],
+            )
+        ),
+        ({"gate": {"passed": True, "x": float("nan")}}, "gate results: x: number nan is not finite"),
+        ({"gate": {"passed": True, "x": "x" * 70_000}}, "gate results: larger than 65536 bytes"),
+        ({"why": " "}, "why: not a line of text"),
+        ({"why": "a\x1b[31m"}, "why: not a line of text"),
+        ({"by": ""}, "by: not a line of text"),
+        ({"channel": "../x"}, "channel: '../x' is not a name"),
+    ],
+)
+def test_what_is_not_published(folder: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((BundleError, UsageError)) as caught:
+        released(folder, tiny(1), **changes)
+
+    assert caught.value.message.partition(" is not finite")[0].startswith(message.partition(": number")[0])
+    assert not folder.exists()
+
+
+# Going back
+
+
+def test_a_rollback_releases_the_old_content_under_the_next_number(folder: Path) -> None:
+    for release in (1, 2):
+        released(folder, tiny(release, signed="one", content=release))
+
+    change = taken_back(folder, signing_key=key())
+
+    assert current(folder) == 3
+    packed = (folder / "channels/stable.tar.gz").read_bytes()
+    revision = read_bundle(tiny(1, content=1)).revision
+    assert read_bundle(packed, keys=[key().public]).revision == revision
+    assert change == ChannelChange(
+        time="2026-07-01T10:00:00Z", action="rollback", channel="stable", release=3, revision=revision,
+        digest=digest(packed), previous_release=2, restores=1, by="bob", why="it was bad", gate=None,
+    )  # fmt: skip
+
+
+def test_a_second_rollback_goes_on_from_the_first(folder: Path) -> None:
+    for release in (1, 2, 3):
+        released(folder, tiny(release, content=release))
+
+    assert [taken_back(folder).restores, taken_back(folder).restores] == [2, 1]
+    with pytest.raises(UsageError) as caught:
+        taken_back(folder)
+    assert caught.value.message == "the channel stable had no other content before this one"
+    assert taken_back(folder, to=3).restores == 3
+    assert releases(folder) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"to": 7}, "the channel stable never had a release 7"),
+        ({"to": 3}, "the channel stable has the content of release 3 already"),
+        ({"to": 2}, "the channel stable never had a release 2"),
+        ({"channel": "canary"}, "the channel canary had no other content before this one"),
+        ({"channel": "beta"}, "FOLDER: nothing was published in the channel beta"),
+        ({}, "release 1 is signed, so its content has to be signed anew under the next number"),
+        (
+            {"signing_key": key("two")},
+            f"bundle: signed with the key {key().public.id}, not with {key('two').public.id}",
+        ),
+        ({"why": ""}, "why: not a line of text"),
+    ],
+)
+def test_rollbacks_that_are_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+    released(folder, tiny(1, signed="one", content=1))
+    released(folder, tiny(2, signed="one", content=2), channel="canary")
+    released(folder, tiny(3, signed="one", content=3))
+    before = files(folder)
+
+    with pytest.raises((UsageError, BundleError)) as caught:
+        taken_back(folder, **changes)
+
+    assert caught.value.message == message.replace("FOLDER", str(folder))
+    assert files(folder) == before
+
+
+def test_what_was_never_in_a_channel_is_not_brought_back_to_it(folder: Path) -> None:
+    """A release that was bad on canary is no content of stable's."""
+    released(folder, tiny(1, content=1))
+    released(folder, tiny(2, content=2), channel="canary")
+    released(folder, tiny(3, content=3))
+
+    assert taken_back(folder).restores == 1
+
+
+def test_a_rollback_signs_nothing_that_somebody_put_into_the_folder(folder: Path) -> None:
+    """Whoever can write the folder cannot have a content of theirs signed by going back to it."""
+    released(folder, tiny(1, evil=True))
+    released(folder, tiny(2, signed="one"))
+
+    with pytest.raises(BundleError) as unsigned:
+        taken_back(folder, signing_key=key())
+    (folder / "releases/1.tar.gz").write_bytes(tiny(1, signed="one"))
+    with pytest.raises(BundleError) as exchanged:
+        taken_back(folder, signing_key=key())
+
+    assert unsigned.value.message == "bundle: not signed"
+    assert exchanged.value.message == f"{folder}/releases/1.tar.gz: not the file that was published"
+
+
+def test_after_a_rotation_the_old_key_may_be_named(folder: Path) -> None:
+    released(folder, tiny(1, signed="one", content=1))
+    released(folder, tiny(2, signed="two", content=2))
+
+    change = taken_back(folder, signing_key=key("two"), keys=[key("one").public])
+
+    assert read_bundle(folder / "channels/stable.tar.gz", keys=[key("two").public]).release == 3
+    assert change.restores == 1
+
+
+# Who did what
+
+
+def test_each_change_is_audited_before_and_after(folder: Path) -> None:
+    audit = MemoryAudit()
+    released(folder, tiny(1, content=1), audit=audit)
+    released(folder, tiny(2, content=2), audit=audit)
+    change = taken_back(folder, audit=audit)
+
+    revisions = [read_bundle(tiny(1, content=content)).revision for content in (1, 1, 2, 2, 1, 1)]
+    assert [(one["type"], one["subject"], one["bundle_revision"], one["outcome"]) for one in audit.events] == [
+        (kind, who, revision, outcome)
+        for (kind, who, outcome), revision in zip(
+            [
+                (kind, who, outcome)
+                for kind, who in (("bundle.publish", "ann"), ("bundle.publish", "ann"), ("bundle.rollback", "bob"))
+                for outcome in ("unknown", "succeeded")
+            ],
+            revisions,
+            strict=True,
+        )
+    ]
+    assert audit.events[-1]["arguments_digest"] == audit.digest(canonical(change.model_dump()))
+
+
+def test_a_change_that_cannot_be_audited_is_not_made(folder: Path, tmp_path: Path) -> None:
+    released(folder, tiny(1))
+    before = files(folder)
+    audit = FileAudit(tmp_path / "audit")
+    audit.close()
+
+    with pytest.raises(AuditError):
+        released(folder, tiny(2), audit=audit)
+
+    assert files(folder) == before
+
+
+def test_the_order_is_the_histories_whatever_the_clock_says(folder: Path) -> None:
+    for release, now in ((1, NOON), (2, NOON - 86_400), (3, 0.0)):
+        released(folder, tiny(release), clock=lambda now=now: now)
+
+    assert [(each.release, each.time) for each in history(folder)] == [
+        (1, "2026-07-01T10:00:00Z"),
+        (2, "2026-06-30T10:00:00Z"),
+        (3, "1970-01-01T00:00:00Z"),
+    ]
+
+
+def test_a_file_that_is_replaced_is_dated_later_even_by_a_clock_that_was_set_back(folder: Path) -> None:
+    """Web servers make ETags of the second and the size, which two releases may share."""
+    released(folder, tiny(1))
+    copy = folder / "channels/stable.tar.gz"
+    os.utime(copy, (4_000_000_000, 4_000_000_000))
+    released(folder, tiny(2))
+
+    assert copy.stat().st_mtime == 4_000_000_001
+
+
+# Nothing by half
+
+
+def test_two_who_publish_at_once_both_do(folder: Path) -> None:
+    released(folder, tiny(1))
+    start = threading.Barrier(8)
+    failed: list[BaseException] = []
+
+    def run(release: int) -> None:
+        start.wait()
+        try:
+            released(folder, tiny(release), channel="canary" if release % 2 else "stable")
+        except BundleError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(release,)) for release in range(2, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(history(folder)) == 9 - len(failed)
+    # Whoever came after a higher number gets an error.
+    assert all("is older than release" in str(error) for error in failed)
+    assert {current(folder), current(folder, "canary")} == {8, 9}
+
+
+def in_child(run: Callable[[], object]) -> int:
+    """Run something in a forked process; return its exit code, 0 when nothing was raised."""
+    child = os.fork()
+    if child == 0:
+        try:
+            run()
+        except BaseException:  # noqa: BLE001 - nothing of this process may go on here
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_at(moment: int, folder: Path, packed: bytes) -> None:
+    """Publish, and be killed when the folder is touched for this time: open, mkdir, rename, chmod, utime, link."""
+    touched = 0
+
+    def watch(event: str, arguments: Any) -> None:
+        nonlocal touched
+        if event.split(".", maxsplit=1)[0] in {"open", "os"} and arguments and str(folder) in str(arguments[0]):
+            touched += 1
+            if touched == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    released(folder, packed)
+
+
+@pytest.mark.process
+def test_a_publish_that_is_killed_anywhere_leaves_the_old_state_or_the_new(tmp_path: Path) -> None:
+    outcomes = []
+    for moment in range(1, 200):
+        base = tmp_path / f"r{moment}"
+        released(base, tiny(1))
+        code = in_child(partial(killed_at, moment, base, tiny(2, content=2)))
+        outcomes.append((code, current(base)))
+        # And the next one finds its way, and leaves nothing lying about.
+        released(base, tiny(2, content=2))
+        assert current(base) == 2
+        released(base, tiny(3))
+        assert (current(base), releases(base)) == (3, [1, 2, 3])
+        assert not [name for name in files(base) if "/." in name or name.startswith(".")]
+        assert [each.release for each in history(base)] == [1, 2, 3]
+        if code == 0:
+            break
+
+    codes = [code for code, _ in outcomes]
+    assert codes == [-signal.SIGKILL] * (len(codes) - 1) + [0]
+    assert len(codes) > 12
+    # The old state up to one moment, and the new one from there on.
+    assert [release for _, release in outcomes] == sorted(release for _, release in outcomes)
+    assert outcomes[0][1] == 1
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("most", [0, 1000, 9000])
+def test_a_disk_without_room_leaves_the_old_state(folder: Path, most: int) -> None:
+    """A limit on file sizes, which the operating system enforces on a write just as it does a full disk."""
+    released(folder, tiny(1), gate=gate(tiny(1), notes="x" * 20_000))
+    before = files(folder)
+    packed = tiny(2, content="x" * 100)
+
+    def publish_with_little_room() -> None:
+        audit = MemoryAudit()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        with pytest.raises(RepositoryError) as caught:
+            released(folder, packed, audit=audit)
+        assert str(caught.value) == (
+            f"{folder}: cannot be changed: File too large; the channel is as it was before "
+            f"(check the disk's space and the folder's permissions, and run the same again)"
+        )
+        assert [(one["type"], one["outcome"]) for one in audit.events] == [
+            ("bundle.publish", "unknown"),
+            ("bundle.publish", "failed"),
+        ]
+
+    assert in_child(publish_with_little_room) == 0
+    left = files(folder)
+    # The release may lie there, whole; no channel has it.
+    assert {name: left[name] for name in before} == before
+    assert current(folder) == 1
+    released(folder, packed)
+    assert current(folder) == 2
+
+
+def test_whoever_waits_too_long_gets_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdp.workbench.bundles.publish.PATIENCE", 0.01)
+    released(folder, tiny(1))
+
+    with (folder / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RepositoryError) as caught:
+            released(folder, tiny(2))
+
+    assert str(caught.value) == f"{folder}: somebody else has been changing it for 0.01 s (try again later)"
+
+
+def test_a_lost_bundle_does_not_keep_the_next_from_being_published(folder: Path) -> None:
+    released(folder, tiny(1))
+    for path in folder.glob("*/*.tar.gz"):
+        path.unlink()
+
+    released(folder, tiny(2))
+    assert current(folder) == 2
+
+    # The same once more puts right what is missing.
+    (folder / "channels/stable.tar.gz").unlink()
+    released(folder, tiny(2))
+    assert (current(folder), len(history(folder))) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: None, "cannot be used: No such file or directory"),
+        (lambda folder: folder.parent.mkdir() or folder.write_text("x"), "cannot be used: File exists"),
+        (lambda folder: folder.mkdir(parents=True) or (folder / "mine").write_text("x"), "not a bundle repository"),
+    ],
+    ids=["no folder above", "a file", "a folder of something else"],
+)
+def test_a_folder_that_is_no_repository(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
+    folder = tmp_path / "above/repository"
+    make(folder)
+
+    with pytest.raises(UsageError) as caught:
+        released(folder, tiny(1))
+
+    assert caught.value.message == f"{folder}: {message}"
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"{}", b"{", b'{"release":1}'])
+def test_a_history_that_is_damaged_is_not_believed(folder: Path, line: bytes) -> None:
+    released(folder, tiny(1))
+    with (folder / "history.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+
+    with pytest.raises(UsageError) as publishing:
+        released(folder, tiny(2))
+    with pytest.raises(UsageError) as going_back:
+        taken_back(folder)
+    assert (
+        publishing.value.message == going_back.value.message == f"{folder}/history.jsonl:2: not a change of a channel"
+    )
+
+
+def test_the_next_number_is_above_all_that_were_given(folder: Path) -> None:
+    assert next_release(folder) == 1
+    released(folder, tiny(99), channel="canary")
+    released(folder, tiny(9))
+
+    assert next_release(folder) == 100
+
+
+# The command line
+
+
+def test_a_release_travels_on_the_command_line(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PDP_SIGNING_KEY", "PDP_VERIFICATION_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    private = key_file(tmp_path)
+    public = private.with_name("one.pub")
+    for release in (1, 2):
+        (tmp_path / f"{release}").write_bytes(tiny(release, signed="one", content=release))
+    results = gate(tiny(2, content=2))
+    (tmp_path / "gate.json").write_text(json.dumps(results))
+    who = ["--by", "ann", "--channel", "stable"]
+
+    first = pdp("bundle", "publish", tmp_path / "1", folder, "--why", "first", "--key", public, *who)
+    second = pdp(
+        "bundle", "publish", tmp_path / "2", folder, "--why", "second", "--key", public, *who,
+        "--gate", tmp_path / "gate.json", "--json",
+    )  # fmt: skip
+    back = pdp("bundle", "rollback", folder, "--why", "bad", "--key", private, *who)
+
+    changes = history(folder)
+    digests = [change.digest for change in changes]
+    assert first == (0, f"{folder}: publish stable: release 1\n  file  {digests[0]}\n", "")
+    assert (second.code, second.json) == (0, changes[1].model_dump())
+    assert second.json["gate"] == results
+    assert back == (
+        0,
+        f"{folder}: rollback stable: release 3 with the content of release 1, was 2\n  file  {digests[2]}\n",
+        "",
+    )
+    listed = pdp("bundle", "list", folder).out.splitlines()
+    revision = changes[0].revision
+    assert listed[:2] == [f"stable: release 3  {revision}", "next release: 4"]
+    assert pdp("bundle", "list", folder, "--json").json == {
+        "channels": {"stable": {"release": 3, "revision": revision, "digest": digests[2]}},
+        "next_release": 4,
+        "history": [change.model_dump() for change in changes],
+    }
+    assert [line[:7] + line[27:] for line in listed[2:]] == [
+        "    3    rollback stable: release 3 with the content of release 1, was 2  by ann: bad",
+        "    2    publish stable: release 2, was 1  by ann: second",
+        "    1    publish stable: release 1  by ann: first",
+    ]
+    stream = (tmp_path / "repository.audit.jsonl").read_bytes().splitlines()
+    assert verify_chain(stream) == 6
+
+
+def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PDP_SIGNING_KEY", "PDP_VERIFICATION_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    public = key_file(tmp_path).with_name("one.pub")
+    (tmp_path / "b").write_bytes(tiny(1))
+    (tmp_path / "gate").write_text("[]")
+    why = ["--why", "x"]
+
+    assert [
+        pdp("bundle", *arguments)
+        for arguments in (
+            ["publish", tmp_path / "b", folder, *why],
+            ["publish", tmp_path / "b", folder, *why, "--key", public],
+            ["publish", tmp_path / "b", folder, *why, "--key", public, "--unsigned"],
+            ["publish", tmp_path / "b", folder, *why, "--unsigned", "--gate", tmp_path / "gate"],
+            ["publish", tmp_path / "b", tmp_path / "none/r", *why, "--unsigned"],
+            ["rollback", folder, *why],
+            ["list", folder],
+        )
+    ] == [
+        (2, "", f"error: {message}\n    hint: {hint}\n")
+        for message, hint in (
+            (
+                "no public key to verify with",
+                "name one with --key, or give it in the variable PDP_VERIFICATION_KEYS",
+            ),
+            (
+                f"{tmp_path}/b: not signed",
+                "sign it with `pdp bundle sign`, and verify it with the public half of that key",
+            ),
+            ("--unsigned and --key exclude each other", "leave one of them out"),
+            (f"{tmp_path}/gate: gate results are an object", "such as pdp release check writes"),
+            (
+                f"audit file {tmp_path}/none/r.audit.jsonl cannot be opened: No such file or directory",
+                "name another file with --audit",
+            ),
+            (f"{folder}: not a bundle repository", "it has no folder releases; name one, or a new or empty folder"),
+            (f"{folder}: nothing was published there", "publish: pdp bundle publish"),
+        )
+    ]
