@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.invariant_rules import ExpressionRule, PythonRule, RuleRejectsError, changed
 from pdp.contract.registry.tool_contract import DROP_STEP, DropStep
-from pdp.manifest.expressions.expression import Check, ExpressionError, compile_check
+from pdp.manifest.expressions.expression import Check, compile_check
+from pdp.manifest.expressions.path import ExpressionError
 from pdp.proposal import RejectionCode
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pdp.clock import to_seconds
 from pdp.contract.mapping import call_digest
 from pdp.decision import Decision, Verdict
 from pdp.json import JsonValueError, canonical
-from pdp.manifest.expressions.expression import MISSING, ExpressionError
+from pdp.manifest.expressions.path import MISSING, ExpressionError
 from pdp.request import Entity, Request, bounded
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def _depends(decision: Decision) -> bool:
 
 def _reads_arguments(tool: CompiledTool) -> bool:
     entry = tool.entry
-    mappings = [*(entry.resource or {}).values(), *(entry.context or {}).values()]
-    return bool(entry.limits or entry.provenance.required or any("arguments" in str(text) for text in mappings))
+    mappings = (*tool.resource.values(), *tool.context.values())
+    return bool(entry.limits or entry.provenance.required or any(value.reads_arguments for value in mappings))
 
 
 def _probe(tool: CompiledTool, session: Session, now: float) -> Request:

@@ -469,7 +469,7 @@ FAULTY_TOOLS: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "bad expression": (
         {"context": {"x": "$arguments.amount +"}},
-        {said("expected a value, not the end, at character 19 of the expression")},
+        {said("not CEL: mismatched input '<EOF>' (at character 19)")},
     ),
     "not CEL": (
         {"context": {"x": "$true ? 1"}},
@@ -711,7 +711,7 @@ tools:
         "9:43 unknown key `limt`",
         "9:80 limit `c.d on b` is stated twice",
         "10:15 context `time` is the enforcement point's own",
-        "10:27 expected a value, not the end, at character 2 of the expression",
+        "10:27 not CEL: mismatched input '<EOF>' (at character 2)",
         "11:14 `retries` must be a whole number, not `1.5`",
     ]
 

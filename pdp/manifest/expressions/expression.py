@@ -1,60 +1,18 @@
-"""Expressions in manifest fields: `$…` is CEL over `arguments` and `session`, `$$…` a literal that begins with `$`.
+"""Expressions in manifest fields: `$…` reads `arguments` and `session`, `$$…` is a literal that begins with `$`.
 
-A plain path such as `$session.facts.markings` is followed in Python. Everything else is compiled by the CEL library,
-once, after a scan has bounded it (pdp/manifest/expressions/scan.py), and evaluated only when its cost on the inputs is
-bounded too (pdp/manifest/expressions/cost.py), since CEL evaluation cannot be interrupted.
+A plain path such as `$session.facts.markings` is followed in Python; everything else is CEL (cel.py).
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from pdp.documents import nearest
-from pdp.manifest.expressions.program import Program, Read, first_line, inputs_of
-from pdp.manifest.expressions.scan import ExpressionError, Reading, scan
+from pdp.manifest.expressions.cel import CelProgram, first_line
+from pdp.manifest.expressions.path import MISSING, ExpressionError, JsonPath, check_offered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = [
-    "MISSING",
-    "SESSION_FIELDS",
-    "Check",
-    "Expression",
-    "ExpressionError",
-    "Missing",
-    "compile_check",
-    "compile_expression",
-]
-
-
-class Missing(Enum):
-    """The type of `MISSING`."""
-
-    MISSING = "MISSING"
-
-
-MISSING: Final[Literal[Missing.MISSING]] = Missing.MISSING
-"""What a path gives that leads nowhere: its field is left out."""
-
-SESSION_FIELDS: Final = frozenset(
-    (
-        "agent",
-        "claims",
-        "config",
-        "facts",
-        "idempotency_key",
-        "plan",
-        "purpose",
-        "request_id",
-        "run_id",
-        "state",
-        "time",
-    )
-)
-"""What expressions may read of the session."""
 
 _MAPPING_VARIABLES: Final = frozenset(("arguments", "session"))
 _CHECK_VARIABLES: Final = frozenset(("call", "config", "plan", "state"))
@@ -65,29 +23,26 @@ class Expression:
 
     Attributes:
         text: as it stands in the manifest.
-        is_path: whether it is a plain path, whose value is a part of the inputs just as it stands there.
-        reads: every path that it can read, as far as the path is static; the elements of macros included.
+        reads_arguments: whether it reads anything that the model writes.
     """
 
-    __slots__ = ("is_path", "reads", "text")
+    __slots__ = ("reads_arguments", "text")
 
-    def __init__(self, text: Any, reads: frozenset[Read] = frozenset(), *, is_path: bool = False) -> None:
+    def __init__(self, text: Any, *, reads_arguments: bool = False) -> None:
         self.text = text
-        self.reads = reads
-        self.is_path = is_path
+        self.reads_arguments = reads_arguments
 
     def evaluate(self, arguments: Mapping[str, Any], session: Mapping[str, Any]) -> Any:
         """Return the value for one call: JSON, or `MISSING` when a plain path leads nowhere.
 
-        A key that is absent, or an index beyond the list, is missing. A step into something that is no object or list,
-        null included, is an error; so is anything missing inside of a larger expression (guard it with `has`).
+        Anything missing inside of a larger expression is an error: guard it with `has`.
 
         Args:
             arguments: the call's arguments, checked JSON.
             session: the session's fields, those that are not set left out.
 
         Raises:
-            ExpressionError: the evaluation failed, gave no JSON, or would have cost too much.
+            ExpressionError: the evaluation failed, or gave no JSON.
         """
         raise NotImplementedError
 
@@ -103,41 +58,28 @@ class _Constant(Expression):
         return self._value
 
 
-class _Path(Expression):
-    __slots__ = ("_of_session", "_steps")
+class _PathExpression(Expression):
+    __slots__ = ("_path",)
 
-    def __init__(self, text: str, reading: Reading) -> None:
-        super().__init__(text, frozenset({(reading.variable, *reading.steps)}), is_path=True)
-        self._of_session = reading.variable == "session"
-        self._steps = tuple(reading.steps)
+    def __init__(self, text: str, path: JsonPath) -> None:
+        check_offered(path, _MAPPING_VARIABLES)
+        super().__init__(text, reads_arguments=path.variable == "arguments")
+        self._path = path
 
     def evaluate(self, arguments: Mapping[str, Any], session: Mapping[str, Any]) -> Any:
-        return _follow(session if self._of_session else arguments, self._steps, self.text)
+        return self._path.follow({"arguments": arguments, "session": session})
 
 
-def _follow(value: Any, steps: Read, text: str) -> Any:
-    for step in steps:
-        if type(step) is int and type(value) is not list:
-            raise ExpressionError(f"{text}: [{step}] of something that is not a list")
-        try:
-            value = value[step]
-        except (KeyError, IndexError):
-            return MISSING
-        except TypeError:
-            raise ExpressionError(f"{text}: {step} of something that is not an object") from None
-    return value
-
-
-class _Cel(Expression):
+class _CelExpression(Expression):
     __slots__ = ("_program",)
 
-    def __init__(self, text: str, program: Program) -> None:
-        super().__init__(text, program.reads)
-        self._program = program
+    def __init__(self, text: str) -> None:
+        self._program = CelProgram(text[1:], _MAPPING_VARIABLES)
+        super().__init__(text, reads_arguments="arguments" in self._program.variables)
 
     def evaluate(self, arguments: Mapping[str, Any], session: Mapping[str, Any]) -> Any:
         try:
-            return self._program.run({"arguments": arguments, "session": session})
+            return self._program.evaluate({"arguments": arguments, "session": session})
         except KeyError as error:
             raise ExpressionError(
                 f"{self.text}: {first_line(error)} is missing", hint="guard it: has(…) ? … : …"
@@ -156,8 +98,8 @@ class _Template(Expression):
             self._members = {name: compile_expression(item) for name, item in value.items()}
         else:
             self._items = [compile_expression(item) for item in value]
-        inner = [*self._items, *(self._members or {}).values()]
-        super().__init__(value, frozenset(read for one in inner for read in one.reads))
+        parts = [*self._items, *(self._members or {}).values()]
+        super().__init__(value, reads_arguments=any(part.reads_arguments for part in parts))
 
     def evaluate(self, arguments: Mapping[str, Any], session: Mapping[str, Any]) -> Any:
         if self._members is None:
@@ -170,13 +112,19 @@ class _Template(Expression):
 
 
 class Check:
-    """The condition of an invariant: CEL over `call` (the arguments), `state`, `config` and `plan`."""
+    """The condition of an invariant: CEL over `call` (the arguments), `state`, `config` and `plan`.
 
-    __slots__ = ("_program", "text")
+    Attributes:
+        text: the condition.
+        reads_plan: whether it reads the plan.
+    """
+
+    __slots__ = ("_program", "reads_plan", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._program = Program(text, scan(text, _CHECK_VARIABLES))
+        self._program = CelProgram(text, _CHECK_VARIABLES)
+        self.reads_plan = "plan" in self._program.variables
 
     def holds(self, arguments: Mapping[str, Any], session: Mapping[str, Any]) -> bool:
         """Return whether the condition is true. Over something that is missing it is not.
@@ -186,7 +134,7 @@ class Check:
         """
         inputs = {name: session.get(name, {}) for name in ("config", "state")}
         try:
-            value = self._program.run({"call": arguments, "plan": session.get("plan", []), **inputs})
+            value = self._program.evaluate({"call": arguments, "plan": session.get("plan", []), **inputs})
         except KeyError:
             return False
         if value is not True and value is not False:
@@ -200,29 +148,15 @@ def _compile_text(text: str) -> Expression:
         return _Constant(text, text)
     if text.startswith("$$"):
         return _Constant(text, text[1:])
-    group = scan(text[1:], _MAPPING_VARIABLES)
-    for reading in inputs_of(group, frozenset()):
-        if reading.variable != "session":
-            continue
-        name = reading.steps[0] if reading.steps else None
-        if not isinstance(name, str) or name not in SESSION_FIELDS:
-            raise ExpressionError(
-                f"expression reads `session.{name}`, which is not offered"
-                if name is not None
-                else "expression reads the whole session",
-                hint=(nearest(str(name), SESSION_FIELDS) if name is not None else None)
-                or f"offered: {', '.join(sorted(SESSION_FIELDS))}",
-            )
-    if group.alone is not None:
-        return _Path(text, group.alone)
-    return _Cel(text, Program(text[1:], group))
+    path = JsonPath.read(text[1:])
+    return _CelExpression(text) if path is None else _PathExpression(text, path)
 
 
 def compile_expression(value: Any) -> Expression:
     """Compile a value of a mapping: a string as this module's docstring says, a list or mapping of such, or a constant.
 
     Raises:
-        ExpressionError: an expression is not CEL, too large, or reads or calls what is not offered.
+        ExpressionError: an expression is not CEL, beyond its bounds, or reads or calls what is not offered.
     """
     if isinstance(value, str):
         return _compile_text(value)

@@ -10,7 +10,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
-from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
+from pdp.manifest.expressions.expression import compile_check, compile_expression
+from pdp.manifest.expressions.path import ExpressionError
 from pdp.manifest.fields import PATTERN_EFFECTS, READ_CLASSES, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.programs.argv import argv_findings
@@ -237,7 +238,7 @@ def _expression_findings(value: Any, path: Path, protected: str | None) -> Itera
     except ExpressionError as error:
         yield Finding(path, error.message, error.hint)
         return
-    if protected and any(read[0] == "arguments" for read in expression.reads):
+    if protected and expression.reads_arguments:
         yield Finding(
             path,
             f"{shown_name(protected)} is taken from the arguments, which the model writes",

@@ -11,38 +11,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pdp.manifest.expressions.cost import check_cost
-from pdp.manifest.expressions.expression import (
-    MISSING,
-    SESSION_FIELDS,
-    ExpressionError,
-    compile_check,
-    compile_expression,
-)
-from pdp.manifest.expressions.scan import scan
+from pdp.errors import FileFaultsError
+from pdp.manifest.expressions.expression import compile_check, compile_expression
+from pdp.manifest.expressions.path import MISSING, SESSION_FIELDS, ExpressionError
+from pdp.manifest.load import load_manifest
 
-WHOLE_SESSION = (
-    "expression reads the whole session (offered: agent, claims, config, facts, idempotency_key, plan, "
-    "purpose, request_id, run_id, state, time)"
+SESSION_OFFERS = (
+    "(offered: agent, claims, config, facts, idempotency_key, plan, purpose, request_id, run_id, state, time)"
 )
-NO_APPROVAL = (
-    "expression reads `session.approval`, which is not offered (offered: agent, claims, config, facts, "
-    "idempotency_key, plan, purpose, request_id, run_id, state, time)"
-)
-NO_MATCHES = "expression calls method `matches`, which is not offered (check text against patterns in the JSON Schema)"
-NO_NOW = (
-    "expression calls function `now`, which is not offered (offered: double, duration, has, int, size, "
-    "string, timestamp)"
-)
-NO_UPPER = (
-    "expression calls method `upper`, which is not offered (offered: all, contains, endsWith, exists, "
-    "exists_one, filter, map, size, startsWith)"
-)
+CALLS = "(offered: contains, double, duration, endsWith, int, size, startsWith, string, timestamp, and macros)"
 NO_PATH = (
-    "macro `map` has to follow a plain path to a list, such as arguments.items (what it runs over has to "
-    "be seen before it runs)"
+    "macro `map` has to follow a plain path to a list, such as arguments.items (the length of the list is checked "
+    "before the macro runs)"
 )
-NO_TIME = "timestamp('2026-07-01T00:00:00Z'): gives no JSON: value: datetime is not a type of JSON"
+TOO_LONG = (
+    "`arguments.long` has 101 items, and an expression with a macro reads at most 100 (bound the list with `maxItems` "
+    "in the schema)"
+)
+NO_TIME = "timestamp('2026-07-01T00:00:00Z'): result is not JSON: value: datetime is not a type of JSON"
 
 ARGUMENTS: dict[str, Any] = {
     "amount": 47500,
@@ -52,6 +38,7 @@ ARGUMENTS: dict[str, Any] = {
     "nothing": None,
     "object": {"a b": 1, "inner": {"x": "y"}},
     "items": [{"n": 1, "tags": ["a", "b"]}, {"n": 2, "tags": ["c"]}],
+    "long": [0] * 101,
 }
 SESSION: dict[str, Any] = {
     "claims": {"sub": "officer-123"},
@@ -102,8 +89,12 @@ def evaluate(text: Any, arguments: dict[str, Any] | None = None) -> Any:
         ("${'a': arguments.amount}", {"a": 47500}),
         ("$arguments.list.map(x, x * 2)", [2, 4, 6]),
         ("$arguments.list.map(x, x > 1, x * 2)", [4, 6]),
-        ("$arguments.items.filter(i, i.n > 1).map(i, i.tags)", [["c"]]),
-        ("$arguments.items.exists(i, i.tags.exists(t, t == 'c'))", True),
+        ("$arguments.items.filter(i, i.n > 1)", [{"n": 2, "tags": ["c"]}]),
+        ("$arguments.items.exists(i, 'c' in i.tags)", True),
+        ("$arguments.items[0].tags.all(t, t != 'c')", True),
+        ("$size(arguments.items) == 2 && arguments.items .// any\nexists ( i , i.n == 2 )", True),
+        ("$arguments.object['a b'] + arguments.object['a b']", 2),
+        ("$arguments.nothing == null || arguments.nothing.list.exists(x, x == 1)", True),
         ("$arguments.items.all(i, i.n > 1)", False),
         ("$arguments.list.exists_one(x, x == 2)", True),
         ("$arguments.list[arguments.list[0]]", 2),
@@ -125,65 +116,79 @@ def test_values(text: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("$", "expected a value, not the end, at character 1 of the expression"),
-        ("$arguments.", "expected a name after `.` at character 11 of the expression"),
-        ("$arguments.amount +", "expected a value, not the end, at character 19 of the expression"),
-        ("$arguments.amount as x", "expected an operator or the end, not `as`, at character 18 of the expression"),
-        ("$(1", "expected `)`, not the end, at character 3 of the expression"),
-        ("$1)", "expected an operator or the end, not `)`, at character 2 of the expression"),
-        ("$a ? b", "expression reads `a`, which is not offered (offered here: arguments, session)"),
-        ("$true ? 1", None),
-        ("$1 : 2", "expected an operator or the end, not `:`, at character 3 of the expression"),
+        ("$arguments.amount +", "not CEL: "),
+        ("$(1", "not CEL: "),
+        ("$", "not CEL: "),
+        ("$a ? b : 1", "expression reads `a`, which is not offered (offered here: arguments, session)"),
         ("$subject.id", "expression reads `subject`, which is not offered (offered here: arguments, session)"),
         ("$session.facs.x", "expression reads `session.facs`, which is not offered (did you mean `facts`?)"),
-        ("$session", WHOLE_SESSION),
-        ("$session['approval']", NO_APPROVAL),
-        ("$session[arguments.name]", WHOLE_SESSION),
-        ("$arguments.name.matches('a')", NO_MATCHES),
-        ("$now()", NO_NOW),
-        ("$arguments.name.upper()", NO_UPPER),
-        ("$b'abc'", "expression reads `b`, which is not offered (offered here: arguments, session)"),
-        ("$'''x'''", "expected an operator or the end, not `'x'`, at character 3 of the expression"),
-        ("$arguments.é", "unexpected 'é' at character 11 of the expression"),
-        ("$arguments.list.map(x)", "expected `,`, not `)`, at character 21 of the expression"),
-        ("$arguments.list.map(session, 1)", "macro `map` needs a new name for the element, such as `x`, first"),
-        ("$[1, 2].map(x, x)", NO_PATH),
-        ("$arguments.items.map(i, i.tags).map(t, t.map(x, x))", NO_PATH),
-        ("$x{a: 1}", "expression reads `x`, which is not offered (offered here: arguments, session)"),
-        ("$" + "(" * 9 + "1" + ")" * 9, "expression nests deeper than 8 brackets (compute the value in the app)"),
-        ("$1" + "+1" * 41, "expression has more than 40 operators (compute the value in the app)"),
+        ("$session.facs == 1", "expression reads `session.facs`, which is not offered (did you mean `facts`?)"),
+        ("$session", f"expression reads the whole session {SESSION_OFFERS}"),
+        ("$session == 1", f"expression reads the whole session {SESSION_OFFERS}"),
+        ("$session['approval']", f"expression reads `session.approval`, which is not offered {SESSION_OFFERS}"),
+        ("$session['approval'] == 1", f"expression reads the whole session {SESSION_OFFERS}"),
+        ("$session[arguments.name]", f"expression reads the whole session {SESSION_OFFERS}"),
         (
-            "$" + "arguments.list.exists(x, x==1)||" * 5 + "true",
-            "expression has more than 4 macros (compute the value in the app)",
+            "$arguments.name.matches('a')",
+            "expression calls `matches`, which is not offered (check text against patterns in the JSON Schema)",
         ),
+        ("$now()", f"expression calls `now`, which is not offered {CALLS}"),
+        ("$arguments.name.upper()", f"expression calls `upper`, which is not offered {CALLS}"),
+        ("$b'abc'", "expression has a raw, bytes or triple-quoted string (write a plain string)"),
+        (
+            "$r'\\' + session.approval + ''",
+            "expression has a raw, bytes or triple-quoted string (write a plain string)",
+        ),
+        ("$'''x'''", "expression has a raw, bytes or triple-quoted string (write a plain string)"),
+        ("$arguments.é", "not CEL: "),
+        (
+            "$arguments.list.map(session, 1)",
+            "macro `map` needs a new name for the element, such as `x`, first",
+        ),
+        ("$[1, 2].map(x, x)", NO_PATH),
+        ("$arguments.o['a'].map(x, x)", NO_PATH),
+        ("$arguments.list[arguments.n].map(x, x)", NO_PATH),
+        ("$string(arguments.list).map(x, x)", NO_PATH),
+        ("$arguments.l.all(x, true) && arguments.l.map(y, y)", "expression has more than one macro"),
+        ("$arguments.l.map(x, arguments.l//\n.//\nmap//\n(x, x))", "expression has more than one macro"),
+        ("$arguments.l.existsOne(x, true) || arguments.l.all(y, y)", "expression has more than one macro"),
+        ("$arguments.l.map(x, x + '.map(')", "expression has more than one macro"),
         ("$arguments" + ".a" * 17, "path has more than 16 steps"),
         ("$'" + "x" * 1000 + "'", "expression is longer than 1000 characters (compute the value in the app)"),
-        ({"a": ["$("]}, "expected a value, not the end, at character 2 of the expression"),
+        ("$" + "(" * 400 + "1" + ")" * 400, "not CEL: "),
+        ({"a": ["$("]}, "not CEL: "),
     ],
 )
-def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message: str | None) -> None:
+def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         compile_expression(text)
 
-    assert message is None or str(caught.value) == message
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("$arguments.amount.x", "$arguments.amount.x: x of something that is not an object"),
-        ("$arguments.nothing.x", "$arguments.nothing.x: x of something that is not an object"),
-        ("$arguments.name[0]", "$arguments.name[0]: [0] of something that is not a list"),
+        ("$arguments.amount.x", "arguments.amount.x: x of something that is not an object"),
+        ("$arguments.nothing.x", "arguments.nothing.x: x of something that is not an object"),
+        ("$arguments.name[0]", "arguments.name[0]: [0] of something that is not a list"),
         (["$arguments.missing"], "$arguments.missing: is missing, and a list has no gaps"),
         ("$arguments.missing + 1", "$arguments.missing + 1: 'missing' is missing (guard it: has(…) ? … : …)"),
         ("$arguments.amount / 0", "arguments.amount / 0: division by zero in CEL expression"),
-        ("$1.0 / 0.0", "1.0 / 0.0: gives no JSON: value: inf is not a number of JSON"),
-        ("$9007199254740991 + 1", "9007199254740991 + 1: gives no JSON: value: number beyond 2^53-1"),
+        ("$1.0 / 0.0", "1.0 / 0.0: result is not JSON: value: inf is not a number of JSON"),
+        ("$9007199254740991 + 1", "9007199254740991 + 1: result is not JSON: value: number beyond 2^53-1"),
         ("$timestamp('2026-07-01T00:00:00Z')", NO_TIME),
-        ("$duration('1h')", "duration('1h'): gives no JSON: value: timedelta is not a type of JSON"),
-        ("${1: 2}", "{1: 2}: gives no JSON: value: key 1 is not a string"),
+        ("$duration('1h')", "duration('1h'): result is not JSON: value: timedelta is not a type of JSON"),
+        ("${1: 2}", "{1: 2}: result is not JSON: value: key 1 is not a string"),
         ("$arguments.object.map(k, k)", "macro over `arguments.object`, which is an object (macros run over lists)"),
-        ("$arguments.items.map(i, i.map(k, k))", "macro over `i`, which is an object (macros run over lists)"),
+        (
+            "$arguments.long.map(x, 1)",
+            TOO_LONG,
+        ),
+        (
+            "$arguments.list.all(x, x in arguments.long)",
+            TOO_LONG,
+        ),
     ],
 )
 def test_a_failing_evaluation_is_an_error(text: Any, message: str) -> None:
@@ -197,60 +202,68 @@ def test_a_failing_evaluation_is_an_error(text: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reads"),
     [
-        ("plain", set()),
-        ("$arguments.a.b[0]", {("arguments", "a", "b", 0)}),
-        ("$session.facts.x == arguments.y", {("session", "facts", "x"), ("arguments", "y")}),
-        ("$arguments.items.map(i, i.markings)", {("arguments", "items")}),
-        ("$session.facts.l.map(x, arguments.m)", {("session", "facts", "l"), ("arguments", "m")}),
-        ("$session.facts.l.filter(x, x == 1).map(y, y + arguments.z)", {("session", "facts", "l"), ("arguments", "z")}),
-        ("$session.facts[arguments.key]", {("session", "facts"), ("arguments", "key")}),
-        (
-            "$has(arguments.h) ? [session.purpose] : [{'a': arguments.v}.a]",
-            {("arguments", "h"), ("session", "purpose"), ("arguments", "v")},
-        ),
-        ({"a": ["$arguments.x"], "b": "$session.time"}, {("arguments", "x"), ("session", "time")}),
+        ("plain", False),
+        ("$$arguments.a", False),
+        ("$arguments.a.b[0]", True),
+        ("$session.facts.x", False),
+        ("$session.facts.x == 'arguments.y'", False),
+        ("$session.facts.l.map(x, arguments.m)", True),
+        ({"a": ["$arguments.x"], "b": "$session.time"}, True),
+        ({"a": ["$session.purpose"], "b": "$session.time"}, False),
     ],
 )
-def test_what_an_expression_reads_is_known(text: Any, reads: set[tuple[str | int, ...]]) -> None:
-    assert compile_expression(text).reads == reads
-
-
-def test_only_plain_paths_are_paths() -> None:
-    paths = ["$arguments.a", "$session.facts['x y'][0]", "$arguments"]
-    others = [
-        "a",
-        "$$a",
-        "$(arguments.a)",
-        "$arguments.a + 1",
-        "$-arguments.a",
-        "$arguments.a[arguments.b]",
-        ["$arguments.a"],
-    ]
-
-    assert [compile_expression(text).is_path for text in paths] == [True] * len(paths)
-    assert [compile_expression(text).is_path for text in others] == [False] * len(others)
+def test_whether_an_expression_reads_arguments_is_known(text: Any, reads: bool) -> None:
+    assert compile_expression(text).reads_arguments == reads
 
 
 def test_the_session_offers_exactly_what_the_design_names() -> None:
     for name in SESSION_FIELDS:
-        assert compile_expression(f"$session.{name}").reads == {("session", name)}
+        assert compile_expression(f"$session.{name}").evaluate({}, {name: 1}) == 1
     assert " ".join(sorted(SESSION_FIELDS)) == (
         "agent claims config facts idempotency_key plan purpose request_id run_id state time"
     )
 
 
-def test_plain_paths_do_not_import_the_cel_library() -> None:
+def test_an_expression_gets_nothing_that_it_does_not_read_by_a_plain_path() -> None:
+    """A text that hides a path from the check hides it from the evaluation as well."""
+    session = {"facts": {"a": 1, "b": [0] * 1000}, "claims": {"sub": "x"}}
+
+    expression = compile_expression("$has(session.facts.a) && arguments.l.all(x, x > session.facts.a)")
+    assert expression.evaluate({"l": [2]}, session) is True
+    assert compile_expression("$has(session.facts.z) || size(session.facts.b) > 1").evaluate({}, session) is True
+    assert compile_expression("$session.facts['a'] == 1 && size(session.facts) == 2").evaluate({}, session) is True
+
+
+def test_plain_paths_need_no_library() -> None:
     program = """
 import sys
+sys.modules["cel"] = None
 from pdp.manifest.expressions.expression import compile_expression
 
 assert compile_expression("$arguments.a[0]").evaluate({"a": [7]}, {}) == 7
-assert "cel" not in sys.modules
-assert compile_expression("$arguments.a.size()").evaluate({"a": [7]}, {}) == 1
-assert "cel" in sys.modules
 """
 
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_without_the_extra_an_expression_is_a_fault_of_its_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cel", None)
+    text = b"""manifest_version: 2026.1.0
+tools:
+  - name: pay_bill
+    schema: {type: object, properties: {amount: {type: number}}}
+    context: {amount: $arguments.amount, double: $arguments.amount * 3}
+    invariants: [{id: A, rule: r, check: call.amount < 7}]
+"""
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=text)
+
+    message = "expression is more than a plain path: this needs the extra \"cel\": pip install 'tool-pdp[cel]'"
+    faults = [fault for fault in caught.value.faults if not fault.warning]
+    assert [(fault.place.line, fault.place.column, fault.message) for fault in faults] == [
+        (5, 50, message),
+        (6, 42, message),
+    ]
 
 
 def test_the_inputs_are_never_changed() -> None:
@@ -259,50 +272,6 @@ def test_the_inputs_are_never_changed() -> None:
     evaluate("$arguments.items.map(i, i.n + 1)", arguments)
 
     assert arguments == {"items": [{"n": 1}]}
-
-
-# Each of these ran for seconds to hours, or took the process down, without a bound.
-ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "nested map over the same list": ("$arguments.l.map(x, arguments.l.map(y, x + y))", {"l": list(range(10_000))}),
-    "map that collects the whole list": ("$arguments.l.map(x, arguments.l)", {"l": list(range(1_000))}),
-    "three nested macros": (
-        "$arguments.l.all(x, arguments.l.all(y, arguments.l.all(z, x + y + z >= 0)))",
-        {"l": list(range(500))},
-    ),
-    "strings collected": ("$arguments.l.map(x, arguments.s)", {"l": list(range(1_000)), "s": "x" * 900_000}),
-    "strings doubled": ("$" + "+".join(["arguments.s"] * 40), {"s": "x" * 1_000_000}),
-    "membership inside of a macro": ("$arguments.l.all(x, x in arguments.l)", {"l": list(range(10_000))}),
-    "objects compared": ("$arguments.l.all(x, arguments.l == arguments.l)", {"l": [{"a": n} for n in range(2_000)]}),
-    "chained filters": ("$arguments.l.filter(x, true).filter(x, true).map(x, x)", {"l": list(range(10_000))}),
-    "inner lists": (
-        "$arguments.l.map(x, x.m.map(y, x.m.map(z, z)))",
-        {"l": [{"m": list(range(200))} for _ in range(50)]},
-    ),
-    "index that is computed": (
-        "$arguments.l.map(x, arguments.m[string(x)])",
-        {"l": list(range(1_000)), "m": {"1": [0] * 9_000}},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-def test_what_would_run_for_long_is_refused_before_it_runs(name: str) -> None:
-    text, arguments = ATTACKS[name]
-
-    with pytest.raises(ExpressionError) as caught:
-        evaluate(text, arguments)
-
-    assert str(caught.value) == (
-        "expression would cost too much on these inputs (hand in smaller lists, or nest fewer macros)"
-    )
-
-
-def test_reasonable_inputs_are_cheap_enough() -> None:
-    orders = [{"id": str(n), "lines": [{"price": n, "name": "x" * 40} for _ in range(5)]} for n in range(100)]
-
-    assert evaluate("$arguments.o.map(o, o.id)", {"o": orders}) == [str(n) for n in range(100)]
-    assert evaluate("$arguments.o.exists(o, o.lines.exists(l, l.price > 98))", {"o": orders}) is True
-    assert evaluate("$arguments.s.contains('b')", {"s": "a" * 900_000}) is False
 
 
 def test_a_macro_over_what_is_missing_costs_nothing_and_fails_as_missing() -> None:
@@ -373,41 +342,6 @@ def test_any_text_is_compiled_or_refused_and_evaluates_or_fails(text: str) -> No
     assert refused
 
 
-@given(
-    st.recursive(
-        st.just("1"), lambda inner: st.tuples(inner, inner).map(lambda two: f"({two[0]}+[{two[1]}][0])"), max_leaves=8
-    )
-)
-@settings(max_examples=100, deadline=None)
-def test_within_the_bounds_the_parser_needs_little_stack(text: str) -> None:
-    failed: list[BaseException] = []
-
-    def compile_it() -> None:
-        try:
-            compile_expression("$" + text + "+arguments" + ".b" * 16)
-        except ExpressionError:
-            pass
-        except BaseException as error:  # noqa: BLE001
-            failed.append(error)
-
-    before = threading.stack_size(512 * 1024)
-    try:
-        thread = threading.Thread(target=compile_it)
-        thread.start()
-        thread.join()
-    finally:
-        threading.stack_size(before)
-    assert failed == []
-
-
-def test_the_cost_is_an_upper_bound_that_grows_with_the_inputs() -> None:
-    group = scan("arguments.l.map(x, x)", frozenset({"arguments"}))
-
-    check_cost(group, {"arguments": {"l": list(range(100))}})
-    with pytest.raises(ExpressionError):
-        check_cost(group, {"arguments": {"l": list(range(2_000))}})
-
-
 def test_many_threads_share_a_compiled_expression() -> None:
     expression = compile_expression("$arguments.n * 2 + size(arguments.l)")
     found: dict[int, list[int]] = {}
@@ -439,6 +373,7 @@ def test_checks_of_invariants() -> None:
     assert holds("call.q in state.seen && config.mode == 'fast'", {"q": "q"})
     assert not holds("size(plan.filter(s, s.tool == 'a')) <= 1", {})
     assert not compile_check("state.seen == [1]").holds({}, {})
+    assert [compile_check(text).reads_plan for text in ("size(plan) > 1", "call.plan == 'plan'")] == [True, False]
 
 
 def test_a_check_gives_a_boolean_and_nothing_else() -> None:

@@ -1,0 +1,185 @@
+"""CEL, for what is more than a plain path: compiled once by the library of the extra `cel`, and bounded.
+
+Evaluation cannot be interrupted. So an expression has at most `MAX_LENGTH` characters and one macro (`all`, `exists`,
+`exists_one`, `filter`, `map`), and a macro runs over a plain path to a list of at most `MAX_ITEMS` items. The library
+bounds how deep an expression nests. It gets nothing but what the expression reads by static paths; what is read in any
+other way is missing, which fails.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.errors import MissingExtraError
+from pdp.extras import extra
+from pdp.json import JsonValueError, check_json
+from pdp.manifest.expressions.path import ExpressionError, JsonPath, check_offered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_LENGTH: Final = 1000
+"""Longest expression, in characters."""
+
+MAX_ITEMS: Final = 100
+"""Most items of a list that an expression with a macro reads."""
+
+_FUNCTIONS: Final = frozenset(
+    ("contains", "double", "duration", "endsWith", "int", "size", "startsWith", "string", "timestamp")
+)
+_MAX_MESSAGE: Final = 200
+_PARSER_ERROR: Final = re.compile(r"<input>:\d+:(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?$", re.MULTILINE)
+_GAP: Final = r"(?:\s|//[^\n]*\n)*"
+_MACRO: Final = re.compile(rf"\.{_GAP}(all|exists|existsOne|exists_one|filter|map){_GAP}\({_GAP}(\w*)")
+# Names of members up to an index or a method: all of what stands there is read.
+_READ: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*(?!\s*\()(?!\w))*)")
+_RECEIVER: Final = re.compile(r"(?<![\w.\])])[A-Za-z_][\w.\[\]]*$")
+_STRING: Final = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|//[^\n]*""")
+# Before or between strings that stand as `''`: raw and bytes strings, and triple quotes, which end otherwise.
+_ODD_STRING: Final = re.compile(r"\b[bBrR]{1,2}''|'{4}")
+
+
+class CelProgram:
+    """A CEL expression over some variables, compiled. Immutable and safe to share between threads.
+
+    Args:
+        text: the expression.
+        variables: the variables that it may read.
+
+    Raises:
+        ExpressionError: not CEL, beyond the bounds, or it reads or calls what is not offered.
+    """
+
+    def __init__(self, text: str, variables: frozenset[str]) -> None:
+        self.text = text
+        if len(text) > MAX_LENGTH:
+            raise ExpressionError(
+                f"expression is longer than {MAX_LENGTH} characters", hint="compute the value in the app"
+            )
+        bare = _STRING.sub("''", text)
+        if _ODD_STRING.search(bare):
+            raise ExpressionError("expression has a raw, bytes or triple-quoted string", hint="write a plain string")
+        self._compiled = _compiled(text)
+        names = self._compiled.references()
+        element, self._list = _macro(text, variables)
+        for function in names["functions"]:
+            if function.isidentifier() and function not in _FUNCTIONS:
+                raise ExpressionError(
+                    f"expression calls `{function}`, which is not offered",
+                    hint="check text against patterns in the JSON Schema"
+                    if function == "matches"
+                    else f"offered: {', '.join(sorted(_FUNCTIONS))}, and macros",
+                )
+        self.variables = frozenset(names["variables"]) - {element}
+        for name in sorted(self.variables - variables):
+            check_offered(JsonPath(name), variables)
+        self._reads = frozenset(path for path in _reads(bare) if path.variable in self.variables)
+        self._fields: dict[str, frozenset[str | int] | None] = {}
+        for variable in sorted(self.variables):
+            paths = [path for path in self._reads if path.variable == variable]
+            for path in sorted(paths, key=str):
+                check_offered(path, variables)
+            whole = any(not path.steps for path in paths)
+            self._fields[variable] = None if whole else frozenset(path.steps[0] for path in paths)
+
+    def evaluate(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the value on these inputs, by the name of the variable.
+
+        Raises:
+            KeyError: something is missing.
+            ExpressionError: every other failure.
+        """
+        if self._list is not None:
+            self._check_lists(self._list, inputs)
+        try:
+            value = self._compiled.execute(self._parts(inputs))
+            check_json(value, depth=2)
+        except KeyError:
+            raise
+        except JsonValueError as error:
+            raise ExpressionError(f"{self.text}: result is not JSON: {error}") from None
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        # The library's panics derive from BaseException alone: they reject an expression, and do not end the process.
+        except BaseException as error:  # noqa: BLE001
+            raise ExpressionError(f"{self.text}: {first_line(error)}") from None
+        return value
+
+    def _parts(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the variables that the expression reads; what it reads otherwise is missing to it."""
+        parts: dict[str, Any] = {}
+        for variable, fields in self._fields.items():
+            value = inputs[variable]
+            if isinstance(value, list):
+                parts[variable] = value
+            else:
+                parts[variable] = {name: value[name] for name in (value if fields is None else fields) if name in value}
+        return parts
+
+    def _check_lists(self, over: JsonPath, inputs: Mapping[str, Any]) -> None:
+        """Check the lists that an expression with a macro reads; `over` leads to the one that the macro runs over."""
+        for path in (over, *self._reads):
+            try:
+                value = path.follow(inputs)
+            except ExpressionError:
+                continue  # the expression may guard against it, and fails if it does not
+            # The library walks objects in a random order: the same call would give different requests.
+            if path == over and isinstance(value, dict):
+                raise ExpressionError(f"macro over `{path}`, which is an object", hint="macros run over lists")
+            if isinstance(value, list) and len(value) > MAX_ITEMS:
+                raise ExpressionError(
+                    f"`{path}` has {len(value)} items, and an expression with a macro reads at most {MAX_ITEMS}",
+                    hint="bound the list with `maxItems` in the schema",
+                )
+
+
+def _compiled(text: str) -> Any:
+    try:
+        with extra("cel"):
+            import cel  # noqa: PLC0415 - a quarter of a second, and most manifests need only paths
+    except MissingExtraError as error:
+        raise ExpressionError(f"expression is more than a plain path: {error.message}") from None
+    try:
+        return cel.compile(text)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a panic of the library, as above
+        match = _PARSER_ERROR.search(str(error))
+        problem = f"{match[2][:_MAX_MESSAGE]} (at character {match[1]})" if match else first_line(error)
+        raise ExpressionError(f"not CEL: {problem}") from None
+
+
+def _macro(text: str, variables: frozenset[str]) -> tuple[str | None, JsonPath | None]:
+    """Return the name that the macro of an expression gives to an element, and what it runs over.
+
+    Text in strings counts as well: what looks like a second macro is refused, and never overlooked.
+    """
+    macros = list(_MACRO.finditer(text))
+    if not macros:
+        return None, None
+    if len(macros) > 1:
+        raise ExpressionError("expression has more than one macro", hint="compute the value in the app")
+    kind, element = macros[0].groups()
+    if element in variables or not element:
+        raise ExpressionError(f"macro `{kind}` needs a new name for the element, such as `x`, first")
+    receiver = _RECEIVER.search(text[: macros[0].start()].rstrip())
+    path = JsonPath.read(receiver[0]) if receiver else None
+    if path is None or path.variable not in variables:
+        raise ExpressionError(
+            f"macro `{kind}` has to follow a plain path to a list, such as arguments.items",
+            hint="the length of the list is checked before the macro runs",
+        )
+    return element, path
+
+
+def _reads(bare: str) -> Iterator[JsonPath]:
+    """Yield the static paths in an expression that has no strings and comments any more."""
+    for match in _READ.finditer(bare):
+        yield JsonPath(match[1], tuple(re.findall(r"[A-Za-z_]\w*", match[2])))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, shortened."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:_MAX_MESSAGE]
