@@ -1,12 +1,10 @@
 """Policies that OPA compiled to WebAssembly: compiled for this machine, and checked to be what the binding may call.
 
-Source: OPA's WebAssembly ABI, version 1.2. The binding's calls are not checked when they are made: types are, here.
+Source: OPA's WebAssembly ABI, version 1.2. Direct calls are not checked when they are made: types are, here.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -44,12 +42,6 @@ _IMPORTS: Final[Mapping[str, tuple[int, int]]] = {
     **{f"opa_builtin{count}": (count + 2, 1) for count in range(5)},
 }
 
-making: Final = threading.Lock()
-"""Held while wasmtime makes something, so that no process forks meanwhile: its child could not finish it."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=making.acquire, after_in_parent=making.release, after_in_child=making.release)
-
 
 class WasmModule:
     """A policy, compiled for this machine and checked to be one. Threads may share it; each needs an instance.
@@ -66,9 +58,8 @@ class WasmModule:
 
     def __init__(self, wasm: bytes) -> None:
         try:
-            with making:
-                self.engine = wasmtime.Engine(_config())
-                self.compiled = wasmtime.Module.deserialize(self.engine, _compile(wasm))
+            self.engine = wasmtime.Engine(_config())
+            self.compiled = wasmtime.Module.deserialize(self.engine, _compile(wasm))
         except wasmtime.WasmtimeError as error:
             raise BundleError(f"the policy is not WebAssembly: {error_text(error)}", hint=REBUILD) from error
         self.imports = self.compiled.imports

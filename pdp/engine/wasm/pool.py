@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -28,8 +29,18 @@ MAX_INSTANCES: Final = 32
 _IDLE_TICKS: Final = 100
 
 
+@cache
+def fastest_instance_type() -> type[WasmInstance]:
+    """Return how modules are called: directly where this wasmtime is what that expects, else by its public calls."""
+    try:
+        from pdp.engine.wasm.direct import DirectInstance, fits  # noqa: PLC0415 - uses names that may be missing
+    except (ImportError, AttributeError):
+        return WasmInstance
+    return DirectInstance if fits() else WasmInstance
+
+
 class InstancePool:
-    """A policy with its data, for any thread to evaluate. A forked child begins anew, without instances.
+    """A policy with its data, for any thread of the process that made it to evaluate.
 
     Args:
         wasm: the module as `opa build -t wasm` makes it.
@@ -38,6 +49,7 @@ class InstancePool:
             stopped within 20 ms of it while the interpreter has time for its threads, else somewhat later.
         memory_limit: bytes that an evaluation may use, beyond what policy and data occupy.
         max_instances: how many evaluations run at once; each instance holds the data and what it used at most.
+        instance_type: how the module is called; the fastest way that this wasmtime admits unless given.
 
     Attributes:
         entrypoints: the number of each entrypoint by its path, as `authz/decision`.
@@ -48,7 +60,14 @@ class InstancePool:
     """
 
     def __init__(
-        self, wasm: bytes, data: bytes, *, deadline: float, memory_limit: int, max_instances: int = MAX_INSTANCES
+        self,
+        wasm: bytes,
+        data: bytes,
+        *,
+        deadline: float,
+        memory_limit: int,
+        max_instances: int = MAX_INSTANCES,
+        instance_type: type[WasmInstance] | None = None,
     ) -> None:
         self._module = WasmModule(wasm)
         self._data = data
@@ -56,12 +75,20 @@ class InstancePool:
         self._ticks = math.ceil(deadline / TICK) + 1
         self._memory_limit = memory_limit
         self._max_instances = max_instances
-        self._closed = False
-        self._begin()
+        self._instance_type = instance_type or fastest_instance_type()
+        self._process = os.getpid()
+        self._closed = self._attention = False
+        self._free: deque[WasmInstance] = deque()
+        # Weak, so that an instance which an interrupt made its borrower forget does not count for ever.
+        self._all: weakref.WeakSet[WasmInstance] = weakref.WeakSet()
+        self._making = 0
+        self._waiting = 0
+        self._changed = threading.Condition()
+        self._clock = _Clock(self)
+        weakref.finalize(self, _end, self._clock, self._free, self._process)
         first = self._borrow()
         self.entrypoints: Mapping[str, int] = first.entrypoints
         self._give_back(first)
-        _pools.add(self)
 
     @property
     def busy(self) -> bool:
@@ -72,8 +99,13 @@ class InstancePool:
         """Evaluate one entrypoint, as `WasmInstance.evaluate` does.
 
         Raises:
-            EngineError: as there; EngineTimeoutError also when no instance gets free, EngineError when closed.
+            EngineError: as there; EngineTimeoutError also when no instance gets free, EngineError when closed, or in
+                a forked child: other threads, which are no more there, may have held any lock.
         """
+        if os.getpid() != self._process:
+            raise EngineError(
+                "the engine was made before this process was forked", hint="make the engine after the fork"
+            )
         try:
             instance = self._free.pop()
         except IndexError:
@@ -100,22 +132,6 @@ class InstancePool:
         self._closed = self._attention = True
         self._tell()
         self._clock.stop()
-
-    def _begin(self) -> None:
-        self._free: deque[WasmInstance] = deque()
-        # Weak, so that an instance which an interrupt made its borrower forget does not count for ever.
-        self._all: weakref.WeakSet[WasmInstance] = weakref.WeakSet()
-        self._making = 0
-        self._waiting = 0
-        self._changed = threading.Condition()
-        self._attention = self._closed
-        self._clock = _Clock(self)
-        self._end = weakref.finalize(self, _end, self._clock, self._free)
-
-    def _begin_in_child(self) -> None:
-        # What was there is left alone: other threads, which are no more, may have held its locks.
-        self._end.detach()
-        self._begin()
 
     def _borrow(self) -> WasmInstance:
         """Take an instance when none seems to be free: wait for one, or make one."""
@@ -144,7 +160,7 @@ class InstancePool:
         made = None
         try:
             self._clock.wake()
-            made = WasmInstance(self._module, self._data, self._memory_limit)
+            made = self._instance_type(self._module, self._data, self._memory_limit)
         finally:
             with self._changed:
                 self._making -= 1
@@ -235,19 +251,9 @@ class _Clock:
 
 
 # When nobody holds the pool any longer, or the program ends: wasmtime's own clean-up may come too late and complain.
-def _end(clock: _Clock, free: deque[WasmInstance]) -> None:
+def _end(clock: _Clock, free: deque[WasmInstance], process: int) -> None:
+    if os.getpid() != process:
+        return
     clock.stop()
     while free:
         free.pop().close()
-
-
-_pools: Final[weakref.WeakSet[InstancePool]] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for pool in list(_pools):
-        pool._begin_in_child()  # noqa: SLF001 - the pool's own second half
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
@@ -7,23 +8,27 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import wasmtime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opapywasm import OpaWasmPolicy
+from wasmtime import _ffi as ffi
 
+from pdp.engine.wasm.direct import DirectInstance, fits
 from pdp.engine.wasm.instance import WasmInstance
 from pdp.engine.wasm.module import PAGE, WasmModule
-from pdp.engine.wasm.pool import MAX_INSTANCES, InstancePool
+from pdp.engine.wasm.pool import MAX_INSTANCES, InstancePool, fastest_instance_type
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
 from pdp.json import MAX_NUMBER, canonical
 from tests.support.probe_policy import DATA, PARTS, body, by_hand, compile_probes, decision, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 MEBIBYTE = 1024 * 1024
@@ -48,19 +53,55 @@ def reference(wasm: bytes) -> Iterator[Callable[[bytes], Any]]:
         yield lambda request: policy.evaluate(request, "authz/decision")
 
 
-def make_pool(wasm: bytes, *, deadline: float = 0.2, instances: int = MAX_INSTANCES) -> InstancePool:
-    return InstancePool(wasm, canonical(DATA), deadline=deadline, memory_limit=16 * MEBIBYTE, max_instances=instances)
+@pytest.fixture(scope="module", params=[DirectInstance, WasmInstance], ids=["direct", "public"])
+def calls(request: pytest.FixtureRequest) -> type[WasmInstance]:
+    """How the module is called."""
+    kind: type[WasmInstance] = request.param
+    return kind
+
+
+MakePool = Callable[..., InstancePool]
 
 
 @pytest.fixture
-def pool(wasm: bytes) -> Iterator[InstancePool]:
-    made = make_pool(wasm)
+def make_pool(wasm: bytes, calls: type[WasmInstance]) -> MakePool:
+    def make(*, deadline: float = 0.2, instances: int = MAX_INSTANCES) -> InstancePool:
+        return InstancePool(
+            wasm,
+            canonical(DATA),
+            deadline=deadline,
+            memory_limit=16 * MEBIBYTE,
+            max_instances=instances,
+            instance_type=calls,
+        )
+
+    return make
+
+
+MakeInstance = Callable[..., WasmInstance]
+
+
+@pytest.fixture(scope="module")
+def make_instance(module: WasmModule, calls: type[WasmInstance]) -> MakeInstance:
+    return lambda memory=16 * MEBIBYTE, of=module: calls(of, canonical(DATA), memory)
+
+
+@pytest.fixture(scope="module")
+def used(make_instance: MakeInstance) -> Iterator[WasmInstance]:
+    instance = make_instance()
+    yield instance
+    instance.close()
+
+
+def pool_by_hand(calls: type[WasmInstance], **parts: str) -> InstancePool:
+    return InstancePool(by_hand(**parts), b"{}", deadline=0.2, memory_limit=4 * MEBIBYTE, instance_type=calls)
+
+
+@pytest.fixture
+def pool(make_pool: MakePool) -> Iterator[InstancePool]:
+    made = make_pool()
     yield made
     made.close()
-
-
-def make_instance(module: WasmModule, memory: int = 16 * MEBIBYTE) -> WasmInstance:
-    return WasmInstance(module, canonical(DATA), memory)
 
 
 def until(condition: Callable[[], bool]) -> bool:
@@ -71,12 +112,12 @@ def until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_a_policy_with_more_static_data_than_its_first_memory_starts() -> None:
+def test_a_policy_with_more_static_data_than_its_first_memory_starts(calls: type[WasmInstance]) -> None:
     # OPA imports two pages and fills as many as the policy's texts need.
     far = PAGE * 5
     large = WasmModule(by_hand(large=f'(data (i32.const {PAGE}) "{"x" * (far - PAGE)}")'))
 
-    assert make_instance(large).evaluate(0, b"{}", TICKS) == b'[{"result":1}]'
+    assert calls(large, b"{}", MEBIBYTE).evaluate(0, b"{}", TICKS) == b'[{"result":1}]'
 
 
 # The same answers as another binding
@@ -91,23 +132,23 @@ values = st.recursive(
 
 
 @pytest.mark.opa
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(context=st.dictionaries(texts, values, max_size=6))
 def test_any_json_gets_the_answer_that_opa_py_wasm_gives(
-    module: WasmModule, reference: Callable[[bytes], Any], context: dict[str, Any]
+    used: WasmInstance, reference: Callable[[bytes], Any], context: dict[str, Any]
 ) -> None:
     request = body("echo", seen=context)
 
-    answer = make_instance(module).evaluate(0, request, TICKS)
+    answer = used.evaluate(0, request, TICKS)
 
     assert parsed(answer) == reference(request)
 
 
 @pytest.mark.opa
 def test_builtins_that_keep_caches_answer_the_same_in_a_used_instance(
-    module: WasmModule, reference: Callable[[bytes], Any]
+    make_instance: MakeInstance, reference: Callable[[bytes], Any]
 ) -> None:
-    used = make_instance(module)
+    used = make_instance()
     for count in range(300):
         request = body("builtins", texts=["ab" * count, "aab", "x", str(count), f"{count}e9", "ä"])
 
@@ -130,13 +171,15 @@ def sized(size: int) -> tuple[bytes, str]:
 @pytest.mark.opa
 @pytest.mark.parametrize("pages", PAGES)
 @pytest.mark.parametrize("aligned", ["length", "end"])
-def test_inputs_of_sizes_around_page_boundaries_are_read_whole(module: WasmModule, pages: int, aligned: str) -> None:
-    used = make_instance(module, 64 * MEBIBYTE)
+def test_inputs_of_sizes_around_page_boundaries_are_read_whole(
+    make_instance: MakeInstance, pages: int, aligned: str
+) -> None:
+    used = make_instance(64 * MEBIBYTE)
     for offset in OFFSETS:
         start = used._heap % PAGE if aligned == "end" else 0
         request, text = sized(pages * PAGE - start + offset)
 
-        fresh = make_instance(module, 64 * MEBIBYTE)
+        fresh = make_instance(64 * MEBIBYTE)
 
         assert parsed(fresh.evaluate(0, request, TICKS)) == decision({"text": text})
         assert parsed(used.evaluate(0, request, TICKS)) == decision({"text": text})
@@ -144,10 +187,10 @@ def test_inputs_of_sizes_around_page_boundaries_are_read_whole(module: WasmModul
 
 
 @pytest.mark.opa
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(sizes=st.lists(st.integers(100, 3 * MEBIBYTE), min_size=1, max_size=8))
-def test_sizes_in_any_order_are_read_whole(module: WasmModule, sizes: list[int]) -> None:
-    instance = make_instance(module, 64 * MEBIBYTE)
+def test_sizes_in_any_order_are_read_whole(make_instance: MakeInstance, sizes: list[int]) -> None:
+    instance = make_instance(64 * MEBIBYTE)
     for size in sizes:
         request, text = sized(size)
         assert parsed(instance.evaluate(0, request, TICKS)) == decision({"text": text})
@@ -156,10 +199,10 @@ def test_sizes_in_any_order_are_read_whole(module: WasmModule, sizes: list[int])
 
 @pytest.mark.opa
 @pytest.mark.parametrize("count", [1, 62, 63, 64, 500])
-def test_answers_longer_than_one_look_are_read_whole(module: WasmModule, count: int) -> None:
+def test_answers_longer_than_one_look_are_read_whole(make_instance: MakeInstance, count: int) -> None:
     many = list(range(count))
 
-    answer = parsed(make_instance(module, 256 * MEBIBYTE).evaluate(0, body("large", many=many), TICKS))
+    answer = parsed(make_instance(256 * MEBIBYTE).evaluate(0, body("large", many=many), TICKS))
 
     assert answer == [[x, y] for x in many for y in many]
 
@@ -297,8 +340,8 @@ def test_threads_that_end_leave_their_instances_to_others(pool: InstancePool) ->
 
 
 @pytest.mark.opa
-def test_more_callers_than_instances_wait_their_turn(wasm: bytes) -> None:
-    pool = make_pool(wasm, deadline=20, instances=1)
+def test_more_callers_than_instances_wait_their_turn(make_pool: MakePool) -> None:
+    pool = make_pool(deadline=20, instances=1)
 
     def ask(name: int) -> list[Any]:
         return [parsed(pool.evaluate(0, body("echo", name=name, count=count))) for count in range(100)]
@@ -312,8 +355,8 @@ def test_more_callers_than_instances_wait_their_turn(wasm: bytes) -> None:
 
 
 @pytest.mark.opa
-def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(wasm: bytes) -> None:
-    pool = make_pool(wasm, deadline=0.3, instances=4)
+def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(make_pool: MakePool) -> None:
+    pool = make_pool(deadline=0.3, instances=4)
 
     def fail() -> str:
         with pytest.raises(EngineTimeoutError) as caught:
@@ -336,8 +379,8 @@ def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(wasm: bytes) -
 
 
 @pytest.mark.opa
-def test_those_who_wait_learn_that_the_pool_is_closed(wasm: bytes) -> None:
-    pool = make_pool(wasm, deadline=1, instances=1)
+def test_those_who_wait_learn_that_the_pool_is_closed(make_pool: MakePool) -> None:
+    pool = make_pool(deadline=1, instances=1)
     with ThreadPoolExecutor(2) as threads:
         running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
         assert until(lambda: pool.busy)
@@ -366,9 +409,9 @@ def clocks() -> set[threading.Thread]:
 
 
 @pytest.mark.opa
-def test_a_closed_pool_answers_an_error_and_ends_its_clock(wasm: bytes) -> None:
+def test_a_closed_pool_answers_an_error_and_ends_its_clock(make_pool: MakePool) -> None:
     before = clocks()
-    pool = make_pool(wasm)
+    pool = make_pool()
     (instance,) = pool._all
     (clock,) = clocks() - before
 
@@ -386,8 +429,8 @@ def test_a_closed_pool_answers_an_error_and_ends_its_clock(wasm: bytes) -> None:
 
 
 @pytest.mark.opa
-def test_an_evaluation_under_way_still_stops_when_its_pool_is_closed(wasm: bytes) -> None:
-    pool = make_pool(wasm, deadline=0.5)
+def test_an_evaluation_under_way_still_stops_when_its_pool_is_closed(make_pool: MakePool) -> None:
+    pool = make_pool(deadline=0.5)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
         assert until(lambda: pool.busy)
@@ -398,9 +441,9 @@ def test_an_evaluation_under_way_still_stops_when_its_pool_is_closed(wasm: bytes
 
 
 @pytest.mark.opa
-def test_a_pool_that_nobody_holds_ends_its_clock_and_its_instances(wasm: bytes) -> None:
+def test_a_pool_that_nobody_holds_ends_its_clock_and_its_instances(make_pool: MakePool) -> None:
     before = clocks()
-    pool = make_pool(wasm)
+    pool = make_pool()
     (instance,) = pool._all
     (clock,) = clocks() - before
 
@@ -427,49 +470,36 @@ def run_script(script: str, *arguments: object) -> str:
 
 
 FORK = """
-import os, sys, threading, warnings
+import os, sys
 from pathlib import Path
 from pdp.json import canonical
 from pdp.engine.wasm.pool import InstancePool
-from pdp.errors import EngineTimeoutError
+from pdp.errors import EngineError
 from tests.support.probe_policy import DATA, body
 
-warnings.simplefilter("ignore")
 wasm = Path(sys.argv[1]).read_bytes()
 pool = InstancePool(wasm, canonical(DATA), deadline=0.3, memory_limit=1 << 24)
-stop = threading.Event()
-
-def work():
-    while not stop.is_set():
+answer = pool.evaluate(0, body("echo"))
+child = os.fork()
+if not child:
+    try:
         pool.evaluate(0, body("echo"))
-
-threads = [threading.Thread(target=work) for _ in range(3)]
-for thread in threads:
-    thread.start()
-statuses = []
-for count in range(3):
-    child = os.fork()
-    if not child:
-        answer = pool.evaluate(0, body("echo"))
-        instances = len(pool._all)
-        try:
-            pool.evaluate(0, body("endless", text="abc"))
-        except EngineTimeoutError:
-            other = InstancePool(wasm + b"\\0\\2\\1x", canonical(DATA), deadline=0.3, memory_limit=1 << 24)
-            os._exit(0 if other.evaluate(0, body("echo")) == answer and instances == 1 else 1)
-        os._exit(2)
-    statuses.append(os.waitpid(child, 0)[1])
-stop.set()
-print(statuses)
+    except EngineError as error:
+        print(error.code, error.message)
+        own = InstancePool(wasm, canonical(DATA), deadline=0.3, memory_limit=1 << 24)
+        sys.exit(0 if own.evaluate(0, body("echo")) == answer else 1)
+    sys.exit(2)
+print(os.waitpid(child, 0)[1], pool.evaluate(0, body("echo")) == answer)
 """
 
 
 @pytest.mark.opa
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_decides_with_instances_and_a_clock_of_its_own(wasm: bytes, tmp_path: Path) -> None:
+@pytest.mark.process
+def test_a_forked_child_is_refused_until_it_makes_an_engine_of_its_own(wasm: bytes, tmp_path: Path) -> None:
     (tmp_path / "policy.wasm").write_bytes(wasm)
 
-    assert run_script(FORK, tmp_path / "policy.wasm") == f"{[0] * 3}\n"
+    refused = "engine.unavailable the engine was made before this process was forked\n"
+    assert run_script(FORK, tmp_path / "policy.wasm") == f"{refused}0 True\n"
 
 
 SMALL_STACK = """
@@ -495,6 +525,7 @@ thread.join()
 
 
 @pytest.mark.opa
+@pytest.mark.process
 def test_deep_input_in_a_thread_with_a_small_stack_is_no_crash(wasm: bytes, tmp_path: Path) -> None:
     (tmp_path / "policy.wasm").write_bytes(wasm)
 
@@ -539,18 +570,49 @@ print(pool.evaluate(0, body("echo")) == expected, len(pool._all) <= 2)
 
 
 @pytest.mark.opa
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs signals")
+@pytest.mark.process
 def test_evaluations_broken_off_anywhere_leave_a_pool_that_works(wasm: bytes, tmp_path: Path) -> None:
     (tmp_path / "policy.wasm").write_bytes(wasm)
 
     assert run_script(INTERRUPTS, tmp_path / "policy.wasm") == "True True\n"
 
 
+# Which calls are made
+
+
+def test_this_wasmtime_is_called_directly() -> None:
+    assert fastest_instance_type() is DirectInstance
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (wasmtime.Store, "_context", None),
+        (wasmtime.Trap, "_from_ptr", None),
+        (ffi.dll.wasmtime_func_call_unchecked, "argtypes", [ctypes.c_void_p] * 4),
+        (ffi, "wasmtime_func_t", int),
+    ],
+    ids=["a name is missing", "another name", "another prototype", "another type"],
+)
+def test_another_wasmtime_is_called_by_its_public_calls(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
+) -> None:
+    if value is None:
+        monkeypatch.delattr(owner, name)
+    else:
+        monkeypatch.setattr(owner, name, value)
+    fits.cache_clear()
+    try:
+        assert fits() is False
+    finally:
+        fits.cache_clear()
+
+
 # Modules that OPA has not made
 
 
-def test_a_policy_made_by_hand_is_evaluated() -> None:
-    pool = InstancePool(by_hand(), b"{}", deadline=0.2, memory_limit=MEBIBYTE)
+def test_a_policy_made_by_hand_is_evaluated(calls: type[WasmInstance]) -> None:
+    pool = pool_by_hand(calls)
 
     assert dict(pool.entrypoints) == {"authz/decision": 0}
     assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
@@ -653,9 +715,11 @@ UNLOADABLE = "policy and data cannot be loaded: "
         ),
     ],
 )
-def test_modules_that_could_not_be_called_safely_are_refused(parts: dict[str, str], message: str) -> None:
+def test_modules_that_could_not_be_called_safely_are_refused(
+    calls: type[WasmInstance], parts: dict[str, str], message: str
+) -> None:
     with pytest.raises(BundleError) as caught:
-        InstancePool(by_hand(**parts), b"{}", deadline=0.2, memory_limit=MEBIBYTE)
+        pool_by_hand(calls, **parts)
 
     assert caught.value.message == message
 
@@ -722,8 +786,10 @@ NO_TEXT = "the policy's answer is not a text in its memory"
         ),
     ],
 )
-def test_answers_outside_the_memory_and_traps_are_errors(parts: dict[str, str], message: str) -> None:
-    pool = InstancePool(by_hand(**parts), b"{}", deadline=0.2, memory_limit=MEBIBYTE)
+def test_answers_outside_the_memory_and_traps_are_errors(
+    calls: type[WasmInstance], parts: dict[str, str], message: str
+) -> None:
+    pool = pool_by_hand(calls, **parts)
 
     with pytest.raises(AnswerInvalidError) as caught:
         pool.evaluate(0, b"{}")
@@ -733,30 +799,30 @@ def test_answers_outside_the_memory_and_traps_are_errors(parts: dict[str, str], 
     pool.close()
 
 
-def test_a_text_printed_by_the_policy_changes_nothing() -> None:
+def test_a_text_printed_by_the_policy_changes_nothing(calls: type[WasmInstance]) -> None:
     printing = {
         "import": PARTS["import"] + '(import "env" "opa_println" (func $print (param i32)))',
         "opa_eval": EVAL.format("(call $print (i32.const -1)) (i32.const 100)"),
     }
-    pool = InstancePool(by_hand(**printing), b"{}", deadline=0.2, memory_limit=MEBIBYTE)
+    pool = pool_by_hand(calls, **printing)
 
     assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
     pool.close()
 
 
-def test_a_policy_that_moves_its_answer_into_memory_it_just_grew_is_read() -> None:
+def test_a_policy_that_moves_its_answer_into_memory_it_just_grew_is_read(calls: type[WasmInstance]) -> None:
     growing = EVAL.format(
         "(drop (memory.grow (i32.const 40))) (memory.copy (i32.const 2000000) (i32.const 100) (i32.const 20))"
         " (i32.const 2000000)"
     )
-    pool = InstancePool(by_hand(opa_eval=growing), b"{}", deadline=0.2, memory_limit=4 * MEBIBYTE)
+    pool = pool_by_hand(calls, opa_eval=growing)
 
     assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
     pool.close()
 
 
-def test_a_policy_that_does_not_grow_its_memory_for_the_input_is_an_error() -> None:
-    pool = InstancePool(by_hand(), b"{}", deadline=0.2, memory_limit=4 * MEBIBYTE)
+def test_a_policy_that_does_not_grow_its_memory_for_the_input_is_an_error(calls: type[WasmInstance]) -> None:
+    pool = pool_by_hand(calls)
 
     with pytest.raises(AnswerInvalidError) as caught:
         pool.evaluate(0, b"x" * 200_000)

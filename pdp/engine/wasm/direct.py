@@ -1,0 +1,190 @@
+"""The same instance, called through wasmtime's C API, whose ctypes declarations the package ships.
+
+`Func.__call__` converts every argument and costs more than a policy. Nobody else checks a direct call: what an instance
+guards against stands in `pdp.engine.wasm.instance`, and this module has to keep it.
+
+The names used here are private to wasmtime. `fits` says whether they are what is expected, which is tried once, on a
+module of our own; where they are not, the public calls do the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import wasmtime
+from wasmtime import _ffi as ffi
+
+from pdp.engine.wasm.instance import ANSWER_CHUNK, WasmInstance
+
+if TYPE_CHECKING:
+    from pdp.engine.wasm.module import WasmModule
+
+# The arguments of a call: seven wasmtime_val_raw_t, of which an i32 uses the first four bytes.
+_SLOT: Final = ctypes.sizeof(ffi.wasmtime_val_raw_t)
+_ARGUMENTS: Final = struct.Struct("<" + f"I{_SLOT - 4}x" * 7)
+
+# Prototypes of our own, as wasmtime's make an object for every pointer. PYFUNCTYPE keeps the interpreter's lock, which
+# is right for calls of nanoseconds; CFUNCTYPE drops it, so that evaluations run in parallel.
+_Pointer: Final = ctypes.c_void_p
+_call = ctypes.CFUNCTYPE(_Pointer, _Pointer, _Pointer, _Pointer, ctypes.c_size_t, _Pointer)(
+    ("wasmtime_func_call_unchecked", ffi.dll)
+)
+_set_deadline = ctypes.PYFUNCTYPE(None, _Pointer, ctypes.c_uint64)(("wasmtime_context_set_epoch_deadline", ffi.dll))
+_memory_size = ctypes.PYFUNCTYPE(ctypes.c_size_t, _Pointer, _Pointer)(("wasmtime_memory_data_size", ffi.dll))
+_memory_base = ctypes.PYFUNCTYPE(_Pointer, _Pointer, _Pointer)(("wasmtime_memory_data", ffi.dll))
+
+# How many parameters wasmtime itself declares.
+_DECLARED: Final = {
+    "wasmtime_func_call_unchecked": 5,
+    "wasmtime_context_set_epoch_deadline": 2,
+    "wasmtime_memory_data_size": 2,
+    "wasmtime_memory_data": 2,
+    "wasmtime_store_delete": 1,
+}
+_PROBE: Final = """(module (memory (export "memory") 1)
+  (func (export "probe") (param i32 i32 i32 i32 i32 i32 i32) (result i32)
+    (i32.store (i32.const 8) (local.get 6)) (i32.sub (local.get 5) (local.get 0))))"""
+
+
+class _DirectCalls:
+    """The calls into one store and its memory."""
+
+    def __init__(self, store: wasmtime.Store, memory: wasmtime.Memory) -> None:
+        self.context = ctypes.cast(store._context(), _Pointer).value  # noqa: SLF001 - checked by `fits`
+        self._memory = memory._memory  # noqa: SLF001 - likewise
+        self.memory_at = ctypes.addressof(self._memory)
+        self.trap = _Pointer()
+        self.trap_at = ctypes.addressof(self.trap)
+        self._arguments = (ffi.wasmtime_val_raw_t * 7)()
+        self.arguments_at = ctypes.addressof(self._arguments)
+        self.slots = memoryview(self._arguments).cast("B")
+        self.result = self.slots.cast("I")
+
+    def call(self, function: wasmtime.Func, *arguments: int) -> int | None:
+        """Call a function and return the address of wasmtime's error, if any; the answer is in `result`."""
+        _ARGUMENTS.pack_into(self.slots, 0, *arguments, *(0,) * (7 - len(arguments)))
+        function_at = ctypes.addressof(function._func)  # noqa: SLF001 - checked by `fits`
+        error: int | None = _call(self.context, function_at, self.arguments_at, 7, self.trap_at)
+        return error
+
+    def failure(self, error: int | None) -> wasmtime.WasmtimeError | wasmtime.Trap:
+        """Return what ended a call."""
+        if error is not None:
+            failure = ctypes.cast(error, ctypes.POINTER(ffi.wasmtime_error_t))
+            return wasmtime.WasmtimeError._from_ptr(failure)  # noqa: SLF001 - checked by `fits`
+        return wasmtime.Trap._from_ptr(ctypes.cast(self.trap, ctypes.POINTER(ffi.wasm_trap_t)))  # noqa: SLF001 - likewise
+
+    def memory(self) -> memoryview:
+        """Return the memory as it is now; the next call may move it."""
+        size: int = _memory_size(self.context, self.memory_at)
+        return memoryview((ctypes.c_ubyte * size).from_address(_memory_base(self.context, self.memory_at))).cast("B")
+
+
+@cache
+def fits() -> bool:
+    """Whether this wasmtime can be called directly."""
+    try:
+        return _declared() and _probed()
+    except (AttributeError, TypeError, ValueError, ctypes.ArgumentError, wasmtime.WasmtimeError):
+        return False
+
+
+def _declared() -> bool:
+    return (
+        _SLOT in {16, 24}
+        and getattr(ffi.wasmtime_val_raw_t.i32, "offset", None) == 0
+        and all(len(getattr(ffi.dll, name).argtypes) == count for name, count in _DECLARED.items())
+        and all(hasattr(kind, "_from_ptr") for kind in (wasmtime.WasmtimeError, wasmtime.Trap))
+        and hasattr(wasmtime.Store, "_consume")
+    )
+
+
+def _probed() -> bool:
+    store = wasmtime.Store()
+    exports = wasmtime.Instance(store, wasmtime.Module(store.engine, _PROBE), []).exports(store)
+    memory, function = exports["memory"], exports["probe"]
+    if not (isinstance(memory, wasmtime.Memory) and isinstance(function, wasmtime.Func)):
+        return False
+    if not (
+        isinstance(function._func, ffi.wasmtime_func_t)  # noqa: SLF001 - what is checked
+        and isinstance(memory._memory, ffi.wasmtime_memory_t)  # noqa: SLF001 - likewise
+    ):
+        return False
+    calls = _DirectCalls(store, memory)
+    error = calls.call(function, 3, 0, 0, 0, 0, 1, 0xFFFFFFF0)
+    seen = calls.memory()
+    return (
+        (error, calls.trap.value, calls.result[0]) == (None, None, 0xFFFFFFFE)
+        and len(seen) == memory.data_len(store)
+        and seen[8:12].tobytes() == memory.read(store, 8, 12) == b"\xf0\xff\xff\xff"
+    )
+
+
+class DirectInstance(WasmInstance):
+    """A `WasmInstance` that is called directly; only where `fits()`."""
+
+    def _link(self, module: WasmModule) -> None:
+        super()._link(module)
+        self._calls = _DirectCalls(self._store, self._memory)
+        self._context = self._calls.context
+        self._memory_at = self._calls.memory_at
+        self._arguments_at = self._calls.arguments_at
+        self._trap = self._calls.trap
+        self._trap_at = self._calls.trap_at
+        self._slots = self._calls.slots
+        self._result = self._calls.result
+        self._eval_at = ctypes.addressof(self._exports["opa_eval"]._func)  # noqa: SLF001 - checked by `fits`
+
+    def evaluate(self, entrypoint: int, body: bytes, ticks: int) -> bytes:
+        """Evaluate one entrypoint, as `WasmInstance.evaluate` does: its steps without calls between them."""
+        heap = self._heap
+        size = len(body)
+        end = heap + size
+        if end > self._room:
+            self._make_room(size, ticks)
+        self._view[heap:end] = body
+        _ARGUMENTS.pack_into(self._slots, 0, 0, entrypoint, self._data, heap, size, (end + 7) & -8, 0)
+        _set_deadline(self._context, ticks)
+        error = _call(self._context, self._eval_at, self._arguments_at, 7, self._trap_at)
+        if error is not None or self._trap.value is not None:
+            self._fail(self._calls.failure(error))
+        if self._aborts:
+            self._fail(None)
+        answer = self._result[0]
+        if _memory_size(self._context, self._memory_at) != self._size:
+            self._look()
+        text = self._view[answer : answer + ANSWER_CHUNK].tobytes()
+        length = text.find(b"\0")
+        return text[:length] if length > 0 and answer else self._string(answer)
+
+    def _set_deadline(self, ticks: int) -> None:
+        _set_deadline(self._context, ticks)
+
+    def _invoke(self, name: str, *arguments: int) -> int:
+        error = self._calls.call(self._exports[name], *arguments)
+        if error is not None or self._trap.value is not None:
+            self._fail(self._calls.failure(error))
+        if self._aborts:
+            self._fail(None)
+        answer: int = self._result[0]
+        self._look()
+        return answer
+
+    def _look(self) -> None:
+        self._view = self._calls.memory()
+        self._size = len(self._view)
+        self._room = self._size - 8
+
+    def _write(self, at: int, data: bytes) -> None:
+        self._view[at : at + len(data)] = data
+
+    def _read(self, at: int, size: int) -> bytes:
+        return self._view[at : at + size].tobytes()
+
+    def _release(self) -> None:
+        self._view = memoryview(b"")
+        # Not `Store.close`: broken off by a Ctrl-C right after the deletion, it would delete again and end the process.
+        ffi.wasmtime_store_delete(self._store._consume())  # noqa: SLF001 - checked by `fits`
