@@ -146,8 +146,8 @@ class OpaClient:
         if os.getpid() != self._process:
             # Two processes would share the sockets, and each read the other's decisions.
             raise EngineError(
-                f"OPA at {self.address.url} was not asked: the engine was made before this process was forked",
-                hint="make the engine after the fork",
+                f"OPA at {self.address.url} was not asked: the engine was opened before the process was forked",
+                hint="open it after the fork",
             )
 
     def _attempt(self, connection: _Deadlined, method: str, path: str, body: bytes | None, deadline: float) -> Answer:

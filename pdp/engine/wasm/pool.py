@@ -103,9 +103,7 @@ class InstancePool:
                 a forked child: other threads, which are no more there, may have held any lock.
         """
         if os.getpid() != self._process:
-            raise EngineError(
-                "the engine was made before this process was forked", hint="make the engine after the fork"
-            )
+            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
         try:
             instance = self._free.pop()
         except IndexError:

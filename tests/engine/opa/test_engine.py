@@ -617,7 +617,7 @@ def test_in_a_forked_process_it_denies() -> None:
     with HostileOpa(answering(result(ALLOW))) as opa:
         done = subprocess.run([sys.executable, "-c", FORKING, opa.url], capture_output=True, text=True, check=False)
 
-        message = f"OPA at {opa.url} was not asked: the engine was made before this process was forked"
+        message = f"OPA at {opa.url} was not asked: the engine was opened before the process was forked"
         assert done.stdout.splitlines() == [f"DENY engine.unavailable {message}", "ALLOW ALLOW"]
         assert (done.returncode, done.stderr, opa.connections, len(opa.requests)) == (0, "", 1, 2)
 

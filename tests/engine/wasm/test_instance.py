@@ -498,7 +498,7 @@ print(os.waitpid(child, 0)[1], pool.evaluate(0, body("echo")) == answer)
 def test_a_forked_child_is_refused_until_it_makes_an_engine_of_its_own(wasm: bytes, tmp_path: Path) -> None:
     (tmp_path / "policy.wasm").write_bytes(wasm)
 
-    refused = "engine.unavailable the engine was made before this process was forked\n"
+    refused = "engine.unavailable the engine was opened before the process was forked\n"
     assert run_script(FORK, tmp_path / "policy.wasm") == f"{refused}0 True\n"
 
 
