@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.errors import Fault
-    from pdp.manifest.diff import ManifestDiff
-    from pdp.manifest.governance_diff import GovernanceChange
+    from pdp.manifest.diff import GovernanceChange, ManifestDiff
     from pdp.manifest.rules.lint import ToolContract
 
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}

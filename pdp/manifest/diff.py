@@ -1,17 +1,21 @@
 """The difference of two manifests: what breaks callers and asks for which version, and what is governed otherwise.
 
 A pure function of two effective manifests, so that two files and two bundles are compared the same way.
+
+Where a change of governance admits more it loosens, where less it tightens; where it depends, or a person has to look,
+it is unclear. "Stricter" means what it means where manifest and governance file are merged (pdp/manifest/effective.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from semver import Version
 
 from pdp.manifest.exports import described
-from pdp.manifest.governance_diff import Direction, GovernanceChange, governance_changes
+from pdp.manifest.fields import EffectClass, RiskTier, duration_seconds
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 if TYPE_CHECKING:
@@ -19,6 +23,33 @@ if TYPE_CHECKING:
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
+
+
+class Direction(StrEnum):
+    """Which way a change goes."""
+
+    LOOSENS = "loosens"
+    TIGHTENS = "tightens"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class GovernanceChange:
+    """One change of a field that governs.
+
+    Attributes:
+        field: its name in a manifest, dotted.
+        direction: what it does.
+        old, new: as plain JSON; None: not stated.
+        what: what came, went or changed, in words.
+    """
+
+    field: str
+    direction: Direction
+    old: Any
+    new: Any
+    what: str
+
 
 _DESCRIPTION: Final = SchemaChange("description", "", "changed", Bump.PATCH)
 
@@ -209,3 +240,162 @@ def _governance_json(change: GovernanceChange) -> dict[str, Any]:
         "new": change.new,
         "what": change.what,
     }
+
+
+_LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
+
+# Sets of which each member is one more demand.
+_DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safety.requires")
+# Sets of which each member admits more; what None stands for is another matter of each.
+_ADMISSIONS: Final = ("approval.approvers", "commits", "program.options", "program.subcommands")
+# What changes what the tool is, or what the policy is told about a call: only a person can say what follows.
+_WEIGHED: Final = (
+    "cli", "compensation", "config", "context", "pdp_action", "pattern", "resource", "retries", "state", "timeout",
+    "type", "writes", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",
+    "ontology_pin", "id", "program.path",
+)  # fmt: skip
+
+
+def governance_changes(old: Tool, new: Tool) -> tuple[GovernanceChange, ...]:
+    """Return what changed between two effective entries of one tool, in the order of the fields' names."""
+    before, after = _flat(old), _flat(new)
+    found = [
+        *_rank_changes(old, new),
+        *(change for name in _DEMANDS for change in _set_changes(name, before, after, more=_TIGHTENS)),
+        *(change for name in _ADMISSIONS for change in _set_changes(name, before, after, more=_LOOSENS)),
+        *_markings(before, after),
+        *_purposes(before, after),
+        *_approval(old, new),
+        *_idempotency(old, new),
+        *_program(old, new),
+        *_invariants(old, new),
+        *(
+            GovernanceChange(name, _UNCLEAR, before.get(name), after.get(name), "changed")
+            for name in _WEIGHED
+            if before.get(name) != after.get(name)
+        ),
+    ]
+    return tuple(sorted(found, key=lambda change: (change.field, change.direction)))
+
+
+def _flat(tool: Tool) -> dict[str, Any]:
+    whole: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    nested = {
+        f"{name}.{field}": value
+        for name in ("approval", "idempotency", "program", "provenance", "release", "safety")
+        for field, value in whole.get(name, {}).items()
+    }
+    return whole | nested
+
+
+def _rank_changes(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
+    tiers = list(RiskTier)
+    if old.risk_tier != new.risk_tier:
+        direction = _TIGHTENS if tiers.index(new.risk_tier) > tiers.index(old.risk_tier) else _LOOSENS
+        yield GovernanceChange("risk_tier", direction, old.risk_tier.value, new.risk_tier.value, "changed")
+    if old.effect_class != new.effect_class:
+        one, other = old.effect_class, new.effect_class
+        classes = list(EffectClass)
+        # Without a class the gate is the scope alone, and limits may excuse from approval: neither more nor less.
+        direction = _UNCLEAR
+        if one is not None and other is not None:
+            direction = _TIGHTENS if classes.index(other) > classes.index(one) else _LOOSENS
+        yield GovernanceChange("effect_class", direction, one and one.value, other and other.value, "changed")
+
+
+def _set_changes(
+    name: str, before: dict[str, Any], after: dict[str, Any], *, more: Direction
+) -> Iterator[GovernanceChange]:
+    one, other = before.get(name), after.get(name)
+    gone, come = _missing(one, other), _missing(other, one)
+    fewer = _LOOSENS if more is _TIGHTENS else _TIGHTENS
+    if come:
+        yield GovernanceChange(name, more, one, other, f"added {_listed(come)}")
+    if gone:
+        yield GovernanceChange(name, fewer, one, other, f"removed {_listed(gone)}")
+
+
+def _missing(values: list[Any] | None, others: list[Any] | None) -> list[Any]:
+    return [value for value in values or () if value not in (others or ())]
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(
+        value if isinstance(value, str) else " ".join(str(part) for part in value.values()) for value in values
+    )
+
+
+def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+    """Yield both sides of each change: what the tool may touch, and what clears for data whose markings nobody knows.
+
+    Of such data the entry's markings count as the data's own (policies/authz/lib/resource/resource.rego).
+    """
+    one, other = before.get("markings"), after.get("markings")
+    gone, come = _missing(one, other), _missing(other, one)
+    for values, verb, touches, clears in (
+        (come, "added", (_LOOSENS, "may be touched"), (_TIGHTENS, "needs clearance for it")),
+        (gone, "removed", (_TIGHTENS, "may no longer be touched"), (_LOOSENS, "no longer needs clearance for it")),
+    ):
+        if values:
+            what = f"{verb} {_listed(values)}: data so marked"
+            yield GovernanceChange("markings", touches[0], one, other, f"{what} {touches[1]}")
+            what = f"{verb} {_listed(values)}: data of unknown markings"
+            yield GovernanceChange("markings", clears[0], one, other, f"{what} {clears[1]}")
+
+
+def _purposes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+    one, other = before.get("purposes"), after.get("purposes")
+    if one == other:
+        return
+    if one is None or other is None:  # absent: any purpose
+        direction, what = (_TIGHTENS, "restricted") if one is None else (_LOOSENS, "no longer restricted")
+        yield GovernanceChange("purposes", direction, one, other, what)
+    else:
+        yield from _set_changes("purposes", before, after, more=_LOOSENS)
+
+
+def _approval(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
+    one, other = old.approval, new.approval
+    if one.quorum != other.quorum:
+        direction = _TIGHTENS if other.quorum > one.quorum else _LOOSENS
+        yield GovernanceChange("approval.quorum", direction, one.quorum, other.quorum, "changed")
+    if one.expires != other.expires:
+        shorter = duration_seconds(other.expires) < duration_seconds(one.expires)
+        direction = _TIGHTENS if shorter else _LOOSENS
+        yield GovernanceChange("approval.expires", direction, one.expires, other.expires, "changed")
+    excused = (one.unless_within_limits, other.unless_within_limits)
+    if excused[0] != excused[1]:
+        direction = _LOOSENS if excused[1] else _TIGHTENS
+        yield GovernanceChange("approval.unless_within_limits", direction, *excused, "changed")
+
+
+def _idempotency(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
+    one, other = old.idempotency, new.idempotency
+    if one.required != other.required:
+        direction = _TIGHTENS if other.required else _LOOSENS
+        yield GovernanceChange("idempotency.required", direction, one.required, other.required, "changed")
+    if one.key != other.key:
+        # A key that is derived need not be given.
+        direction = _LOOSENS if other.key else _TIGHTENS
+        yield GovernanceChange("idempotency.key", direction, one.key, other.key, "changed")
+
+
+def _program(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
+    one, other = old.program, new.program
+    if (one is None) != (other is None):
+        direction, what = (_LOOSENS, "listed") if one is None else (_TIGHTENS, "no longer listed")
+        yield GovernanceChange("program", direction, one and one.path, other and other.path, what)
+    operands = (one is not None and one.operands, other is not None and other.operands)
+    if operands[0] != operands[1]:
+        yield GovernanceChange("program.operands", _LOOSENS if operands[1] else _TIGHTENS, *operands, "changed")
+
+
+def _invariants(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
+    before = {one.id: one.model_dump(mode="json", exclude={"rule"}) for one in old.invariants}
+    after = {one.id: one.model_dump(mode="json", exclude={"rule"}) for one in new.invariants}
+    for name in dict.fromkeys((*before, *after)):
+        one, other = before.get(name), after.get(name)
+        if one != other:
+            direction = _TIGHTENS if one is None else _LOOSENS if other is None else _UNCLEAR
+            what = "added" if one is None else "removed" if other is None else "changed"
+            yield GovernanceChange(f"invariants.{name}", direction, one, other, what)

@@ -10,9 +10,8 @@ import pytest
 
 from pdp import Pep, Session
 from pdp.cli.manifest import diff as command
-from pdp.manifest.diff import ManifestDiff, manifest_diff
+from pdp.manifest.diff import Direction, ManifestDiff, manifest_diff
 from pdp.manifest.effective import effective_manifest
-from pdp.manifest.governance_diff import Direction
 from pdp.manifest.model import Manifest
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 from tests.support.payments import EXAMPLE

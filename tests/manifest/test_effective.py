@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from pdp.errors import UsageError
 from pdp.json import canonical, digest
-from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
+from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool, merged_fields
 from pdp.manifest.fields import EffectClass, RiskTier, Writes, duration_seconds
 from pdp.manifest.load import load_effective, load_manifest
-from pdp.manifest.merge import merged_fields
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Tool
 from tests.support import ROOT
 

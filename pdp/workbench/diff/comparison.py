@@ -13,7 +13,7 @@ from pdp.decision import Verdict, denied, parse_decision
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import BundleError, EngineError
 from pdp.json import canonical
-from pdp.manifest.governance_diff import Direction
+from pdp.manifest.diff import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pdp.decision import Decision
-    from pdp.manifest.governance_diff import Direction
+    from pdp.manifest.diff import Direction
     from pdp.workbench.diff.comparison import Change, ComparedCall, Difference
     from pdp.workbench.diff.policies import BundleRules
     from pdp.workbench.diff.structure import Structure

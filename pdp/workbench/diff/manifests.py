@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from pdp.json import canonical
-from pdp.manifest.diff import ManifestDiff, ToolDiff, manifest_diff
+from pdp.manifest.diff import Direction, GovernanceChange, ManifestDiff, ToolDiff, manifest_diff
 from pdp.manifest.effective import EffectiveManifest
-from pdp.manifest.governance_diff import Direction, GovernanceChange
 from pdp.manifest.model import Tool
 
 if TYPE_CHECKING:

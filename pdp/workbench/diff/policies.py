@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical, digest
-from pdp.manifest.governance_diff import Direction
+from pdp.manifest.diff import Direction
 from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
 from pdp.workbench.opa.syntax import normal_form, parse_modules, rule_name, rule_names

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.manifest.governance_diff import Direction
+from pdp.manifest.diff import Direction
 from pdp.workbench.diff.structure import SHOWN
 from pdp.workbench.reports.html_page import render_page
 

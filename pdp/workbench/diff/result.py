@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pdp.manifest.governance_diff import Direction
+from pdp.manifest.diff import Direction
 from pdp.workbench.diff.grid.extent import Extent
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical, digest
-from pdp.manifest.governance_diff import Direction
+from pdp.manifest.diff import Direction
 from pdp.workbench.diff.manifests import ManifestChange, Manifests, manifest_changes
 from pdp.workbench.diff.policies import BundleRules, RuleChange, rule_changes
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
-from pdp.manifest.file_faults import FaultyFile, Salvaged
-from pdp.manifest.findings import Finding
+from pdp.manifest.findings import FaultyFile, Finding, Salvaged
 from pdp.workbench.scenarios.files.scenario import ACTIONS, EXPECTED, Expect, Scenario, ScenarioFile, Step
 from pdp.workbench.scenarios.files.sessions import session_faults
 
