@@ -1,1 +1,11 @@
-"""Running a tool that may run, and what can come of it."""
+"""Execution: an allowed call runs its tool, and whatever happens is a result or a failure with a fixed code.
+
+* runner: `ToolRunner`, one tool with its time-out, attempts and result contract
+* run: one run of a function, in bounded time
+* retry: trying again, for tools that state `retries`
+* program: the function of a tool of type `cli`
+* processes: a program of its own, run to its end
+* failures: the errors that tools raise, and what the model sees of them
+* events: observers of an application
+* telemetry: spans and metrics
+"""

@@ -1,4 +1,4 @@
-"""How a tool says that it gave no result, and what the model is told of it.
+"""The errors by which a tool reports that it has no result, and what the model sees of them.
 
 * ToolError               TOOL_EXECUTION_FAILED   the tool's own words for what went wrong
   - ToolArgumentError     TOOL_EXECUTION_FAILED   one argument cannot be used; nothing was done
@@ -29,9 +29,9 @@ LONGEST: Final = 300
 MASK: Final = "***"
 """What stands for the value of a sensitive argument."""
 
-# A message may be as long as a tool likes; more of it than this is not looked at.
-_CONSIDERED: Final = 20_000
-_TELLING: Final = 4
+# A message may be of any length; the rest is not read.
+_READ: Final = 20_000
+_SHORTEST_LINE: Final = 4
 _PATH: Final = re.compile(
     r"""(?P<quote>["'])(?:~|\.{1,2}|[A-Za-z]:)?[/\\].*?(?P=quote)"""  # quoted, perhaps with blanks in it
     r"""|(?<![\w:/.~])(?:~|\.{1,2})?/[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
@@ -42,9 +42,9 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class ToolError(PdpError):
-    """What a tool raises to say in its own words why there is no result.
+    """What a tool raises to state in its own words why there is no result.
 
-    The model reads the message: without paths, with the values of sensitive arguments masked, its first line alone.
+    The model sees the first line of the message, without paths, the values of sensitive arguments masked.
 
     Args:
         message: what went wrong, one line.
@@ -60,7 +60,7 @@ class ToolError(PdpError):
 
 
 class ToolArgumentError(ToolError):
-    """One argument cannot be used, whatever the schema says of it. Raise it before anything was done.
+    """One argument cannot be used, although the schema admits it. Raise it before anything was done.
 
     Args:
         argument: its name.
@@ -75,9 +75,9 @@ class ToolArgumentError(ToolError):
 
 
 class ToolUnavailableError(ToolError):
-    """The tool cannot run now: what it needs is not there. Raise it before anything was done.
+    """The tool cannot run now: something that it needs is missing. Raise it before anything was done.
 
-    Of a tool with effects it is believed only with the details `{"effect": "none"}`: without them nobody knows.
+    For a tool with effects that counts only with the details `{"effect": "none"}`; otherwise its effect is unknown.
     """
 
     code = "pdp.tool_unavailable"
@@ -109,14 +109,14 @@ class ToolResultError(ToolError):
 
 
 def failure_of(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
-    """Return what the model is told of `error`: the words of a `ToolError`; of any other exception its class alone.
+    """Return what the model sees of `error`: the message of a `ToolError`; of any other exception its class alone.
 
-    Nobody wrote the text of another exception for a model: it may name hosts, passwords and what other people own.
-    Whoever develops the tool finds it in `Execution.error`.
+    The message of another exception is not meant for a model: it may name hosts, passwords and what other people own.
+    The developer of the tool finds it in `Execution.error`.
 
     Args:
         error: what the tool raised; it is not changed.
-        secrets: texts that must not be shown; see `secret_texts`.
+        secrets: texts to mask; see `secret_texts`.
     """
     name = type(error).__name__
     if isinstance(error, ToolError):
@@ -131,8 +131,8 @@ def safe_text(text: str, secrets: Sequence[str] = ()) -> str:
     Secrets are masked, as are user and password in a URL; absolute paths and those from `~`, `.` or `..` on become
     `<path>`, control characters blanks.
     """
-    shown = text.strip()[:_CONSIDERED]
-    # Before a line or a length is cut, which would leave parts of them.
+    shown = text.strip()[:_READ]
+    # Before the text is cut to a line and a length, which would leave parts of them.
     shown = _hidden(shown, secrets)
     first = next(iter(shown.splitlines()), "")
     plain = " ".join(_CONTROL.sub(" ", _PATH.sub("<path>", first)).split())
@@ -146,11 +146,11 @@ def secret_texts(arguments: Mapping[str, Any], sensitive: Collection[str]) -> tu
         arguments: plain JSON.
         sensitive: names of arguments; what is nested in their values counts as well, key and value.
     """
-    found: set[str] = set()
+    texts: set[str] = set()
     for name in sensitive:
         for value in _scalars(arguments.get(name)):
-            found |= _spellings(value)
-    return tuple(sorted(found - {""}, key=lambda text: (-len(text), text)))
+            texts |= _spellings(value)
+    return tuple(sorted(texts - {""}, key=lambda text: (-len(text), text)))
 
 
 def masked(arguments: Mapping[str, Any], sensitive: Collection[str]) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _shown(value: Any, secrets: Sequence[str]) -> Any:
 def _words(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - an exception may not even be able to say what it is
+    except Exception:  # noqa: BLE001 - an exception's own __str__ may raise
         return ""
 
 
@@ -190,7 +190,7 @@ def _scalars(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _scalars(item)
-    # Neither says anything by itself, and every text has them.
+    # None, true and false are no secrets, and every text has them.
     elif value is not None and not isinstance(value, bool):
         yield value
 
@@ -200,9 +200,9 @@ def _spellings(value: Any) -> set[str]:
     texts = {str(value), repr(value)}
     if isinstance(value, str):
         texts |= {repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-        # A message may quote one line of it. Shorter ones are in every text, and say nothing.
+        # A message may quote one line of it. Very short lines are in every text, and no secrets.
         lines = {line.strip() for line in value.splitlines()}
-        return texts | {quote(value, errors="replace"), *(line for line in lines if len(line) >= _TELLING)}
+        return texts | {quote(value, errors="replace"), *(line for line in lines if len(line) >= _SHORTEST_LINE)}
     try:
         return texts | {canonical(value).decode()}
     except JsonValueError:

@@ -1,4 +1,4 @@
-"""Trying again what failed: only what does no harm twice, with pauses that grow and vary.
+"""Trying a failed tool again, with pauses that grow and vary. Loaded for tools that state `retries`.
 
 Source: tool layer document ("idempotent: safe to retry automatically; otherwise the loop reports a failure and lets the
 caller decide"); tool pattern library, 9.2 (effect classes).
@@ -10,13 +10,22 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from tenacity import (
+    AsyncRetrying,
+    Retrying,
+    retry_if_result,
+    stop_after_attempt,
+    stop_any,
+    stop_before_delay,
+    wait_random_exponential,
+)
+
 from pdp.execution.failures import ToolArgumentError, ToolResultError
 from pdp.proposal import FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pdp.manifest.model import DeclaredTool
     from pdp.proposal import Execution
 
 FIRST_PAUSE: Final = 0.1
@@ -28,21 +37,8 @@ LONGEST_PAUSE: Final = 5.0
 _FINAL: Final = (ToolArgumentError, ToolResultError)
 
 
-def attempts(entry: DeclaredTool) -> int:
-    """Return how often a tool may be tried: once, and its `retries` more where it does no harm twice.
-
-    That is what `safety.idempotent` states, whatever else holds. Where it states nothing, tools that only compute or
-    read (effect class pure, read-internal, read-external) may be tried again, and no others. A required idempotency key
-    changes nothing: it keeps a call from being made twice, but the tool itself never sees it.
-    """
-    idempotent = entry.safety.idempotent if entry.safety else None
-    if idempotent is None:
-        idempotent = not entry.has_effects
-    return 1 + entry.retries if idempotent else 1
-
-
 def worth_repeating(execution: Execution) -> bool:
-    """Return whether another attempt could come to something else.
+    """Return whether another attempt could have another outcome.
 
     Only what the tool itself raised: not a time-out (the time is used up, and it may still be running), not a tool that
     is not there, not a wrong argument or result, which would be wrong again.
@@ -64,7 +60,7 @@ def retried(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Execution:
-    """Try until it succeeds, `times` are over, or the next pause would not fit into the time-out.
+    """Try until it succeeds, after `times` attempts, or until the next pause would not fit into the time-out.
 
     Args:
         attempt: makes one attempt, in as many seconds as it is given.
@@ -73,15 +69,12 @@ def retried(
         sleep: waits for some seconds.
 
     Returns:
-        What the last attempt came to, with the number of attempts.
+        The outcome of the last attempt, with the number of attempts.
     """
-    if times <= 1:
-        return attempt(timeout)
-    from tenacity import Retrying  # noqa: PLC0415 - 60 ms that most applications need not spend
-
-    clock = _Clock(timeout)
-    came: Execution = Retrying(**_policy(times, timeout), sleep=sleep)(lambda: attempt(clock.left()))
-    return came._replace(attempts=clock.asked)
+    end = _end(timeout)
+    retrying = Retrying(**_policy(times, timeout), sleep=sleep)
+    execution: Execution = retrying(lambda: attempt(_left(end)))
+    return execution._replace(attempts=retrying.statistics["attempt_number"])
 
 
 async def aretried(
@@ -89,51 +82,32 @@ async def aretried(
     times: int,
     timeout: float | None,  # noqa: ASYNC109 - the manifest's, and reported as a failure
     *,
-    sleep: Callable[[float], Awaitable[None]] | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Execution:
-    """Do as `retried`, without blocking the event loop."""
-    if times <= 1:
-        return await attempt(timeout)
-    from tenacity import AsyncRetrying  # noqa: PLC0415 - as above
+    """Async variant of `retried`."""
+    end = _end(timeout)
 
-    clock = _Clock(timeout)
+    async def one_attempt() -> Execution:
+        return await attempt(_left(end))
 
-    async def once() -> Execution:
-        return await attempt(clock.left())
-
-    came: Execution = await AsyncRetrying(**_policy(times, timeout), sleep=sleep or asyncio.sleep)(once)
-    return came._replace(attempts=clock.asked)
+    retrying = AsyncRetrying(**_policy(times, timeout), sleep=sleep)
+    execution: Execution = await retrying(one_attempt)
+    return execution._replace(attempts=retrying.statistics["attempt_number"])
 
 
-class _Clock:
-    """How much of the time-out is left, asked once an attempt."""
+def _end(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
 
-    def __init__(self, timeout: float | None) -> None:
-        self._end = None if timeout is None else time.monotonic() + timeout
-        self.asked = 0
 
-    def left(self) -> float | None:
-        self.asked += 1
-        return None if self._end is None else max(0.0, self._end - time.monotonic())
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())
 
 
 def _policy(times: int, timeout: float | None) -> dict[str, Any]:
-    from tenacity import (  # noqa: PLC0415 - as above
-        RetryCallState,
-        retry_if_result,
-        stop_after_attempt,
-        stop_any,
-        stop_before_delay,
-        wait_random_exponential,
-    )
-
-    def last(state: RetryCallState) -> Any:
-        return state.outcome.result() if state.outcome else None
-
     stops = [stop_after_attempt(times), *([] if timeout is None else [stop_before_delay(timeout)])]
     return {
         "retry": retry_if_result(worth_repeating),
         "wait": wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
         "stop": stop_any(*stops),
-        "retry_error_callback": last,
+        "retry_error_callback": lambda state: state.outcome.result() if state.outcome else None,
     }

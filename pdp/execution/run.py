@@ -1,4 +1,6 @@
-"""One run of a tool: only what was decided, and whatever happens is a result or a failure with a fixed code.
+"""One run of a function: with the decided arguments alone, in bounded time; its outcome is an `Execution`.
+
+Whatever happens is a result or a failure with a fixed code.
 
 Source of the codes: tool layer document, safety contract.
 """
@@ -28,14 +30,14 @@ STOP_SECONDS: Final = 2.0
 """How long a coroutine that was cancelled is waited for; then nobody waits any more, whatever it does."""
 
 MOST_LATE: Final = 64
-"""Threads of one tool that may run on after their time-out; while there are so many, it is unavailable."""
+"""How many threads of one tool may run on after their time-out; then the tool is unavailable."""
 
 
 class LateThreads:
     """The threads of one tool that run on although nobody waits for them any more. Thread-safe.
 
     Args:
-        most: so many at once are suffered; then the tool is not to be run.
+        most: how many at once are tolerated; then the tool is not to be run.
     """
 
     def __init__(self, most: int = MOST_LATE) -> None:
@@ -74,7 +76,7 @@ def run(
             function cannot be stopped: it may still have its effect, and the failure's details say
             `{"effect": "unknown"}`.
         secrets: texts that a failure's message must not show; see `pdp.execution.failures.secret_texts`.
-        late: where a thread is counted that is left behind.
+        late: counts the threads that are left behind.
     """
     late = late or LateThreads()
     if is_asynchronous(function):
@@ -103,7 +105,7 @@ async def arun(
     secrets: Sequence[str] = (),
     late: LateThreads | None = None,
 ) -> Execution:
-    """Do as `run`, without blocking the event loop: a plain function runs in a thread.
+    """Async variant of `run`: a plain function runs in a thread.
 
     When the caller is cancelled, so is a coroutine; a plain function runs on, and nobody waits for it.
     """
@@ -133,7 +135,7 @@ async def arun(
 async def _acall(
     function: Callable[..., Any], arguments: Mapping[str, Any], secrets: Sequence[str], deadline: float | None
 ) -> Execution | None:
-    """Return what a coroutine came to; None: a result after the deadline, as of one that has blocked its loop."""
+    """Return a coroutine's outcome; None: a result after the deadline, as of one that has blocked its loop."""
     try:
         result = await function(**arguments)
         return None if _has_blocked(function, deadline) else Execution(result=result)
@@ -147,10 +149,10 @@ async def _acall(
 
 
 def _has_blocked(function: Callable[..., Any], deadline: float | None) -> bool:
-    """Return whether a coroutine ended after its deadline; log it where nobody could cancel it at its deadline."""
+    """Return whether a coroutine ended after its deadline; log it where it could not be cancelled in time."""
     late = 0.0 if deadline is None else time.monotonic() - deadline
     if late > 0 and not _is_cancelled():
-        # Its module and name: no text of the model, and none of its arguments.
+        # Its module and name: nothing of the model, and no argument.
         name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
         _log.warning(
             "%s ended %.3f s after its time-out, since its event loop was blocked: make what blocks a plain function",
@@ -168,7 +170,7 @@ def _is_cancelled() -> bool:
 async def _stop(task: asyncio.Task[Execution | None]) -> None:
     task.cancel()
     await asyncio.wait((task,), timeout=STOP_SECONDS)
-    # What comes of it later is nobody's; asked for, so that it is not reported as forgotten.
+    # Its later outcome is nobody's; read here, so that asyncio does not report it as never retrieved.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
@@ -194,11 +196,11 @@ def _start_thread(work: Callable[[], Execution], future: Future[Execution]) -> N
 
     def attempt() -> None:
         try:
-            came = context.run(work)
+            execution = context.run(work)
         except BaseException as error:  # noqa: BLE001 - SystemExit and the like are the caller's
             future.set_exception(error)
         else:
-            future.set_result(came)
+            future.set_result(execution)
 
     threading.Thread(target=attempt, name="pdp-tool", daemon=True).start()
 
@@ -250,23 +252,23 @@ def _failed(error: BaseException, secrets: Sequence[str]) -> Execution:
 
 
 def cut_short() -> Execution:
-    """Return what a run came to whose caller was cancelled or interrupted."""
+    """Return the outcome of a run whose caller was cancelled or interrupted."""
     return _unknown("the caller was cancelled or interrupted while the tool ran")
 
 
 def unrecorded() -> Execution:
-    """Return what a run came to whose result could not be recorded."""
+    """Return the outcome of a run whose result could not be recorded."""
     return _unknown("the tool ran, but its result could not be recorded")
 
 
 def unavailable(name: str, reason: str = "") -> Execution:
-    """Return what a run came to that never began: for a reason, or since the tool `name` has no function."""
+    """Return the outcome of a run that never began: for a reason, or since the tool `name` has no function."""
     message = f"{name} cannot run now: {reason}" if reason else f"no function is registered for {name}"
     return Execution(failure=Failure(FailureCode.TOOL_UNAVAILABLE, message), started=False)
 
 
 def timed_out(timeout: float | None) -> Execution:
-    """Return what a run came to that gave no result within `timeout` seconds."""
+    """Return the outcome of a run that gave no result within `timeout` seconds."""
     if timeout is None:
         return _unknown("the tool gave no result in time", FailureCode.TOOL_TIMEOUT)
     return _unknown(f"the tool gave no result within {timeout:g} seconds", FailureCode.TOOL_TIMEOUT)

@@ -1,10 +1,8 @@
-"""Spans and metrics of tool calls, through OpenTelemetry; off unless an application makes a `Telemetry`.
+"""Spans and metrics of tool calls, through OpenTelemetry. Loaded when an application makes a `Telemetry`.
 
 Source: tool pattern library, 9.6: spans `tool.<name>.dispatch` (caller, scopes, arguments' hash, idempotency key, the
 policy's verdict), `.run` (duration, retry count, downstream span links), `.result` (outcome, result hash, exceptions);
 metrics throughput, success_ratio, p50, p99, error_class_distribution, cost_per_call.
-
-This module imports OpenTelemetry when a `Telemetry` is made, and not before.
 """
 
 from __future__ import annotations
@@ -17,14 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.errors import UsageError
+from pdp.extras import extra
+
+with extra("otel"):
+    from opentelemetry import context, metrics, trace
+    from opentelemetry.metrics import Observation
+    from opentelemetry.trace import Status, StatusCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextvars import Token
 
     from opentelemetry.context import Context
-    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.metrics import CallbackOptions, MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
     from pdp.proposal import Execution
@@ -41,7 +44,7 @@ _LATENCY_BUCKETS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """What is known of a call when it has been decided; the attributes of its dispatch span.
+    """The attributes of a call's dispatch span: what is known when it has been decided.
 
     Attributes:
         tool: its name, as far as the manifest knows it; `unknown` otherwise, so that a model invents no names.
@@ -83,15 +86,12 @@ class Dispatch:
 
 
 class Telemetry:
-    """Makes the spans and metrics of one application. Whatever goes wrong in it is logged and harms no call.
+    """Makes the spans and metrics of one application. An error in it is logged and harms no call.
 
     Args:
         tracer_provider, meter_provider: OpenTelemetry's; the global ones when absent.
         costs: by tool, what a result has cost, in the application's own unit: called with the result of each run that
             succeeded, it returns a number, or None where it does not know.
-
-    Raises:
-        UsageError: OpenTelemetry is not installed.
     """
 
     def __init__(
@@ -101,10 +101,6 @@ class Telemetry:
         meter_provider: MeterProvider | None = None,
         costs: Mapping[str, Callable[[Any], float | None]] | None = None,
     ) -> None:
-        try:
-            from opentelemetry import metrics, trace  # noqa: PLC0415 - an optional extra
-        except ImportError as error:
-            raise UsageError("OpenTelemetry is not installed", hint="pip install 'tool-pdp[otel]'") from error
         self.tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         self.costs = dict(costs or {})
         self._lock = threading.Lock()
@@ -137,8 +133,6 @@ class Telemetry:
             self._succeeded[tool] += succeeded
 
     def _ratios(self, _: CallbackOptions) -> Iterable[Observation]:
-        from opentelemetry.metrics import Observation  # noqa: PLC0415 - an optional extra
-
         with self._lock:
             ratios = {tool: self._succeeded[tool] / ended for tool, ended in self._ended.items()}
         return [Observation(ratio, {"pdp.tool": tool}) for tool, ratio in ratios.items()]
@@ -171,8 +165,6 @@ class CallTelemetry:
         """Open the run's span, and make it the current one."""
         self._began = time.perf_counter()
         with _harmless("run"):
-            from opentelemetry import context  # noqa: PLC0415 - an optional extra
-
             self._run = self._start("run")
             self._token = context.attach(_holding(self._run))
 
@@ -180,7 +172,7 @@ class CallTelemetry:
         """Close the run's span, make the result's, and count. Without a start before it, nothing happens.
 
         Args:
-            execution: what the run came to.
+            execution: the run's outcome.
             result_digest: as the audit has it, or None.
         """
         if self._began is None:
@@ -208,7 +200,7 @@ class CallTelemetry:
             self._charge(execution)
 
     def ended(self) -> None:
-        """Close the dispatch span, whatever has become of the call; a run that is still open is left as it is known."""
+        """Close the dispatch span, and with it a run's span that is still open."""
         with _harmless("dispatch"):
             self._detach()
             if self._run is not None:
@@ -226,8 +218,6 @@ class CallTelemetry:
         )
 
     def _detach(self) -> None:
-        from opentelemetry import context  # noqa: PLC0415 - an optional extra
-
         token, self._token = self._token, None
         if token is not None:
             context.detach(token)
@@ -257,16 +247,12 @@ def _harmless(what: str) -> Iterator[None]:
 
 
 def _holding(span: Span) -> Context:
-    from opentelemetry import trace  # noqa: PLC0415 - an optional extra
-
     return trace.set_span_in_context(span)
 
 
 def _close(span: Span, execution: Execution) -> None:
     # Not the exception itself, whose traceback may hold what is sensitive.
     if execution.failure is not None:
-        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - an optional extra
-
         span.set_status(Status(StatusCode.ERROR, f"{execution.failure.code}: {execution.failure.message}"))
     span.end()
 

@@ -32,9 +32,8 @@ from pdp.execution.failures import (
     safe_text,
     secret_texts,
 )
-from pdp.execution.results import ResultContract
 from pdp.execution.run import arun, run
-from pdp.execution.runner import ToolRunner
+from pdp.execution.runner import ResultContract, ToolRunner
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.proposal import Execution, Failure, FailureCode
@@ -588,7 +587,7 @@ DONE = {"exception": "ToolResultError", "result": "invalid", "effect": "done"}
 def test_a_result_of_the_declared_schema(result: Any) -> None:
     execution = Execution(result=result)
 
-    assert ResultContract(entry(result_schema=RESULT_SCHEMA)).held(execution) is execution
+    assert ResultContract(entry(result_schema=RESULT_SCHEMA)).checked(execution) is execution
 
 
 @pytest.mark.parametrize(
@@ -609,7 +608,7 @@ def test_a_result_of_the_declared_schema(result: Any) -> None:
     ],
 )
 def test_a_result_that_is_not_what_was_declared(result: Any, message: str) -> None:
-    execution = ResultContract(entry(result_schema=RESULT_SCHEMA)).held(Execution(result=result))
+    execution = ResultContract(entry(result_schema=RESULT_SCHEMA)).checked(Execution(result=result))
 
     assert (execution.result, execution.failure) == (
         None,
@@ -620,8 +619,8 @@ def test_a_result_that_is_not_what_was_declared(result: Any, message: str) -> No
 
 @pytest.mark.parametrize(("result", "size"), [("x" * 98, 100), ("ü" * 49, 100), ([1] * 49, 99)])
 def test_a_result_is_at_most_so_many_bytes_of_canonical_json(result: Any, size: int) -> None:
-    assert ResultContract(entry(), max_bytes=size).held(Execution(result=result)) == Execution(result=result)
-    assert ResultContract(entry(), max_bytes=size - 1).held(Execution(result=result)).failure == Failure(
+    assert ResultContract(entry(), max_bytes=size).checked(Execution(result=result)) == Execution(result=result)
+    assert ResultContract(entry(), max_bytes=size - 1).checked(Execution(result=result)).failure == Failure(
         FailureCode.TOOL_EXECUTION_FAILED,
         f"the result has {size} bytes, at most {size - 1} are admitted",
         {"exception": "ToolResultError", "result": "too_large", "effect": "done"},
@@ -629,20 +628,20 @@ def test_a_result_is_at_most_so_many_bytes_of_canonical_json(result: Any, size: 
 
 
 def test_the_default_cap_is_a_mebibyte() -> None:
-    assert ResultContract(entry()).held(Execution(result="x" * (2**20 - 2))).failure is None
-    assert ResultContract(entry()).held(Execution(result="x" * (2**20 - 1))).failure is not None
+    assert ResultContract(entry()).checked(Execution(result="x" * (2**20 - 2))).failure is None
+    assert ResultContract(entry()).checked(Execution(result="x" * (2**20 - 1))).failure is not None
 
 
 def test_an_object_of_ones_own_is_a_result_where_no_schema_is_declared() -> None:
     execution = Execution(result=object())
 
-    assert ResultContract(entry()).held(execution) is execution
+    assert ResultContract(entry()).checked(execution) is execution
 
 
 def test_a_failure_is_not_held_against_the_schema() -> None:
     execution = Execution(failure=TIMED_OUT)
 
-    assert ResultContract(entry(result_schema=RESULT_SCHEMA)).held(execution) is execution
+    assert ResultContract(entry(result_schema=RESULT_SCHEMA)).checked(execution) is execution
 
 
 # A tool with all of that
@@ -702,7 +701,7 @@ def test_an_argument_that_the_schema_does_not_state_fills_no_parameter() -> None
 
     assert refused is not None
     assert refused.failure == Failure(
-        FailureCode.TOOL_EXECUTION_FAILED, "argument clearance: is no argument of this tool",
+        FailureCode.TOOL_EXECUTION_FAILED, "argument clearance: is not an argument of this tool",
         {"exception": "ToolArgumentError", "argument": "clearance", "effect": "none"},
     )  # fmt: skip
     assert not refused.started

@@ -154,7 +154,7 @@ def test_an_observer_that_is_none_is_refused(manifest: EffectiveManifest, engine
     async def never(event: ToolEvent) -> None: ...
 
     for observer in (never, "x"):
-        with pytest.raises(UsageError, match="is no plain function"):
+        with pytest.raises(UsageError, match="is not a plain function"):
             Pep(manifest, engine, observers=[observer])  # type: ignore[list-item]
 
 
