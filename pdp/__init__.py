@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from pdp.flow.guard import ToolDeniedError, ToolFailedError
     from pdp.flow.plan import PlanEvaluation
     from pdp.flow.visibility import Visibility
-    from pdp.loop.agent_loop import AgentLoop, ToolIterationsExceededError, TooManyCallsError
+    from pdp.loop.agent_loop import AgentLoop, OutputInvalidError, ToolIterationsExceededError, TooManyCallsError
     from pdp.loop.messages import Message, ModelRequest, ToolCall, Turn
-    from pdp.loop.output import OutputInvalidError
     from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
     from pdp.patterns.deployment import Deployment, Pin
     from pdp.patterns.run import RunClosedError, RunsFullError, pinned
@@ -98,7 +97,7 @@ _HOMES = {
     "ObligationError": "pdp.obligations.obligation",
     "ObligationHandler": "pdp.obligations.obligation",
     "Outcome": "pdp.proposal",
-    "OutputInvalidError": "pdp.loop.output",
+    "OutputInvalidError": "pdp.loop.agent_loop",
     "PdpError": "pdp.errors",
     "Pep": "pdp.pep",
     "Pin": "pdp.patterns.deployment",

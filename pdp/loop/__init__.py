@@ -1,1 +1,5 @@
-"""The loop of an agent: a model proposes tool calls, the enforcement point decides them, the model sees what came."""
+"""The agent loop of the tool layer document: a model uses the tools of an enforcement point until it answers in words.
+
+* agent_loop: `AgentLoop`
+* messages: what goes between a loop and a model, and the schema of structured output
+"""

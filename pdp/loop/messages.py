@@ -1,6 +1,7 @@
-"""What goes between a loop and a model, plain and independent of any vendor's form.
+"""What goes between a loop and a model, independent of any vendor's form: messages, calls, structured output.
 
-Source: tool layer document (several calls in one response, tool results with `IsError`).
+Source: tool layer document (several calls in one response, tool results with `IsError`; specialized loop: tools first,
+then structured output without tools).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+import jsonschema_rs
 import orjson
 
-from pdp.json import JsonValueError, canonical, check_json
+from pdp.errors import UsageError
+from pdp.json import JsonValueError, canonical, check_json, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Role(StrEnum):
-    """Who says something."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -33,7 +36,7 @@ class Role(StrEnum):
 class ToolCall:
     """A call that a model proposes: its own id of it, and the proposal.
 
-    `arguments` may be JSON text. Neither that nor an object: the call is rejected, and the others of its turn are not.
+    `arguments` may be JSON text. Neither that nor an object: the call is rejected, the others of its turn are not.
     """
 
     id: str
@@ -43,7 +46,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. With role `tool`: what the call `tool_call_id` came to, and `is_error` when it gave no result."""
+    """One message. With role `tool`: the outcome of the call `tool_call_id`, and `is_error` when it gave no result."""
 
     role: Role
     content: str
@@ -81,7 +84,7 @@ class Model(Protocol):
 
 
 def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
-    """Return what the model gets to see of a call: its result as JSON or text, or why there is none.
+    """Return what the model sees of a call: its result as JSON or text, or why there is none.
 
     Only the codes and messages that are meant for it: never a traceback, nothing of the request.
     """
@@ -97,7 +100,7 @@ def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
     return Message(Role.TOOL, content, tool_call_id=call.id, tool=call.tool, is_error=is_error)
 
 
-# An object's own text may say anything, such as the password of a connection, and is as long as it likes.
+# The text of another object may contain anything, such as the password of a connection, and be of any length.
 def _text(result: Any) -> str:
     if isinstance(result, str):
         return result
@@ -105,13 +108,13 @@ def _text(result: Any) -> str:
         check_json(result)
         return canonical(result).decode()
     except JsonValueError:
-        return "a result that is no JSON"
+        return "a result that is not JSON"
 
 
 def proposal_of(call: ToolCall) -> Any:
     """Return the proposal that a call makes, as `Pep.call` takes it."""
     if not isinstance(call.arguments, str):
-        # What is no mapping is left as it is, for the enforcement point to reject.
+        # What is not a mapping is left as it is, for the enforcement point to reject.
         mapping = isinstance(call.arguments, Mapping)
         return {"tool": call.tool, "arguments": dict(call.arguments) if mapping else call.arguments}
     try:
@@ -122,3 +125,31 @@ def proposal_of(call: ToolCall) -> Any:
     # key that stands twice, and text that ends too early makes a proposal of unknown fields.
     arguments = call.arguments.encode("utf-8", "surrogatepass") or b"{}"
     return b'{"tool":%b,"arguments":%b}' % (tool, arguments)
+
+
+class OutputSchema:
+    """The JSON Schema (draft 2020-12) of the text that a model answers with at the end of a loop.
+
+    Raises:
+        UsageError: not a schema.
+    """
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        try:
+            self._validator = jsonschema_rs.Draft202012Validator(document)
+        except (ValueError, jsonschema_rs.ValidationError) as error:
+            raise UsageError(
+                f"schema: {str(error).splitlines()[0]}", hint="the answer's JSON Schema, draft 2020-12"
+            ) from None
+
+    def read(self, text: str) -> tuple[Any, str]:
+        """Return the JSON value of `text`, and what is wrong with it: the empty string where nothing is."""
+        try:
+            value = parse_json(text)
+        except JsonValueError as error:
+            return None, str(error)
+        for fault in self._validator.iter_errors(value):
+            at = "/".join(str(step) for step in fault.instance_path)
+            return None, f"{at or 'the whole'}: {fault.message:.200}"
+        return value, ""

@@ -14,9 +14,8 @@ from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import ToolContract, ToolStateEffect, ToolStateRead
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
-from pdp.loop.agent_loop import AgentLoop, Finished, ToolIterationsExceededError, TooManyCallsError
+from pdp.loop.agent_loop import AgentLoop, Finished, OutputInvalidError, ToolIterationsExceededError, TooManyCallsError
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
-from pdp.loop.output import OutputInvalidError
 from pdp.manifest.load import load_effective
 
 MANIFEST = """
@@ -199,7 +198,7 @@ def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep,
         assert "hunter2" not in str(asked)
 
     down = ("c2", True, "TOOL_EXECUTION_FAILED: ConnectionError")
-    assert said == [*[[("c1", False, "a result that is no JSON"), down]] * 5, [("c1", False, "plain"), down]]
+    assert said == [*[[("c1", False, "a result that is not JSON"), down]] * 5, [("c1", False, "plain"), down]]
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -403,7 +402,7 @@ def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str)
     with pytest.raises(OutputInvalidError) as caught:
         AgentLoop(pep, model, SESSION).run_with_output("Add.", SCHEMA, attempts=2)
 
-    assert caught.value.message == f"the model's answer does not keep to the schema: {fault}"
+    assert caught.value.message == f"the model's answer does not match the schema: {fault}"
     assert len(model.asked) == 3
     assert tool_results(caught.value.messages) == []
 
