@@ -9,12 +9,12 @@ from rich.text import Text
 
 from pdp.cli.display import console
 from pdp.cli.output import printable
-from pdp.workbench.coverage.coverage import COLUMNS
+from pdp.workbench.coverage.coverage import COLUMNS, line_ranges
 from pdp.workbench.coverage.skeletons import skeletons
 from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pdp.workbench.coverage.coverage import Coverage
     from pdp.workbench.scenarios.files.suite import Suite
@@ -48,27 +48,13 @@ def _lines(coverage: Coverage) -> Iterator[str]:
         yield f"lines of Rego: {int(percent * 10) / 10:g} % covered"
         for file in coverage.lines:
             if file.missed:
-                yield f"  {shown_file(file.file)}: not reached {', '.join(_ranges(file.missed))}"
+                yield f"  {shown_file(file.file)}: not reached {line_ranges(file.missed)}"
     counted = [one for one in coverage.codes if one.counts]
     reached = sum(one.scenario is not None for one in counted)
     exempt = [one for one in counted if one.exempt is not None]
     yield f"reason codes: {reached} of {len(counted)} reached"
     for one in exempt:
         yield f"  {one.code}: exempt, {one.exempt}"
-
-
-def _ranges(lines: Iterable[int]) -> Iterator[str]:
-    """Line numbers as `3`, `5-8`."""
-    start = end = 0
-    for line in lines:
-        if start and line == end + 1:
-            end = line
-            continue
-        if start:
-            yield f"{start}" if start == end else f"{start}-{end}"
-        start = end = line
-    if start:
-        yield f"{start}" if start == end else f"{start}-{end}"
 
 
 def _matrix(coverage: Coverage) -> Table:

@@ -58,7 +58,7 @@ def test(
     if as_json:
         from pdp.workbench.scenarios.reports.json import as_json as report  # noqa: PLC0415
 
-        print_json(report(run, reached))
+        print_json(report(run, None if reached is None else reached.as_json()))
     else:
         _tell(run)
         if reached is not None:
@@ -125,7 +125,7 @@ def _write_reports(run: Run, coverage: Coverage | None, junit: Path | None, html
     if html is not None:
         from pdp.workbench.scenarios.reports.html import render as page  # noqa: PLC0415
 
-        write_report(html, page(run, coverage))
+        write_report(html, page(run, None if coverage is None else coverage.as_page()))
 
 
 def _tell(run: Run) -> None:

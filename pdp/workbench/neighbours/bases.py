@@ -16,6 +16,7 @@ from pdp.workbench.neighbours.variants import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pdp.manifest.model import Tool
     from pdp.workbench.neighbours.values import Edit
@@ -27,7 +28,7 @@ LIMIT: Final = 100
 _CALL: Final = "sha256:made-up"
 _ARGUMENTS: Final = ("context", "arguments")
 _MOST_GRANTS: Final = 9
-_TRIED: Final = 400
+_TRIED: Final = 500
 _STEPS: Final = 3
 
 
@@ -142,7 +143,7 @@ def valid_approval(tool: CalledTool, call_digest: str = _CALL) -> dict[str, Any]
 def allowed_call(
     request: dict[str, Any],
     vocabulary: Vocabulary,
-    denials: Callable[[Any], int],
+    denials: Callable[[Any], AbstractSet[str]],
     directory: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the call with what rules beside the entry ask for, given one attribute after the other.
@@ -150,13 +151,13 @@ def allowed_call(
     Args:
         request: as of `complete_call`.
         vocabulary: of the policies.
-        denials: for how many reasons a request is denied; 0: it is not.
+        denials: the codes for which a request is denied; empty: it is not.
         directory: as of `changes`.
     """
-    count = denials(request)
+    codes = denials(request)
     needed: list[Edit] = []
     for _ in range(_STEPS):
-        if not count:
+        if not codes:
             break
         for change in islice(changes(request, vocabulary, directory), _TRIED):
             # Only an argument may have to be absent: all else of a complete call is needed.
@@ -164,16 +165,16 @@ def allowed_call(
                 continue
             other = edited(request, *change.edits)
             fewer = denials(other)
-            if fewer < count:
+            if fewer < codes:
                 needed += [(path, at(request, path)) for path, _ in change.edits]
-                request, count = other, fewer
+                request, codes = other, fewer
                 break
         else:
             break
     # What turns out not to be needed is taken back.
     for before in needed:
         other = edited(request, before)
-        if denials(other) <= count:
+        if denials(other) <= codes:
             request = other
     return request
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import chain, combinations, islice, zip_longest
+from itertools import chain, combinations, islice, product, zip_longest
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,7 @@ from pdp.workbench.neighbours.values import (
 from pdp.workbench.neighbours.vocabulary import Attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdp.workbench.neighbours.values import JsonPath
     from pdp.workbench.neighbours.vocabulary import Vocabulary
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 FOREIGN: Final = "somebody.else"
 """A text that no policy knows."""
 
+_ARGUMENTS: Final = ("context", "arguments")
 _DIGEST: Final = ("action", "properties", "manifest_digest")
 _CLEARANCES: Final = ("subject", "properties", "clearances")
 _MARKINGS: Final = ("resource", "properties", "markings")
@@ -68,6 +69,7 @@ class Change:
         edits: what is written where.
         rank: 0 if a rule reads this that only one of two policies has; see `Attribute`.
         paired: whether it is tried together with others.
+        new: whether the value is a constant that only one of two policies has.
     """
 
     dimension: str
@@ -75,6 +77,7 @@ class Change:
     edits: tuple[Edit, ...]
     rank: int = 2
     paired: bool = False
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
                 _with_consequences(request, path, value),
                 attribute.rank,
                 place < (_PAIRED_CHANGED if attribute.rank == 0 else _PAIRED),
+                _is_new(value, vocabulary),
             )
             for place, value in enumerate(values)
         ]
@@ -136,25 +140,30 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
 
 
 def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
-    """Yield pairs of changes that are not about the same: first of rank 0 both, then one of them, then all others."""
-    paired = [each for each in singles if each.paired]
-    first = [each for each in paired if each.rank == 0]
-    rest = [each for each in paired if each.rank > 0]
-    yield from (pair for pair in _spread(combinations(first, 2), len(first) * (len(first) - 1) // 2) if _apart(*pair))
-    products = ((one, other) for other in rest for one in first)
-    yield from (pair for pair in _spread(products, len(first) * len(rest)) if _apart(*pair))
-    yield from (pair for pair in _spread(combinations(rest, 2), len(rest) * (len(rest) - 1) // 2) if _apart(*pair))
+    """Yield pairs of changes that are not about the same.
+
+    First of new constants in what a rule reads that only one policy has, then of all else that is new or that such a
+    rule reads, then one of these with another, then all others.
+    """
+    kinds: tuple[list[Change], ...] = ([], [], [])
+    for each in singles:
+        if each.paired:
+            kinds[2 - (each.rank == 0) - each.new].append(each)
+    new, first, rest = kinds
+    yield from _spread(list(combinations(new, 2)))
+    yield from _spread([*product(new, first), *combinations(first, 2)])
+    yield from _spread(list(product((*new, *first), rest)))
+    yield from _spread(list(combinations(rest, 2)))
 
 
-def _spread(every: Iterable[tuple[Change, Change]], count: int) -> Iterator[tuple[Change, Change]]:
-    """The same pairs in an order in which neighbours are far apart, so that the first few are of all sorts."""
-    if not count:
-        return
+def _spread(every: Sequence[tuple[Change, Change]]) -> Iterator[tuple[Change, Change]]:
+    """Yield pairs in an order in which neighbours are far apart, so that the first few are of all sorts."""
+    count = len(every)
     step = max(1, int(count * _GOLDEN))
     while gcd(step, count) > 1:
         step += 1
-    known = list(every)
-    yield from (known[index * step % count] for index in range(count))
+    pairs_of = (every[index * step % count] for index in range(count))
+    yield from (pair for pair in pairs_of if _apart(*pair))
 
 
 def _apart(one: Change, other: Change) -> bool:
@@ -217,14 +226,20 @@ def _values(request: Any, current: Any, path: JsonPath, attribute: Attribute, wo
             yield from (dict.fromkeys(current, 0), dict.fromkeys(current, 10**12))
         yield from ({**current, word: value} for word in strings for value in (0, True) if word not in current)
     else:
-        yield from strings[: max(len(fresh), 4)]
+        yield from strings[: max(len(fresh), 3)]
         yield from _beside(new)
-        yield from (GONE, None, FOREIGN, True, False, 0)
         yield from _others(request, current)
+        yield from (GONE, None, FOREIGN, True, False, 0)
         yield from strings
         yield from _beside(numbers)
         yield from ([word] for word in strings)
         yield from ("", [], {}, 7)
+
+
+def _is_new(value: Any, words: Vocabulary) -> bool:
+    """Whether a value is a new constant; of a list, its last element."""
+    value = value[-1] if isinstance(value, list) and value else value
+    return (isinstance(value, str) or is_number(value)) and value in words.new
 
 
 def _lists(current: list[Any], fresh: Sequence[str], strings: Sequence[str]) -> Iterator[Any]:
@@ -265,7 +280,7 @@ def _limits(request: Any) -> list[float]:
 
 def _others(request: Any, current: Any) -> Iterator[str]:
     """The texts of other attributes: two may have to be the same, or must not be."""
-    found = (at(request, path) for path in paths(request, _DEEPEST))
+    found = chain(as_dict(at(request, _ARGUMENTS)).values(), (at(request, path) for path in paths(request, _DEEPEST)))
     yield from islice((each for each in dict.fromkeys(filter(_is_text, found)) if each != current), _ELEMENTS)
 
 
@@ -305,7 +320,7 @@ def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, 
     return ((path, value),)
 
 
-def _dotted(path: Collection[str | int]) -> str:
+def _dotted(path: JsonPath) -> str:
     return ".".join("*" if step == ANY else str(step) for step in path)
 
 

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from pdp.contract.compiled import CompiledManifest
 from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.coverage.skeletons import skeletons
-from pdp.workbench.neighbours.proposals import example_arguments
-from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suite
+from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.running.engines import open_engine
 from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
@@ -258,61 +256,3 @@ def test_a_skeleton_for_the_decision_itself_is_a_raw_request(tmp_path: Path) -> 
     found = [one for one in yaml.safe_load(f"scenarios:\n{text}")["scenarios"] if one["name"].startswith("decision.")]
     assert [(one["request"], one["expect"]["verdict"]) for one in found] == [({}, "DENY")] * len(found)
     assert {code for one in found for code in one["expect"]["codes"]} >= {"decision.request_invalid"}
-
-
-SCHEMAS: list[tuple[dict[str, Any], Any]] = [
-    ({"examples": ["e"], "enum": ["x"], "default": "d"}, "e"),
-    ({"enum": ["x", "y"], "default": "d"}, "x"),
-    ({"const": 4}, 4),
-    ({"type": "integer", "default": 7}, 7),
-    ({"type": "number", "minimum": 2.5}, 2.5),
-    ({"type": "number", "exclusiveMinimum": 2}, 3),
-    ({"type": "number", "maximum": -2}, -2),
-    ({"type": "integer"}, 1),
-    ({"type": "boolean"}, True),
-    ({"type": ["null", "boolean"]}, True),
-    ({"type": "null"}, None),
-    ({"type": "string", "minLength": 8}, "<value>x"),
-    ({"type": "string", "maxLength": 3}, "<va"),
-    ({"type": "string", "format": "date"}, "2026-01-01"),
-    ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, [1, 1]),
-    ({"type": "array"}, []),
-    ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, 1),
-    ({"$ref": "#/$defs/one"}, {"a": 1}),
-    ({"allOf": [{"$ref": "#/$defs/one"}], "required": ["b"], "properties": {"b": {"const": 2}}}, {"a": 1, "b": 2}),
-]
-
-
-@pytest.mark.parametrize(("schema", "expected"), SCHEMAS)
-def test_example_arguments(schema: dict[str, Any], expected: Any) -> None:
-    one = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
-    whole = {"type": "object", "required": ["value"], "properties": {"value": schema}, "$defs": {"one": one}}
-    assert example_arguments(whole) == {"value": expected}
-
-
-@pytest.mark.parametrize(
-    "schema", [{}, {"required": 1, "type": "object"}, {"type": 3}, {"properties": []}, {"$ref": "#/no/where"}]
-)
-def test_schemas_that_say_nothing_give_nothing(schema: dict[str, Any]) -> None:
-    assert example_arguments(schema) == {}
-
-
-def test_a_schema_that_asks_for_itself_ends() -> None:
-    schema = {"type": "object", "required": ["me"], "properties": {"me": {"$ref": "#"}}}
-    made, depth = example_arguments(schema), 0
-    while isinstance(made, dict):
-        made, depth = made["me"], depth + 1
-    assert (made, depth) == ("<me>", 9)
-
-
-def test_examples_are_valid_for_the_tools_of_the_examples() -> None:
-    """A skeleton starts from arguments that pass the schema, for every tool that ships with scenarios."""
-    checked = 0
-    for file in find_suites([ROOT / "policies/scenarios", ROOT / "examples/payments"]):
-        compiled = CompiledManifest(load_suite(file).manifest)
-        for name, tool in compiled.manifest.tools.items():
-            found = compiled.tool(name)
-            assert found is not None
-            assert found.validator.is_valid(example_arguments(tool.schema_)), name
-            checked += 1
-    assert checked > 10

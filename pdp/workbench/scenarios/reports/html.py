@@ -7,29 +7,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.reports.html_page import render_page
-from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.decision import Decision
     from pdp.errors import Place
-    from pdp.workbench.coverage.coverage import Coverage
     from pdp.workbench.scenarios.results import Diagnosis, Run, ScenarioResult, StepResult, SuiteRun
 
 _HERE: Final = Path(__file__).parent
 _NOT_STATED: Final = "(not stated)"
 
 
-def render(run: Run, coverage: Coverage | None = None) -> str:
-    """Return the page of a run: summary, every scenario, and coverage and matrix when they were measured."""
+def render(run: Run, coverage: Mapping[str, Any] | None = None) -> str:
+    """Return the page of a run: summary, every scenario, and coverage (`Coverage.as_page`) when it was measured."""
     return render_page(
         _HERE / "report.html.jinja",
         script=_HERE / "report.js",
         verdict=_verdict(run),
         suites=[_suite(each) for each in run.suites],
         golden=run.golden,
-        coverage=None if coverage is None else _coverage(coverage),
+        coverage=coverage,
     )
 
 
@@ -121,52 +119,6 @@ def _decision(decision: Decision) -> dict[str, Any]:
         ],
         "obligations": [{"id": one.id, "parameters": _json(one.parameters)} for one in decision.obligations],
     }
-
-
-def _coverage(coverage: Coverage) -> dict[str, Any]:
-    from pdp.workbench.coverage.coverage import COLUMNS  # noqa: PLC0415
-
-    percent = coverage.percent
-    return {
-        "percent": None if percent is None else f"{int(percent * 10) / 10:g}",
-        "lines": [
-            {
-                "file": shown_file(one.file), "covered": len(one.covered), "whole": len(one.covered) + len(one.missed),
-                "missed": _ranges(one.missed),
-            }
-            for one in coverage.lines or ()
-        ],
-        "codes": [
-            {
-                "code": one.code, "where": f"{shown_file(one.site.file)}:{one.site.line}", "scenario": one.scenario,
-                "exempt": one.exempt, "missing": one.counts and one.scenario is None and one.exempt is None,
-            }
-            for one in coverage.codes
-            if one.counts or one.scenario is not None
-        ],
-        "reached": sum(one.scenario is not None for one in coverage.codes if one.counts),
-        "counted": sum(one.counts for one in coverage.codes),
-        "columns": COLUMNS,
-        "matrix": [
-            {
-                "tool": one.tool, "version": one.manifest_version,
-                "counts": [one.counts[column] for column in COLUMNS],
-            }
-            for one in coverage.matrix
-        ],
-        "missing": [one.message for one in coverage.missing],
-    }  # fmt: skip
-
-
-def _ranges(lines: Sequence[int]) -> str:
-    """Return line numbers as people read them: `3, 7-9`."""
-    found: list[list[int]] = []
-    for line in sorted(lines):
-        if found and found[-1][-1] == line - 1:
-            found[-1][1:] = [line]
-        else:
-            found.append([line])
-    return ", ".join("-".join(map(str, each)) for each in found)
 
 
 def _json(value: Any) -> str:

@@ -6,12 +6,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pdp.workbench.coverage.coverage import Coverage
+    from collections.abc import Mapping
+
     from pdp.workbench.scenarios.results import Diagnosis, Run, ScenarioResult, StepResult, SuiteRun
 
 
-def as_json(run: Run, coverage: Coverage | None = None) -> dict[str, Any]:
-    """Return `{passed, failed, golden, coverage, suites}` as plain JSON; `coverage` is null when it was not measured.
+def as_json(run: Run, coverage: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return `{passed, failed, golden, coverage, suites}` as plain JSON; `coverage`: `Coverage.as_json`, or null.
 
     The same run gives the same JSON: there are no times and no ids in it.
     """
@@ -19,7 +20,7 @@ def as_json(run: Run, coverage: Coverage | None = None) -> dict[str, Any]:
         "passed": len(run.results) - run.failed,
         "failed": run.failed,
         "golden": asdict(run.golden),
-        "coverage": None if coverage is None else coverage.as_json(),
+        "coverage": coverage,
         "suites": [_suite(each) for each in run.suites],
     }
 

@@ -1,0 +1,1 @@
+"""Tests of calls near a known call."""

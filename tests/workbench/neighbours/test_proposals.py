@@ -1,0 +1,95 @@
+"""Arguments made from schemas, and arguments near a proposal's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pdp.contract.compiled import CompiledManifest
+from pdp.workbench.neighbours.proposals import example_arguments, near_arguments
+from pdp.workbench.scenarios.files.suite import find_suites, load_suite
+from tests.support import ROOT
+
+SCHEMAS: list[tuple[dict[str, Any], Any]] = [
+    ({"examples": ["e"], "enum": ["x"], "default": "d"}, "e"),
+    ({"enum": ["x", "y"], "default": "d"}, "x"),
+    ({"const": 4}, 4),
+    ({"type": "integer", "default": 7}, 7),
+    ({"type": "number", "minimum": 2.5}, 2.5),
+    ({"type": "number", "exclusiveMinimum": 2}, 3),
+    ({"type": "number", "maximum": -2}, -2),
+    ({"type": "integer"}, 1),
+    ({"type": "boolean"}, True),
+    ({"type": ["null", "boolean"]}, True),
+    ({"type": "null"}, None),
+    ({"type": "string", "minLength": 8}, "<value>x"),
+    ({"type": "string", "maxLength": 3}, "<va"),
+    ({"type": "string", "format": "date"}, "2026-01-01"),
+    ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, [1, 1]),
+    ({"type": "array"}, []),
+    ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, 1),
+    ({"$ref": "#/$defs/one"}, {"a": 1}),
+    ({"allOf": [{"$ref": "#/$defs/one"}], "required": ["b"], "properties": {"b": {"const": 2}}}, {"a": 1, "b": 2}),
+]
+
+
+@pytest.mark.parametrize(("schema", "expected"), SCHEMAS)
+def test_example_arguments(schema: dict[str, Any], expected: Any) -> None:
+    one = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
+    whole = {"type": "object", "required": ["value"], "properties": {"value": schema}, "$defs": {"one": one}}
+    assert example_arguments(whole) == {"value": expected}
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"required": 1, "type": "object"}, {"type": 3}, {"properties": []}, {"$ref": "#/no/where"}]
+)
+def test_schemas_that_say_nothing_give_nothing(schema: dict[str, Any]) -> None:
+    assert example_arguments(schema) == {}
+
+
+def test_a_schema_that_asks_for_itself_ends() -> None:
+    schema = {"type": "object", "required": ["me"], "properties": {"me": {"$ref": "#"}}}
+    made, depth = example_arguments(schema), 0
+    while isinstance(made, dict):
+        made, depth = made["me"], depth + 1
+    assert (made, depth) == ("<me>", 9)
+
+
+def test_examples_are_valid_for_the_tools_of_the_examples() -> None:
+    """A skeleton starts from arguments that pass the schema, for every tool that ships with scenarios."""
+    checked = 0
+    for file in find_suites([ROOT / "policies/scenarios", ROOT / "examples/payments"]):
+        compiled = CompiledManifest(load_suite(file).manifest)
+        for name, tool in compiled.manifest.tools.items():
+            found = compiled.tool(name)
+            assert found is not None
+            assert found.validator.is_valid(example_arguments(tool.schema_)), name
+            checked += 1
+    assert checked > 10
+
+
+def test_arguments_near_a_proposal_leave_no_rule_of_the_schema_out() -> None:
+    schema = {
+        "required": ["amount", "to"],
+        "properties": {
+            "amount": {"type": "number", "minimum": 1, "maximum": 5},
+            "to": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 3}}},
+            "tags": {"type": "array", "maxItems": 1},
+        },
+    }
+    arguments = {"amount": 2, "to": {"name": "a"}}
+    near = list(near_arguments(arguments, schema))
+
+    for expected in (
+        {"to": {"name": "a"}},
+        {"amount": 0, "to": {"name": "a"}},
+        {"amount": 6, "to": {"name": "a"}},
+        {"amount": None, "to": {"name": "a"}},
+        {"amount": 2, "to": {}},
+        {"amount": 2, "to": {"name": "xxxx"}},
+        {"amount": 2, "to": {"name": "a"}, "tags": ["x", "x"]},
+        {"amount": 2, "to": {"name": "a"}, "another": "x"},
+    ):
+        assert expected in near
+    assert arguments not in near

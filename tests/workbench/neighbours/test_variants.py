@@ -1,0 +1,164 @@
+"""Requests near a request: whatever a rule is weakened to, one of them shows it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.decision import Verdict
+from pdp.engine.bundle.file import read_bundle
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.json import canonical
+from pdp.workbench.neighbours.bases import allowed_call, called_tools, complete_call, tool_of, valid_approval
+from pdp.workbench.neighbours.entries import DIRECTORY, document_digest, made_up
+from pdp.workbench.neighbours.values import GONE, at, edited
+from pdp.workbench.neighbours.variants import changes, near, pairs
+from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
+from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.opa.modules import Module
+from pdp.workbench.opa.syntax import parse_modules
+from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdp.engine.bundle.file import Bundle
+
+REQUEST: dict[str, Any] = {
+    "subject": {"type": "user", "id": "u1", "properties": {"scopes": ["pay.send", "pay.see"], "limits": {"pay": 100}}},
+    "action": {"name": "pay", "properties": {"tool": "p", "manifest_version": "1.2.0", "manifest_digest": "sha256:0"}},
+    "resource": {"type": "account", "id": "a-77", "properties": {"markings": ["pii"]}},
+    "context": {
+        "arguments": {"amount": 50, "to": "b-1"}, "purpose": "care", "agent": "agent:one", "call_digest": "sha256:abc",
+        "approval": {"id": "p", "call_digest": "sha256:abc", "age_seconds": 5,
+                     "grants": [{"sub": f"p{number}", "roles": ["boss"]} for number in range(5)]},
+    },
+}  # fmt: skip
+LIMIT = "input.context.arguments.amount <= input.subject.properties.limits.pay"
+PEOPLE = "count({grant.sub | some grant in input.context.approval.grants})"
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize(
+    ("original", "weakened"),
+    [
+        ('input.context.purpose == "care"', 'startswith(input.context.purpose, "care")'),
+        ('input.context.purpose == "care"', 'contains(input.context.purpose, "care")'),
+        ('input.context.purpose == "care"', 'lower(input.context.purpose) == "care"'),
+        ('input.context.purpose == "care"', 'trim_space(input.context.purpose) == "care"'),
+        ('input.context.purpose == "care"', 'input.context.purpose in {"care", "resale"}'),
+        ('"pay.send" in input.subject.properties.scopes', 'startswith(input.subject.properties.scopes[_], "pay.send")'),
+        ('"pay.send" in input.subject.properties.scopes', 'lower(input.subject.properties.scopes[_]) == "pay.send"'),
+        ('input.action.properties.manifest_version == "1.2.0"',
+         'startswith(input.action.properties.manifest_version, "1.2")'),
+        ("input.context.approval.call_digest == input.context.call_digest",
+         "startswith(input.context.approval.call_digest, input.context.call_digest)"),
+        ('"boss" in input.context.approval.grants[0].roles',
+         'startswith(input.context.approval.grants[0].roles[_], "boss")'),
+        (LIMIT, LIMIT.replace("<=", "<")),
+        (LIMIT, f"{LIMIT} + 0.004"),
+        (f"{PEOPLE} >= 5", f"{PEOPLE} >= 4"),
+        (f"{PEOPLE} >= 5", f"{PEOPLE} >= min({{5, 3}})"),
+        ("true", 'not input.subject.id == "mallory"'),
+        ("true", 'not object.get(input.context, "run_id", "") == "r-77"'),
+        ("true", "not input.context.arguments.amount == 13.37"),
+        ("true", "not input.context.agent == input.resource.id"),
+        ("true", "not bypass"),
+        (LIMIT, "exempt"),
+    ],
+)  # fmt: skip
+def test_a_weakened_rule_shows_in_a_request_near_one_that_is_allowed(opa: Path, original: str, weakened: str) -> None:
+    helpers = (
+        'bypass if {\n\tinput.subject.id == "mallory"\n\tinput.context.purpose == "resale"\n}\n\n'
+        f"exempt if {LIMIT}\n\n"
+        'exempt if {\n\tinput.subject.id == "eve"\n\tinput.context.arguments.amount <= 1000\n}\n'
+    )
+    texts = [f"package authz\n\ndecision := 1 if {{\n\t{each}\n}}\n\n" for each in (original, weakened)]
+    texts[1] += helpers if weakened in ("not bypass", "exempt") else ""
+    policies = [
+        Policy(parse_modules(opa, {"authz.rego": Module(Path("a.rego"), text, custom=False)}), {}) for text in texts
+    ]
+    variants = islice(near(REQUEST, vocabulary(*policies)), 3000)
+    bodies = [canonical(each.request) for each in variants]
+    answers = []
+    for text in texts:
+        with Evaluator(opa, {"authz.rego": text}, {}) as evaluator:
+            answers.append(evaluator.evaluate(bodies).answers)
+
+    assert answers[0] != answers[1]
+
+
+@pytest.mark.opa
+def test_variants_are_the_same_in_every_run_and_single_ones_come_first(opa: Path) -> None:
+    text = 'package authz\n\ndecision := 1 if input.context.purpose == "care"\n'
+    words = vocabulary(Policy(parse_modules(opa, {"a.rego": Module(Path("a.rego"), text, custom=False)}), {}))
+    variants = list(islice(near(REQUEST, words, DIRECTORY), 6000))
+    sizes = [len(each.changes) for each in variants]
+
+    assert sizes == sorted(sizes)
+    assert {1, 2} == set(sizes)
+    assert [each.changes for each in variants] == [
+        each.changes for each in islice(near(REQUEST, words, DIRECTORY), 6000)
+    ]
+    assert all(at(each.request, ("action", "properties", "manifest_digest")) == "sha256:0" for each in variants)
+    assert all(each.changes[0].dimension != each.changes[-1].dimension for each in variants if len(each.changes) > 1)
+    assert variants[0].changes[0].dimension == "context.purpose"
+
+
+def test_pairs_begin_with_what_changed_and_leave_none_out() -> None:
+    words = vocabulary(Policy({}, {}))
+    singles = [each for each in changes({"context": {"a": "x", "b": True}}, words) if each.paired]
+    dimensions = {each.description: each.dimension for each in singles}
+    tried = [frozenset((one.description, other.description)) for one, other in pairs(singles)]
+
+    assert len(tried) == len(set(tried))
+    assert set(tried) == {
+        frozenset((one, other)) for one in dimensions for other in dimensions if dimensions[one] < dimensions[other]
+    }
+
+
+def test_a_value_is_put_where_nothing_was_and_taken_from_where_it_is() -> None:
+    request = {"a": {"b": [1, {"c": 2}]}}
+
+    assert edited(request, (("a", "b", 1, "c"), 3), (("x", "y"), 4)) == {"a": {"b": [1, {"c": 3}]}, "x": {"y": 4}}
+    assert edited(request, (("a", "b", 0), GONE)) == {"a": {"b": [{"c": 2}]}}
+    assert edited(request, (("a", "z", "q"), GONE), (("a", "b", 9), 1)) == request
+    assert at(request, ("a", "b", 1, "c")) == 2
+    assert at(request, ("a", "b", "c")) is GONE
+
+
+@pytest.fixture
+def payments() -> Bundle:
+    return read_bundle((ROOT / "bundles/payments.tar.gz").read_bytes())
+
+
+@pytest.mark.opa
+def test_every_tool_has_a_call_that_is_allowed_but_for_an_approval(opa: Path, payments: Bundle) -> None:
+    """Also where concerns of a user ask for what no entry says."""
+    modules = {path: Module(Path(path), text, custom=False) for path, text in payments.modules.items()}
+    words = vocabulary(Policy(parse_modules(opa, modules), payments.data))
+    documents = {document_digest(each): each for kind in made_up() for each in kind}
+    every: Mapping[str, Any] = {**payments.data["manifests"], **documents}
+    with EmbeddedEngine(payments, manifests=documents, data={"directory": DIRECTORY}) as engine:
+
+        def denials(request: Any) -> set[str]:
+            decision = engine.decide_body(canonical(request))
+            return set(decision.codes) if decision.verdict is Verdict.DENY else set()
+
+        denied = []
+        for digest, document in every.items():
+            if digest == document_digest(made_up()[1][0]):
+                continue
+            for tool in called_tools(document, digest, {}):
+                markings = [*tool.names("markings"), "made.marking"]
+                call = allowed_call(complete_call(tool, words, markings, DIRECTORY), words, denials, DIRECTORY)
+                approved = edited(call, (("context", "approval"), valid_approval(tool)))
+                assert tool_of(approved) == tool.name
+                if denials(call) and denials(approved):
+                    denied.append(tool.name)
+
+    # Nothing allows a call without scopes or, at that class, without a tier; and nothing is for no purpose.
+    assert denied == ["made_commit_low_unstated", "made_commit_high_unstated", "made_bare", "made_for_nobody"]
