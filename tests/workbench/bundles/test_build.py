@@ -316,50 +316,40 @@ PACKAGE = "a custom module must be `package custom.concerns.NAME`"
 NAME_IT = "the decision finds concerns by their path: one package each, and no name of the baseline"
 
 
-@pytest.mark.parametrize(
-    ("package", "message"),
-    [
-        ("authz.concerns.limits", f"{PACKAGE}, not `package authz.concerns.limits`"),
-        ("authz", f"{PACKAGE}, not `package authz`"),
-        ("custom.concerns", f"{PACKAGE}, not `package custom.concerns`"),
-        ("custom.concerns.a.nested", f"{PACKAGE}, not `package custom.concerns.a.nested`"),
-        ("custom.lib.a", f"{PACKAGE}, not `package custom.lib.a`"),
-        ("settings", f"{PACKAGE}, not `package settings`"),
-        ('custom.concerns["A b"]', f"{PACKAGE} with a name of small letters, digits and `_`, not 'A b'"),
-        (
-            "custom.concerns.known",
-            "the baseline has a concern known: reason codes would not say whose they are",
-        ),
-        *(
-            (
-                f"custom.concerns.{name}",
-                f"codes that begin with `{name}.` are given by {whose}: reason codes would not say whose they are",
+def test_packages_that_are_not_a_users_are_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    taken = {
+        "action_staging": "the tool patterns", "audit": "the enforcement point", "authz": "the baseline",
+        "bundle": "the enforcement point", "custom": "users' concerns together", "decision": "the decision itself",
+        "engine": "the enforcement point", "idempotency": "the enforcement point", "loop": "the program",
+        "obligations": "the enforcement point", "pep": "the enforcement point", "planning": "the decision on plans",
+        "reason": "rules without a code of their own", "store": "the enforcement point",
+    }  # fmt: skip
+    expected = {
+        **{
+            package: f"{PACKAGE}, not `package {package}`"
+            for package in (
+                "authz.concerns.limits", "authz", "custom.concerns", "custom.concerns.a.nested", "custom.lib.a",
+                "settings",
             )
-            for name, whose in {
-                "action_staging": "the tool patterns",
-                "audit": "the enforcement point",
-                "authz": "the baseline",
-                "bundle": "the enforcement point",
-                "custom": "users' concerns together",
-                "decision": "the decision itself",
-                "engine": "the enforcement point",
-                "idempotency": "the enforcement point",
-                "loop": "the program",
-                "obligations": "the enforcement point",
-                "pep": "the enforcement point",
-                "planning": "the decision on plans",
-                "reason": "rules without a code of their own",
-                "store": "the enforcement point",
-            }.items()
-        ),
-    ],
-)
-def test_packages_that_are_not_a_users_are_refused(
-    opa: Path, tiny: Path, tmp_path: Path, package: str, message: str
-) -> None:
-    own = written(tmp_path / "own", {"x.rego": f"# Mine.\npackage {package}\n\ndeny contains 1 if false\n"})
+        },
+        'custom.concerns["A b"]': f"{PACKAGE} with a name of small letters, digits and `_`, not 'A b'",
+        "custom.concerns.known": "the baseline has a concern known: reason codes would not say whose they are",
+        **{
+            f"custom.concerns.{name}": (
+                f"codes that begin with `{name}.` are given by {whose}: reason codes would not say whose they are"
+            )
+            for name, whose in taken.items()
+        },
+    }  # fmt: skip
+    texts = {
+        f"x{number:02}.rego": f"# Mine.\npackage {package}\n\ndeny contains 1 if false\n"
+        for number, package in enumerate(expected)
+    }
+    own = written(tmp_path / "own", texts)
 
-    assert faults(opa, tiny, own) == [("own/x.rego:2:1", message, NAME_IT)]
+    assert sorted(faults(opa, tiny, own)) == [
+        (f"own/x{number:02}.rego:2:1", message, NAME_IT) for number, message in enumerate(expected.values())
+    ]
 
 
 def _codes_in(file: Path) -> Iterator[str]:
@@ -430,12 +420,13 @@ def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path
     assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "load_test", "night"]
 
 
-@pytest.mark.parametrize("package", ["authz.concerns.known", "custom.concerns.a.b", "anything"])
-def test_whichever_package_it_has(opa: Path, tiny: Path, tmp_path: Path, package: str) -> None:
-    own = written(tmp_path / "own", {"night.rego": NIGHT, "x_test.rego": f"package {package}\n\ndeny contains 1\n"})
+def test_whichever_package_it_has(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    packages = ("authz.concerns.known", "custom.concerns.a.b", "anything")
+    texts = {f"x{at}_test.rego": f"package {package}\n\ndeny contains 1\n" for at, package in enumerate(packages)}
+    own = written(tmp_path / "own", {"night.rego": NIGHT, **texts})
 
-    assert faults(opa, tiny, own) == [
-        ("own/x_test.rego:3:1", "`deny` in a unit test, which would be lost", LOST_HINT),
+    assert sorted(faults(opa, tiny, own)) == [
+        (f"own/{name}:3:1", "`deny` in a unit test, which would be lost", LOST_HINT) for name in texts
     ]
 
 
@@ -509,7 +500,6 @@ package custom.concerns.x
 
 import data.authz.decision
 import data.authz.lib.reason
-from tests.support import ROOT
 
 deny contains reason if data.authz.findings.allow
 
@@ -533,23 +523,23 @@ allow contains 1 if {
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("import data.authz\n\ndeny contains 1 if authz.decision.verdict", "5:20"),
-        ("import data.authz as a\n\ndeny contains 1 if not a[`decision`].verdict", "5:24"),
-        ("import data.authz as a\n\ndeny contains 1 if a[_].verdict", "5:20"),
-        ("deny contains 1 if data[input.x].decision", "3:20"),
-        ("deny contains 1 if count(data) > 1", "3:26"),
-        ("_x := 1 if input.x\n\nelse := data.authz.decision", "5:9"),
-        ("deny contains 1 if true with input as data.authz.plan", "3:39"),
-    ],
-)
-def test_whatever_name_it_gives_the_decision(opa: Path, tiny: Path, tmp_path: Path, text: str, place: str) -> None:
-    own = written(tmp_path / "own", {"x.rego": f"package custom.concerns.x\n\n{text}\n"})
+def test_whatever_name_it_gives_the_decision(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    texts = {
+        "import data.authz\n\ndeny contains 1 if authz.decision.verdict": "5:20",
+        "import data.authz as a\n\ndeny contains 1 if not a[`decision`].verdict": "5:24",
+        "import data.authz as a\n\ndeny contains 1 if a[_].verdict": "5:20",
+        "deny contains 1 if data[input.x].decision": "3:20",
+        "deny contains 1 if count(data) > 1": "3:26",
+        "_x := 1 if input.x\n\nelse := data.authz.decision": "5:9",
+        "deny contains 1 if true with input as data.authz.plan": "3:39",
+    }
+    own = written(
+        tmp_path / "own", {f"x{at}.rego": f"package custom.concerns.x{at}\n\n{text}\n" for at, text in enumerate(texts)}
+    )
 
-    assert ("own/x.rego:" + place, "a concern cannot ask the decision, which asks the concern") in {
-        found[:2] for found in faults(opa, tiny, own)
+    asking = "a concern cannot ask the decision, which asks the concern"
+    assert {place for place, message, _ in faults(opa, tiny, own) if message == asking} == {
+        f"own/x{at}.rego:{place}" for at, place in enumerate(texts.values())
     }
 
 
@@ -560,31 +550,27 @@ def test_a_concern_may_ask_the_library_by_a_short_name(opa: Path, tiny: Path, tm
     assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "night"]
 
 
-@pytest.mark.parametrize("part", ["deny", "step_up", "allow", "obligations"])
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "{} := [`bad`]",
-        "{} := true",
-        "default {} := false",
-        "{} if input.x",
-        "{}(x) := x",
-        "{}[key] := 1 if key := `a`",
-        "{}.more contains 1",
-        "{}.more := 1",
-    ],
-)
-def test_parts_that_are_no_partial_sets_are_refused(
-    opa: Path, tiny: Path, tmp_path: Path, part: str, rule: str
-) -> None:
-    own = written(tmp_path / "own", {"x.rego": f"package custom.concerns.x\n\n{rule.format(part)}\n"})
+def test_parts_that_are_not_partial_sets_are_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
+    parts = ("deny", "step_up", "allow", "obligations")
+    rules = [
+        "{} := [`bad`]", "{} := true", "default {} := false", "{} if input.x", "{}(x) := x",
+        "{}[key] := 1 if key := `a`", "{}.more contains 1", "{}.more := 1",
+    ]  # fmt: skip
+    texts = {
+        f"{part}.rego": "\n\n".join([f"package custom.concerns.x_{part}", *rules, ""]).replace("{}", part)
+        for part in parts
+    }
 
-    ((place, message, hint),) = faults(opa, tiny, own)
+    result = faults(opa, tiny, written(tmp_path / "own", texts))
 
-    assert place.startswith("own/x.rego:3:")
-    assert (message, hint) == (
-        f"`{part}` of a concern must be a partial set: `{part} contains … if {{ … }}`",
-        "the decision collects reasons from sets, and would misread anything else",
+    assert sorted((place.rsplit(":", 1)[0], message, hint) for place, message, hint in result) == sorted(
+        (
+            f"own/{part}.rego:{3 + 2 * at}",
+            f"`{part}` of a concern must be a partial set: `{part} contains … if {{ … }}`",
+            "the decision collects reasons from sets, and would misread anything else",
+        )
+        for part in parts
+        for at in range(len(rules))
     )
 
 
