@@ -29,7 +29,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical, digest
-from pdp.request import Action, Entity, Request
+from pdp.request import Entity, Request, RequestedAction
 from pdp.workbench.opa.local import LocalOpa
 from pdp.workbench.opa.program import find_opa
 from tests.support import payments
@@ -77,7 +77,10 @@ class Bench:
             raise RuntimeError("the example's wire is not decided")
         self.asked = asked
         self.request = Request(
-            Entity(**asked["subject"]), Action(**asked["action"]), Entity(**asked["resource"]), asked["context"]
+            Entity(**asked["subject"]),
+            RequestedAction(**asked["action"]),
+            Entity(**asked["resource"]),
+            asked["context"],
         )
         self.body = self.request.canonical()
         self.opa = stack.enter_context(LocalOpa(_opa(), bundle=self.bundle))

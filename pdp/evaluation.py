@@ -139,10 +139,11 @@ class Evaluation:
     @property
     def trace(self) -> Trace:
         """The registry document's trace fields."""
-        asked, checked, tool = self._decided.asked, self._decided.checked, self._decided.tool
+        checked, tool = self._decided.checked, self._decided.tool
+        asked, received = self._decided.asked, self._decided.asked.received
         return Trace(
             tool_name=self._decided.tool_name or None,
-            manifest_version=asked.manifest.version,
+            manifest_version=received.manifest.version,
             in_manifest=None if self._decided.proposal is None else tool is not None,
             schema_valid=checked.schema_valid if checked else None,
             risk_tier=tool.entry.risk_tier if tool else None,
@@ -150,8 +151,8 @@ class Evaluation:
             idempotency_key=checked.idempotency_key if checked else None,
             idempotency_missing=checked.idempotency_missing if checked else None,
             request_id=asked.request_id,
-            tool_call_id=asked.tool_call_id,
-            step_name=asked.step_name,
+            tool_call_id=received.tool_call_id,
+            step_name=received.step_name,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ MAX_BYTES: Final = 1024 * 1024
 # integral floats keep their ".0", numbers of the order of 1e-6 get an exponent, and keys are sorted by code point where
 # the RFC sorts by UTF-16 code unit (these differ only beyond U+DFFF). tests/test_json.py compares the two.
 _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
+_SMALL_NUMBER = re.compile(rb"e-6")
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 
@@ -157,6 +158,17 @@ def _refuse_constant(name: str) -> Any:
     raise JsonValueError(f"value: {name} is not a number of JSON")
 
 
+def is_canonical(text: bytes) -> bool:
+    """Return whether a text of orjson, its keys sorted, is sure to be the RFC 8785 form.
+
+    A text such as "1.0," or "e-6" is not sure either: that costs time and changes nothing.
+    """
+    # Two searches are four times faster here than one for either.
+    if _INTEGRAL_FLOAT.search(text) or _SMALL_NUMBER.search(text):
+        return False
+    return text.isascii() or not _BEYOND_SURROGATES.search(text.decode())
+
+
 def canonical(value: Any) -> bytes:
     """Return the RFC 8785 form of a value that `check_json` accepts.
 
@@ -165,12 +177,7 @@ def canonical(value: Any) -> bytes:
     """
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        # A text such as "1.0," or "e-6" takes the slow way as well, which costs time and changes nothing. Two searches
-        # are four times faster here than one for either.
-        plain = not _INTEGRAL_FLOAT.search(text) and b"e-6" not in text
-        if plain and (text.isascii() or not _BEYOND_SURROGATES.search(text.decode())):
-            return text
-        return rfc8785.dumps(value)
+        return text if is_canonical(text) else rfc8785.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonValueError(f"value: {error}") from error
 

@@ -12,7 +12,7 @@ from pdp.contract.compiled import CompiledManifest
 from pdp.engine.factory import embedded_engine
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
-from pdp.flow.call import Asked, caller_of
+from pdp.flow.call import Received, caller_of
 from pdp.flow.decide import decide
 from pdp.flow.drive import adrive, drive
 from pdp.flow.execute import call
@@ -210,12 +210,12 @@ class Pep:
             session: a `Session`, or the object that it stands for.
             ids: `tool_call_id` and `step_name`, for the record; see `CallIds`.
         """
-        return Evaluation(drive(decide(self._asked(runs=False, **ids), proposal, session, self._parts), self.engine))
+        return Evaluation(drive(decide(self._received(runs=False, **ids), proposal, session, self._parts), self.engine))
 
     async def adecide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `decide`."""
         return Evaluation(
-            await adrive(decide(self._asked(runs=False, **ids), proposal, session, self._parts), self.engine)
+            await adrive(decide(self._received(runs=False, **ids), proposal, session, self._parts), self.engine)
         )
 
     def call(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
@@ -223,11 +223,11 @@ class Pep:
 
         Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
         """
-        return drive(call(self._asked(runs=True, **ids), proposal, session, self._parts), self.engine)
+        return drive(call(self._received(runs=True, **ids), proposal, session, self._parts), self.engine)
 
     async def acall(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `call`."""
-        return await adrive(call(self._asked(runs=True, **ids), proposal, session, self._parts), self.engine)
+        return await adrive(call(self._received(runs=True, **ids), proposal, session, self._parts), self.engine)
 
     def compensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Take back what an action did: call the tool that its own declares as `compensation`, decided as any other.
@@ -341,8 +341,8 @@ class Pep:
 
         return session_in_use(session)
 
-    def _asked(self, *, runs: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Asked:
-        return Asked(
+    def _received(self, *, runs: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
+        return Received(
             self.manifest, runs, recordable(tool_call_id), recordable(step_name), time.time(), time.perf_counter()
         )
 
@@ -351,7 +351,7 @@ class Pep:
     ) -> Generator[Step, Any, Evaluation]:
         from pdp.flow.stage import compensate  # noqa: PLC0415 - only calls with effects
 
-        return compensate(self._asked(runs=True, **ids), action_id, arguments, session, self._parts)
+        return compensate(self._received(runs=True, **ids), action_id, arguments, session, self._parts)
 
     def _plan(self, steps: Sequence[Any], session: Any) -> Generator[Step, Any, PlanEvaluation]:
         from pdp.flow.plan import evaluate_plan  # noqa: PLC0415 - only applications that plan

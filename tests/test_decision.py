@@ -10,7 +10,7 @@ import pytest
 from pdp.decision import Obligation, Reason, Verdict, parse_decision
 from pdp.engine.protocol import Engine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError
-from pdp.request import Action, Entity, Request
+from pdp.request import Entity, Request, RequestedAction
 
 
 def reason(code: str, **details: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Answering(Engine):
 
 
 def request(**context: Any) -> Request:
-    return Request(Entity("user", "u", {}), Action("a", {}), Entity("tool", "t", {}), context)
+    return Request(Entity("user", "u", {}), RequestedAction("a", {}), Entity("tool", "t", {}), context)
 
 
 def test_reasons_and_obligations_have_one_order_on_every_engine() -> None:

@@ -9,7 +9,7 @@ from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.schema.compile import closed_schema, compile_schema
 from pdp.manifest.schema.walk import arguments_of
-from pdp.request import Action
+from pdp.request import RequestedAction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ class CompiledTool:
 
     def __init__(self, entry: Tool, manifest: EffectiveManifest, contract: ToolContract | None = None) -> None:
         self.entry = entry
-        self.action = Action(
+        self.action = RequestedAction(
             name=entry.pdp_action,
             properties={"tool": entry.name, "manifest_version": manifest.version, "manifest_digest": manifest.digest},
         )

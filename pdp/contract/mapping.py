@@ -51,7 +51,10 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
         context["agent"] = session.agent
     request = Request(session.subject, tool.action, _resource(tool, arguments, variables), context)
     context["run_id"] = session.run_id
-    context["call_digest"] = call_digest(request)
+    if _VOLATILE.isdisjoint(context):
+        context["call_digest"] = digest(request.encoded(checked.proposal.text))
+    else:
+        context["call_digest"] = call_digest(request)
     context["time"] = session.time or to_seconds(now)
     context["request_id"] = request_id
     context["approval"] = None
@@ -70,15 +73,21 @@ def _resource(tool: CompiledTool, arguments: Mapping[str, Any], variables: Mappi
     if not tool.resource:
         return Entity("tool", tool.entry.name, {})
     properties = _evaluated(tool.resource, arguments, variables)
-    named = {name: properties.pop(name, None) for name in ("type", "id")}
-    for name, value in named.items():
+    kind, name = properties.pop("type", None), properties.pop("id", None)
+    for field, value in (("type", kind), ("id", name)):
         if not isinstance(value, str) or not value:
-            raise MappingError(f"{tool.entry.name}: resource.{name} has to be a non-empty string, and is {value!r:.60}")
-    return Entity(named["type"], named["id"], properties)
+            raise MappingError(
+                f"{tool.entry.name}: resource.{field} has to be a non-empty string, and is {value!r:.60}"
+            )
+    return Entity(kind, name, properties)
 
 
 def _evaluated(
     mapping: Mapping[str, Any], arguments: Mapping[str, Any], variables: Mapping[str, Any]
 ) -> dict[str, Any]:
-    values = {name: expression.evaluate(arguments, variables) for name, expression in mapping.items()}
-    return {name: value for name, value in values.items() if value is not MISSING}
+    values = {}
+    for name, expression in mapping.items():
+        value = expression.evaluate(arguments, variables)
+        if value is not MISSING:
+            values[name] = value
+    return values

@@ -1,6 +1,6 @@
 """One call on its way: a frozen record for each stage that it has passed.
 
-    Asked -> Checked | Rejected -> Prepared -> Decided -> Executed -> Evaluation
+    Received -> Asked -> Checked | Rejected -> Prepared -> Decided -> Executed -> Evaluation
 
 Each stage takes the record before it and returns its own; none writes into another's. `Checked` and `Rejected` are the
 contract's (pdp/contract/checks.py), `Evaluation` is what the caller gets back (pdp/evaluation.py).
@@ -36,17 +36,14 @@ _NAME_LENGTH: Final = 128
 _NO_PINS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class Asked(NamedTuple):
-    """A call as it came in: who proposes what, bounded and frozen.
+class Received(NamedTuple):
+    """A call before anything of it is read.
 
     Attributes:
         manifest: the tools that it is held to.
         runs: whether its tool is to run; False: it is only decided.
         tool_call_id: the model's id of the call; step_name: the step of the plan that it belongs to.
         now: when it came in, in seconds since 1970; started: the same on the clock that measures durations.
-        session: who asks; None when it cannot be read.
-        request_id: the session's, or a new one.
-        proposal: what is proposed; None when it cannot be read.
         compensates: the action that the call takes back.
         transformed: whether the policy has put the proposal in the place of the one made.
     """
@@ -57,11 +54,24 @@ class Asked(NamedTuple):
     step_name: str | None
     now: float
     started: float
+    compensates: Action | None = None
+    transformed: bool = False
+
+
+class Asked(NamedTuple):
+    """A call that has been read: who proposes what, bounded and frozen.
+
+    Attributes:
+        received: the call as it came in.
+        session: who asks; None when it cannot be read.
+        request_id: the session's, or a new one.
+        proposal: what is proposed; None when it cannot be read.
+    """
+
+    received: Received
     session: Session | None = None
     request_id: str | None = None
     proposal: Proposal | None = None
-    compensates: Action | None = None
-    transformed: bool = False
 
 
 class Prepared(NamedTuple):
@@ -96,7 +106,7 @@ class Decided(NamedTuple):
     """A call that has been decided, or was stopped on its way there.
 
     Attributes:
-        asked: the call as it came in.
+        asked: the call as it was read.
         checked: what the checks made of it; None when they were not reached.
         decision: the decision; None when the policy was not asked, because a check failed.
         prepared: what the policy was asked; None when it was not.
@@ -125,7 +135,7 @@ class Decided(NamedTuple):
         """What became of the proposal; transformed when what may run is not what was proposed, or was pruned."""
         if self.allowed:
             corrected = self.checked is not None and self.checked.trips
-            return Status.TRANSFORMED if self.asked.transformed or corrected else Status.ACCEPTED
+            return Status.TRANSFORMED if self.asked.received.transformed or corrected else Status.ACCEPTED
         return Status.TRANSFORMED if self.pruned else Status.REJECTED
 
     @property

@@ -20,7 +20,7 @@ from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, StateError, UsageError
-from pdp.flow.call import Decided, Prepared
+from pdp.flow.call import Asked, Decided, Prepared
 from pdp.flow.record import log_decision, record_dispatch
 from pdp.json import JsonValueError
 from pdp.manifest.expressions.path import ExpressionError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pdp.contract.compiled import CompiledManifest
     from pdp.decision import Decision
-    from pdp.flow.call import Asked
+    from pdp.flow.call import Received
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
 
@@ -50,16 +50,16 @@ class StoppedError(Exception):
         self.decided = decided
 
 
-def decide(asked: Asked, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
+def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
     """Decide a proposal, and record that.
 
     Where the policy puts another proposal in its place, that one goes through all stages as well, and once only.
     """
-    decided = yield from _through_stages(asked, proposal, session, parts)
+    decided = yield from _through_stages(received, proposal, session, parts)
     if decided.replacement is not None:
         if record_dispatch(decided, parts.audit, superseded=True).allowed:
-            again = decided.asked._replace(transformed=True, proposal=None)
-            decided = yield from _through_stages(again, decided.replacement, again.session, parts)
+            asked, again = decided.asked, received._replace(transformed=True)
+            decided = yield from _through_stages(again, decided.replacement, asked.session, parts, asked.request_id)
         else:
             reason = "the decision on the proposal that was made could not be recorded"
             decided = decided.denied(AuditError.code, reason)
@@ -69,44 +69,49 @@ def decide(asked: Asked, proposal: Any, session: Any, parts: Parts) -> Generator
     return decided
 
 
-def _through_stages(asked: Asked, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
-    decided = Decided(asked)
+def _through_stages(
+    received: Received, proposal: Any, session: Any, parts: Parts, request_id: str | None = None
+) -> Generator[Step, Any, Decided]:
+    asked, checked, decided = Asked(received), None, None
     try:
-        asked = read(asked, proposal, session)
-        decided = Decided(asked)
+        asked = read(received, proposal, session, request_id)
         checked = check_call(asked, parts.manifest)
-        decided = Decided(asked, checked)
         if isinstance(checked, Rejected):
-            return decided
+            return Decided(asked, checked)
         prepared = yield from ask(asked, checked, parts)
         decided = Decided(asked, checked, prepared=prepared, approval=prepared.approval)
         decision: Decision = yield prepared.body
         decided = conclude(prepared, decision, parts)
-        if decision.verdict is Verdict.STEP_UP and asked.runs and parts.approvals is not None:
+        if decision.verdict is Verdict.STEP_UP and received.runs and parts.approvals is not None:
             from pdp.flow.approve import open_approval  # noqa: PLC0415 - only where somebody may approve
 
             decided = yield from open_approval(decided, prepared, parts.approvals, parts.stores)
     except StoppedError as stopped:
         return stopped.decided
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
-        return failed(decided, error)
+        return failed(decided or Decided(asked, checked), error)
     except BaseException:
         # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
-        record_dispatch(decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
+        cancelled = (decided or Decided(asked, checked)).denied(
+            INTERNAL_ERROR, "the caller was cancelled or interrupted"
+        )
+        record_dispatch(cancelled, parts.audit)
         raise
     return decided
 
 
-def read(asked: Asked, proposal: Any, session: Any) -> Asked:
+def read(received: Received, proposal: Any, session: Any, request_id: str | None = None) -> Asked:
     """Read proposal and session: bounded, and copies that nobody else can change.
 
     Raises:
         StoppedError: one of them is malformed.
     """
+    asked = Asked(received)
     try:
         asker = Session.read(session)
-        asked = asked._replace(session=asker, request_id=asked.request_id or asker.request_id or new_id())
-        return asked._replace(proposal=Proposal.read(proposal))
+        request_id = request_id or asker.request_id or new_id()
+        asked = Asked(received, asker, request_id)
+        return Asked(received, asker, request_id, Proposal.read(proposal))
     except ProposalRejectedError as error:
         raise StoppedError(Decided(asked, Rejected(None, Rejection(error.rejection, error.message)))) from error
     except (UsageError, JsonValueError) as error:
@@ -138,16 +143,15 @@ def ask(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Pr
         raise UsageError("a call without session makes no request")
     approval = None
     try:
-        request = build_request(checked, asked.session, request_id=asked.request_id or "", now=asked.now)
+        request = build_request(checked, asked.session, request_id=asked.request_id or "", now=asked.received.now)
         if parts.approvals is not None:
             from pdp.flow.approve import find_approval  # noqa: PLC0415 - only where somebody may approve
 
-            question = yield from find_approval(asked, checked, request, parts.approvals, parts.stores)
-            approval, request = question
+            approval, request = yield from find_approval(asked, checked, request, parts.approvals, parts.stores)
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
         # an approval's people when they granted it.
-        return Prepared(asked, checked, asked.session, request, request.as_bytes(), approval)
+        return Prepared(asked, checked, asked.session, request, request.encoded(checked.proposal.text), approval)
     except (MappingError, ExpressionError) as error:
         stopped = rejected(checked, RejectionCode.INVALID_PAYLOAD, error.message)
         raise StoppedError(Decided(asked, stopped)) from error
@@ -167,11 +171,11 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
     from pdp.obligations.obligation import ObligationError  # noqa: PLC0415
 
     try:
-        duties = parts.obligations().duties(decision, transformed=asked.transformed)
+        duties = parts.obligations().duties(decision, transformed=asked.received.transformed)
         decided = decided._replace(duties=duties)
         if duties.transform is not None:
             return decided._replace(replacement=transformed(prepared.checked.proposal, duties.transform))
-        if asked.runs and decided.allowed:
+        if asked.received.runs and decided.allowed:
             duties.before(prepared.body)
     except ObligationError as error:
         return decided.denied(error.code, error.message)

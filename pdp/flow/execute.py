@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pdp.execution.failures import ToolError
     from pdp.execution.runner import ToolRunner
     from pdp.execution.telemetry import CallTelemetry
-    from pdp.flow.call import Asked, Decided, Prepared
+    from pdp.flow.call import Decided, Prepared, Received
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
     from pdp.flow.reserve import Reservation
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pdp.pep")
 
 
-def call(asked: Asked, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Evaluation]:
+def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Evaluation]:
     """Decide a proposal and, on ALLOW alone, run its tool with exactly the decided arguments."""
-    decided = yield from decide(asked, proposal, session, parts)
+    decided = yield from decide(received, proposal, session, parts)
     telemetry = None
     if parts.telemetry is not None:
         telemetry = parts.telemetry.dispatched(telemetry_dispatch(decided, parts.audit))
@@ -150,7 +150,7 @@ class _Run:
         if observers is not None:
             from pdp.execution.events import RunIdentity  # noqa: PLC0415 - only where somebody observes
 
-            identity = RunIdentity(new_id(), asked.request_id, asked.tool_call_id, asked.step_name)
+            identity = RunIdentity(new_id(), asked.request_id, asked.received.tool_call_id, asked.received.step_name)
             arguments = arguments_of(self._prepared.checked.proposal)
             self._events = observers.watch(identity, entry.name, arguments, entry.sensitive)
 
@@ -170,7 +170,7 @@ class _Run:
     def _reserve(self) -> Generator[Step, Any, bool]:
         """Reserve key and approval, where there is one; return whether the call is denied after all."""
         prepared = self._prepared
-        if not (self._tool.reserves_key or prepared.approval or prepared.asked.compensates):
+        if not (self._tool.reserves_key or prepared.approval or prepared.asked.received.compensates):
             return False
         from pdp.flow.reserve import reserve  # noqa: PLC0415 - only calls with a key or an approval
 
@@ -257,7 +257,7 @@ class _Run:
 
     def _compensate(self, execution: Execution) -> Generator[Step, Any, None]:
         """Let the action that the call took back be compensated."""
-        action = self._prepared.asked.compensates
+        action = self._prepared.asked.received.compensates
         if action is not None and execution.failure is None:
             from pdp.flow.stage import compensated  # noqa: PLC0415 - only compensations
 
@@ -291,7 +291,7 @@ def _facts(decided: Decided, prepared: Prepared, markings: frozenset[str]) -> Ca
         clearances=_clearances(prepared.session.claims),
         resource=prepared.resource,
         approved=prepared.approval is not None,
-        now=prepared.asked.now,
+        now=prepared.asked.received.now,
         inputs=_inputs(prepared),
     )
 

@@ -51,15 +51,15 @@ def telemetry_dispatch(decided: Decided, log: AuditLog) -> Dispatch:
     """Return what telemetry shows of a call that has been decided."""
     from pdp.execution.telemetry import Dispatch  # noqa: PLC0415 - only applications with telemetry
 
-    asked, tool = decided.asked, decided.tool
-    event = _event(decided, log, "dispatch", asked.now)
+    received, tool = decided.asked.received, decided.tool
+    event = _event(decided, log, "dispatch", received.now)
     return Dispatch(
         tool=tool.entry.name if tool else "unknown",
         verdict=decided.decision.verdict if decided.decision else None,
-        began=asked.now,
+        began=received.now,
         scopes=tuple(tool.entry.scopes or ()) if tool else (),
         caller=_text(event.get("subject")),
-        step_name=asked.step_name,
+        step_name=received.step_name,
         **{name: _text(event.get(name)) for name in _SHARED},
     )
 
@@ -77,9 +77,9 @@ def log_decision(decided: Decided, level: int) -> None:
 
 
 def _dispatch_event(decided: Decided, log: AuditLog, *, superseded: bool) -> AuditEvent:
-    event = _event(decided, log, "dispatch", decided.asked.now)
+    event = _event(decided, log, "dispatch", decided.asked.received.now)
     # Without it, a call that was only asked about would look like one whose end nobody recorded.
-    executes = decided.asked.runs and not superseded and not decided.pruned
+    executes = decided.asked.received.runs and not superseded and not decided.pruned
     event["outcome"] = None if executes else "not_executed"
     status = Status.TRANSFORMED if superseded else decided.status
     event["status"] = status
@@ -95,7 +95,7 @@ def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
     decided, execution = executed.decided, executed.execution
     event = _event(decided, log, "result", time.time())
     event["status"] = decided.status
-    event["duration_ms"] = round((time.perf_counter() - decided.asked.started) * 1000, 3)
+    event["duration_ms"] = round((time.perf_counter() - decided.asked.received.started) * 1000, 3)
     failure = execution.failure
     if failure is not None:
         event["outcome"] = "unknown" if failure.details.get("effect") == "unknown" else "failed"
@@ -107,17 +107,18 @@ def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
 
 
 def _event(decided: Decided, log: AuditLog, what: str, now: float) -> AuditEvent:
-    asked, tool, proposal, decision = decided.asked, decided.tool, decided.proposal, decided.decision
+    asked, checked, decision = decided.asked, decided.checked, decided.decision
+    proposal, tool = (asked.proposal, None) if checked is None else (checked.proposal, checked.tool)
     event: AuditEvent = {
         "time": to_milliseconds(now),
         # A name that is in no manifest is the model's text; it does not become part of a type that alerts key on.
         "type": f"tool.{tool.entry.name if tool else 'unknown'}.{what}",
         "request_id": recordable(asked.request_id),
-        "tool_call_id": asked.tool_call_id,
-        "tool": recordable(decided.tool_name or None),
-        "manifest_version": asked.manifest.version,
-        "manifest_digest": asked.manifest.digest,
-        "idempotency_key": recordable(decided.checked.idempotency_key) if decided.checked else None,
+        "tool_call_id": asked.received.tool_call_id,
+        "tool": tool.entry.name if tool else recordable(decided.tool_name or None),
+        "manifest_version": asked.received.manifest.version,
+        "manifest_digest": asked.received.manifest.digest,
+        "idempotency_key": recordable(checked.idempotency_key) if checked else None,
     }
     session = asked.session
     if session is not None:

@@ -87,8 +87,8 @@ def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
     """
     if asked.session is None or checked.idempotency_key is None:
         return None
-    if asked.compensates is not None:
-        return IdempotencyKey.of_compensation(asked.compensates.id)
+    if asked.received.compensates is not None:
+        return IdempotencyKey.of_compensation(asked.received.compensates.id)
     if not checked.tool.reserves_key:
         return None
     claims = asked.session.claims

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pdp.evaluation import Evaluation
-    from pdp.flow.call import Asked, Decided, Prepared
+    from pdp.flow.call import Decided, Prepared, Received
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
     from pdp.manifest.effective import EffectiveManifest
@@ -130,7 +130,7 @@ def _stage(decided: Decided, prepared: Prepared, actions: ActionStore, key: str 
         payload_digest=arguments_digest(prepared.checked.proposal),
         decision_id=decided.decision.decision_id if decided.decision else "",
         idempotency_key=key,
-        now=prepared.asked.now,
+        now=prepared.asked.received.now,
     )
     return actions.stage(action, caller_of(prepared.session))
 
@@ -144,13 +144,13 @@ def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action
 
 
 def compensate(
-    asked: Asked, action_id: str, arguments: Any, session: Any, parts: Parts
+    received: Received, action_id: str, arguments: Any, session: Any, parts: Parts
 ) -> Generator[Step, Any, Evaluation]:
     """Call the tool that takes back what an action did; see `compensation`."""
     actions = parts.stores.actions
     action = yield Work(lambda: actions.get(action_id), blocking=actions.blocking)
-    proposal, own_session = compensation(action_id, action, arguments, session, asked.manifest)
-    return (yield from call(asked._replace(compensates=action), proposal, own_session, parts))
+    proposal, own_session = compensation(action_id, action, arguments, session, received.manifest)
+    return (yield from call(received._replace(compensates=action), proposal, own_session, parts))
 
 
 def compensation(

@@ -159,7 +159,7 @@ def test_batches(embedded: EmbeddedEngine, sidecar: SidecarEngine) -> None:
 
 def _worked_examples() -> Iterator[Any]:
     from pdp.pep import Pep
-    from pdp.request import Action, Entity, Request
+    from pdp.request import Entity, Request, RequestedAction
 
     with payments.engine() as engine:
         pep = Pep(payments.effective(), engine)
@@ -167,5 +167,8 @@ def _worked_examples() -> Iterator[Any]:
             asked = pep.decide(payments.wire(amount=amount), payments.session()).request
             assert asked is not None
             yield Request(
-                Entity(**asked["subject"]), Action(**asked["action"]), Entity(**asked["resource"]), asked["context"]
+                Entity(**asked["subject"]),
+                RequestedAction(**asked["action"]),
+                Entity(**asked["resource"]),
+                asked["context"],
             )

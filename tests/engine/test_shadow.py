@@ -679,11 +679,11 @@ async def test_tasks_and_batches() -> None:
 
 
 def _parts(body: bytes) -> dict[str, Any]:
-    from pdp.request import Action, Entity
+    from pdp.request import Entity, RequestedAction
 
     asked = orjson.loads(body)
     return {
-        "subject": Entity(**asked["subject"]), "action": Action(**asked["action"]),
+        "subject": Entity(**asked["subject"]), "action": RequestedAction(**asked["action"]),
         "resource": Entity(**asked["resource"]), "context": asked["context"],
     }  # fmt: skip
 

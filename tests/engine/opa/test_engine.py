@@ -26,7 +26,7 @@ from pdp.decision import Decision, Reason, Verdict
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.errors import UsageError
 from pdp.json import MAX_BYTES
-from pdp.request import Action, Entity, Request
+from pdp.request import Entity, Request, RequestedAction
 from tests.support.hostile_opa import ALLOW, HostileOpa, Peer, answering, answering_once, http, result
 
 if TYPE_CHECKING:
@@ -513,7 +513,7 @@ def request(number: int) -> Request:
     someone = Entity(type="user", id="a", properties={})
     return Request(
         subject=someone,
-        action=Action(name="a", properties={}),
+        action=RequestedAction(name="a", properties={}),
         resource=Entity(type="t", id=str(number), properties={}),
         context={},
     )

@@ -25,7 +25,7 @@ from pdp.errors import (
     UsageError,
 )
 from pdp.json import canonical, digest
-from pdp.request import Action, Entity, Request
+from pdp.request import Entity, Request, RequestedAction
 from tests.support.probe_policy import body, by_hand, compile_probes
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def engine(bundle: Bundle) -> Iterator[EmbeddedEngine]:
 def request(action: str, **context: Any) -> Request:
     return Request(
         subject=Entity(type="user", id="ada", properties={}),
-        action=Action(name=action, properties={}),
+        action=RequestedAction(name=action, properties={}),
         resource=Entity(type="tool", id="t", properties={}),
         context=context,
     )

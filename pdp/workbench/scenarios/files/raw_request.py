@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.mapping import call_digest
 from pdp.errors import UsageError
-from pdp.request import Action, Entity, Request
+from pdp.request import Entity, Request, RequestedAction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ def _digest(request: Any) -> str:
         return call_digest(
             Request(
                 Entity(**request["subject"]),
-                Action(**request["action"]),
+                RequestedAction(**request["action"]),
                 Entity(**request["resource"]),
                 dict(request["context"]),
             )
