@@ -13,11 +13,12 @@ from pdp.cli.output import complain
 from pdp.documents import faults_of, read_document
 from pdp.errors import AuditError, FileFaultsError, UsageError
 from pdp.json import MAX_BYTES
-from pdp.manifest.load import read_effective
+from pdp.manifest.load import load_effective
 from pdp.session import Session
 
 if TYPE_CHECKING:
     from pdp.audit.file import AuditLog
+    from pdp.errors import Fault
     from pdp.manifest.effective import EffectiveManifest
 
 STANDARD_INPUT: Final = "-"
@@ -46,11 +47,12 @@ def read_rules(manifest: Path, governance: Path | None) -> EffectiveManifest:
     Raises:
         UsageError: a file is missing or faulty.
     """
-    loaded = read_effective(manifest, governance)
-    for warning in loaded.warnings:
+    warnings: list[Fault] = []
+    effective = load_effective(manifest, governance, warnings=warnings)
+    for warning in warnings:
         if warning.place.file == str(governance):
             complain(str(warning))
-    return loaded.model
+    return effective
 
 
 def read_session(path: Path) -> Session:

@@ -14,7 +14,7 @@ from pdp.cli.output import complain, print_json, printable
 from pdp.errors import FileFaultsError
 from pdp.manifest.diff import manifest_diff
 from pdp.manifest.exports import export as exported
-from pdp.manifest.load import load_effective, load_manifest, read_effective
+from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.rules.lint import lint as contracts
 from pdp.manifest.schema.differences import Bump
 
@@ -38,23 +38,24 @@ def lint(file: Path, governance: Path | None, *, strict: bool, as_json: bool) ->
         FileFaultsError: without `as_json`: a file is faulty.
     """
     check_standard_input(file, governance)
+    warnings: list[Fault] = []
     try:
-        loaded = read_effective(file, governance, strict=strict)
+        effective = load_effective(file, governance, strict=strict, warnings=warnings)
     except FileFaultsError as error:
         if not as_json:
             raise
         print_json({"faults": [_fault_json(fault) for fault in error.faults], "tools": []})
         return Exit.USAGE
-    tools = contracts(loaded.model)
+    tools = contracts(effective)
     if as_json:
         print_json(
             {
-                "faults": [_fault_json(warning) for warning in loaded.warnings],
+                "faults": [_fault_json(warning) for warning in warnings],
                 "tools": [{"tool": tool.tool, "missing": {**tool.missing}} for tool in tools],
             }
         )
     else:
-        _print_report(file, loaded.warnings, tools)
+        _print_report(file, warnings, tools)
     return Exit.OK
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
@@ -33,34 +33,43 @@ if TYPE_CHECKING:
     from pdp.manifest.records import Program
     from pdp.manifest.schema.walk import SchemaNode
 
-Model = TypeVar("Model")
 
-
-@dataclass(frozen=True, slots=True)
-class Loaded(Generic[Model]):
-    """What was loaded, and what is legal in its files yet likely a mistake, in the order of the places."""
-
-    model: Model
-    warnings: tuple[Fault, ...]
-
-
-def load_manifest(path: pathlib.Path | str, *, text: bytes | None = None) -> Manifest:
-    """Load a manifest by itself; warnings are dropped.
+def load_manifest(
+    path: pathlib.Path | str,
+    *,
+    text: bytes | None = None,
+    strict: bool = False,
+    warnings: list[Fault] | None = None,
+) -> Manifest:
+    """Load a manifest by itself.
 
     Args:
         path: the file, YAML or JSON; `-` for standard input.
         text: its content, when it has been read already.
+        strict: take warnings for faults.
+        warnings: where to add what is legal yet likely a mistake, in the order of the places.
 
     Raises:
         UsageError: the file cannot be read.
         FileFaultsError: it is faulty; every fault.
     """
-    return read_manifest(path, text=text).model
+    file = _ManifestFile(path, text)
+    _check_entries(file, None)
+    _raise_faults(file.faults, strict=strict, warnings=warnings)
+    return file.manifest()
 
 
-def load_governance(path: pathlib.Path | str, *, text: bytes | None = None) -> Governance:
-    """Load a governance file by itself; warnings are dropped. Arguments and errors as for `load_manifest`."""
-    return read_governance(path, text=text).model
+def load_governance(
+    path: pathlib.Path | str,
+    *,
+    text: bytes | None = None,
+    strict: bool = False,
+    warnings: list[Fault] | None = None,
+) -> Governance:
+    """Load a governance file by itself. Arguments and errors as for `load_manifest`."""
+    file = _GovernanceFile(path, text)
+    _raise_faults(file.faults, strict=strict, warnings=warnings)
+    return file.governance()
 
 
 def load_effective(
@@ -69,68 +78,30 @@ def load_effective(
     *,
     manifest_text: bytes | None = None,
     governance_text: bytes | None = None,
+    strict: bool = False,
+    warnings: list[Fault] | None = None,
 ) -> EffectiveManifest:
-    """Load a manifest and its governance file, check them together and merge them; warnings are dropped.
+    """Load a manifest and its governance file, check them together and merge them. Arguments as for `load_manifest`.
 
     Raises:
         UsageError: a file cannot be read.
         FileFaultsError: a file is faulty, or the two do not go together; every fault of both.
     """
-    return read_effective(manifest, governance, manifest_text=manifest_text, governance_text=governance_text).model
-
-
-def read_manifest(path: pathlib.Path | str, *, text: bytes | None = None, strict: bool = False) -> Loaded[Manifest]:
-    """Load a manifest by itself, with its warnings.
-
-    Args:
-        path: as for `load_manifest`.
-        text: as for `load_manifest`.
-        strict: take warnings for faults.
-
-    Raises:
-        UsageError: as for `load_manifest`.
-        FileFaultsError: likewise.
-    """
-    file = _ManifestFile(path, text)
-    _check_entries(file, None)
-    warnings = _raise_faults(file.faults, strict=strict)
-    return Loaded(file.manifest(), warnings)
-
-
-def read_governance(path: pathlib.Path | str, *, text: bytes | None = None, strict: bool = False) -> Loaded[Governance]:
-    """Load a governance file by itself, with its warnings. Arguments and errors as for `read_manifest`."""
-    file = _GovernanceFile(path, text)
-    return Loaded(file.governance(), _raise_faults(file.faults, strict=strict))
-
-
-def read_effective(
-    manifest: pathlib.Path | str,
-    governance: pathlib.Path | str | None = None,
-    *,
-    manifest_text: bytes | None = None,
-    governance_text: bytes | None = None,
-    strict: bool = False,
-) -> Loaded[EffectiveManifest]:
-    """Load both files and merge them as `load_effective` does, with the warnings of both.
-
-    Raises:
-        UsageError: as for `load_effective`.
-        FileFaultsError: likewise; with `strict` for warnings as well.
-    """
     file = _ManifestFile(manifest, manifest_text)
     rules = None if governance is None else _GovernanceFile(governance, governance_text)
     _check_entries(file, rules)
     _check_programs(file, rules)
-    warnings = _raise_faults([*file.faults, *(rules.faults if rules else ())], strict=strict)
-    return Loaded(effective_manifest(file.manifest(), rules.governance() if rules else None), warnings)
+    _raise_faults([*file.faults, *(rules.faults if rules else ())], strict=strict, warnings=warnings)
+    return effective_manifest(file.manifest(), rules.governance() if rules else None)
 
 
-def _raise_faults(faults: Sequence[Fault], *, strict: bool) -> tuple[Fault, ...]:
-    """Raise the faults, if there are any; else return the warnings."""
+def _raise_faults(faults: Sequence[Fault], *, strict: bool, warnings: list[Fault] | None) -> None:
+    """Raise the faults, if there are any; else add the warnings."""
     faulty = [replace(fault, warning=False) for fault in faults if strict or not fault.warning]
     if faulty:
         raise FileFaultsError(faulty)
-    return tuple(sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column)))
+    if warnings is not None:
+        warnings += sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column))
 
 
 _STAND_INS: Final = {"name": "unnamed_tool", "schema": {"type": "object"}}

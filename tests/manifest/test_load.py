@@ -10,15 +10,12 @@ import pytest
 import yaml
 
 from pdp.documents import read_document
-from pdp.errors import FileFaultsError, UsageError
+from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.fields import EffectClass
 from pdp.manifest.load import (
     load_effective,
     load_governance,
     load_manifest,
-    read_effective,
-    read_governance,
-    read_manifest,
 )
 from pdp.manifest.model import DeclaredTool, Manifest
 from pdp.manifest.records import Idempotency, Release
@@ -49,13 +46,15 @@ def tool(**fields: Any) -> dict[str, Any]:
 def faults(text: bytes, *, strict: bool = False) -> set[str]:
     """Load a faulty manifest; return its faults as `path: message | hint`, the path being what stands at the place."""
     with pytest.raises(FileFaultsError) as caught:
-        read_manifest("m.json", text=text, strict=strict)
+        load_manifest("m.json", text=text, strict=strict)
     assert not any(fault.warning for fault in caught.value.faults)
     return {f"{fault.message} | {fault.hint}" for fault in caught.value.faults}
 
 
 def warnings(text: bytes) -> set[str]:
-    return {f"{fault.message} | {fault.hint}" for fault in read_manifest("m.json", text=text).warnings}
+    found: list[Fault] = []
+    load_manifest("m.json", text=text, warnings=found)
+    return {f"{fault.message} | {fault.hint}" for fault in found}
 
 
 PATTERNS = (
@@ -164,10 +163,7 @@ tools:
     risk_tier: low
     compensation: initiate_wire
 """
-    loaded = read_manifest("m.yaml", text=text.encode())
-
-    assert loaded.warnings == ()
-    wire = loaded.model.tools[0]
+    wire = load_manifest("m.yaml", text=text.encode(), strict=True).tools[0]
     stated = wire.model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert stated == read_document("m.yaml", text=text).value["tools"][0]
 
@@ -806,13 +802,14 @@ def test_warnings_which_strict_turns_into_faults(fields: dict[str, Any], found: 
 
 
 def test_warnings_come_with_places_in_order() -> None:
-    loaded = read_effective(PAYMENTS / "manifest.json", PAYMENTS / "governance.yaml")
+    found: list[Fault] = []
+    load_effective(PAYMENTS / "manifest.json", PAYMENTS / "governance.yaml", warnings=found)
 
-    assert [(fault.place.line, fault.message) for fault in loaded.warnings][:2] == [
+    assert [(fault.place.line, fault.message) for fault in found][:2] == [
         (14, "argument `payee_name` of `lookup_beneficiary` has no description"),
         (17, "argument `invoice_ref` of `lookup_beneficiary` has no description"),
     ]
-    assert {fault.message.partition(" of ")[2] for fault in loaded.warnings} == {
+    assert {fault.message.partition(" of ")[2] for fault in found} == {
         f"`{name}` has no description" for name in ("lookup_beneficiary", "validate_payment", "initiate_wire")
     }
 
@@ -821,10 +818,9 @@ def test_warnings_come_with_places_in_order() -> None:
 
 
 def test_the_payments_governance_loads() -> None:
-    loaded = read_governance(PAYMENTS / "governance.yaml")
+    governance = load_governance(PAYMENTS / "governance.yaml", strict=True)
 
-    assert loaded.warnings == ()
-    assert loaded.model.model_dump(mode="json", exclude_unset=True) == {
+    assert governance.model_dump(mode="json", exclude_unset=True) == {
         "actions": yaml.safe_load((PAYMENTS / "governance.yaml").read_text())["actions"], "programs": {},
     }  # fmt: skip
 
@@ -908,9 +904,9 @@ def test_governance_may_supply_what_the_manifest_lacks() -> None:
     manifest = manifest_text(tool(risk_tier="high", scopes=None, resource={"type": "bill"}))
     governance = b"actions: {pay_bill: {scopes: [x], idempotencyRequired: true, resource: {id: $arguments.amount}}}"
 
-    loaded = read_effective("m.json", "g.yaml", manifest_text=manifest, governance_text=governance, strict=True)
+    loaded = load_effective("m.json", "g.yaml", manifest_text=manifest, governance_text=governance, strict=True)
 
-    assert loaded.model.tools["pay_bill"].resource == {"type": "bill", "id": "$arguments.amount"}
+    assert loaded.tools["pay_bill"].resource == {"type": "bill", "id": "$arguments.amount"}
 
 
 def test_the_faults_of_both_files_come_together() -> None:
@@ -921,11 +917,11 @@ def test_the_faults_of_both_files_come_together() -> None:
 
 
 def test_an_action_that_no_tool_has_is_a_warning() -> None:
-    loaded = read_effective(
-        "m.json", "g.yaml", manifest_text=manifest_text(tool()), governance_text=b"actions: {pay_bil: {}}"
-    )
+    found: list[Fault] = []
+    rules = b"actions: {pay_bil: {}}"
+    load_effective("m.json", "g.yaml", manifest_text=manifest_text(tool()), governance_text=rules, warnings=found)
 
-    (warning,) = loaded.warnings
+    (warning,) = found
     assert str(warning) == (
         "g.yaml:1:11: warning: action `pay_bil` belongs to no tool of the manifest\n"
         "    actions: {pay_bil: {}}\n"

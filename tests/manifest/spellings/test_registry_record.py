@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pdp.errors import FileFaultsError, UsageError
-from pdp.manifest.load import load_manifest, read_manifest
+from pdp.errors import Fault, FileFaultsError, UsageError
+from pdp.manifest.load import load_manifest
 from pdp.manifest.model import DeclaredTool
 from pdp.manifest.spellings.registry_record import registry_record
 from tests.support import ROOT
@@ -54,7 +54,9 @@ def test_a_tool_is_registered_by_id_and_version(field: str) -> None:
 
 def test_a_deprecated_version_loads_with_a_warning() -> None:
     text = RECORD.read_text().replace("deprecation: null", "deprecation: use 2.0.0 from July on")
-    (warning,) = [one for one in read_manifest("m.yaml", text=text.encode()).warnings if "deprecated" in one.message]
+    warnings: list[Fault] = []
+    load_manifest("m.yaml", text=text.encode(), warnings=warnings)
+    (warning,) = [one for one in warnings if "deprecated" in one.message]
 
     assert (warning.message, warning.hint, warning.place.line) == (
         "`lookup_policyholder` is deprecated: use 2.0.0 from July on", "let agents pin what takes its place", 27,
@@ -87,9 +89,10 @@ def test_what_a_staging_tool_names_is_a_tool_that_commits(commits: str, message:
     text = (EXAMPLES / "underwriting/manifest.yaml").read_text()
     named = text.replace("commits: [issue_policy]", f"commits: [{commits}]")
     named = named.replace("enum: [issue_policy]", f"enum: [{commits}]")
+    found: list[Fault] = []
     try:
-        found = read_manifest("m.yaml", text=named.encode()).warnings
+        load_manifest("m.yaml", text=named.encode(), warnings=found)
     except FileFaultsError as error:
-        found = error.faults
+        found += error.faults
     about_commits = [fault for fault in found if commits in fault.message]
     assert [(fault.message, fault.warning) for fault in about_commits] == [(message, warning)]
