@@ -1,1 +1,13 @@
-"""A tool's contract: what is checked before any policy is asked."""
+"""A tool's contract: what is checked before any policy decides.
+
+* checks: the checks of a proposal, in their order.
+* compiled: manifest entries made ready for calls.
+* invariants: structural rules of a tool, which correct, prune or reject.
+* mapping: from a checked proposal to the request.
+* plan: a whole plan checked by the rules of its tools.
+* planning: the rules across tools, as the policy's data.
+* config: a tool's config parameters, resolved for a call.
+* state: what tools read of the state and write to it.
+* json_object: an object of JSON that nobody can change.
+* registry/: tools with their functions and contracts in Python.
+"""

@@ -151,30 +151,26 @@ def _corrected(
 ) -> Checked | Rejected:
     """Return the proposal as the invariants leave it."""
     # Only a tool with invariants needs them.
-    from pdp.contract.invariant_rules import Circumstances  # noqa: PLC0415
-    from pdp.contract.invariants import log_trips  # noqa: PLC0415
-    from pdp.contract.plan_position import PlanSoFar  # noqa: PLC0415
+    from pdp.contract.invariants import InvariantContext, log_trips, plan_before  # noqa: PLC0415
 
     tool, proposal = passed.tool, passed.proposal
-    about = Circumstances(session.state, passed.config, PlanSoFar(proposal, session.plan, before).up_to)
-    settled = invariants.settle(
+    context = InvariantContext(session.state, passed.config, plan_before(proposal, session.plan, before))
+    result = invariants.applied(
         proposal.arguments,
-        about,
-        lambda mended: None if tool.validator.is_valid(mended) else schema_fault(tool, mended),
+        context,
+        lambda corrected: None if tool.validator.is_valid(corrected) else schema_fault(tool, corrected),
     )
-    log_trips(tool.entry.name, settled.trips)
-    stopped = Rejected(proposal, None, tool, schema_valid=True, trips=settled.trips)
-    if settled.fault is not None:
-        return stopped._replace(rejection=Rejection(settled.rejection, settled.fault))
-    if settled.pruned:
-        return stopped
-    if settled.arguments is not proposal.arguments:
+    log_trips(tool.entry.name, result.trips)
+    stopped = Rejected(proposal, None, tool, schema_valid=True, trips=result.trips)
+    if result.rejection is not None or result.pruned:
+        return stopped._replace(rejection=result.rejection)
+    if result.arguments is not proposal.arguments:
         try:
             # Read anew, and so within the bounds of a proposal and in its one canonical form.
-            proposal = Proposal.read({"tool": proposal.tool, "arguments": settled.arguments})
+            proposal = Proposal.read({"tool": proposal.tool, "arguments": result.arguments})
         except ProposalRejectedError as error:
             return stopped._replace(rejection=Rejection(error.rejection, error.message))
-    return passed._replace(proposal=proposal, trips=settled.trips)
+    return passed._replace(proposal=proposal, trips=result.trips)
 
 
 # Every part has to name something, and zero does; the concern `provenance` of the policy says the same.

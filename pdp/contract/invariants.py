@@ -1,7 +1,9 @@
-"""Invariants: structural rules of one tool, and the three ways out when one trips: correct, prune, reject.
+"""Invariants: structural rules of one tool, and the three outcomes when one trips: correct, prune, reject.
 
-Source: tool contract document, "ToolInvariant" and "A real example". What is corrected has to pass the schema and every
-invariant again.
+A rule is an expression of a manifest or a function of a contract in Python. What is corrected has to pass the schema
+and every invariant again, and a correction changes nothing but what its declaration names.
+
+Source: tool contract document, "ToolInvariant" and "A real example".
 """
 
 from __future__ import annotations
@@ -9,28 +11,35 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from pdp.contract.invariant_rules import ExpressionRule, PythonRule, RuleRejectsError, changed
-from pdp.contract.registry.tool_contract import DROP_STEP, DropStep
-from pdp.manifest.expressions.expression import Check, compile_check
+import orjson
+
+from pdp.contract.json_object import JsonObject
+from pdp.contract.registry.tool_contract import DROP_STEP, DropStep, end_coroutine
+from pdp.json import JsonValueError, canonical, check_json
+from pdp.manifest.expressions.expression import compile_check
 from pdp.manifest.expressions.path import ExpressionError
-from pdp.proposal import RejectionCode
+from pdp.manifest.records import Correction
+from pdp.proposal import Rejection, RejectionCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pdp.contract.invariant_rules import Circumstances, Rule
     from pdp.contract.registry.tool_contract import ToolInvariant
+    from pdp.manifest.expressions.expression import Check
     from pdp.manifest.records import Invariant
+    from pdp.proposal import Proposal
 
 _log = logging.getLogger("pdp.contract")
 
-MOST_CORRECTIONS: Final = 16
-"""Most corrections of one call; rules that undo each other are found out by it."""
+MAX_CORRECTIONS: Final = 16
+"""Most corrections of one call, which bounds rules that undo each other."""
+
+_LONGEST: Final = 200
 
 
-class Way(StrEnum):
+class Resolution(StrEnum):
     """What became of a call whose invariant tripped."""
 
     CORRECTED = "corrected"
@@ -45,43 +54,226 @@ class Trip:
     Attributes:
         invariant: its id.
         rule: what has to hold.
-        way: what became of the call.
+        resolution: what became of the call.
         changed: the arguments that were corrected, sorted; their values are in the corrected proposal.
     """
 
     invariant: str
     rule: str
-    way: Way
+    resolution: Resolution
     changed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        how = f"{self.way}: {', '.join(self.changed)}" if self.changed else str(self.way)
+        how = f"{self.resolution}: {', '.join(self.changed)}" if self.changed else str(self.resolution)
         return f"{self.invariant}: {self.rule} ({how})"
 
     def as_json(self) -> dict[str, Any]:
-        """Return `{invariant, rule, way, changed}`."""
-        return {"invariant": self.invariant, "rule": self.rule, "way": self.way, "changed": list(self.changed)}
+        """Return `{invariant, rule, resolution, changed}`."""
+        return {
+            "invariant": self.invariant,
+            "rule": self.rule,
+            "resolution": self.resolution,
+            "changed": list(self.changed),
+        }
 
 
-class Settled:
+class InvariantResult(NamedTuple):
     """What the invariants made of a call.
 
     Attributes:
         arguments: after correction; those that were proposed, the very object, when nothing was corrected.
         trips: every invariant that tripped, in their order.
-        fault: why the call is rejected, or None.
-        rejection: with which code, if it is.
+        rejection: why the call is rejected, or None.
         pruned: whether it is dropped.
     """
 
-    __slots__ = ("arguments", "fault", "pruned", "rejection", "trips")
+    arguments: dict[str, Any]
+    trips: tuple[Trip, ...] = ()
+    rejection: Rejection | None = None
+    pruned: bool = False
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        self.arguments = arguments
-        self.trips: tuple[Trip, ...] = ()
-        self.fault: str | None = None
-        self.rejection = RejectionCode.INVALID_PAYLOAD
-        self.pruned = False
+
+class InvariantContext:
+    """What an invariant sees beside the call.
+
+    Args:
+        state: the state, plain JSON.
+        config: the tool's resolved config.
+        plan: gives, for the call's arguments, the plan up to and including the call, `[{tool, arguments}]`; None: the
+            state has it, or there is none.
+    """
+
+    __slots__ = ("_views", "config", "plan", "state")
+
+    def __init__(
+        self,
+        state: Mapping[str, Any],
+        config: Mapping[str, Any],
+        plan: Callable[[dict[str, Any]], list[Any]] | None = None,
+    ) -> None:
+        self.state = state
+        self.config = config
+        self.plan = plan
+        self._views: tuple[JsonObject, JsonObject] | None = None
+
+    def for_expressions(self, arguments: dict[str, Any], *, with_plan: bool) -> dict[str, Any]:
+        """Return what CEL sees as `state`, `config` and, if it is read, `plan`."""
+        plan = self.plan(arguments) if with_plan and self.plan is not None else []
+        return {"state": self.state, "config": self.config, "plan": plan}
+
+    def for_functions(self, arguments: dict[str, Any]) -> tuple[JsonObject, JsonObject]:
+        """Return what functions see: the state, with the plan as its member `plan`, and the config."""
+        if self._views is None:
+            self._views = JsonObject.read(self.state), JsonObject.read(self.config, "config")
+        state, config = self._views
+        return (state if self.plan is None else state.replaced({"plan": self.plan(arguments)})), config
+
+
+def plan_before(
+    proposal: Proposal, plan: Sequence[Any], before: Sequence[Any] | None
+) -> Callable[[dict[str, Any]], list[Any]]:
+    """Return what gives, for a call's arguments, the plan up to and including the call.
+
+    What comes later in a plan never changes what becomes of an earlier step. So of duplicates the first survives, and
+    going through a plan once is enough.
+
+    Args:
+        proposal: the call as it was proposed.
+        plan: the session's plan, proposals in either spelling. The call is the first of them that is equal to it, or to
+            what it is corrected to; one that the plan does not hold comes after all of it.
+        before: the steps before the call, when they are known.
+    """
+
+    def up_to(arguments: dict[str, Any]) -> list[Any]:
+        call = {"tool": proposal.tool, "arguments": arguments}
+        if before is not None:
+            return [*before, call]
+        steps = [_respelt(step) for step in plan]
+        for sought in (proposal.as_json(), call):
+            if sought in steps:
+                return [*steps[: steps.index(sought)], call]
+        return [*steps, call]
+
+    return up_to
+
+
+def _respelt(step: Any) -> Any:
+    if isinstance(step, dict) and "tool_name" in step and "tool" not in step:
+        return {"tool": step["tool_name"], "arguments": step.get("payload", {})}
+    return step
+
+
+class _RuleRejectsError(Exception):
+    """A rule rejects a call, whatever it could correct.
+
+    `violated`: whether it is known that the call violates it. Only then the rule's own code stands for it.
+    """
+
+    def __init__(self, rule: _Rule, why: str, *, violated: bool = True) -> None:
+        super().__init__(why)
+        self.trip = Trip(rule.id, rule.rule, Resolution.REJECTED)
+        code = rule.rejection if violated else RejectionCode.INVALID_PAYLOAD
+        self.rejection = Rejection(code, f"{rule.id}: {why}")
+
+
+class _Rule(Protocol):
+    """An invariant, ready for calls: its id, what has to hold, and the code of a call that it rejects."""
+
+    id: str
+    rule: str
+    rejection: RejectionCode
+
+    def holds(self, arguments: dict[str, Any], context: InvariantContext) -> bool:
+        """Return whether a call keeps it; it rejects where that is not known."""
+
+    def corrected(self, arguments: dict[str, Any], context: InvariantContext) -> dict[str, Any] | DropStep | None:
+        """Return corrected arguments, `DROP_STEP`, or None when it only rejects."""
+
+
+class _ExpressionRule:
+    """An invariant of a manifest."""
+
+    def __init__(self, invariant: Invariant) -> None:
+        self.id = invariant.id
+        self.rule = invariant.rule
+        self.rejection = RejectionCode(invariant.rejection or RejectionCode.INVALID_PAYLOAD)
+        self.check = compile_check(invariant.check)
+        self._correct = invariant.correct
+
+    def holds(self, arguments: dict[str, Any], context: InvariantContext) -> bool:
+        try:
+            return self.check.holds(arguments, context.for_expressions(arguments, with_plan=self.check.reads_plan))
+        except ExpressionError as error:
+            # Not knowing is no reason to correct.
+            raise _RuleRejectsError(self, error.message, violated=False) from error
+
+    def corrected(
+        self,
+        arguments: dict[str, Any],
+        context: InvariantContext,  # noqa: ARG002 - what a manifest sets does not depend on it
+    ) -> dict[str, Any] | DropStep | None:
+        if isinstance(self._correct, Correction):
+            return {**arguments, **self._correct.set}
+        return DROP_STEP if self._correct == "prune" else None
+
+
+class _FunctionRule:
+    """An invariant of a contract in Python.
+
+    Args:
+        invariant: the invariant.
+        arguments: the arguments that the tool's schema names: what it may correct when it declares nothing narrower.
+    """
+
+    rejection = RejectionCode.INVALID_PAYLOAD
+
+    def __init__(self, invariant: ToolInvariant, arguments: frozenset[str]) -> None:
+        self.id = invariant.id
+        self.rule = invariant.rule
+        self._invariant = invariant
+        self._declared = arguments if invariant.corrects is None else frozenset(invariant.corrects)
+
+    def holds(self, arguments: dict[str, Any], context: InvariantContext) -> bool:
+        holds = self._called(self._invariant.check, "check", arguments, context)
+        if holds is not True and holds is not False:
+            end_coroutine(holds)
+            raise _RuleRejectsError(self, f"its check gives {type(holds).__name__}, not true or false")
+        return holds
+
+    def corrected(self, arguments: dict[str, Any], context: InvariantContext) -> dict[str, Any] | DropStep | None:
+        if self._invariant.correct is None:
+            return None
+        result = self._called(self._invariant.correct, "corrector", arguments, context)
+        if result is DROP_STEP:
+            result = DROP_STEP, True
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], bool)):  # noqa: PLR2004
+            end_coroutine(result)
+            raise _RuleRejectsError(self, "its corrector has to return (arguments, true or false) or DROP_STEP")
+        corrected, done = result
+        if not done:
+            return None
+        return DROP_STEP if corrected is DROP_STEP else self._within_declaration(corrected, arguments)
+
+    def _called(
+        self, function: Callable[..., Any], what: str, arguments: dict[str, Any], context: InvariantContext
+    ) -> Any:
+        try:
+            return function(orjson.loads(orjson.dumps(arguments)), *context.for_functions(arguments))
+        except Exception as error:
+            _log.exception("the %s of invariant %s raised", what, self.id)
+            raise _RuleRejectsError(self, f"its {what} raised {type(error).__name__}") from error
+
+    def _within_declaration(self, result: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        if type(result) is not dict:
+            raise _RuleRejectsError(self, f"its corrector gives {type(result).__name__}, not arguments")
+        try:
+            check_json(result, depth=1)
+        except JsonValueError as error:
+            raise _RuleRejectsError(self, f"the corrector's result is not JSON: {error}"[:_LONGEST]) from None
+        outside = set(changed_arguments(arguments, result)) - self._declared
+        if outside:
+            raise _RuleRejectsError(self, f"its corrector changes {min(outside)[:_LONGEST]}, which it does not declare")
+        return result
 
 
 class Invariants:
@@ -102,105 +294,109 @@ class Invariants:
         of_contract: Iterable[ToolInvariant] = (),
         arguments: frozenset[str] = frozenset(),
     ) -> None:
-        expressions = [ExpressionRule(one) for one in of_manifest]
-        self.rules: tuple[Rule, ...] = (*expressions, *(PythonRule(one, arguments) for one in of_contract))
-        # One evaluation of all is half as dear as one of each, and nearly every call violates none. CEL's && is strict
-        # about types, so the whole is true only if each part is.
-        self._all_hold = _joined(expressions) if len(expressions) == len(self.rules) > 1 else None
-        self._reads_plan = any("plan" in one.text for one in expressions)
+        self._rules: tuple[_Rule, ...] = (
+            *(_ExpressionRule(invariant) for invariant in of_manifest),
+            *(_FunctionRule(invariant, arguments) for invariant in of_contract),
+        )
+        checks = [rule.check for rule in self._rules if isinstance(rule, _ExpressionRule)]
+        self._all_hold = _joined(checks) if len(checks) == len(self._rules) > 1 else None
 
-    def settle(
-        self, arguments: dict[str, Any], about: Circumstances, refusal: Callable[[dict[str, Any]], str | None]
-    ) -> Settled:
+    def applied(
+        self, arguments: dict[str, Any], context: InvariantContext, schema_fault: Callable[[dict[str, Any]], str | None]
+    ) -> InvariantResult:
         """Correct, prune or reject a call until every invariant holds.
 
-        The first that trips is corrected and all are asked anew, at most `MOST_CORRECTIONS` times. So what comes out
-        violates none of them: settling it again changes nothing.
+        The first that trips is corrected and all are checked anew, at most `MAX_CORRECTIONS` times. So what comes out
+        violates none of them: applying them again changes nothing.
 
         Args:
             arguments: the call's, checked JSON that the schema admits.
-            about: what the invariants see beside the call.
-            refusal: says why the schema refuses arguments, or None.
+            context: what the invariants see beside the call.
+            schema_fault: says why the schema refuses arguments, or None.
         """
-        settled = Settled(arguments)
-        if not self.rules or self._hold_together(arguments, about):
-            return settled
+        if self._all_hold is not None and _is_kept(self._all_hold, arguments, context):
+            return InvariantResult(arguments)
         trips: list[Trip] = []
         try:
-            while (tripped := self._first_tripped(settled.arguments, about)) is not None:
-                rule, why = tripped
-                if len(trips) == MOST_CORRECTIONS:
-                    why = f"{rule.id}: still violated after {MOST_CORRECTIONS} corrections"
-                mended = _mended(rule, why, settled.arguments, about, last=len(trips) == MOST_CORRECTIONS)
-                if mended is DROP_STEP:
-                    settled.pruned = True
-                    trips.append(Trip(rule.id, rule.rule, Way.PRUNED))
-                    break
-                _check_admitted(rule, refusal(mended))
-                trips.append(Trip(rule.id, rule.rule, Way.CORRECTED, changed(settled.arguments, mended)))
-                settled.arguments = mended
-        except RuleRejectsError as error:
-            settled.fault, settled.rejection = error.why, error.rejection
-            trips.append(Trip(error.rule.id, error.rule.rule, Way.REJECTED))
-        settled.trips = tuple(trips)
-        return settled
+            while (rule := self._first_tripped(arguments, context)) is not None:
+                corrected = _corrected(rule, arguments, context, schema_fault, last=len(trips) == MAX_CORRECTIONS)
+                if corrected is DROP_STEP:
+                    trips.append(Trip(rule.id, rule.rule, Resolution.PRUNED))
+                    return InvariantResult(arguments, tuple(trips), pruned=True)
+                trips.append(Trip(rule.id, rule.rule, Resolution.CORRECTED, changed_arguments(arguments, corrected)))
+                arguments = corrected
+        except _RuleRejectsError as error:
+            return InvariantResult(arguments, (*trips, error.trip), error.rejection)
+        return InvariantResult(arguments, tuple(trips))
 
-    def _first_tripped(self, arguments: dict[str, Any], about: Circumstances) -> tuple[Rule, str] | None:
-        for rule in self.rules:
-            why = rule.violation(arguments, about)
-            if why is not None:
-                return rule, why
-        return None
+    def violations(self, arguments: dict[str, Any], context: InvariantContext) -> list[str]:
+        """Return `ID: why` for each invariant that the call violates, correcting nothing."""
+        violations = []
+        for rule in self._rules:
+            try:
+                if not rule.holds(arguments, context):
+                    violations.append(f"{rule.id}: {rule.rule}")
+            except _RuleRejectsError as error:
+                violations.append(error.rejection.reason)
+        return violations
 
-    def _hold_together(self, arguments: dict[str, Any], about: Circumstances) -> bool:
-        if self._all_hold is None:
-            return False
-        try:
-            return self._all_hold.holds(arguments, about.for_expressions(arguments, with_plan=self._reads_plan))
-        except ExpressionError:
-            return False  # which of them it is, and what of it, is found out one by one
+    def _first_tripped(self, arguments: dict[str, Any], context: InvariantContext) -> _Rule | None:
+        return next((rule for rule in self._rules if not rule.holds(arguments, context)), None)
 
 
-def _mended(
-    rule: Rule, why: str, arguments: dict[str, Any], about: Circumstances, *, last: bool
-) -> dict[str, Any] | DropStep:
-    """Return what a tripped rule makes of the call; it rejects when it corrects nothing, or nothing more."""
-    mended = None if last else rule.correction(arguments, about)
-    if mended is None:
-        raise RuleRejectsError(rule, why)
-    if mended is not DROP_STEP and not changed(arguments, mended):
-        raise RuleRejectsError(rule, f"{why} (its correction does not help)")
-    return mended
-
-
-def _check_admitted(rule: Rule, refused: str | None) -> None:
-    if refused is not None:
-        raise RuleRejectsError(rule, f"{rule.id}: its correction does not pass the schema: {refused}")
-
-
-def _joined(rules: list[ExpressionRule]) -> Check | None:
-    """Return one condition of them all; None when it would be longer than a condition may be."""
+# One evaluation of all is half as expensive as one of each, and nearly every call violates none. CEL's `&&` is strict
+# about types, so the whole is true only if each part is.
+def _joined(checks: Sequence[Check]) -> Check | None:
+    """Return one condition of them all; None when that is beyond the bounds of a condition."""
     try:
         # On lines of their own: a text that ends in a comment must not end the whole with it.
-        return compile_check(" && ".join(f"({rule.text}\n)" for rule in rules))
+        return compile_check(" && ".join(f"({check.text}\n)" for check in checks))
     except ExpressionError:
         return None
 
 
-def violations(invariants: Iterable[ToolInvariant], arguments: Mapping[str, Any], about: Circumstances) -> list[str]:
-    """Return `ID: why` for each invariant that the call violates, correcting nothing."""
-    found = []
-    for rule in (PythonRule(one, frozenset()) for one in invariants):
-        try:
-            why = rule.violation(dict(arguments), about)
-        except RuleRejectsError as error:
-            why = error.why
-        if why is not None:
-            found.append(why)
-    return found
+def _is_kept(check: Check, arguments: dict[str, Any], context: InvariantContext) -> bool:
+    try:
+        return check.holds(arguments, context.for_expressions(arguments, with_plan=check.reads_plan))
+    except ExpressionError:
+        return False  # each is checked by itself then
+
+
+def _corrected(
+    rule: _Rule,
+    arguments: dict[str, Any],
+    context: InvariantContext,
+    schema_fault: Callable[[dict[str, Any]], str | None],
+    *,
+    last: bool,
+) -> dict[str, Any] | DropStep:
+    """Return what a tripped rule makes of the arguments; it rejects when it corrects nothing, or nothing more."""
+    if last:
+        raise _RuleRejectsError(rule, f"still violated after {MAX_CORRECTIONS} corrections")
+    corrected = rule.corrected(arguments, context)
+    if corrected is None:
+        raise _RuleRejectsError(rule, rule.rule)
+    if corrected is DROP_STEP:
+        return DROP_STEP
+    if not changed_arguments(arguments, corrected):
+        raise _RuleRejectsError(rule, f"{rule.rule} (its correction does not help)")
+    fault = schema_fault(corrected)
+    if fault is not None:
+        raise _RuleRejectsError(rule, f"its correction does not pass the schema: {fault}")
+    return corrected
+
+
+def changed_arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the arguments that differ, sorted; 1 and true differ."""
+    names = before.keys() | after.keys()
+    return tuple(sorted(name for name in names if _member(before, name) != _member(after, name)))
+
+
+def _member(arguments: Mapping[str, Any], name: str) -> bytes | None:
+    return canonical(arguments[name]) if name in arguments else None
 
 
 def log_trips(tool: str, trips: tuple[Trip, ...]) -> None:
     """Log each trip with its id. Arguments are not in the line."""
     for trip in trips:
-        _log.info("%s: invariant %s tripped: %s", tool, trip.invariant, trip.way)
+        _log.info("%s: invariant %s tripped: %s", tool, trip.invariant, trip.resolution)

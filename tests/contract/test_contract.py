@@ -145,7 +145,7 @@ def test_what_is_corrected_is_what_goes_on() -> None:
     assert corrected.proposal.text == b'{"count":1,"text":"short"}'
     assert corrected.idempotency_key == as_is.idempotency_key
     assert [trip.as_json() for trip in corrected.trips] == [
-        {"invariant": "SHORT", "rule": INVARIANT["rule"], "way": "corrected", "changed": ["text"]}
+        {"invariant": "SHORT", "rule": INVARIANT["rule"], "resolution": "corrected", "changed": ["text"]}
     ]
     assert as_is.trips == ()
 

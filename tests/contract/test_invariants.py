@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdp.contract.invariant_rules import Circumstances, changed
-from pdp.contract.invariants import Invariants, Settled
+from pdp.contract.invariants import InvariantContext, InvariantResult, Invariants, changed_arguments
 from pdp.contract.registry.tool_contract import DROP_STEP, ToolContract, ToolInvariant, ToolStateEffect
 from pdp.errors import UsageError
 from pdp.manifest.records import Invariant
 
 NAMES = frozenset("abc")
 TYPES = "(dict, list, str, int, float or bool)"
-NOTHING = Circumstances({}, {})
+NOTHING = InvariantContext({}, {})
 
 
 def cel(**fields: Any) -> Invariant:
@@ -29,16 +28,22 @@ def python(check: Any, correct: Any = None, **fields: Any) -> ToolInvariant:
     return ToolInvariant(**{"id": "R", "rule": "the rule", "check": check, "correct": correct, **fields})
 
 
-def settle(rules: Invariants, arguments: dict[str, Any], refusal: str | None = None, about: Any = NOTHING) -> Settled:
-    return rules.settle(arguments, about, lambda _: refusal)
+def applied(
+    rules: Invariants, arguments: dict[str, Any], refusal: str | None = None, about: Any = NOTHING
+) -> InvariantResult:
+    return rules.applied(arguments, about, lambda _: refusal)
 
 
 def of_python(*invariants: ToolInvariant) -> Invariants:
     return Invariants(of_contract=invariants, arguments=NAMES)
 
 
-def outcome(settled: Settled) -> tuple[dict[str, Any], str | None, bool, list[str]]:
-    return settled.arguments, settled.fault, settled.pruned, [str(trip) for trip in settled.trips]
+def fault(result: InvariantResult) -> str | None:
+    return result.rejection.reason if result.rejection else None
+
+
+def outcome(result: InvariantResult) -> tuple[dict[str, Any], str | None, bool, list[str]]:
+    return result.arguments, fault(result), result.pruned, [str(trip) for trip in result.trips]
 
 
 A_IS_ONE = cel(id="ONE", check="has(call.a) && call.a == 1", correct={"set": {"a": 1}})
@@ -103,32 +108,34 @@ B_IS_A = cel(id="SAME", check="has(call.b) && call.b == call.a", correct={"set":
     ],
 )  # fmt: skip
 def test_of_a_manifest(rules: list[Invariant], arguments: Any, expected: Any) -> None:
-    assert outcome(settle(Invariants(rules, arguments=NAMES), arguments)) == expected
+    assert outcome(applied(Invariants(rules, arguments=NAMES), arguments)) == expected
 
 
 def test_what_holds_is_handed_on_as_the_same_object() -> None:
     arguments = {"a": 1, "b": 1}
 
-    assert settle(Invariants([A_IS_ONE, B_IS_A]), arguments).arguments is arguments
+    assert applied(Invariants([A_IS_ONE, B_IS_A]), arguments).arguments is arguments
 
 
-def test_a_condition_too_long_to_join_is_asked_by_itself() -> None:
+def test_conditions_that_cannot_be_joined_are_checked_by_themselves() -> None:
     long = [cel(id=f"R{at}", check=f"call.a == 1 || {'true || ' * 30}false") for at in range(3)]
-    rules = Invariants([*long, cel(check="call.a == 1", correct={"set": {"a": 1}})], arguments=NAMES)
+    macros = [cel(id=f"M{at}", check="!has(call.l) || call.l.all(x, x == 1)") for at in range(2)]
+    rules = Invariants([*long, *macros, cel(check="call.a == 1", correct={"set": {"a": 1}})], arguments=NAMES)
 
-    assert outcome(settle(rules, {"a": 2})) == ({"a": 1}, None, False, ["R: the rule (corrected: a)"])
+    assert outcome(applied(rules, {"a": 2})) == ({"a": 1}, None, False, ["R: the rule (corrected: a)"])
+    assert fault(applied(rules, {"a": 1, "l": [2]})) == "M0: the rule"
 
 
 def test_rules_that_undo_each_other_reject() -> None:
     up = cel(id="UP", check="call.a == 1", correct={"set": {"a": 1}})
     down = cel(id="DOWN", check="call.a == 2", correct={"set": {"a": 2}})
-    settled = settle(Invariants([up, down]), {"a": 3})
+    result = applied(Invariants([up, down]), {"a": 3})
 
-    assert (settled.fault, len(settled.trips)) == ("UP: still violated after 16 corrections", 17)
+    assert (fault(result), len(result.trips)) == ("UP: still violated after 16 corrections", 17)
 
 
 def test_a_correction_that_the_schema_refuses() -> None:
-    assert outcome(settle(Invariants([A_IS_ONE]), {"a": 2}, "a is too small")) == (
+    assert outcome(applied(Invariants([A_IS_ONE]), {"a": 2}, "a is too small")) == (
         {"a": 2}, "ONE: its correction does not pass the schema: a is too small", False, ["ONE: the rule (rejected)"],
     )  # fmt: skip
 
@@ -192,7 +199,7 @@ def raising(*_: Any) -> Any:
                 (python(is_one, lambda *_: ([], True)), "its corrector gives list, not arguments"),
                 (
                     python(is_one, lambda *_: ({"a": {1}}, True)),
-                    "its corrector gives no JSON: a: set is not a type of JSON",
+                    "the corrector's result is not JSON: a: set is not a type of JSON",
                 ),
                 (python(is_one, lambda c, *_: (c, True)), "the rule (its correction does not help)"),
             ]
@@ -200,7 +207,7 @@ def raising(*_: Any) -> Any:
     ],
 )  # fmt: skip
 def test_of_a_contract_in_python(invariant: ToolInvariant, expected: Any) -> None:
-    assert outcome(settle(of_python(invariant), {"a": 2})) == expected
+    assert outcome(applied(of_python(invariant), {"a": 2})) == expected
 
 
 def test_functions_get_copies() -> None:
@@ -210,10 +217,10 @@ def test_functions_get_copies() -> None:
         config["list"].append(1)
         return True
 
-    arguments, about = {"list": [0]}, Circumstances({"list": [0]}, {"list": [0]}, lambda _: [])
-    settled = settle(of_python(python(spoiling), python(spoiling, id="Q")), arguments, about=about)
+    arguments, about = {"list": [0]}, InvariantContext({"list": [0]}, {"list": [0]}, lambda _: [])
+    result = applied(of_python(python(spoiling), python(spoiling, id="Q")), arguments, about=about)
 
-    assert (settled.fault, arguments, about.state, about.config) == (None, {"list": [0]}, {"list": [0]}, {"list": [0]})
+    assert (fault(result), arguments, about.state, about.config) == (None, {"list": [0]}, {"list": [0]}, {"list": [0]})
 
 
 def test_functions_see_state_config_and_the_plan() -> None:
@@ -223,28 +230,28 @@ def test_functions_see_state_config_and_the_plan() -> None:
         seen.append((call, state.as_json(), config.as_json()))
         return True
 
-    about = Circumstances({"s": 1, "plan": "of the application"}, {"k": 2}, lambda call: [{"arguments": call}])
-    settle(of_python(python(looking)), {"a": 1}, about=about)
+    about = InvariantContext({"s": 1, "plan": "of the application"}, {"k": 2}, lambda call: [{"arguments": call}])
+    applied(of_python(python(looking)), {"a": 1}, about=about)
 
     assert seen == [({"a": 1}, {"s": 1, "plan": [{"arguments": {"a": 1}}]}, {"k": 2})]
 
 
 @pytest.mark.parametrize(
-    ("correcting", "fault"),
+    ("correcting", "message"),
     [(False, "R: its check gives coroutine, not true or false"),
      (True, "R: its corrector has to return (arguments, true or false) or DROP_STEP")],
 )  # fmt: skip
-def test_an_asynchronous_function_rejects_and_leaves_nothing_behind(correcting: bool, fault: str) -> None:
+def test_an_asynchronous_function_rejects_and_leaves_nothing_behind(correcting: bool, message: str) -> None:
     async def later(call: Any, state: Any, config: Any) -> bool:
         return True
 
     rule = python(is_one, later) if correcting else python(later)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        settled = settle(of_python(rule), {"a": 2})
+        result = applied(of_python(rule), {"a": 2})
         gc.collect()
 
-    assert settled.fault == fault
+    assert fault(result) == message
     assert warned == []
 
 
@@ -372,22 +379,22 @@ def test_corrections_stay_within_what_is_declared_repeat_and_come_to_rest(
 ) -> None:
     compiled = Invariants(rules, arguments=NAMES)
     before = dict(arguments)
-    settled = settle(compiled, arguments)
+    result = applied(compiled, arguments)
     declared = {name for rule in rules if rule.correct not in (None, "prune") for name in rule.correct.set}  # type: ignore[union-attr]
 
     assert arguments == before
-    assert set(changed(before, settled.arguments)) <= declared
-    assert outcome(settle(compiled, dict(before))) == outcome(settled)
-    if settled.fault is None and not settled.pruned:
-        assert outcome(settle(compiled, settled.arguments)) == (settled.arguments, None, False, [])
+    assert set(changed_arguments(before, result.arguments)) <= declared
+    assert outcome(applied(compiled, dict(before))) == outcome(result)
+    if result.rejection is None and not result.pruned:
+        assert outcome(applied(compiled, result.arguments)) == (result.arguments, None, False, [])
 
 
 @settings(max_examples=150, deadline=None)
 @given(ARGUMENTS, st.sets(st.sampled_from(sorted(NAMES))), st.dictionaries(st.sampled_from("abcd"), VALUES))
 def test_a_corrector_in_python_never_leaves_what_it_declares(before: Any, declared: set[str], given_back: Any) -> None:
     invariant = python(lambda call, *_: call == given_back, lambda *_: (given_back, True), corrects=sorted(declared))
-    settled = settle(of_python(invariant), before)
+    result = applied(of_python(invariant), before)
 
-    assert set(changed(before, settled.arguments)) <= declared
-    assert settled.arguments in (before, given_back)
-    assert (settled.fault is None) == (settled.arguments == given_back)
+    assert set(changed_arguments(before, result.arguments)) <= declared
+    assert result.arguments in (before, given_back)
+    assert (result.rejection is None) == (result.arguments == given_back)

@@ -154,7 +154,7 @@ def test_the_whole_object() -> None:
     found = checked({"tool_name": TOOL, "payload": {"query": "q", **BUNDLED}, "step_name": "first"}, {"tool": "other"})
     correction = {
         "invariant": "BUNDLED_REQUIRES_WEB_SEARCH", "rule": RULES["BUNDLED_REQUIRES_WEB_SEARCH"],
-        "way": "corrected", "changed": ["web_search"],
+        "resolution": "corrected", "changed": ["web_search"],
     }  # fmt: skip
     reason = "'other' is not a tool of manifest 1.0.0"
 

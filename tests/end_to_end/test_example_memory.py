@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from pdp import Engine, Evaluation, Pep
-from pdp.contract.invariant_rules import Circumstances
-from pdp.contract.invariants import Invariants
+from pdp.contract.invariants import InvariantContext, Invariants
 from pdp.errors import FileFaultsError
 from pdp.json import canonical
 from pdp.manifest.load import load_manifest
 from pdp.manifest.records import Invariant
-from pdp.proposal import RejectionCode
+from pdp.proposal import Rejection, RejectionCode
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.running.engines import open_engine
 from tests.support import ROOT
@@ -139,7 +138,7 @@ def test_the_reason_of_a_canonical_write(suite: Suite, engine: Engine) -> None:
             "those who keep the memory",
         },
     }
-    assert (evaluation.verdict, [str(trip.way) for trip in evaluation.corrections]) == (None, ["rejected"])
+    assert (evaluation.verdict, [str(trip.resolution) for trip in evaluation.corrections]) == (None, ["rejected"])
 
 
 def rule(**fields: Any) -> Invariants:
@@ -151,10 +150,10 @@ def rule(**fields: Any) -> Invariants:
 @pytest.mark.parametrize(
     ("rules", "arguments", "expected"),
     [
-        pytest.param(rule(), {"a": 1}, (None, "INVALID_PAYLOAD"), id="kept"),
+        pytest.param(rule(), {"a": 1}, None, id="kept"),
         pytest.param(rule(), {"a": 2}, ("R: the rule", "MISSING_PROVENANCE"), id="violated"),
         pytest.param(rule(rejection=None), {"a": 2}, ("R: the rule", "INVALID_PAYLOAD"), id="no code stated"),
-        pytest.param(rule(correct={"set": {"a": 1}}), {"a": 2}, (None, "INVALID_PAYLOAD"), id="corrected"),
+        pytest.param(rule(correct={"set": {"a": 1}}), {"a": 2}, None, id="corrected"),
         pytest.param(
             rule(correct={"set": {"b": 1}}),
             {"a": 2, "b": 1},
@@ -163,17 +162,19 @@ def rule(**fields: Any) -> Invariants:
         ),
     ],
 )
-def test_the_code_of_an_invariant(rules: Invariants, arguments: dict[str, Any], expected: tuple[Any, str]) -> None:
-    settled = rules.settle(arguments, Circumstances({}, {}), lambda _: None)
+def test_the_code_of_an_invariant(
+    rules: Invariants, arguments: dict[str, Any], expected: tuple[str, str] | None
+) -> None:
+    result = rules.applied(arguments, InvariantContext({}, {}), lambda _: None)
 
-    assert (settled.fault, settled.rejection) == expected
+    assert result.rejection == (None if expected is None else Rejection(RejectionCode(expected[1]), expected[0]))
 
 
 def test_a_rule_that_cannot_be_asked_gives_no_code_of_its_own() -> None:
-    settled = rule(check="call.a < 1").settle({"a": "one"}, Circumstances({}, {}), lambda _: None)
+    rejection = rule(check="call.a < 1").applied({"a": "one"}, InvariantContext({}, {}), lambda _: None).rejection
 
-    assert settled.fault is not None
-    assert (settled.fault.partition(":")[0], settled.rejection) == ("R", "INVALID_PAYLOAD")
+    assert rejection is not None
+    assert (rejection.reason.partition(":")[0], rejection.code) == ("R", "INVALID_PAYLOAD")
 
 
 def test_a_code_that_is_not_fixed_is_a_fault_of_the_manifest() -> None:

@@ -141,7 +141,12 @@ def test_a_corrected_call_is_decided_and_run_as_corrected(
     ran = call(pep, search("gene", limit=99), SESSION)
 
     assert [trip.as_json() for trip in ran.corrections] == [
-        {"invariant": "LIMIT_AT_MOST_TEN", "rule": "limit is at most 10", "way": "corrected", "changed": ["limit"]}
+        {
+            "invariant": "LIMIT_AT_MOST_TEN",
+            "rule": "limit is at most 10",
+            "resolution": "corrected",
+            "changed": ["limit"],
+        }
     ]
     assert ran.outcome.as_json() == {"status": "transformed", "proposal": search("gene", limit=10)}
     assert ran.request is not None

@@ -153,12 +153,12 @@ class ToolContract:
         Raises:
             UsageError: one of them is no object of plain JSON.
         """
-        from pdp.contract.invariant_rules import Circumstances  # noqa: PLC0415 - it knows this record
-        from pdp.contract.invariants import violations  # noqa: PLC0415 - likewise
+        from pdp.contract.invariants import InvariantContext, Invariants  # noqa: PLC0415 - it knows this record
         from pdp.contract.json_object import JsonObject  # noqa: PLC0415 - likewise
 
         check_kind(call, Mapping, "the call", "hand in its arguments, by name")
-        return violations(self.invariants, call, Circumstances(JsonObject.read(state), resolved_config))
+        context = InvariantContext(JsonObject.read(state), resolved_config)
+        return Invariants(of_contract=self.invariants).violations(dict(call), context)
 
 
 _LISTS: Final[dict[str, type]] = {
