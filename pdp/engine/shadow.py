@@ -113,7 +113,7 @@ class ShadowEngine(Engine):
     """Decides by `engine` alone, and lets `shadow` decide the same afterwards. Safe for threads and tasks.
 
     What `engine` answers or raises is handed on as it is; whatever the shadow does changes no decision. `findings` are
-    not shadowed, nor are requests that are refused before any engine is asked. A forked child counts from zero.
+    not shadowed, nor are requests that are refused before any engine is asked. Open it after a fork, as all engines.
 
     Args:
         engine: whose answers hold.
@@ -242,7 +242,7 @@ class _ShadowQueue:
         self._process = os.getpid()
 
     def _lock(self) -> threading.Condition:
-        # A forked child has no thread, and the parent may have held the lock at the fork.
+        # In a forked child, where engines refuse to decide: a thread of the parent may have held the lock at the fork.
         if self._process != os.getpid():
             self._begin()
         return self._changed

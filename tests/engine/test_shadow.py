@@ -17,7 +17,6 @@ import orjson
 import pytest
 
 from pdp import Approvals, MemoryAudit, Pep, ShadowDifference, ShadowEngine
-from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.engine.opa.engine import SidecarEngine
@@ -30,7 +29,6 @@ from pdp.workbench.opa.local import LocalOpa
 from tests.engine.bundle.test_follow import released
 from tests.support import payments
 from tests.support.bundle_releases import bundle
-from tests.support.hostile_opa import HostileOpa
 from tests.support.scripted import Scripted, answer, duty, until_approved
 from tests.support.shadow_bundles import lax, scenario_requests, strict, usual_file, wire_body
 
@@ -215,16 +213,6 @@ async def test_a_decision_that_was_cancelled_counts_as_one_without_an_answer(met
         assert shadow.asked == []
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
-def test_an_interrupted_decision_counts_as_well(error: BaseException) -> None:
-    engine = ShadowEngine(Raising(error), said())
-    for evaluate in (engine.evaluate, engine.evaluate_plan):
-        with pytest.raises(type(error)):
-            evaluate(b"{}")
-
-    assert counts(engine) == counted(decided=2, failed={"cancelled": 2})
-
-
 def test_an_answer_of_the_engine_that_is_none_is_its_failure() -> None:
     class Odd(Scripted):
         def evaluate(self, body: bytes) -> Any:
@@ -322,13 +310,6 @@ def test_plans_are_shadowed() -> None:
     assert [(one.document, one.kind, orjson.loads(one.request)) for one in told] == [
         ("authz/plan", "ALLOW -> DENY", plan)
     ] * 2
-
-
-def test_a_shadow_that_knows_no_plans_is_counted() -> None:
-    with ShadowEngine(usual(), said()) as engine:
-        engine.decide_plan(scenario_requests()[1][-1])
-        engine.drain(LONG)
-        assert counts(engine) == counted(decided=1, shadow_failed={"engine.unavailable": 1})
 
 
 def test_texts_of_a_request_or_an_answer_are_bounded_and_begin_no_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -475,18 +456,14 @@ def test_what_waits_is_bounded_in_bytes_as_well() -> None:
     with ShadowEngine(Echo(), stuck, closing=0) as engine:
         for _ in range(100):
             engine.evaluate(megabyte)
-        waiting = engine.counts().waiting
+        assert 30 <= engine.counts().waiting <= 33
         stuck.go.set()
-    assert 30 <= waiting <= 33
-
-
-def test_what_was_settled_makes_room() -> None:
-    megabyte = b'"' + b"x" * 1_000_000 + b'"'
-    with ShadowEngine(Echo(), Echo()) as engine:
+        # What is done makes room again.
         for _ in range(100):
-            engine.evaluate(megabyte)
             engine.drain(LONG)
-        assert counts(engine) == counted(decided=100, same=100)
+            engine.evaluate(megabyte)
+        engine.drain(LONG)
+        assert engine.counts().same >= 130
 
 
 class Echo(Engine):
@@ -565,15 +542,6 @@ def test_an_observer_may_close_the_engine() -> None:
     assert shadow_threads(engine) == []
 
 
-def test_a_shadow_that_was_closed_is_counted() -> None:
-    shadow = tight()
-    with ShadowEngine(usual(), shadow) as engine:
-        shadow.close()
-        assert engine.decide_body(wire_body()).verdict == "ALLOW"
-        engine.drain(LONG)
-        assert counts(engine) == counted(decided=1, shadow_failed={"engine.unavailable": 1})
-
-
 def test_an_engine_that_nobody_has_ends_its_thread() -> None:
     engine = ShadowEngine(said(), said())
     engine.evaluate(b"{}")
@@ -585,28 +553,24 @@ def test_an_engine_that_nobody_has_ends_its_thread() -> None:
     assert not thread.is_alive()
 
 
-def test_a_forked_child_counts_for_itself() -> None:
+def test_a_forked_child_decides_nothing_and_never_hangs() -> None:
+    """Also where the shadow's thread held the lock at the fork."""
     stuck = Stuck()
-    with ShadowEngine(usual(), tight()) as engine, ShadowEngine(said(), stuck, closing=0) as blocked:
+    with ShadowEngine(usual(), stuck, closing=0) as engine:
         engine.evaluate(wire_body())
-        engine.drain(LONG)
-        blocked.evaluate(b"{}")
         assert stuck.asked.wait(LONG)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            with contextlib.suppress(BaseException):
-                stuck.go.set()
-                for _ in range(3):
-                    engine.evaluate(wire_body())
-                    blocked.evaluate(b"{}")
-                drained = engine.drain(LONG) and blocked.drain(LONG)
-                good = [each.counts().decided == 3 and not each.counts().dropped for each in (engine, blocked)]
-                status = 0 if drained and all(good) else 2
-            os._exit(status)
+        with engine._queue._changed:
+            child = os.fork()
+            if child == 0:
+                denied = False
+                with contextlib.suppress(BaseException):
+                    denied = engine.decide_body(wire_body()).codes == ("engine.unavailable",)
+                    denied = denied and counts(engine) == counted(decided=1, failed={"engine.unavailable": 1})
+                os._exit(0 if denied else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         stuck.go.set()
-        assert counts(engine) == counted(decided=1, differing={"ALLOW -> DENY": 1})
+        assert engine.drain(LONG)
+        assert counts(engine) == counted(decided=1, differing={"other codes": 1})
 
 
 # Many at once
@@ -647,22 +611,6 @@ def test_counts_are_exact_under_sixteen_threads() -> None:
     assert all(sums)
     assert asdict(result) == counted(decided=1600, same=800, differing={"DENY -> ALLOW": 400, "DENY -> STEP_UP": 400})
     assert told == result.differing
-
-
-def test_what_is_dropped_is_counted_exactly_under_sixteen_threads() -> None:
-    def call() -> None:
-        for _ in range(200):
-            engine.evaluate(b"{}")
-
-    with ShadowEngine(said(), said(verdict="DENY"), waiting=2) as engine:
-        callers = [threading.Thread(target=call) for _ in range(16)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
-        engine.drain(LONG)
-        result = engine.counts()
-    assert result.decided == 3200 == result.differing["ALLOW -> DENY"] + result.dropped
 
 
 async def test_tasks_and_batches() -> None:
@@ -724,31 +672,6 @@ def test_a_sidecar_as_shadow(opa: Path, asynchronous: bool) -> None:
 async def _ask(engine: Engine, bodies: Any, plans: Any) -> None:
     await asyncio.gather(*(engine.aevaluate(body) for body in bodies))
     await asyncio.gather(*(engine.aevaluate_plan(plan) for plan in plans))
-
-
-@pytest.mark.opa
-def test_a_sidecar_with_a_shadow_in_the_process(opa: Path) -> None:
-    with (
-        LocalOpa(opa, bundle=read_bundle(payments.BUNDLE)) as local,
-        sidecar(local) as bare,
-        ShadowEngine(sidecar(local), tight()) as engine,
-    ):
-        bodies, _ = scenario_requests()
-        assert engine.name == "sidecar"
-        assert [engine.evaluate(body) for body in bodies] == [bare.evaluate(body) for body in bodies]
-        engine.drain(LONG)
-        assert sum(engine.counts().differing.values()) + engine.counts().same == len(bodies)
-
-
-def test_an_opa_that_never_answers_is_a_shadow_that_fails() -> None:
-    def silent(peer: Any) -> None:
-        while peer.request():
-            pass
-
-    with HostileOpa(silent) as opa, ShadowEngine(usual(), SidecarEngine(opa.url, timeout=0.1)) as engine:
-        assert [engine.decide_body(wire_body()).verdict for _ in range(3)] == ["ALLOW"] * 3
-        assert engine.drain(LONG)
-        assert counts(engine) == counted(decided=3, shadow_failed={"engine.timeout": 3})
 
 
 def test_a_channel_is_watched_before_it_is_trusted(tmp_path: Path) -> None:
@@ -823,12 +746,3 @@ def test_an_approval_is_used_once_and_the_shadow_uses_none() -> None:
 def _without(request: dict[str, Any], names: tuple[str, ...]) -> Any:
     approval = request["context"]["approval"]
     return request["action"], approval and {name: value for name, value in approval.items() if name not in names}
-
-
-def test_a_shadow_of_a_later_release_makes_nothing_stale() -> None:
-    with ShadowEngine(usual(), EmbeddedEngine(read_bundle(usual_file(9)))) as engine, usual() as bare:
-        pep = Pep(payments.effective(), engine)
-        assert pep.decide(payments.wire(amount=20000), payments.session()).allowed
-        engine.drain(LONG)
-        assert pep.with_changes().decide(payments.wire(amount=20000), payments.session()).allowed
-        assert asdict(engine.decide_body(wire_body()))["release"] == bare.decide_body(wire_body()).release == 1

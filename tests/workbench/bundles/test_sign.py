@@ -132,6 +132,7 @@ def test_what_is_no_bundle_is_not_signed() -> None:
         sign_bundle(b"nope", key())
 
 
+@pytest.mark.opa
 def test_files_are_hashed_as_opa_itself_does_it(opa: Path, tmp_path: Path) -> None:
     """Against `opa sign`, with all that JSON can spell in more than one way."""
     odd = {
@@ -315,6 +316,7 @@ def test_a_tar_trick_is_refused_before_its_signature() -> None:
 # Keys
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("algorithm", "commands"),
     [
@@ -380,6 +382,7 @@ def test_a_key_is_in_no_text_of_its_own() -> None:
 NO_PUBLIC = "K: no public key in PEM form (BEGIN PUBLIC KEY)"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("commands", "message", "hint"),
     [
@@ -405,7 +408,8 @@ def test_keys_that_are_not_admitted(tmp_path: Path, commands: list[str], message
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-def test_texts_that_are_no_keys(tmp_path: Path) -> None:
+@pytest.mark.process
+def test_texts_that_are_not_keys(tmp_path: Path) -> None:
     pem = key_file(tmp_path).read_text()
     broken = key().public.pem.replace("M", "!", 1)
     encrypted = subprocess.run(
@@ -428,7 +432,7 @@ def test_texts_that_are_no_keys(tmp_path: Path) -> None:
     ]
 
 
-def test_files_that_are_no_keys(tmp_path: Path) -> None:
+def test_files_that_are_not_keys(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     (tmp_path / "large").write_bytes(b"x" * 100_000)
 
