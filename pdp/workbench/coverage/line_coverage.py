@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.data import merged_data
 from pdp.json import canonical, digest
-from pdp.workbench.opa.batch import Lines
-from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.opa.evaluation import Evaluator, Lines
 from pdp.workbench.opa.rules import rule_sites, statements
 from pdp.workbench.scenarios.files.suite import policy_modules
 from pdp.workbench.scenarios.running.engines import NO_DECISION, bundle_of

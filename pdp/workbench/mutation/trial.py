@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, RegoMutant
     from pdp.workbench.mutation.proposal import Outcome
-    from pdp.workbench.opa.batch import Batch
+    from pdp.workbench.opa.evaluation import Batch
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult
 

@@ -27,7 +27,7 @@ from pdp.engine.opa.address import parse_address
 from pdp.engine.opa.client import OpaClient
 from pdp.errors import EngineError, UsageError
 from pdp.json import canonical
-from pdp.workbench.opa.run import opa_environment
+from pdp.workbench.opa.program import opa_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

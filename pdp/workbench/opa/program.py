@@ -7,12 +7,15 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import ClassVar, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_cache_path
 
-from pdp.errors import PdpError, UsageError
-from pdp.workbench.opa.run import opa_environment
+from pdp.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 OPA_VERSION: Final = "1.22.0"
 """The one version that this program is tested with; bundles are built and decided by it."""
@@ -20,14 +23,9 @@ OPA_VERSION: Final = "1.22.0"
 OPA_VARIABLE: Final = "PDP_OPA"
 """The environment variable that names the program to use."""
 
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _ANSWER_TIMEOUT: Final = 20.0
 _PROCESSORS: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
-
-
-class OpaInstallError(PdpError):
-    """OPA could not be installed: in one way (one line), or in all of them (a line for each)."""
-
-    code: ClassVar[str] = "opa.install_failed"
 
 
 def find_opa() -> Path | None:
@@ -62,12 +60,11 @@ def needed_opa(what: str) -> Path:
 
 def cached_opa() -> Path:
     """Return where an installed OPA is kept, in the user's cache folder; it need not be there."""
-    suffix = ".exe" if platform.system() == "Windows" else ""
-    return user_cache_path("tool-pdp") / f"opa-{OPA_VERSION}-{system()}-{processor()}{suffix}"
+    return user_cache_path("tool-pdp") / f"opa-{OPA_VERSION}-{system()}-{processor()}"
 
 
 def system() -> str:
-    """Return the operating system as Go and OPA's releases call it: linux, darwin, windows."""
+    """Return the operating system as Go and OPA's releases call it: linux, darwin."""
     return platform.system().lower()
 
 
@@ -80,15 +77,8 @@ def processor() -> str:
 def opa_version(program: Path) -> str | None:
     """Return the version that a program reports as OPA does, or None when it is not OPA or cannot be run."""
     try:
-        done = subprocess.run(  # noqa: S603 - the program is the user's own, or the one that we installed
-            [program, "version"],
-            env=opa_environment(),
-            capture_output=True,
-            timeout=_ANSWER_TIMEOUT,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        done = run_opa(program, ["version"], timeout=_ANSWER_TIMEOUT)
+    except (UsageError, ValueError, subprocess.TimeoutExpired):
         return None
     if done.returncode != 0:
         return None
@@ -97,6 +87,46 @@ def opa_version(program: Path) -> str | None:
         if name == "Version":
             return value.strip()
     return None
+
+
+def opa_environment() -> dict[str, str]:
+    """Return the environment to run OPA in: ours, without the variables from which OPA takes options."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("OPA_")}
+
+
+def run_opa(
+    opa: Path,
+    arguments: Sequence[str],
+    *,
+    timeout: float,
+    folder: Path | None = None,
+    variables: Mapping[str, str] = _NOTHING,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run OPA to its end, whatever its exit code.
+
+    Args:
+        opa: the program.
+        arguments: as on a command line.
+        timeout: seconds.
+        folder: where it runs.
+        variables: of the environment, beside ours.
+
+    Raises:
+        UsageError: it cannot be run.
+        subprocess.TimeoutExpired: not finished in time.
+    """
+    try:
+        return subprocess.run(  # noqa: S603 - the program that the caller named, with arguments made here
+            [opa.resolve(), *arguments],
+            cwd=folder,
+            env={**opa_environment(), **variables},
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise UsageError(f"{opa}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`") from error
 
 
 def _named(program: Path) -> Path:

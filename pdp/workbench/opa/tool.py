@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
-from pdp.workbench.opa.run import run_opa
+from pdp.workbench.opa.program import run_opa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

