@@ -104,10 +104,10 @@ COMPLAINTS: dict[str, dict[str, str]] = {
     },
     "-g": {
         **ANY_DOCUMENT,
-        "large": absent("actions", X160) + unknown("a", X160, "known here: actions"),
+        "large": absent("actions", X160) + unknown("a", X160, "known here: actions, programs"),
         "list": "FILE:1:1: a governance file must be a mapping\n    [1,2]\n    ^\n"
         "    hint: check that it is the right file\n",
-        "unknown": absent("actions", NONSENSE) + unknown("nonsense", NONSENSE, "known here: actions"),
+        "unknown": absent("actions", NONSENSE) + unknown("nonsense", NONSENSE, "known here: actions, programs"),
     },
     "--data": {
         **ANY_DOCUMENT,

@@ -78,16 +78,6 @@ def test_what_each_tool_meets_and_misses() -> None:
     assert places == ["14", "17", "38", "41", "44", "47", "68", "71", "74", "77"]
 
 
-def test_what_nothing_governs_is_a_warning() -> None:
-    done = pdp("manifest", "lint", MANIFEST, "--json")
-    ungoverned = [fault["message"] for fault in done.json["faults"] if "governs" in fault["message"]]
-    assert (done.code, done.err) == (0, "")
-    assert ungoverned == [
-        f"nothing governs action `{action}`: every call is denied"
-        for action in ("lookup_beneficiary", "validate_payment", "initiate_wire")
-    ]
-
-
 def test_strict_takes_warnings_for_faults() -> None:
     done = pdp("manifest", "lint", MANIFEST, "-g", GOVERNANCE, "--strict")
     assert (done.code, done.out) == (2, "")
@@ -207,14 +197,6 @@ FUNCTION = {"name": "lookup_beneficiary", "description": DESCRIPTION}
 def test_the_forms_of_others(form: str, tool: dict[str, Any]) -> None:
     done = pdp("manifest", "export", MANIFEST, "--format", form)
     assert (done.code, done.json["tools"][0], len(done.json["tools"])) == (0, tool, 3)
-
-
-@pytest.mark.parametrize("form", ["plain", "openai", "anthropic", "mcp"])
-def test_nothing_of_governance_shows(form: str) -> None:
-    done = pdp("manifest", "export", MANIFEST, "--format", form)
-    governance = ("pdp_action", "risk_tier", "high", "idempotency", "2026.07.1", "scopes", "limit_", "emts")
-    assert done.code == 0
-    assert [word for word in governance if word in done.out] == []
 
 
 # Bad input
