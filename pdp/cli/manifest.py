@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pdp.errors import Fault
     from pdp.manifest.diff import GovernanceChange, ManifestDiff
-    from pdp.manifest.rules.lint import ToolContract
+    from pdp.manifest.rules.lint import ContractReport
 
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}
@@ -145,7 +145,7 @@ def _fault_json(fault: Fault) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print_report(file: Path, warnings: Sequence[Fault], tools: Sequence[ToolContract]) -> None:
+def _print_report(file: Path, warnings: Sequence[Fault], tools: Sequence[ContractReport]) -> None:
     for warning in warnings:
         complain(str(warning))
     out = console()

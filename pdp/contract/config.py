@@ -1,4 +1,4 @@
-"""What a tool's config comes to: configurable, then state, then the declared default; each normalised, in one place.
+"""A tool's config parameters, resolved: configurable, then state, then the declared default; each normalised.
 
 Source: tool contract document, "ToolConfigParam".
 """
@@ -40,7 +40,7 @@ class _Parameter:
     def __init__(self, key: str, default: Any, normalized: Callable[[Any], Any]) -> None:
         self.key = key
         self.normalized = normalized
-        self.default = default
+        self.default = normalized(default)
 
 
 class Config:
@@ -57,16 +57,10 @@ class Config:
     __slots__ = ("_parameters",)
 
     def __init__(self, parameters: Iterable[ConfigParameter] = (), params: Iterable[ToolConfigParam] = ()) -> None:
-        found = [_Parameter(one.key, one.default, _named(one.normalize)) for one in parameters]
-        found += [_Parameter(one.key, one.default, _called(one.normalizer, one.key)) for one in params]
-        for one in found:
-            one.default = one.normalized(one.default)
-        self._parameters = tuple(found)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys that are declared."""
-        return tuple(one.key for one in self._parameters)
+        self._parameters = (
+            *(_Parameter(item.key, item.default, _named(item.normalize)) for item in parameters),
+            *(_Parameter(item.key, item.default, _called(item.normalizer, item.key)) for item in params),
+        )
 
     def resolve(self, configurable: Mapping[str, Any], state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the values by key, read-only: of `configurable`, else of `state`, else the default.
@@ -78,18 +72,18 @@ class Config:
             ConfigError: a value cannot be normalised.
         """
         resolved = dict(configurable)
-        for one in self._parameters:
+        for parameter in self._parameters:
             value = None
             for layer in (configurable, state):
-                given = layer.get(one.key)
-                if given is not None:
-                    value = one.normalized(given)
+                stated = layer.get(parameter.key)
+                if stated is not None:
+                    value = parameter.normalized(stated)
                 if value is not None:
                     break
             if value is None:
-                value = one.default
+                value = parameter.default
             # A copy of what others hold too: a list changed in one call must not be another call's default.
-            resolved[one.key] = orjson.loads(orjson.dumps(value)) if type(value) in (dict, list) else value
+            resolved[parameter.key] = orjson.loads(orjson.dumps(value)) if type(value) in (dict, list) else value
         return MappingProxyType(resolved)
 
 
@@ -113,12 +107,12 @@ def _called(normalizer: Callable[[Any], Any] | None, key: str) -> Callable[[Any]
         if value is None:
             return None
         try:
-            given = normalizer(value)
-            check_json(given)
+            result = normalizer(value)
+            check_json(result)
         except JsonValueError as error:
-            raise ConfigError(f"config {key}: its normalizer gives no JSON: {error}") from None
+            raise ConfigError(f"config {key}: the normalizer's result is not JSON: {error}") from None
         except Exception as error:
-            raise ConfigError(f"config {key}: its normalizer raised {type(error).__name__}") from error
-        return given
+            raise ConfigError(f"config {key}: the normalizer raised {type(error).__name__}") from error
+        return result
 
     return normalized

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pdp.contract.registry.tool_contract import ToolInvariant
-    from pdp.manifest.expressions.expression import Check
+    from pdp.manifest.expressions.expression import Condition
     from pdp.manifest.records import Invariant
     from pdp.proposal import Proposal
 
@@ -346,7 +346,7 @@ class Invariants:
 
 # One evaluation of all is half as expensive as one of each, and nearly every call violates none. CEL's `&&` is strict
 # about types, so the whole is true only if each part is.
-def _joined(checks: Sequence[Check]) -> Check | None:
+def _joined(checks: Sequence[Condition]) -> Condition | None:
     """Return one condition of them all; None when that is beyond the bounds of a condition."""
     try:
         # On lines of their own: a text that ends in a comment must not end the whole with it.
@@ -355,7 +355,7 @@ def _joined(checks: Sequence[Check]) -> Check | None:
         return None
 
 
-def _is_kept(check: Check, arguments: dict[str, Any], context: InvariantContext) -> bool:
+def _is_kept(check: Condition, arguments: dict[str, Any], context: InvariantContext) -> bool:
     try:
         return check.holds(arguments, context.for_expressions(arguments, with_plan=check.reads_plan))
     except ExpressionError:

@@ -1,4 +1,4 @@
-"""A whole plan checked at once: which of its calls go on, as they were made or corrected, and what became of the rest.
+"""A whole plan checked at once: which of its calls go on, as proposed or corrected, and why the others do not.
 
 Source: tool contract document, "A real example". What is checked here are the rules of each tool; rules across tools
 are a planning policy (pdp/contract/planning.py).
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pdp.contract.invariants import Trip
     from pdp.session import Session
 
-MOST_STEPS: Final = 100
+MAX_STEPS: Final = 100
 """Most steps of a plan: an invariant may look at each of those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """What became of one step of a plan.
+    """One step of a plan after the checks.
 
     Attributes:
         position: which step of the plan as proposed, from 0.
@@ -76,7 +76,7 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPlan:
-    """What became of a plan: one `PlanStep` for each step as it was proposed."""
+    """A plan after the checks: a `PlanStep` for each step as it was proposed."""
 
     steps: tuple[PlanStep, ...]
 
@@ -107,24 +107,24 @@ def validate_plan(steps: Sequence[Any], session: Session, manifest: CompiledMani
     """Check every call of a plan, in order, each against those before it that go on.
 
     A step is a proposal, `{tool, arguments}` or `{tool_name, payload}`, and may have a `step_name`. The session's own
-    plan is not looked at. Checking what came out once more changes nothing. No policy is asked.
+    plan is ignored. Checking the result once more changes nothing. No policy is asked.
 
     Raises:
-        UsageError: no list, or more than `MOST_STEPS` of them.
+        UsageError: not a list, or more than `MAX_STEPS` of them.
         ConfigError: the config of a tool cannot be resolved.
     """
     if not isinstance(steps, list | tuple):
         raise UsageError(f"a plan is a list of proposals, not {type(steps).__name__}")
-    if len(steps) > MOST_STEPS:
-        raise UsageError(f"the plan has {len(steps)} steps, at most {MOST_STEPS} are admitted", hint="split it")
-    found: list[PlanStep] = []
+    if len(steps) > MAX_STEPS:
+        raise UsageError(f"the plan has {len(steps)} steps, at most {MAX_STEPS} are admitted", hint="split it")
+    checked: list[PlanStep] = []
     going_on: list[dict[str, Any]] = []
     for position, step in enumerate(steps):
-        found.append(_checked_step(position, step, session, manifest, list(going_on)))
-        proposal = found[-1].proposal
+        checked.append(_checked_step(position, step, session, manifest, list(going_on)))
+        proposal = checked[-1].proposal
         if proposal is not None:
             going_on.append(proposal.as_json())
-    return CheckedPlan(tuple(found))
+    return CheckedPlan(tuple(checked))
 
 
 def _checked_step(
@@ -149,4 +149,4 @@ def _named(step: Any) -> tuple[str | None, Any]:
     if not isinstance(step, dict) or "step_name" not in step:
         return None, step
     name = step["step_name"]
-    return (name if isinstance(name, str) else None), {key: one for key, one in step.items() if key != "step_name"}
+    return (name if isinstance(name, str) else None), {key: value for key, value in step.items() if key != "step_name"}

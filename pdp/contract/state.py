@@ -1,7 +1,7 @@
 """What tools read of the state, what they write to it, and where that shows in a prompt.
 
 Source: tool contract document, `ToolStateRead` and `ToolStateEffect`. Nothing here changes a state: each function
-returns another one.
+returns another effect.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def declared_effects(effects: Iterable[ToolStateEffect]) -> tuple[StateEffect, .
     """Return the effects of a contract in Python as a manifest would state them."""
     return tuple(
         StateEffect(
-            key=one.key,
-            type=TYPE_NAMES[one.type_hint],
-            merge=one.merge,
-            preserve_across_turns=one.preserve_across_turns,
-            prompt_template_var=one.prompt_template_var,
+            key=effect.key,
+            type=TYPE_NAMES[effect.type_hint],
+            merge=effect.merge,
+            preserve_across_turns=effect.preserve_across_turns,
+            prompt_template_var=effect.prompt_template_var,
         )
-        for one in effects
+        for effect in effects
     )
 
 
@@ -61,7 +61,7 @@ def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result
 
     Raises:
         StateEffectError: a member has another type than declared, or what is there cannot take it.
-        UsageError: the state is no JSON.
+        UsageError: the state is not JSON.
     """
     before = JsonObject.read(state)
     if not isinstance(result, dict):
@@ -107,7 +107,7 @@ class StateFields:
         effects: each tool's, by its name.
 
     Raises:
-        UsageError: two tools disagree whether a field outlives the turn, or two fields claim one place in the prompt.
+        UsageError: two tools disagree whether a field outlives the turn, or two fields have one place in the prompt.
     """
 
     def __init__(self, effects: Mapping[str, Iterable[StateEffect]]) -> None:
@@ -115,8 +115,8 @@ class StateFields:
         places: dict[str, tuple[str, str]] = {}
         for tool, declared in effects.items():
             for effect in declared:
-                kept, by = preserved.setdefault(effect.key, (effect.preserve_across_turns, tool))
-                if kept != effect.preserve_across_turns:
+                preserve, by = preserved.setdefault(effect.key, (effect.preserve_across_turns, tool))
+                if preserve != effect.preserve_across_turns:
                     raise UsageError(
                         f"state field {shown_name(effect.key)}: {by} and {tool} disagree on preserve_across_turns",
                         hint="state the same in both",
@@ -131,7 +131,7 @@ class StateFields:
                             hint="give one of them another name",
                         )
         self._places = {variable: key for variable, (key, _) in places.items()}
-        self._cleared = frozenset(key for key, (kept, _) in preserved.items() if not kept)
+        self._cleared = frozenset(key for key, (preserve, _) in preserved.items() if not preserve)
 
     def at_turn_start(self, state: Mapping[str, Any]) -> JsonObject:
         """Return the state at the start of a turn: without the fields that tools write and do not preserve."""
@@ -144,7 +144,7 @@ class StateFields:
         `{{NAMES}}` stay. What is put in place is not searched again: a tool's result cannot bring in another field.
 
         Raises:
-            UsageError: the template is no text, or the state is no JSON.
+            UsageError: the template is not a text, or the state is not JSON.
         """
         check_kind(template, str, "the prompt template", "hand in a text")
         whole = JsonObject.read(state)
@@ -153,9 +153,9 @@ class StateFields:
             key = self._places.get(match[1])
             if key is None:
                 return match[0]
-            found = whole.get(key)
-            if found is None:
+            field = whole.get(key)
+            if field is None:
                 return ""
-            return found if isinstance(found, str) else whole.text(key)
+            return field if isinstance(field, str) else whole.text(key)
 
         return _PLACE.sub(value, template)

@@ -44,7 +44,6 @@ def test_nothing_given_and_no_default_is_null() -> None:
 def test_normalizers_in_python() -> None:
     config = Config(params=[ToolConfigParam("ids", "a,b", lambda text: text.split(",")), ToolConfigParam("n", 3)])
 
-    assert config.keys == ("ids", "n")
     assert dict(config.resolve({"n": 4}, {"ids": "c"})) == {"ids": ["c"], "n": 4}
     assert dict(config.resolve({}, {})) == {"ids": ["a", "b"], "n": 3}
 
@@ -53,13 +52,13 @@ def test_a_normalizer_that_raises_is_the_deployments_fault() -> None:
     config = Config(params=[ToolConfigParam("n", None, int)])
 
     assert config.resolve({"n": "7"}, {})["n"] == 7
-    with pytest.raises(ConfigError, match=r"^config n: its normalizer raised ValueError$"):
+    with pytest.raises(ConfigError, match=r"^config n: the normalizer raised ValueError$"):
         config.resolve({"n": "seven"}, {})
 
 
 def test_a_normalizer_gives_json() -> None:
     with pytest.raises(
-        ConfigError, match=r"^config n: its normalizer gives no JSON: value: set is not a type of JSON$"
+        ConfigError, match=r"^config n: the normalizer's result is not JSON: value: set is not a type of JSON$"
     ):
         Config(params=[ToolConfigParam("n", [1], set)])
 

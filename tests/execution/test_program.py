@@ -49,7 +49,7 @@ def entry(*argv: str, path: str | None = None, timeout: str | None = None, **cli
     return effective_tool(DeclaredTool.model_validate(declared), None, {argv[0]: program})
 
 
-def came(tool: Tool, asynchronous: bool = False, **arguments: Any) -> Execution:
+def executed(tool: Tool, asynchronous: bool = False, **arguments: Any) -> Execution:
     runner = ToolRunner(tool)
     return asyncio.run(runner.arun(arguments)) if asynchronous else runner.run(arguments)
 
@@ -156,7 +156,7 @@ def test_an_options_value_is_no_end_of_options(template: tuple[str, ...]) -> Non
 
 
 def test_a_shells_own_script_may_take_arguments_as_parameters() -> None:
-    assert came(entry("sh", "-c", 'printf %s "$1"', "--", "{a}"), a="$(id); `id`") == Execution("$(id); `id`")
+    assert executed(entry("sh", "-c", 'printf %s "$1"', "--", "{a}"), a="$(id); `id`") == Execution("$(id); `id`")
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,7 @@ def test_what_the_governance_file_does_not_allow_is_never_run(tool: Tool, messag
 # Real programs
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> None:
     (tmp_path / "a.txt").write_text("One\n-two\n", encoding="utf-8")
@@ -194,10 +195,10 @@ def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> Non
         cwd=str(tmp_path), exit_codes={"result": [0, 1]},
     )  # fmt: skip
 
-    found = came(tool, asynchronous, pattern="one", ignore_case=True, paths=["a.txt"])
-    dashed = came(tool, asynchronous, pattern="-two", paths=["a.txt"])
-    none = came(tool, asynchronous, pattern="three", paths=["a.txt"])
-    absent = came(tool, asynchronous, pattern="one", paths=["b.txt"])
+    found = executed(tool, asynchronous, pattern="one", ignore_case=True, paths=["a.txt"])
+    dashed = executed(tool, asynchronous, pattern="-two", paths=["a.txt"])
+    none = executed(tool, asynchronous, pattern="three", paths=["a.txt"])
+    absent = executed(tool, asynchronous, pattern="one", paths=["b.txt"])
 
     assert [found, dashed, none] == [Execution("One\n"), Execution("-two\n"), Execution("")]
     assert absent.failure == Failure(
@@ -205,6 +206,7 @@ def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> Non
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("tool", "result"),
     [
@@ -217,9 +219,10 @@ def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> Non
     ],
 )
 def test_what_a_program_gives(tool: Tool, result: Any) -> None:
-    assert came(tool) == Execution(result)
+    assert executed(tool) == Execution(result)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("tool", "message", "details"),
     [
@@ -275,20 +278,23 @@ def test_what_a_program_gives(tool: Tool, result: Any) -> None:
 def test_a_program_that_fails(tool: Tool, message: str, details: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"a": "x" * 10_000_000} if tool.schema_["properties"] else {}
 
-    assert came(tool, **arguments).failure == Failure(FAILED, message, details)
+    assert executed(tool, **arguments).failure == Failure(FAILED, message, details)
 
 
+@pytest.mark.process
 def test_output_may_have_as_many_bytes_as_are_admitted() -> None:
-    assert came(script("printf 1234", max_output=4)) == Execution("1234")
+    assert executed(script("printf 1234", max_output=4)) == Execution("1234")
 
 
+@pytest.mark.process
 def test_standard_error_without_end_is_dropped() -> None:
     """The program does not wait for a reader, and nobody keeps more of it than the first 16 KiB."""
     noisy = script("head -c 3000000 /dev/zero >&2; echo done")
 
-    assert came(noisy) == Execution("done\n")
+    assert executed(noisy) == Execution("done\n")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_what_is_not_there_is_unavailable_and_not_started(tmp_path: Path, asynchronous: bool) -> None:
     no_program = tmp_path / "tool"
@@ -305,12 +311,13 @@ def test_what_is_not_there_is_unavailable_and_not_started(tmp_path: Path, asynch
     }
 
     for message, tool in messages.items():
-        execution = came(tool, asynchronous)
+        execution = executed(tool, asynchronous)
         assert (execution.failure, execution.started) == (
             Failure(FailureCode.TOOL_UNAVAILABLE, message, {"exception": "ToolUnavailableError"}), False,
         )  # fmt: skip
 
 
+@pytest.mark.process
 def test_whether_it_can_run_is_told_beforehand(tmp_path: Path) -> None:
     def reason(tool: Tool) -> str | None:
         return CliTool(tool).unavailable()
@@ -320,16 +327,18 @@ def test_whether_it_can_run_is_told_beforehand(tmp_path: Path) -> None:
     assert reason(entry("sh", cwd=str(tmp_path / "gone"))) == "the working folder is not there"
 
 
+@pytest.mark.process
 def test_only_the_listed_variables_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDP_SEEN", "seen")
     monkeypatch.setenv("PDP_HIDDEN", "hidden")
     monkeypatch.delenv("PDP_ABSENT", raising=False)
 
     path = "PATH=/usr/local/bin:/usr/bin:/bin\n"
-    assert came(entry("env", env=["PDP_SEEN", "PDP_ABSENT", "PATH"])) == Execution(f"PDP_SEEN=seen\n{path}")
-    assert came(entry("env")) == Execution(path)
+    assert executed(entry("env", env=["PDP_SEEN", "PDP_ABSENT", "PATH"])) == Execution(f"PDP_SEEN=seen\n{path}")
+    assert executed(entry("env")) == Execution(path)
 
 
+@pytest.mark.process
 def test_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -337,16 +346,17 @@ def test_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert stated.cli is not None
     placed = stated.model_copy(update={"cli": stated.cli.below(tmp_path)})
 
-    assert came(entry("pwd")) == Execution(f"{tmp_path}\n")
+    assert executed(entry("pwd")) == Execution(f"{tmp_path}\n")
     monkeypatch.chdir("/")
-    assert came(placed) == Execution(f"{tmp_path}/in\n")
-    assert came(entry("pwd", cwd=str(tmp_path))) == Execution(f"{tmp_path}\n")
+    assert executed(placed) == Execution(f"{tmp_path}/in\n")
+    assert executed(entry("pwd", cwd=str(tmp_path))) == Execution(f"{tmp_path}\n")
 
 
+@pytest.mark.process
 def test_a_sensitive_argument_that_a_program_repeats_is_masked() -> None:
     tool = entry("sh", "-c", 'echo "no $1" >&2; exit 1', "--", "{pin}").model_copy(update={"sensitive": ("pin",)})
 
-    failure = came(tool, pin="12-34").failure
+    failure = executed(tool, pin="12-34").failure
     assert failure is not None
     assert failure.message == "sh ended with exit code 1: no ***"
 
@@ -387,6 +397,7 @@ def family(end: str, trap: str = ":", **options: Any) -> Tool:
     return entry("sh", "-c", text, "--", "{file}", **options)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("trap", "asynchronous"), [(":", True), ("trap '' TERM", False)])
 def test_a_time_out_ends_the_whole_family(
     tmp_path: Path, trap: str, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
@@ -394,7 +405,7 @@ def test_a_time_out_ends_the_whole_family(
     monkeypatch.setattr(processes, "TERM_SECONDS", 0.2)
     numbers = tmp_path / "numbers"
 
-    execution = came(family("wait", trap, timeout="PT2S"), asynchronous, file=str(numbers))
+    execution = executed(family("wait", trap, timeout="PT2S"), asynchronous, file=str(numbers))
 
     assert execution.failure == Failure(
         FailureCode.TOOL_TIMEOUT, "the tool gave no result within 2 seconds", {"effect": "unknown"}
@@ -402,6 +413,7 @@ def test_a_time_out_ends_the_whole_family(
     assert all_end(numbers, 3)
 
 
+@pytest.mark.process
 async def test_cancellation_ends_the_whole_family(tmp_path: Path) -> None:
     numbers = tmp_path / "numbers"
     calling = asyncio.create_task(ToolRunner(family("wait")).arun({"file": str(numbers)}))
@@ -414,6 +426,7 @@ async def test_cancellation_ends_the_whole_family(tmp_path: Path) -> None:
     assert all_end(numbers, 3)
 
 
+@pytest.mark.process
 async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "TERM_SECONDS", 60.0)
     begun, cleaned = tmp_path / "begun", tmp_path / "cleaned"
@@ -428,6 +441,7 @@ async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch
     assert cleaned.read_text() == "cleaned\n"
 
 
+@pytest.mark.process
 async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it_has_started(tmp_path: Path) -> None:
     """However far the start has come. A transport that is left open warns when it is collected: an error here."""
     numbers = tmp_path / "numbers"
@@ -445,6 +459,7 @@ async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it
     assert all_end(numbers, len(numbers.read_text().split()))
 
 
+@pytest.mark.process
 async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one comes while the program, which ignores SIGTERM, is waited for."""
     monkeypatch.setattr(processes, "TERM_SECONDS", 60.0)
@@ -463,6 +478,7 @@ async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: p
     assert await asyncio.to_thread(all_end, numbers, 3)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_what_a_program_leaves_behind_ends_with_it(
     tmp_path: Path, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
@@ -471,36 +487,44 @@ def test_what_a_program_leaves_behind_ends_with_it(
     monkeypatch.setattr(processes, "TERM_SECONDS", 0.2)
     numbers = tmp_path / "numbers"
 
-    assert came(family("echo done"), asynchronous, file=str(numbers)) == Execution("done\n")
+    assert executed(family("echo done"), asynchronous, file=str(numbers)) == Execution("done\n")
     assert all_end(numbers, 3)
 
 
+@pytest.mark.process
 def test_too_much_output_ends_the_whole_family(tmp_path: Path) -> None:
     numbers = tmp_path / "numbers"
 
-    failure = came(family("yes", max_output=1000), file=str(numbers)).failure
+    failure = executed(family("yes", max_output=1000), file=str(numbers)).failure
 
     assert failure is not None
     assert failure.message == "the program wrote more than 1000 bytes"
     assert all_end(numbers, 3)
 
 
+@pytest.mark.process
 def test_a_child_may_write_a_little_longer_than_the_program() -> None:
-    assert came(script("(sleep 0.1; echo late) & echo early")) == Execution("early\nlate\n")
+    assert executed(script("(sleep 0.1; echo late) & echo early")) == Execution("early\nlate\n")
 
 
-def test_a_program_that_left_its_group_does_not_keep_the_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.process
+def test_a_program_that_left_its_group_does_not_keep_the_call_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is out of reach, and holds the output open."""
     monkeypatch.setattr(processes, "TERM_SECONDS", 0.1)
 
-    execution = came(script("setsid sleep 30 & echo $!"))
+    left = tmp_path / "left"
+    text = f"setsid sh -c 'echo $$; echo > {left}; exec sleep 30' & until [ -e {left} ]; do sleep 0.01; done"
+    execution = executed(script(text))
 
     assert execution.failure is None
-    left = int(execution.result)
-    assert states("-p", str(left))
-    os.kill(left, signal.SIGKILL)
+    process = int(execution.result)
+    assert states("-p", str(process))
+    os.kill(process, signal.SIGKILL)
 
 
+@pytest.mark.process
 async def test_many_programs_at_once() -> None:
     tool = ToolRunner(entry("sh", "-c", 'echo "$1"', "--", "{a}"))
 

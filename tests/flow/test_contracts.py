@@ -114,7 +114,7 @@ def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Giv
 
     assert (denied.allowed, denied.executed, given) == (False, False, [])
     assert [(reason.code, reason.message) for reason in denied.reasons] == [
-        ("decision.request_invalid", "config mode: its normalizer raised TypeError")
+        ("decision.request_invalid", "config mode: the normalizer raised TypeError")
     ]
 
 
@@ -227,7 +227,7 @@ def test_a_config_that_cannot_be_resolved_is_a_deny(pep: Pep, given: Given) -> N
     denied = pep.call(search("gene"), {**SESSION, "config": {"mode": 7}})
 
     assert (denied.verdict, denied.codes, given) == (Verdict.DENY, ("decision.request_invalid",), [])
-    assert denied.reasons[0].message == "config mode: its normalizer raised TypeError"
+    assert denied.reasons[0].message == "config mode: the normalizer raised TypeError"
 
 
 def test_a_registry_of_another_manifest_is_refused(registry: Registry, pep: Pep) -> None:

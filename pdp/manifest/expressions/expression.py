@@ -111,7 +111,7 @@ class _Template(Expression):
         return {name: value for name, value in members.items() if value is not MISSING}
 
 
-class Check:
+class Condition:
     """The condition of an invariant: CEL over `call` (the arguments), `state`, `config` and `plan`.
 
     Attributes:
@@ -166,10 +166,10 @@ def compile_expression(value: Any) -> Expression:
 
 
 @lru_cache(maxsize=1024)
-def compile_check(text: str) -> Check:
+def compile_check(text: str) -> Condition:
     """Compile the condition of an invariant; no `$` in front of it.
 
     Raises:
         ExpressionError: as by `compile_expression`.
     """
-    return Check(text)
+    return Condition(text)

@@ -29,13 +29,13 @@ _STEPS: Final = re.compile(_STEP)
 _PATH: Final = re.compile(rf"\s*({_NAME})((?:{_STEP})*)\s*")
 
 
-class Missing(Enum):
+class MissingValue(Enum):
     """The type of `MISSING`."""
 
     MISSING = "MISSING"
 
 
-MISSING: Final[Literal[Missing.MISSING]] = Missing.MISSING
+MISSING: Final[Literal[MissingValue.MISSING]] = MissingValue.MISSING
 """What a path gives that leads nowhere: its field is left out."""
 
 

@@ -28,7 +28,7 @@ class Clause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolContract:
+class ContractReport:
     """One tool and, for each clause, what it is missing; a clause that misses nothing is met."""
 
     tool: str
@@ -43,7 +43,7 @@ class ToolContract:
 _HARMLESS = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
 
 
-def lint(manifest: EffectiveManifest) -> tuple[ToolContract, ...]:
+def lint(manifest: EffectiveManifest) -> tuple[ContractReport, ...]:
     """Return what each tool meets and misses, in the manifest's order.
 
     Audited is always met: the enforcement point records every dispatch of every tool, whatever the manifest says.
@@ -51,7 +51,7 @@ def lint(manifest: EffectiveManifest) -> tuple[ToolContract, ...]:
     pins = manifest.document.get("agents")
     pinned = None if pins is None else {name for tools in pins.values() for name in tools}
     return tuple(
-        ToolContract(
+        ContractReport(
             tool.name,
             {
                 Clause.TYPED: tuple(_typed(tool)),
@@ -84,8 +84,8 @@ def _versioned(tool: Tool, pinned: set[str] | None) -> Iterator[str]:
 
 
 def _idempotent(tool: Tool) -> Iterator[str]:
-    said_so = tool.safety is not None and tool.safety.idempotent is True
-    if not (tool.idempotency.required or tool.effect_class in _HARMLESS or said_so):
+    stated = tool.safety is not None and tool.safety.idempotent is True
+    if not (tool.idempotency.required or tool.effect_class in _HARMLESS or stated):
         yield "`idempotency`, or an effect class without side effects"
 
 

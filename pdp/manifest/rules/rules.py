@@ -85,10 +85,10 @@ def tool_findings(
         )
     yield from _invariant_findings(tool, arguments)
     yield from _repeated(
-        ("config",), "config parameter", ((one.key, (at, "key")) for at, one in enumerate(tool.config))
+        ("config",), "config parameter", ((item.key, (at, "key")) for at, item in enumerate(tool.config))
     )
     if tool.state:
-        effects = ((one.key, (at, "key")) for at, one in enumerate(tool.state.effects))
+        effects = ((item.key, (at, "key")) for at, item in enumerate(tool.state.effects))
         yield from _repeated(("state", "effects"), "state effect", effects)
     yield from _warnings(tool, unusable, arguments)
 
@@ -106,7 +106,7 @@ def governable_findings(rules: Governable, arguments: Mapping[str, SchemaNode] |
                 )
             yield from _expression_findings(value, (field, name), name if name in PROTECTED else None)
     limits = rules.limits or ()
-    repeated = (((one.limit, one.argument), (at,)) for at, one in enumerate(limits))
+    repeated = (((item.limit, item.argument), (at,)) for at, item in enumerate(limits))
     yield from _repeated(("limits",), "limit", repeated)
     if arguments is None:
         return
@@ -247,7 +247,9 @@ def _expression_findings(value: Any, path: Path, protected: str | None) -> Itera
 
 
 def _invariant_findings(tool: DeclaredTool, arguments: Mapping[str, SchemaNode] | None) -> Iterator[Finding]:
-    yield from _repeated(("invariants",), "invariant", ((one.id, (at, "id")) for at, one in enumerate(tool.invariants)))
+    yield from _repeated(
+        ("invariants",), "invariant", ((item.id, (at, "id")) for at, item in enumerate(tool.invariants))
+    )
     for at, invariant in enumerate(tool.invariants):
         try:
             compile_check(invariant.check)
