@@ -6,6 +6,7 @@ So nothing is ever fetched, and what the model is shown and what arguments are v
 from __future__ import annotations
 
 import json
+from collections import deque
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
@@ -126,78 +127,64 @@ def self_contained(
     """
     if not any("$ref" in one for _, one in subschemas(schema)):
         return schema
-    sources = _Sources(schema, definitions)
-    result = _copied(schema, (), sources)
+    copies = _Copies(schema, definitions)
+    result = copies.made()
     if faults is not None:
-        faults += sources.faults
-    elif sources.faults:
-        raise sources.faults[0]
-    if not sources.copied:
-        return schema
-    return {**result, "$defs": {**result.get("$defs", {}), **sources.copied}}
+        faults += copies.faults
+    elif copies.faults:
+        raise copies.faults[0]
+    return {**result, "$defs": {**result.get("$defs", {}), **copies.definitions}} if copies.definitions else schema
 
 
-class _Sources:
-    """What references of one schema may lead to, and what has been copied so far.
-
-    `inside` tells where the reference stands: None in the schema itself, else the file it was copied from.
-    """
+class _Copies:
+    """The copy of one schema, and of the definitions that it refers to outside of itself."""
 
     def __init__(self, schema: dict[str, Any], definitions: Mapping[str, Any]) -> None:
-        self.schema = schema
-        self.definitions = definitions
-        self.copied: dict[str, Any] = {}
+        self.definitions: dict[str, Any] = {}
         self.faults: list[ReferenceFault] = []
-        self.inside: str | None = None
+        self._schema = schema
+        self._sources = {"": definitions, _TYPES_FILE: shared_types()}
+        self._pending: deque[tuple[str, Any, Place, str]] = deque()
 
-    def name_for(self, name: str) -> str:
-        """Return the name of a copied definition, which none of the schema's own has."""
-        own = self.schema.get("$defs")
-        while isinstance(own, dict) and name in own:
-            name += "_"
-        return name
+    def made(self) -> dict[str, Any]:
+        """Return the copy; `definitions` has what it needs besides."""
+        copy: dict[str, Any] = self._copied(self._schema, (), None)
+        while self._pending:
+            name, definition, place, source = self._pending.popleft()
+            self.definitions[name] = self._copied(definition, place, source)
+        return copy
 
-    def fault(self, place: Place, message: str, hint: str) -> None:
-        self.faults.append(ReferenceFault(place, message, hint))
+    def _copied(self, schema: Any, place: Place, source: str | None) -> Any:
+        """Return a copy whose references lead into its own `$defs`. `source`: its file; None: the schema itself."""
+        if not isinstance(schema, dict):
+            return schema
+        copy = with_parts(schema, lambda part, at: self._copied(part, (*place, *at), source))
+        if isinstance(copy.get("$ref"), str):
+            copy["$ref"] = self._target(copy["$ref"], (*place, "$ref"), source)
+        return copy
 
-
-def _copied(schema: Any, place: Place, sources: _Sources) -> Any:
-    """Return a copy of `schema` whose references lead into its own `$defs`."""
-    if not isinstance(schema, dict):
-        return schema
-    copy = with_parts(schema, lambda part, at: _copied(part, (*place, *at), sources))
-    if isinstance(copy.get("$ref"), str):
-        copy["$ref"] = _target(copy["$ref"], (*place, "$ref"), sources)
-    return copy
-
-
-def _target(reference: str, place: Place, sources: _Sources) -> str:
-    within = reference == "#" or reference.startswith("#/")
-    if sources.inside is None and within and resolve(sources.schema, reference) is not None:
-        return reference
-    if sources.inside == _TYPES_FILE or reference.startswith(_TYPES_FILE + _POINTER) or reference in shared_types():
-        inside, name = _TYPES_FILE, reference.removeprefix(_TYPES_FILE).removeprefix(_POINTER)
-    elif within:
-        inside, name = "", reference.removeprefix(_POINTER)
-    else:
-        sources.fault(
-            place,
-            f"$ref leads out of the file: {reference:.80}",
-            "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME",
-        )
-        return reference
-    known = shared_types() if inside else sources.definitions
-    if name not in known:
-        sources.fault(
-            place,
-            f"$ref leads nowhere: {reference:.80}",
-            f"known: {', '.join(sorted(known))}" if known else "define it under `$defs` of the schema or the file",
-        )
-        return reference
-    copy_name = sources.name_for(f"{SHARED_PREFIX}{name}" if inside else f"file_{name}")
-    if copy_name not in sources.copied:
-        sources.copied[copy_name] = True  # stands in while its own references are followed: they may lead back
-        outer, sources.inside = sources.inside, inside
-        sources.copied[copy_name] = _copied(known[name], place, sources)
-        sources.inside = outer
-    return f"#/$defs/{copy_name}"
+    def _target(self, reference: str, place: Place, source: str | None) -> str:
+        within = reference == "#" or reference.startswith("#/")
+        if source is None and within and resolve(self._schema, reference) is not None:
+            return reference
+        shared = source == _TYPES_FILE or reference.startswith(_TYPES_FILE + _POINTER) or reference in shared_types()
+        if not shared and not within:
+            hint = "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME"
+            self.faults.append(ReferenceFault(place, f"$ref leads out of the file: {reference:.80}", hint))
+            return reference
+        inside = _TYPES_FILE if shared else ""
+        name, known = reference.removeprefix(inside).removeprefix(_POINTER), self._sources[inside]
+        if name not in known:
+            hint = (
+                f"known: {', '.join(sorted(known))}" if known else "define it under `$defs` of the schema or the file"
+            )
+            self.faults.append(ReferenceFault(place, f"$ref leads nowhere: {reference:.80}", hint))
+            return reference
+        copy_name = f"{SHARED_PREFIX}{name}" if shared else f"file_{name}"
+        own = self._schema.get("$defs")
+        while isinstance(own, dict) and copy_name in own:
+            copy_name += "_"
+        if copy_name not in self.definitions:
+            self.definitions[copy_name] = True  # until its turn comes
+            self._pending.append((copy_name, known[name], place, inside))
+        return f"{_POINTER}{copy_name}"

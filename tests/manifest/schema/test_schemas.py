@@ -112,6 +112,15 @@ def test_a_reference_into_the_file_is_copied_in_with_what_it_refers_to() -> None
     assert not validator.is_valid({"m": {"next": {"currency": "USD"}}})
 
 
+def test_a_chain_of_definitions_is_copied_however_long() -> None:
+    definitions: dict[str, Any] = {
+        f"a{at}": {"properties": {"x": {"$ref": f"#/$defs/a{at + 1}"}}} for at in range(3000)
+    }
+    alone = self_contained({"$ref": "#/$defs/a0"}, {**definitions, "a3000": {"type": "string"}})
+
+    assert len(alone["$defs"]) == 3001
+
+
 def test_a_schema_s_own_definitions_come_first_and_are_never_overwritten() -> None:
     schema = {
         "type": "object",
