@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pdp.flow.visibility import Visibility
     from pdp.loop.agent_loop import AgentLoop, OutputInvalidError, ToolIterationsExceededError, TooManyCallsError
     from pdp.loop.messages import Message, ModelRequest, ToolCall, Turn
-    from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
+    from pdp.obligations.handler import Delivery, ObligationError, ObligationHandler
     from pdp.patterns.deployment import Deployment, Pin
     from pdp.patterns.run import RunClosedError, RunsFullError, pinned
     from pdp.pep import Pep
@@ -77,7 +77,7 @@ _HOMES = {
     "BundleTrust": "pdp.engine.bundle.trust",
     "DROP_STEP": "pdp.contract.registry.tool_contract",
     "Decision": "pdp.decision",
-    "Delivery": "pdp.obligations.obligation",
+    "Delivery": "pdp.obligations.handler",
     "Deployment": "pdp.patterns.deployment",
     "EmbeddedEngine": "pdp.engine.wasm.engine",
     "Engine": "pdp.engine.protocol",
@@ -94,8 +94,8 @@ _HOMES = {
     "Message": "pdp.loop.messages",
     "ModelRequest": "pdp.loop.messages",
     "Obligation": "pdp.decision",
-    "ObligationError": "pdp.obligations.obligation",
-    "ObligationHandler": "pdp.obligations.obligation",
+    "ObligationError": "pdp.obligations.handler",
+    "ObligationHandler": "pdp.obligations.handler",
     "Outcome": "pdp.proposal",
     "OutputInvalidError": "pdp.loop.agent_loop",
     "PdpError": "pdp.errors",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pdp.flow.plan import PlanEvaluation
     from pdp.flow.visibility import Visibility
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.obligations.obligation import ObligationHandler
+    from pdp.obligations.handler import ObligationHandler
     from pdp.patterns.deployment import Deployment
     from pdp.stores.actions import ActionStore
     from pdp.stores.keys import IdempotencyStore

@@ -1,8 +1,10 @@
-"""Who may approve a call, and how often it counts: once.
+"""The rules of approvals: who may approve a call, and that an approval is used once.
 
 A grant needs an authenticated person with one of the approvers' roles, who is neither a requester nor an agent;
 different people up to the quorum; a pending approval whose time is not over. Each step is one compare-and-swap in a
-store. Its event is written first: a step that cannot be recorded does not happen.
+store. Its event is written first: a step that cannot be recorded does not happen. The action of the call follows.
+
+Source: tool pattern library, patterns 6 and 7: an approval is a decision on a staged action.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pdp.approvals.actions import move_action
 from pdp.audit.file import MemoryAudit, recordable
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.person import Person, is_plain_name
+from pdp.stores.actions import ActionState
 from pdp.stores.approvals import Approval, ApprovalState, Grant, check_time
 from pdp.stores.memory import MemoryApprovals
 
@@ -40,6 +42,12 @@ _log = logging.getLogger("pdp.approvals")
 _LONGEST: Final = 1024
 _BY_PEOPLE: Final = ("granted", "denied")
 _OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
+_ACTION_STATES: Final = {
+    ApprovalState.GRANTED: ActionState.APPROVED,
+    ApprovalState.DENIED: ActionState.DENIED,
+    # Nobody may commit it any more; the same call again stages another action.
+    ApprovalState.WITHDRAWN: ActionState.DENIED,
+}
 
 
 class Refusal(StrEnum):
@@ -59,7 +67,7 @@ class Refusal(StrEnum):
 
 
 _MESSAGES: Final = {
-    Refusal.UNKNOWN: "there is none of that id",
+    Refusal.UNKNOWN: "no approval has that id",
     Refusal.NOT_PENDING: "it is {state}",
     Refusal.NOT_YET_OPEN: "it was opened at {opened_at}, and nobody decides on it before",
     Refusal.EXPIRED: "its time was over at {expires_at}",
@@ -77,7 +85,7 @@ _MESSAGES: Final = {
 
 
 class ApprovalRefusedError(PdpError):
-    """A step that the rules do not admit. `reason` says which rule; nothing has changed."""
+    """A step that the rules do not admit. `reason` is the rule; nothing has changed."""
 
     code = "approvals.refused"
 
@@ -120,14 +128,14 @@ class Approvals:
         return self.store.blocking
 
     def held(self) -> AbstractContextManager[object]:
-        """Keep other threads from a step meanwhile: for whoever takes a step within a transaction of their own.
+        """Return a lock against other steps: for a caller that takes a step within a transaction of its own.
 
-        Otherwise each could have what the other waits for.
+        Otherwise each could hold what the other waits for.
         """
         return self._lock
 
     def act_on(self, actions: ActionStore) -> None:
-        """Let the actions of what is granted or denied be approved or denied in this store, unless there is one."""
+        """Move the actions of approvals in this store, unless there is one already."""
         if self.actions is None:
             self.actions = actions
 
@@ -169,20 +177,20 @@ class Approvals:
             state = ApprovalState.GRANTED if len(grants) >= old.quorum else ApprovalState.PENDING
             return replace(old, grants=grants, state=state), person.sub
 
-        return self._acted(self._step("granted", approval_id, now, granted))
+        return self._with_action(self._step("granted", approval_id, now, granted))
 
     def deny(self, approval_id: str, claims: Any, at: str | None = None, why: str | None = None) -> Approval:
         """Deny it: one approver is enough, as long as it was not used. Raises as `grant`."""
-        now, said = _now(at), recordable(why)
+        now, reason = _now(at), recordable(why)
 
         def denied(old: Approval) -> tuple[Approval, str]:
             _check_open(old, now)
             _check_begun(old, now)
             person, _ = _approver(old, claims)
-            new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=said)
+            new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=reason)
             return new, person.sub
 
-        return self._acted(self._step("denied", approval_id, now, denied))
+        return self._with_action(self._step("denied", approval_id, now, denied))
 
     def withdraw(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
         """Take it back: whoever asked for it may, as long as it was not used. Raises as `grant`."""
@@ -195,7 +203,7 @@ class Approvals:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_A_REQUESTER, old)
             return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub
 
-        return self._acted(self._step("withdrawn", approval_id, now, withdrawn))
+        return self._with_action(self._step("withdrawn", approval_id, now, withdrawn))
 
     def pending(self, call_digest: str, now: str) -> Approval | None:
         """Return the approval of exactly this call that people have still to decide on at `now`."""
@@ -226,9 +234,9 @@ class Approvals:
         return self._step("consumed", approval.id, now, consumed, within)
 
     def record_doubt(self, what: str, approval: Approval) -> None:
-        """Record that nobody knows whether a step was kept: the transaction that it was a part of has failed.
+        """Record that the outcome of a step is unknown: the transaction that it was a part of has failed.
 
-        What cannot be recorded is logged: whoever made the step fails already.
+        What cannot be recorded is logged: the caller fails already.
         """
         log = self._log()
         try:
@@ -242,18 +250,29 @@ class Approvals:
         Raises:
             ApprovalRefusedError: `unknown`.
         """
-        found = self.store.get(approval_id) if isinstance(approval_id, str) else None
-        if found is None:
+        approval = self.store.get(approval_id) if isinstance(approval_id, str) else None
+        if approval is None:
             raise ApprovalRefusedError(str(approval_id), Refusal.UNKNOWN)
-        return found
+        return approval
 
     def list(self, *, state: ApprovalState | None = None) -> Sequence[Approval]:
         """Return the approvals in the order of being opened. One whose time is over may still say pending."""
         return self.store.list(state=state)
 
-    def _acted(self, approval: Approval) -> Approval:
-        if self.actions is not None:
-            move_action(self.actions, approval)
+    def _with_action(self, approval: Approval) -> Approval:
+        """Approve or deny the action of an approval that was granted, or denied or withdrawn; return the approval.
+
+        An action that cannot be moved is logged: it lets nothing through, as a commit asks for the approval.
+        """
+        state = _ACTION_STATES.get(approval.state)
+        if self.actions is None or state is None or approval.action_id is None:
+            return approval
+        try:
+            action = self.actions.get(approval.action_id)
+            if action is not None and action.state is not state:
+                self.actions.move(action, state, approval_id=approval.id if state is ActionState.APPROVED else None)
+        except PdpError:
+            _log.exception("the action of approval %s does not follow it", approval.id)
         return approval
 
     def _step(

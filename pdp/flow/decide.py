@@ -167,8 +167,8 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
         return decided.denied(STALE, f"release {decision.release} decided, and a later one has decided before")
     if not decision.obligations:
         return decided
-    from pdp.obligations.fulfilment import transformed  # noqa: PLC0415 - only decisions that have obligations
-    from pdp.obligations.obligation import ObligationError  # noqa: PLC0415
+    from pdp.obligations.baseline import transformed  # noqa: PLC0415 - only decisions that have obligations
+    from pdp.obligations.handler import ObligationError  # noqa: PLC0415
 
     try:
         duties = parts.obligations().duties(decision, transformed=asked.received.transformed)

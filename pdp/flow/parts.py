@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pdp.execution.telemetry import Telemetry
     from pdp.flow.tools import Tools
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.obligations.obligation import ObligationHandler
+    from pdp.obligations.handler import ObligationHandler
     from pdp.obligations.obligations import Obligations
     from pdp.patterns.deployment import Deployment
     from pdp.patterns.run import Run, Runs

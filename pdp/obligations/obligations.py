@@ -1,4 +1,4 @@
-"""Duties that come with a decision, and who fulfils them.
+"""The obligations of a decision, and their handlers in a fixed order.
 
 An obligation `{id, on, parameters}` belongs to the verdict that it stands with. With ALLOW each needs a handler that
 takes its parameters; one that nobody can fulfil is a DENY. With DENY and STEP_UP obligations inform, but for
@@ -6,7 +6,7 @@ takes its parameters; one that nobody can fulfil is a DENY. With DENY and STEP_U
 
 The order of the steps is fixed. Before the audit: parameters checked, `transform`, `before` of each, by id. On the
 result: `pin_retrieval_snapshot`, `draft_only`, the application's own by id, `redact`, `mark_result`: so nothing that a
-handler puts into a result escapes being redacted. The baseline's handlers are in pdp/obligations/fulfilment.py.
+handler puts into a result escapes being redacted. The baseline's handlers are in pdp/obligations/baseline.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import orjson
 
 from pdp.decision import Verdict
 from pdp.errors import UsageError
-from pdp.obligations.fulfilment import AFTER_OWN, BEFORE_OWN, log_level
-from pdp.obligations.obligation import Delivery, ObligationError, ObligationHandler
+from pdp.obligations.baseline import AFTER_OWN, BEFORE_OWN, log_level
+from pdp.obligations.handler import Delivery, ObligationError, ObligationHandler
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class Duties:
         failure = execution.failure
         if hiding is None or failure is None:
             return execution
-        kept: dict[str, Any] = {name: one for name, one in failure.details.items() if name in ("effect", "exception")}
-        message = f"the tool failed; what it said is withheld by the obligation {hiding}"
+        kept: dict[str, Any] = {name: item for name, item in failure.details.items() if name in ("effect", "exception")}
+        message = f"the tool failed; its message is withheld by the obligation {hiding}"
         return execution._replace(failure=replace(failure, message=message, details=kept), error=None)
 
 
@@ -88,7 +88,7 @@ class Obligations:
         own: the application's. None of them replaces one of the baseline.
 
     Raises:
-        UsageError: something that is no handler, an id of the baseline, or a handler with coroutines.
+        UsageError: not a handler, an id of the baseline, or a handler with coroutines.
     """
 
     def __init__(self, own: Mapping[str, ObligationHandler] | None = None) -> None:
@@ -99,7 +99,7 @@ class Obligations:
         self._places = {name: place for place, name in enumerate(self._handlers)}
 
     def duties(self, decision: Decision, *, transformed: bool) -> Duties:
-        """Return what has to be done about a decision; `transformed`: on a proposal that was transformed already.
+        """Return the duties of a decision; `transformed`: on a proposal that was transformed already.
 
         Raises:
             ObligationError: the verdict is ALLOW, and an obligation has no handler or parameters that it cannot take,
@@ -115,7 +115,7 @@ class Obligations:
         return Duties(
             tuple(
                 (each, self._handlers[each.id])
-                for each in sorted(decision.obligations, key=lambda one: self._places[one.id])
+                for each in sorted(decision.obligations, key=lambda obligation: self._places[obligation.id])
             ),
             log_level(decision.obligations),
             _transform(decision.obligations, transformed=transformed),
@@ -148,7 +148,7 @@ def _check_handler(name: str, handler: object, taken: Iterable[str]) -> None:
     if name in taken:
         raise UsageError(f"obligation {name} is fulfilled by the baseline", hint="choose another id for your own")
     if not isinstance(handler, ObligationHandler):
-        raise UsageError(f"the handler of obligation {name} is none", hint="derive it from ObligationHandler")
+        raise UsageError(f"the handler of obligation {name} cannot be used", hint="derive it from ObligationHandler")
     for step in ("check", "before", "on_result"):
         # Calling a coroutine function does nothing, and a check that does nothing would be passed.
         if inspect.iscoroutinefunction(getattr(handler, step)):

@@ -310,8 +310,11 @@ class Asynchronous(ObligationHandler):
     [
         ({"redact": Own()}, "obligation redact is fulfilled by the baseline (choose another id for your own)"),
         ({"transform": Own()}, "obligation transform is fulfilled by the baseline (choose another id for your own)"),
-        ({"own": print}, "the handler of obligation own is none (derive it from ObligationHandler)"),
-        ({"own": Own}, "the handler of obligation own is none (derive it from ObligationHandler)"),
+        (
+            {"own": print},
+            "the handler of obligation own cannot be used (derive it from ObligationHandler)",
+        ),
+        ({"own": Own}, "the handler of obligation own cannot be used (derive it from ObligationHandler)"),
         (
             {"own": Asynchronous()},
             "the handler of obligation own has an async check (make it a plain function)",

@@ -1,4 +1,4 @@
-"""What a handler of obligations is: the form that the baseline's and an application's own have."""
+"""Handlers of obligations: what those of the baseline and an application's own derive from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ObligationError(PdpError):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the caller gets of a call that ran: its result, and what has to be known with it."""
+    """What the caller gets of a call that ran: its result, markings and retrieval snapshot."""
 
     result: Any
     markings: frozenset[str] = frozenset()

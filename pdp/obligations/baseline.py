@@ -1,4 +1,4 @@
-"""How the obligations of the baseline are fulfilled; pdp/obligations/obligations.py says when.
+"""The handlers of the baseline's obligations; pdp/obligations/obligations.py says when each is called.
 
 Sources: tool pattern library, 9.3: a composition's output is always a draft (pattern 5), a search's snapshot id is
 recorded (pattern 10), aggregation and search hand on the markings of what they read (patterns 8 and 10).
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.json import canonical, check_json
-from pdp.obligations.obligation import ObligationError, ObligationHandler
+from pdp.obligations.handler import ObligationError, ObligationHandler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pdp.decision import Obligation
-    from pdp.obligations.obligation import Delivery
+    from pdp.obligations.handler import Delivery
     from pdp.proposal import Proposal
 
 REDACTED: Final = "[redacted]"
-"""What stands in the place of what was redacted."""
+"""The value of what was redacted."""
 
 _LEVELS: Final = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
