@@ -140,6 +140,7 @@ def test_all_of_forty_faults_are_shown(tmp_path: Path) -> None:
     assert pdp("manifest", "export", file) == lint
 
 
+@pytest.mark.process
 def test_a_narrow_terminal_cuts_nothing(tmp_path: Path) -> None:
     name = "look_up_a_beneficiary_by_a_name_that_is_longer_than_the_terminal_is_wide"
     tool = {"name": name, "schema": {"type": "object"}, "risk_tier": "low", "scopes": ["a"]}

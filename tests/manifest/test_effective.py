@@ -377,7 +377,7 @@ def test_merging_never_loosens(manifest: dict[str, Any], governance: dict[str, A
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_field_that_one_side_states_holds_as_stated(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
     tool, rules = declared(**manifest), ActionRules.model_validate(governance)
     alone = {**merged_fields(tool, None), **merged_fields(declared(), rules)}
@@ -391,7 +391,7 @@ def test_a_field_that_one_side_states_holds_as_stated(manifest: dict[str, Any], 
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_merging_twice_changes_nothing(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
     rules = ActionRules.model_validate(governance)
     once = effective_tool(declared(**manifest), rules)
@@ -400,7 +400,7 @@ def test_merging_twice_changes_nothing(manifest: dict[str, Any], governance: dic
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_sides_can_be_exchanged_save_for_the_mappings(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
     for fields in (manifest, governance):
         fields.pop("resource", None)
@@ -413,7 +413,7 @@ def test_sides_can_be_exchanged_save_for_the_mappings(manifest: dict[str, Any], 
 
 
 @given(_FIELDS, _FIELDS, st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_order_of_lists_does_not_matter(
     manifest: dict[str, Any], governance: dict[str, Any], shuffle: random.Random
 ) -> None:

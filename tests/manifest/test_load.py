@@ -224,12 +224,6 @@ def test_a_pattern_fixes_the_effect_class() -> None:
     assert {one.pattern: one.effect_class for one in tools.values() if one.pattern} == patterns
 
 
-def test_json_and_yaml_of_the_same_content_are_the_same_manifest() -> None:
-    content = json.loads((PAYMENTS / "manifest.json").read_text())
-
-    assert load_manifest("m.yaml", text=yaml.safe_dump(content).encode()) == load_manifest(PAYMENTS / "manifest.json")
-
-
 # Faults
 
 
