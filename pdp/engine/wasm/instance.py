@@ -12,6 +12,7 @@ failed is closed, for its memory may be left in any state.
 from __future__ import annotations
 
 import math
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -38,6 +39,10 @@ _NO_BUILTIN: Final = -1
 
 _ABI_MAJOR: Final = 1
 _ABI_MINOR: Final = 2
+
+
+# wasmtime counts the functions of all stores in one table, which loses some when two threads make or drop them at once.
+_functions_lock: Final = threading.RLock()
 
 
 class WasmInstance:
@@ -111,7 +116,8 @@ class WasmInstance:
             return
         self.closed = True
         self._room = -1
-        self._release()
+        with _functions_lock:
+            self._release()
 
     def _link(self, module: WasmModule) -> None:
         externs: list[Any] = []
@@ -122,7 +128,8 @@ class WasmInstance:
                 self._memory = wasmtime.Memory(self._store, wasmtime.MemoryType(wasmtime.Limits(pages, None)))
                 externs.append(self._memory)
             elif isinstance(kind, wasmtime.FuncType):
-                externs.append(wasmtime.Func(self._store, kind, _host_function(imported.name or "", self._aborts)))
+                with _functions_lock:
+                    externs.append(wasmtime.Func(self._store, kind, _host_function(imported.name or "", self._aborts)))
         try:
             exports = wasmtime.Instance(self._store, module.compiled, externs).exports(self._store)
         except wasmtime.Trap as trap:
