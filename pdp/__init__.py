@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pdp.approvals.approvals import ApprovalRefusedError, Approvals, Refusal
-    from pdp.audit.file import AuditEvent, AuditLog, FileAudit, MemoryAudit
+    from pdp.audit.chain import AuditLog, MemoryAudit
+    from pdp.audit.event import AuditEvent
+    from pdp.audit.file import FileAudit
     from pdp.contract.planning import PlanningPolicy
     from pdp.contract.registry.registry import Registry
     from pdp.contract.registry.tool_contract import (
@@ -71,8 +73,8 @@ _HOMES = {
     "ApprovalState": "pdp.stores.approvals",
     "ApprovalStore": "pdp.stores.approvals",
     "Approvals": "pdp.approvals.approvals",
-    "AuditEvent": "pdp.audit.file",
-    "AuditLog": "pdp.audit.file",
+    "AuditEvent": "pdp.audit.event",
+    "AuditLog": "pdp.audit.chain",
     "BundleHealth": "pdp.engine.bundle.follow",
     "BundleTrust": "pdp.engine.bundle.trust",
     "DROP_STEP": "pdp.contract.registry.tool_contract",
@@ -89,7 +91,7 @@ _HOMES = {
     "Grant": "pdp.stores.approvals",
     "MemoryActions": "pdp.stores.memory",
     "MemoryApprovals": "pdp.stores.memory",
-    "MemoryAudit": "pdp.audit.file",
+    "MemoryAudit": "pdp.audit.chain",
     "MemoryIdempotency": "pdp.stores.memory",
     "Message": "pdp.loop.messages",
     "ModelRequest": "pdp.loop.messages",

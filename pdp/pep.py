@@ -7,7 +7,8 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from pdp.audit.file import MemoryAudit, recordable
+from pdp.audit.chain import MemoryAudit
+from pdp.audit.event import recordable
 from pdp.contract.compiled import CompiledManifest
 from pdp.engine.factory import embedded_engine
 from pdp.errors import UsageError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pdp.approvals.approvals import Approvals
-    from pdp.audit.file import AuditLog
+    from pdp.audit.chain import AuditLog
     from pdp.contract.json_object import JsonObject
     from pdp.contract.registry.registry import Registry
     from pdp.engine.protocol import Engine

@@ -17,7 +17,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pdp.audit.file import MemoryAudit, recordable
+from pdp.audit.chain import MemoryAudit
+from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError
 from pdp.json import JsonValueError, canonical, check_json
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from pdp.audit.file import AuditEvent, AuditLog
+    from pdp.audit.chain import AuditLog
+    from pdp.audit.event import AuditEvent
     from pdp.manifest.model import Tool
     from pdp.stores.actions import ActionStore
     from pdp.stores.approvals import ApprovalStore

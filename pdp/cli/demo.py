@@ -12,7 +12,8 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from pdp.audit.file import FileAudit, verify_chain
+from pdp.audit.chain import verify_chain
+from pdp.audit.file import FileAudit
 from pdp.cli import Exit
 from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import open_engine

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from pdp.audit.file import FileAudit, MemoryAudit
+from pdp.audit.chain import MemoryAudit
+from pdp.audit.file import FileAudit
 from pdp.cli.output import complain
 from pdp.documents import faults_of, read_document
 from pdp.errors import AuditError, FileFaultsError, UsageError
@@ -17,7 +18,7 @@ from pdp.manifest.load import load_effective
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from pdp.audit.file import AuditLog
+    from pdp.audit.chain import AuditLog
     from pdp.errors import Fault
     from pdp.manifest.effective import EffectiveManifest
 

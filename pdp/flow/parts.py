@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pdp.audit.file import AuditLog
+from pdp.audit.chain import AuditLog
 from pdp.decision import Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError

@@ -6,14 +6,15 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.audit.file import recordable
+from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
-    from pdp.audit.file import AuditEvent, AuditLog
+    from pdp.audit.chain import AuditLog
+    from pdp.audit.event import AuditEvent
     from pdp.execution.telemetry import Dispatch
     from pdp.flow.call import Decided, Executed
 

@@ -24,7 +24,8 @@ from pdp import (
     Pep,
     Refusal,
 )
-from pdp.audit.file import AuditEvent, verify_chain
+from pdp.audit.chain import verify_chain
+from pdp.audit.event import AuditEvent
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool

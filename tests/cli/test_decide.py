@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pdp.audit.file import verify_chain
+from pdp.audit.chain import verify_chain
 from pdp.engine.bundle.file import read_bundle
 from tests.support.command_line import OPTIONS, SESSION, codes, decided, line, pdp, session_file, written
 from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE, wire

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.audit.file import verify_chain
+from pdp.audit.chain import verify_chain
 from tests.support.command_line import OPTIONS, line, pdp, written
 from tests.support.payments import wire
 

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Connection
 
 from pdp import Approval, Approvals, ApprovalState, Evaluation, MemoryApprovals, MemoryAudit, Pep, Verdict
-from pdp.audit.file import AuditEvent, verify_chain
+from pdp.audit.chain import verify_chain
+from pdp.audit.event import AuditEvent
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError
 from pdp.manifest.records import Idempotency

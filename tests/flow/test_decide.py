@@ -11,7 +11,8 @@ import orjson
 import pytest
 
 from pdp import Evaluation, MemoryAudit, Pep, Verdict
-from pdp.audit.file import AuditEvent, verify_chain
+from pdp.audit.chain import verify_chain
+from pdp.audit.event import AuditEvent
 from pdp.engine.protocol import Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError, EngineTimeoutError

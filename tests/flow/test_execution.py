@@ -21,7 +21,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from pdp import Approvals, ApprovalState, Evaluation, MemoryAudit, Pep, Verdict
-from pdp.audit.file import AuditEvent
+from pdp.audit.event import AuditEvent
 from pdp.execution.failures import ToolArgumentError
 from pdp.json import digest
 from pdp.manifest.effective import EffectiveManifest

@@ -20,7 +20,7 @@ from pdp import (
     Pep,
     Verdict,
 )
-from pdp.audit.file import AuditEvent
+from pdp.audit.event import AuditEvent
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from tests.support import payments

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pdp import EmbeddedEngine, MemoryAudit, Pep, Session
-from pdp.audit.file import verify_chain
+from pdp.audit.chain import verify_chain
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 

@@ -6,14 +6,14 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pdp.audit.file import recordable
+from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds
 from pdp.json import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdp.audit.file import AuditLog
+    from pdp.audit.chain import AuditLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pdp.audit.file import recordable
+from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.engine.bundle.file import pack_bundle, read_bundle, read_packed, replace_file
 from pdp.errors import BundleError, PdpError, UsageError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.audit.file import AuditLog
+    from pdp.audit.chain import AuditLog
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.bundle.signature import VerificationKey
     from pdp.workbench.bundles.sign import SigningKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.audit.file import MemoryAudit, verify_chain
+from pdp.audit.chain import MemoryAudit, verify_chain
 from pdp.decision import parse_decision
 from pdp.documents import read_bytes
 from pdp.errors import AuditError, EngineError

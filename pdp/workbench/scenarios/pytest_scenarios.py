@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pdp.approvals.approvals import Approvals
-from pdp.audit.file import MemoryAudit
+from pdp.audit.chain import MemoryAudit
 from pdp.errors import PdpError
 from pdp.pep import Pep
 from pdp.workbench.explain.diagnosis import Diagnoses

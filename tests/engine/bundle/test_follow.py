@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pdp.audit.file import MemoryAudit
+from pdp.audit.chain import MemoryAudit
 from pdp.engine.bundle.events import BundleEvent, audited
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import BundleHealth, FollowingEngine

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pdp.audit.file import MemoryAudit
+from pdp.audit.chain import MemoryAudit
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pdp.audit.file import FileAudit, MemoryAudit, verify_chain
+from pdp.audit.chain import MemoryAudit, verify_chain
+from pdp.audit.file import FileAudit
 from pdp.engine.bundle.file import read_bundle
 from pdp.errors import AuditError, BundleError, UsageError
 from pdp.json import canonical, digest

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from joserfc import jws
 
-from pdp.audit.file import MemoryAudit
+from pdp.audit.chain import MemoryAudit
 from pdp.engine.bundle.events import BundleEvent, audited
 from pdp.engine.bundle.file import SIGNATURES, pack_bundle, pack_members, read_bundle, unpack_bundle
 from pdp.engine.bundle.signature import Signature, load_public_keys, public_keys, signatures_file, signed_files

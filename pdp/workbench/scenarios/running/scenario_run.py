@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
-from pdp.audit.file import MemoryAudit
+from pdp.audit.chain import MemoryAudit
 from pdp.decision import Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError

@@ -1,0 +1,55 @@
+"""What an audit event holds: who asked for what, what was decided, and what came of it. Payloads are not in it.
+
+Arguments and results stand as keyed digests (HMAC-SHA-256 with the stream's key, since small payloads can be guessed).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TEXT_LENGTH: Final = 256
+
+
+class AuditEvent(TypedDict, total=False):
+    """One event, as design.md lists it; `time` and `type` are always there, and what does not apply is null.
+
+    The log adds `seq` (from 0), `prev_hash` and `hash` (SHA-256 of the RFC 8785 form of all other fields).
+    """
+
+    time: Required[str]
+    type: Required[str]
+    request_id: str | None
+    tool_call_id: str | None
+    run_id: str | None
+    subject: str | None
+    agent: str | None
+    tool: str | None
+    manifest_version: str | None
+    manifest_digest: str | None
+    arguments_digest: str | None
+    status: str | None
+    rejection: str | None
+    verdict: str | None
+    codes: Sequence[str]
+    decision_id: str | None
+    bundle_revision: str | None
+    approval_id: str | None
+    idempotency_key: str | None
+    outcome: str | None
+    result_digest: str | None
+    error_code: str | None
+    duration_ms: float | None
+
+
+EMPTY: Final[dict[str, Any]] = {**dict.fromkeys(AuditEvent.__annotations__), "codes": ()}
+"""An event to which nothing applies."""
+
+
+def recordable(text: object) -> str | None:
+    """Return a text that an event can hold: at most 256 characters, and no lone surrogates."""
+    if text is None or (type(text) is str and len(text) <= _TEXT_LENGTH and text.isascii()):
+        return text
+    return str(text)[:_TEXT_LENGTH].encode(errors="backslashreplace").decode()
