@@ -7,7 +7,8 @@
     evaluation = pep.decide({"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme"}}, session)
     print(evaluation.verdict, evaluation.codes)
 
-What is listed in `__all__` is the public interface. It is imported when it is first used: `import pdp` is cheap.
+What stands here is what nearly every application names; everything else is imported from the module that is about it.
+A name is imported when it is first used: `import pdp` is cheap.
 """
 
 from __future__ import annotations
@@ -16,211 +17,70 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pdp.approvals.approvals import ApprovalRefusedError, Approvals, Refusal
-    from pdp.audit.chain import AuditLog, MemoryAudit
-    from pdp.audit.event import AuditEvent
-    from pdp.audit.file import FileAudit
-    from pdp.contract.planning import PlanningPolicy
-    from pdp.contract.registry.registry import Registry
-    from pdp.contract.registry.tool_contract import (
-        DROP_STEP,
-        ToolConfigParam,
-        ToolContract,
-        ToolInvariant,
-        ToolStateEffect,
-        ToolStateRead,
-    )
-    from pdp.decision import Decision, Obligation, Reason, Verdict
-    from pdp.engine.bundle.follow import BundleHealth, FollowingEngine
-    from pdp.engine.bundle.trust import BundleTrust, ReleaseFloor
-    from pdp.engine.opa.engine import SidecarEngine
-    from pdp.engine.protocol import Engine
-    from pdp.engine.shadow import ShadowCounts, ShadowDifference, ShadowEngine
-    from pdp.engine.wasm.engine import EmbeddedEngine
-    from pdp.errors import PdpError
-    from pdp.evaluation import Evaluation
-    from pdp.execution.events import ToolEvent
-    from pdp.execution.failures import ToolArgumentError, ToolError, ToolUnavailableError
-    from pdp.execution.telemetry import Telemetry
-    from pdp.flow.guard import ToolDeniedError, ToolFailedError
-    from pdp.flow.plan import PlanEvaluation
-    from pdp.flow.visibility import Visibility
-    from pdp.loop.agent_loop import AgentLoop, OutputInvalidError, ToolIterationsExceededError, TooManyCallsError
-    from pdp.loop.messages import Message, ModelRequest, ToolCall, Turn
-    from pdp.obligations.handler import Delivery, ObligationError, ObligationHandler
-    from pdp.patterns.deployment import Deployment, Pin
-    from pdp.patterns.run import RunClosedError, RunsFullError, pinned
-    from pdp.pep import Pep
-    from pdp.proposal import Failure, FailureCode, Outcome, Proposal
-    from pdp.request import Request
-    from pdp.session import Session
-    from pdp.stores.actions import Action, ActionState
-    from pdp.stores.approvals import Approval, ApprovalState, ApprovalStore, Grant
-    from pdp.stores.memory import MemoryActions, MemoryApprovals, MemoryIdempotency
-    from pdp.stores.sql.actions import SqlActions
-    from pdp.stores.sql.approvals import SqlApprovals
-    from pdp.stores.sql.database import Database
-    from pdp.stores.sql.keys import SqlIdempotency
+    from pdp.approvals.approvals import ApprovalRefusedError as ApprovalRefusedError
+    from pdp.approvals.approvals import Approvals as Approvals
+    from pdp.audit.chain import MemoryAudit as MemoryAudit
+    from pdp.audit.file import FileAudit as FileAudit
+    from pdp.contract.registry.registry import Registry as Registry
+    from pdp.contract.registry.tool_contract import ToolContract as ToolContract
+    from pdp.decision import Decision as Decision
+    from pdp.decision import Verdict as Verdict
+    from pdp.engine.bundle.follow import FollowingEngine as FollowingEngine
+    from pdp.engine.bundle.trust import BundleTrust as BundleTrust
+    from pdp.engine.opa.engine import SidecarEngine as SidecarEngine
+    from pdp.engine.protocol import Engine as Engine
+    from pdp.engine.shadow import ShadowEngine as ShadowEngine
+    from pdp.engine.wasm.engine import EmbeddedEngine as EmbeddedEngine
+    from pdp.errors import PdpError as PdpError
+    from pdp.evaluation import Evaluation as Evaluation
+    from pdp.execution.failures import ToolError as ToolError
+    from pdp.execution.telemetry import Telemetry as Telemetry
+    from pdp.flow.guard import ToolDeniedError as ToolDeniedError
+    from pdp.flow.guard import ToolFailedError as ToolFailedError
+    from pdp.loop.agent_loop import AgentLoop as AgentLoop
+    from pdp.obligations.handler import ObligationHandler as ObligationHandler
+    from pdp.patterns.deployment import Deployment as Deployment
+    from pdp.pep import Pep as Pep
+    from pdp.session import Session as Session
+    from pdp.stores.approvals import Approval as Approval
+    from pdp.stores.sql.actions import SqlActions as SqlActions
+    from pdp.stores.sql.approvals import SqlApprovals as SqlApprovals
+    from pdp.stores.sql.database import Database as Database
+    from pdp.stores.sql.keys import SqlIdempotency as SqlIdempotency
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Action": "pdp.stores.actions",
-    "ActionState": "pdp.stores.actions",
-    "AgentLoop": "pdp.loop.agent_loop",
-    "Approval": "pdp.stores.approvals",
-    "ApprovalRefusedError": "pdp.approvals.approvals",
-    "ApprovalState": "pdp.stores.approvals",
-    "ApprovalStore": "pdp.stores.approvals",
-    "Approvals": "pdp.approvals.approvals",
-    "AuditEvent": "pdp.audit.event",
-    "AuditLog": "pdp.audit.chain",
-    "BundleHealth": "pdp.engine.bundle.follow",
-    "BundleTrust": "pdp.engine.bundle.trust",
-    "DROP_STEP": "pdp.contract.registry.tool_contract",
-    "Decision": "pdp.decision",
-    "Delivery": "pdp.obligations.handler",
-    "Deployment": "pdp.patterns.deployment",
-    "EmbeddedEngine": "pdp.engine.wasm.engine",
-    "Engine": "pdp.engine.protocol",
-    "Evaluation": "pdp.evaluation",
-    "Failure": "pdp.proposal",
-    "FailureCode": "pdp.proposal",
-    "FileAudit": "pdp.audit.file",
-    "FollowingEngine": "pdp.engine.bundle.follow",
-    "Grant": "pdp.stores.approvals",
-    "MemoryActions": "pdp.stores.memory",
-    "MemoryApprovals": "pdp.stores.memory",
-    "MemoryAudit": "pdp.audit.chain",
-    "MemoryIdempotency": "pdp.stores.memory",
-    "Message": "pdp.loop.messages",
-    "ModelRequest": "pdp.loop.messages",
-    "Obligation": "pdp.decision",
-    "ObligationError": "pdp.obligations.handler",
-    "ObligationHandler": "pdp.obligations.handler",
-    "Outcome": "pdp.proposal",
-    "OutputInvalidError": "pdp.loop.agent_loop",
-    "PdpError": "pdp.errors",
-    "Pep": "pdp.pep",
-    "Pin": "pdp.patterns.deployment",
-    "PlanEvaluation": "pdp.flow.plan",
-    "PlanningPolicy": "pdp.contract.planning",
-    "Proposal": "pdp.proposal",
-    "Reason": "pdp.decision",
-    "Refusal": "pdp.approvals.approvals",
-    "Registry": "pdp.contract.registry.registry",
-    "ReleaseFloor": "pdp.engine.bundle.trust",
-    "Request": "pdp.request",
-    "RunClosedError": "pdp.patterns.run",
-    "RunsFullError": "pdp.patterns.run",
-    "Session": "pdp.session",
-    "ShadowCounts": "pdp.engine.shadow",
-    "ShadowDifference": "pdp.engine.shadow",
-    "ShadowEngine": "pdp.engine.shadow",
-    "SidecarEngine": "pdp.engine.opa.engine",
-    "SqlActions": "pdp.stores.sql.actions",
-    "SqlApprovals": "pdp.stores.sql.approvals",
-    "SqlIdempotency": "pdp.stores.sql.keys",
-    "Database": "pdp.stores.sql.database",
-    "Telemetry": "pdp.execution.telemetry",
-    "TooManyCallsError": "pdp.loop.agent_loop",
-    "ToolArgumentError": "pdp.execution.failures",
-    "ToolCall": "pdp.loop.messages",
-    "ToolConfigParam": "pdp.contract.registry.tool_contract",
-    "ToolContract": "pdp.contract.registry.tool_contract",
-    "ToolDeniedError": "pdp.flow.guard",
-    "ToolError": "pdp.execution.failures",
-    "ToolEvent": "pdp.execution.events",
-    "ToolFailedError": "pdp.flow.guard",
-    "ToolInvariant": "pdp.contract.registry.tool_contract",
-    "ToolIterationsExceededError": "pdp.loop.agent_loop",
-    "ToolStateEffect": "pdp.contract.registry.tool_contract",
-    "ToolStateRead": "pdp.contract.registry.tool_contract",
-    "ToolUnavailableError": "pdp.execution.failures",
-    "Turn": "pdp.loop.messages",
-    "Verdict": "pdp.decision",
-    "Visibility": "pdp.flow.visibility",
-    "pinned": "pdp.patterns.run",
+_NAMES = {
+    "pdp.approvals.approvals": ("ApprovalRefusedError", "Approvals"),
+    "pdp.audit.chain": ("MemoryAudit",),
+    "pdp.audit.file": ("FileAudit",),
+    "pdp.contract.registry.registry": ("Registry",),
+    "pdp.contract.registry.tool_contract": ("ToolContract",),
+    "pdp.decision": ("Decision", "Verdict"),
+    "pdp.engine.bundle.follow": ("FollowingEngine",),
+    "pdp.engine.bundle.trust": ("BundleTrust",),
+    "pdp.engine.opa.engine": ("SidecarEngine",),
+    "pdp.engine.protocol": ("Engine",),
+    "pdp.engine.shadow": ("ShadowEngine",),
+    "pdp.engine.wasm.engine": ("EmbeddedEngine",),
+    "pdp.errors": ("PdpError",),
+    "pdp.evaluation": ("Evaluation",),
+    "pdp.execution.failures": ("ToolError",),
+    "pdp.execution.telemetry": ("Telemetry",),
+    "pdp.flow.guard": ("ToolDeniedError", "ToolFailedError"),
+    "pdp.loop.agent_loop": ("AgentLoop",),
+    "pdp.obligations.handler": ("ObligationHandler",),
+    "pdp.patterns.deployment": ("Deployment",),
+    "pdp.pep": ("Pep",),
+    "pdp.session": ("Session",),
+    "pdp.stores.approvals": ("Approval",),
+    "pdp.stores.sql.actions": ("SqlActions",),
+    "pdp.stores.sql.approvals": ("SqlApprovals",),
+    "pdp.stores.sql.database": ("Database",),
+    "pdp.stores.sql.keys": ("SqlIdempotency",),
 }
-
-__all__ = [
-    "DROP_STEP",
-    "Action",
-    "ActionState",
-    "AgentLoop",
-    "Approval",
-    "ApprovalRefusedError",
-    "ApprovalState",
-    "ApprovalStore",
-    "Approvals",
-    "AuditEvent",
-    "AuditLog",
-    "BundleHealth",
-    "BundleTrust",
-    "Database",
-    "Decision",
-    "Delivery",
-    "Deployment",
-    "EmbeddedEngine",
-    "Engine",
-    "Evaluation",
-    "Failure",
-    "FailureCode",
-    "FileAudit",
-    "FollowingEngine",
-    "Grant",
-    "MemoryActions",
-    "MemoryApprovals",
-    "MemoryAudit",
-    "MemoryIdempotency",
-    "Message",
-    "ModelRequest",
-    "Obligation",
-    "ObligationError",
-    "ObligationHandler",
-    "Outcome",
-    "OutputInvalidError",
-    "PdpError",
-    "Pep",
-    "Pin",
-    "PlanEvaluation",
-    "PlanningPolicy",
-    "Proposal",
-    "Reason",
-    "Refusal",
-    "Registry",
-    "ReleaseFloor",
-    "Request",
-    "RunClosedError",
-    "RunsFullError",
-    "Session",
-    "ShadowCounts",
-    "ShadowDifference",
-    "ShadowEngine",
-    "SidecarEngine",
-    "SqlActions",
-    "SqlApprovals",
-    "SqlIdempotency",
-    "Telemetry",
-    "TooManyCallsError",
-    "ToolArgumentError",
-    "ToolCall",
-    "ToolConfigParam",
-    "ToolContract",
-    "ToolDeniedError",
-    "ToolError",
-    "ToolEvent",
-    "ToolFailedError",
-    "ToolInvariant",
-    "ToolIterationsExceededError",
-    "ToolStateEffect",
-    "ToolStateRead",
-    "ToolUnavailableError",
-    "Turn",
-    "Verdict",
-    "Visibility",
-    "pinned",
-]
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

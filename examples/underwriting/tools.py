@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from pdp import Deployment, Pin
+from pdp import Deployment
+from pdp.patterns.deployment import Pin
 from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
 from pdp.patterns.run import pinned
 

@@ -13,23 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import Connection
 
-from pdp import (
-    Approval,
-    ApprovalRefusedError,
-    Approvals,
-    ApprovalState,
-    Grant,
-    MemoryApprovals,
-    MemoryAudit,
-    Pep,
-    Refusal,
-)
+from pdp import Approval, ApprovalRefusedError, Approvals, MemoryAudit, Pep
+from pdp.approvals.approvals import Refusal
 from pdp.audit.chain import verify_chain
 from pdp.audit.event import AuditEvent
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool
 from pdp.person import Person
+from pdp.stores.approvals import ApprovalState, Grant
+from pdp.stores.memory import MemoryApprovals
 from tests.support import payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, until_approved

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from pdp import Approvals, MemoryAudit, Pep, ShadowDifference, ShadowEngine
+from pdp import Approvals, MemoryAudit, Pep, ShadowEngine
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import Engine
-from pdp.engine.shadow import LINES
+from pdp.engine.shadow import LINES, ShadowDifference
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
 from pdp.request import Request

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from pdp import Approval, Approvals, ApprovalState, Evaluation, MemoryAudit, Pep, Verdict
+from pdp import Approval, Approvals, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.stores.actions import Action, ActionState
+from pdp.stores.approvals import ApprovalState
 from pdp.stores.errors import StoreError
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from pdp.stores.sql.actions import SqlActions

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from pdp import Approval, Approvals, ApprovalState, Evaluation, MemoryApprovals, MemoryAudit, Pep, Verdict
+from pdp import Approval, Approvals, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.audit.chain import verify_chain
 from pdp.audit.event import AuditEvent
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError
 from pdp.manifest.records import Idempotency
+from pdp.stores.approvals import ApprovalState
+from pdp.stores.memory import MemoryApprovals
 from tests.support import payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, answer, until_approved

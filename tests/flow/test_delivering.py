@@ -10,25 +10,15 @@ from typing import Any
 
 import pytest
 
-from pdp import (
-    Approvals,
-    ApprovalState,
-    Deployment,
-    Evaluation,
-    Failure,
-    FailureCode,
-    MemoryActions,
-    MemoryAudit,
-    MemoryIdempotency,
-    Pep,
-    Pin,
-    Registry,
-    Verdict,
-)
+from pdp import Approvals, Deployment, Evaluation, MemoryAudit, Pep, Registry, Verdict
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
+from pdp.patterns.deployment import Pin
 from pdp.patterns.run import Run, pinned
+from pdp.proposal import Failure, FailureCode
 from pdp.stores.actions import Action, ActionState
+from pdp.stores.approvals import ApprovalState
+from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, told
 from tests.support.scripted import Scripted, answer, duty, until_approved

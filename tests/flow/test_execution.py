@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from pdp import Approvals, ApprovalState, Evaluation, MemoryAudit, Pep, Verdict
+from pdp import Approvals, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.audit.event import AuditEvent
 from pdp.execution.failures import ToolArgumentError
 from pdp.json import digest
@@ -28,6 +28,7 @@ from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.proposal import Execution, Proposal
 from pdp.stores.actions import Action, ActionState
+from pdp.stores.approvals import ApprovalState
 from pdp.stores.errors import StoreError
 from pdp.stores.keys import Begun, IdempotencyKey, IdempotencyStore, Unknown
 from pdp.stores.memory import MemoryIdempotency

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from pdp import AgentLoop, MemoryAudit, ModelRequest, Pep, ToolCall, Turn, Verdict
+from pdp import AgentLoop, MemoryAudit, Pep, Verdict
 from pdp.contract.planning import PlanningPolicy, PlanningRule
 from pdp.errors import UsageError
 from pdp.flow.plan import PlanEvaluation
+from pdp.loop.messages import ModelRequest, ToolCall, Turn
 
 MANIFEST = """
 manifest_version: 2026.1.0

@@ -9,26 +9,17 @@ from typing import Any
 
 import pytest
 
-from pdp import (
-    Approvals,
-    ApprovalState,
-    Deployment,
-    EmbeddedEngine,
-    Evaluation,
-    MemoryAudit,
-    Pep,
-    Pin,
-    Registry,
-    Verdict,
-)
+from pdp import Approvals, Deployment, EmbeddedEngine, Evaluation, MemoryAudit, Pep, Registry, Verdict
 from pdp.circuit import Circuit
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolUnavailableError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.patterns import run as run_module
+from pdp.patterns.deployment import Pin
 from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
 from pdp.patterns.run import pinned
+from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, staging, told

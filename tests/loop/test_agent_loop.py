@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pdp import Approvals, ApprovalState, EmbeddedEngine, Pep, Verdict
+from pdp import Approvals, EmbeddedEngine, Pep, Verdict
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import ToolContract, ToolStateEffect, ToolStateRead
 from pdp.errors import UsageError
@@ -17,6 +17,7 @@ from pdp.evaluation import Evaluation
 from pdp.loop.agent_loop import AgentLoop, Finished, OutputInvalidError, ToolIterationsExceededError, TooManyCallsError
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
 from pdp.manifest.load import load_effective
+from pdp.stores.approvals import ApprovalState
 
 MANIFEST = """
 manifest_version: 2026.1.0

@@ -10,19 +10,11 @@ from typing import Any
 
 import pytest
 
-from pdp import (
-    Approvals,
-    Delivery,
-    Evaluation,
-    MemoryAudit,
-    ObligationError,
-    ObligationHandler,
-    Pep,
-    Verdict,
-)
+from pdp import Approvals, Evaluation, MemoryAudit, ObligationHandler, Pep, Verdict
 from pdp.audit.event import AuditEvent
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
+from pdp.obligations.handler import Delivery, ObligationError
 from tests.support import payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, answer, duty

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from pdp import Approval, ApprovalRefusedError, Approvals, ApprovalState, ApprovalStore, Grant, MemoryApprovals, Pep
+from pdp import Approval, ApprovalRefusedError, Approvals, Pep
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
 from pdp.person import Person
+from pdp.stores.approvals import ApprovalState, ApprovalStore, Grant
 from pdp.stores.errors import StoreError
 from pdp.stores.keys import ApprovalUse, Begun, Fresh, IdempotencyKey, NotApproved, Running
+from pdp.stores.memory import MemoryApprovals
 from pdp.stores.sql.approvals import SqlApprovals
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency

@@ -32,7 +32,9 @@ GOVERNANCE = "{actions: {}, programs: {printf: {operands: true}}}"
 SAY = {"tool": "say_words", "arguments": {"words": "hello"}}
 CONVERT = {"tool": "convert_money", "arguments": {"value": 2, "target": {"currency": "TRY"}}}
 RATES = """
-from pdp import Deployment, Pin, pinned
+from pdp import Deployment
+from pdp.patterns.deployment import Pin
+from pdp.patterns.run import pinned
 
 readings = iter([10, 20, 30])
 
