@@ -9,9 +9,9 @@ from rich.text import Text
 
 from pdp.cli.display import console
 from pdp.cli.output import printable
-from pdp.workbench.coverage.coverage import COLUMNS, line_ranges
+from pdp.workbench.coverage.coverage import COLUMNS
 from pdp.workbench.coverage.skeletons import skeletons
-from pdp.workbench.reports.shown_file import shown_file
+from pdp.workbench.reports.shown_file import line_ranges, shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

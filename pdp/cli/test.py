@@ -125,7 +125,7 @@ def _write_reports(run: Run, coverage: Coverage | None, junit: Path | None, html
     if html is not None:
         from pdp.workbench.scenarios.reports.html import render as page  # noqa: PLC0415
 
-        write_report(html, page(run, None if coverage is None else coverage.as_page()))
+        write_report(html, page(run, None if coverage is None else coverage.as_json()))
 
 
 def _tell(run: Run) -> None:

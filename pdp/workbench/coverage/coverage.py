@@ -143,52 +143,6 @@ class Coverage:
             ],
         }  # fmt: skip
 
-    def as_page(self) -> dict[str, Any]:
-        """Return it as the HTML report shows it."""
-        percent = self.percent
-        counted = [one for one in self.codes if one.counts]
-        return {
-            "percent": None if percent is None else f"{int(percent * 10) / 10:g}",
-            "lines": [
-                {
-                    "file": shown_file(one.file), "covered": len(one.covered),
-                    "whole": len(one.covered) + len(one.missed), "missed": line_ranges(one.missed),
-                }
-                for one in self.lines or ()
-            ],
-            "codes": [
-                {
-                    "code": one.code, "where": f"{shown_file(one.site.file)}:{one.site.line}",
-                    "scenario": one.scenario, "exempt": one.exempt,
-                    "missing": one.counts and one.scenario is None and one.exempt is None,
-                }
-                for one in self.codes
-                if one.counts or one.scenario is not None
-            ],
-            "reached": sum(one.scenario is not None for one in counted),
-            "counted": len(counted),
-            "columns": COLUMNS,
-            "matrix": [
-                {
-                    "tool": one.tool, "version": one.manifest_version,
-                    "counts": [one.counts[column] for column in COLUMNS],
-                }
-                for one in self.matrix
-            ],
-            "missing": [one.message for one in self.missing],
-        }  # fmt: skip
-
-
-def line_ranges(lines: Iterable[int]) -> str:
-    """Return line numbers as people read them: `3, 7-9`."""
-    ranges: list[list[int]] = []
-    for line in sorted(lines):
-        if ranges and ranges[-1][-1] == line - 1:
-            ranges[-1][1:] = [line]
-        else:
-            ranges.append([line])
-    return ", ".join("-".join(map(str, each)) for each in ranges)
-
 
 def measure(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path | None) -> Coverage:
     """Measure what the scenarios of these suites reach, all of them together.

@@ -1,4 +1,4 @@
-"""How a file is named to a person: as short as it can be typed here, and the baseline's wherever it is installed."""
+"""Files and lines as people read them: a path as short as it can be typed, the baseline's wherever it is installed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pdp.packaged import packaged
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from os import PathLike
 
 _POLICIES: Final = "policies"
@@ -23,3 +24,14 @@ def shown_file(file: str | PathLike[str]) -> str:
         if root is not None and path.is_relative_to(root):
             return str(before / path.relative_to(root))
     return str(file)
+
+
+def line_ranges(lines: Iterable[int]) -> str:
+    """Return line numbers as people read them: `3, 7-9`."""
+    ranges: list[list[int]] = []
+    for line in sorted(lines):
+        if ranges and ranges[-1][-1] == line - 1:
+            ranges[-1][1:] = [line]
+        else:
+            ranges.append([line])
+    return ", ".join("-".join(map(str, each)) for each in ranges)

@@ -97,7 +97,7 @@ def coverage(hostile: Run) -> Coverage:
 
 @pytest.fixture(scope="module")
 def page(hostile: Run, coverage: Coverage) -> Page:
-    return Page(render(hostile, coverage.as_page()))
+    return Page(render(hostile, coverage.as_json()))
 
 
 @pytest.mark.opa
@@ -141,7 +141,7 @@ def test_a_hostile_name_is_text_wherever_it_stands(page: Page) -> None:
 @pytest.mark.opa
 def test_nothing_is_fetched_and_no_other_script_runs(page: Page, hostile: Run, coverage: Coverage) -> None:
     [policy] = [found["content"] for tag, found in page.tags if tag == "meta" and "http-equiv" in found]
-    text = render(hostile, coverage.as_page())
+    text = render(hostile, coverage.as_json())
 
     def source(tag: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(page.inline[tag].encode()).digest()).decode()}'"
@@ -208,7 +208,7 @@ def test_a_lone_surrogate_can_be_written(tmp_path: Path) -> None:
 
 
 def test_ranges_of_lines() -> None:
-    from pdp.workbench.coverage.coverage import line_ranges
+    from pdp.workbench.reports.shown_file import line_ranges
 
     cases: list[tuple[list[int], Any]] = [([], ""), ([3], "3"), ([3, 4], "3-4"), ([9, 1, 2, 3, 7], "1-3, 7, 9")]
     assert [line_ranges(lines) for lines, _ in cases] == [text for _, text in cases]

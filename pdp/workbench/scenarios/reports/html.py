@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.reports.html_page import render_page
+from pdp.workbench.reports.shown_file import line_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ _NOT_STATED: Final = "(not stated)"
 
 
 def render(run: Run, coverage: Mapping[str, Any] | None = None) -> str:
-    """Return the page of a run: summary, every scenario, and coverage (`Coverage.as_page`) when it was measured."""
+    """Return the page of a run: summary, every scenario, and coverage (`Coverage.as_json`) when it was measured."""
     return render_page(
         _HERE / "report.html.jinja",
         script=_HERE / "report.js",
@@ -28,6 +29,7 @@ def render(run: Run, coverage: Mapping[str, Any] | None = None) -> str:
         suites=[_suite(each) for each in run.suites],
         golden=run.golden,
         coverage=coverage,
+        ranges=line_ranges,
     )
 
 
