@@ -2,7 +2,7 @@
 
     python examples/workstation/agent.py [--folder FOLDER] [--bundle FILE]
 
-Run it from the repository's folder. The model is a function that says its lines; put your own in its place.
+The model is a function that says its lines; put your own in its place.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def model(request: ModelRequest) -> Turn:
 
 
 def show(call: ToolCall, evaluation: Evaluation) -> None:
-    """Print what came of a call."""
+    """Print the result of a call."""
     outcome = evaluation.outcome
     if outcome.rejection is not None:
-        came = f"{outcome.rejection.code}: {outcome.rejection.reason}"
+        message = f"{outcome.rejection.code}: {outcome.rejection.reason}"
     elif outcome.failure is not None:
-        came = f"{outcome.failure.code}: {outcome.failure.message}"
+        message = f"{outcome.failure.code}: {outcome.failure.message}"
     else:
-        came = repr(evaluation.result)
-    print(f"{call.id} {call.tool}: {came}")  # noqa: T201 - that is what it is for
+        message = repr(evaluation.result)
+    print(f"{call.id} {call.tool}: {message}")  # noqa: T201 - that is what it is for
 
 
 def run() -> None:
