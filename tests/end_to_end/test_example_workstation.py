@@ -136,7 +136,7 @@ def test_what_is_not_there_or_not_granted_is_not_listed(
     example = workstation(None)
     registry.bind("roll_dice", example.roll_dice)
     registry.bind("read_file", example.read_file, available=example.folder_is_there)
-    ungranted = Registry.from_files(WORKSTATION / "manifest.yaml", WORKSTATION / "governance.yaml")
+    ungranted = Registry.from_files(WORKSTATION / "manifest.yaml", governance=WORKSTATION / "governance.yaml")
 
     assert {one.name: one.reason for one in registry.check_availability()} == {
         "grep_files": "", "read_file": "no working folder is configured", "roll_dice": "",
