@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.extras import extra
@@ -40,49 +39,6 @@ SCOPE: Final = "pdp"
 _LATENCY_BUCKETS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """The attributes of a call's dispatch span: what is known when it has been decided.
-
-    Attributes:
-        tool: its name, as far as the manifest knows it; `unknown` otherwise, so that a model invents no names.
-        verdict: the policy's; None when it was not asked.
-        began: when the call came in, in seconds since 1970.
-        caller: the subject; agent: who acts for it.
-        scopes: the scopes that the tool needs.
-        arguments_digest: as the audit has it.
-        idempotency_key, request_id, tool_call_id, step_name: as the trace has them.
-    """
-
-    tool: str
-    verdict: str | None
-    began: float
-    caller: str | None = None
-    agent: str | None = None
-    scopes: tuple[str, ...] = ()
-    arguments_digest: str | None = None
-    idempotency_key: str | None = None
-    request_id: str | None = None
-    tool_call_id: str | None = None
-    step_name: str | None = None
-
-    def attributes(self) -> dict[str, Any]:
-        """Return the span's attributes; what is not known has none."""
-        stated = {
-            "pdp.tool": self.tool,
-            "pdp.verdict": self.verdict,
-            "pdp.caller": self.caller,
-            "pdp.agent": self.agent,
-            "pdp.scopes": self.scopes,
-            "pdp.arguments_digest": self.arguments_digest,
-            "pdp.idempotency_key": self.idempotency_key,
-            "pdp.request_id": self.request_id,
-            "pdp.tool_call_id": self.tool_call_id,
-            "pdp.step_name": self.step_name,
-        }
-        return {name: value for name, value in stated.items() if value is not None}
 
 
 class Telemetry:
@@ -122,9 +78,15 @@ class Telemetry:
             "tool.success_ratio", [self._ratios], unit="1", description="Runs that succeeded, since the process began"
         )
 
-    def dispatched(self, dispatch: Dispatch) -> CallTelemetry:
-        """Return the telemetry of one call that has just been decided; its dispatch span is open until `ended`."""
-        return CallTelemetry(self, dispatch)
+    def dispatched(self, tool: str, began: float, attributes: Mapping[str, Any]) -> CallTelemetry:
+        """Return the telemetry of one call that has just been decided; its dispatch span is open until `ended`.
+
+        Args:
+            tool: its name, as far as the manifest knows it; `unknown` otherwise, so that a model invents no span names.
+            began: when the call came in, in seconds since 1970.
+            attributes: what is known of the call, such as `pdp.verdict` and `pdp.caller`.
+        """
+        return CallTelemetry(self, tool, began, attributes)
 
     def count(self, tool: str, *, succeeded: bool) -> None:
         """Count a run for the success ratio of its tool."""
@@ -147,9 +109,9 @@ class CallTelemetry:
 
     __slots__ = ("_began", "_run", "_span", "_telemetry", "_token", "_tool")
 
-    def __init__(self, telemetry: Telemetry, dispatch: Dispatch) -> None:
+    def __init__(self, telemetry: Telemetry, tool: str, began: float, attributes: Mapping[str, Any]) -> None:
         self._telemetry = telemetry
-        self._tool = dispatch.tool
+        self._tool = tool
         self._span: Span | None = None
         self._run: Span | None = None
         self._token: Token[Context] | None = None
@@ -157,8 +119,8 @@ class CallTelemetry:
         with _harmless("dispatch"):
             self._span = telemetry.tracer.start_span(
                 f"tool.{self._tool}.dispatch",
-                attributes=dispatch.attributes(),
-                start_time=round(dispatch.began * 1_000_000) * 1000,  # in nanoseconds, which a float does not hold
+                attributes={"pdp.tool": tool, **attributes},
+                start_time=round(began * 1_000_000) * 1000,  # in nanoseconds, which a float does not hold
             )
 
     def run_started(self) -> None:

@@ -25,7 +25,7 @@ from pdp.execution.run import cut_short, unavailable
 from pdp.flow.call import Executed, arguments_of, caller_of
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
-from pdp.flow.record import record_dispatch, record_result, result_digest, telemetry_dispatch
+from pdp.flow.record import record_dispatch, record_result, result_digest, telemetry_attributes
 from pdp.json import JsonValueError, canonical
 from pdp.proposal import Execution, Failure, FailureCode
 
@@ -54,7 +54,8 @@ def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Gener
     decided = yield from decide(received, proposal, session, parts)
     telemetry = None
     if parts.telemetry is not None:
-        telemetry = parts.telemetry.dispatched(telemetry_dispatch(decided, parts.audit))
+        name = decided.tool.entry.name if decided.tool else "unknown"
+        telemetry = parts.telemetry.dispatched(name, received.now, telemetry_attributes(decided, parts.audit))
     try:
         if not decided.allowed or decided.prepared is None:
             return Evaluation(decided)

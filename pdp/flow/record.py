@@ -15,7 +15,6 @@ from pdp.proposal import RejectionCode, Status
 if TYPE_CHECKING:
     from pdp.audit.chain import AuditLog
     from pdp.audit.event import AuditEvent
-    from pdp.execution.telemetry import Dispatch
     from pdp.flow.call import Decided, Executed
 
 _log = logging.getLogger("pdp.pep")
@@ -48,25 +47,18 @@ def record_result(executed: Executed, log: AuditLog) -> Executed:
     return executed
 
 
-def telemetry_dispatch(decided: Decided, log: AuditLog) -> Dispatch:
-    """Return what telemetry shows of a call that has been decided."""
-    from pdp.execution.telemetry import Dispatch  # noqa: PLC0415 - only applications with telemetry
-
+def telemetry_attributes(decided: Decided, log: AuditLog) -> dict[str, Any]:
+    """Return the attributes of the dispatch span of a call that has been decided."""
     received, tool = decided.asked.received, decided.tool
     event = _event(decided, log, "dispatch", received.now)
-    return Dispatch(
-        tool=tool.entry.name if tool else "unknown",
-        verdict=decided.decision.verdict if decided.decision else None,
-        began=received.now,
-        scopes=tuple(tool.entry.scopes or ()) if tool else (),
-        caller=_text(event.get("subject")),
-        step_name=received.step_name,
-        **{name: _text(event.get(name)) for name in _SHARED},
-    )
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    stated = {
+        "pdp.verdict": decided.decision.verdict if decided.decision else None,
+        "pdp.caller": event.get("subject"),
+        "pdp.scopes": tuple(tool.entry.scopes or ()) if tool else (),
+        "pdp.step_name": received.step_name,
+        **{f"pdp.{name}": event.get(name) for name in _SHARED},
+    }
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def log_decision(decided: Decided, level: int) -> None:

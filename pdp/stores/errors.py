@@ -1,8 +1,8 @@
-"""What can go wrong with what is kept.
+"""What can go wrong with a store.
 
-* StoreError             store.unavailable   it could not be read or written; whoever was about to run a tool must not
-  - StoreFullError       store.full          a store in memory holds as much as it may, and may forget none of it
-* SchemaError            store.schema        the database was made by another release: `pdp db upgrade`, or a newer pdp
+* StoreError          store.unavailable   it could not be read or written; nothing may run on it
+  - StoreFullError    store.full          a store in memory is full of what it must not forget
+* StoreSchemaError    store.schema        another release made the database: `pdp db upgrade`, or a newer pdp
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class StoreFullError(StoreError):
     code = "store.full"
 
 
-class SchemaError(UsageError):
+class StoreSchemaError(UsageError):
     """The tables of the database are not those that this release works with."""
 
     code = "store.schema"

@@ -414,6 +414,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_an_interrupt_ends_the_tool_as_well(timeout: float | None) -> None:
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED, repr(timeout)], stdout=subprocess.PIPE) as process:

@@ -20,22 +20,10 @@ from opentelemetry.trace import StatusCode
 from pdp.errors import MissingExtraError
 from pdp.execution.failures import failure_of
 from pdp.execution.run import arun, cut_short, run
-from pdp.execution.telemetry import Dispatch, Telemetry
+from pdp.execution.telemetry import Telemetry
 from pdp.proposal import Execution
 
-DISPATCH = Dispatch(
-    tool="send_wire",
-    verdict="ALLOW",
-    began=1_782_900_000.25,
-    caller="officer-123",
-    agent="agent:payments",
-    scopes=("payments.wire.initiate",),
-    arguments_digest="hmac-sha256:a",
-    idempotency_key="idm-4a2b",
-    request_id="req-1",
-    tool_call_id="toolu-1",
-    step_name="pay",
-)
+ATTRIBUTES = {"pdp.verdict": "ALLOW", "pdp.caller": "officer-123", "pdp.scopes": ("payments.wire.initiate",)}
 
 
 class Collected:
@@ -50,7 +38,7 @@ class Collected:
         self.telemetry = Telemetry(tracer_provider=self.provider, meter_provider=meters, **options)
 
     def ran(self, execution: Execution, digest: str | None = None) -> None:
-        call = self.telemetry.dispatched(DISPATCH)
+        call = self.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
         call.run_started()
         call.run_ended(execution, digest)
         call.ended()
@@ -90,18 +78,7 @@ def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> 
     spans = collected.spans()
     assert list(spans) == ["tool.send_wire.run", "tool.send_wire.result", "tool.send_wire.dispatch"]
     run_span, result, dispatch = spans.values()
-    assert dict(dispatch.attributes or {}) == {
-        "pdp.tool": "send_wire",
-        "pdp.verdict": "ALLOW",
-        "pdp.caller": "officer-123",
-        "pdp.agent": "agent:payments",
-        "pdp.scopes": ("payments.wire.initiate",),
-        "pdp.arguments_digest": "hmac-sha256:a",
-        "pdp.idempotency_key": "idm-4a2b",
-        "pdp.request_id": "req-1",
-        "pdp.tool_call_id": "toolu-1",
-        "pdp.step_name": "pay",
-    }
+    assert dict(dispatch.attributes or {}) == {**TOOL, **ATTRIBUTES}
     measured = dict(run_span.attributes or {})
     assert measured.pop("pdp.duration_s") >= 0  # type: ignore[operator]
     assert measured == {**TOOL, "pdp.retry_count": 2}
@@ -118,13 +95,13 @@ def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> 
 def test_a_call_that_is_denied_has_a_dispatch_alone() -> None:
     collected = Collected()
 
-    call = collected.telemetry.dispatched(Dispatch(tool="unknown", verdict=None, began=1.0))
+    call = collected.telemetry.dispatched("unknown", 1.0, {})
     call.run_ended(cut_short())
     call.ended()
     call.ended()
 
     assert {name: dict(span.attributes or {}) for name, span in collected.spans().items()} == {
-        "tool.unknown.dispatch": {"pdp.tool": "unknown", "pdp.scopes": ()}
+        "tool.unknown.dispatch": {"pdp.tool": "unknown"}
     }
     assert collected.counts() == {}
 
@@ -200,7 +177,7 @@ async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
     async def atool() -> None:
         tool()
 
-    call = collected.telemetry.dispatched(DISPATCH)
+    call = collected.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
     call.run_started()
     if way == "coroutine":
         run(atool, {}, 30)
@@ -221,7 +198,7 @@ async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
 def test_a_run_whose_end_nobody_told_is_closed_with_its_call() -> None:
     collected = Collected()
 
-    call = collected.telemetry.dispatched(DISPATCH)
+    call = collected.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
     call.run_started()
     call.ended()
 
@@ -247,7 +224,7 @@ def test_a_telemetry_that_fails_is_logged_and_harms_no_call(caplog: pytest.LogCa
     telemetry = Telemetry(tracer_provider=BrokenProvider(), costs={"send_wire": lambda result: result["cents"]})
 
     with caplog.at_level(logging.ERROR):
-        call = telemetry.dispatched(DISPATCH)
+        call = telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
         call.run_started()
         call.run_ended(Execution())
         call.ended()

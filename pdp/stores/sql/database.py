@@ -79,7 +79,7 @@ class Database:
 
         Raises:
             UsageError: the URL cannot be used.
-            SchemaError: the tables are older or newer than this release.
+            StoreSchemaError: the tables are older or newer than this release.
             StoreError: the database cannot be reached.
         """
         address = read_url(url)

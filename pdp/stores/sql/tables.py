@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.extras import extra
-from pdp.stores.errors import SchemaError
+from pdp.stores.errors import StoreSchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,15 +141,15 @@ def check_schema(connection: Connection, name: str) -> None:
     """Check that the tables of the database `name` are those of this release.
 
     Raises:
-        SchemaError: there are none, or they are older or newer.
+        StoreSchemaError: there are none, or they are older or newer.
     """
     revision = revision_of(connection)
     if revision == SCHEMA:
         return
     if revision is None:
-        raise SchemaError(f"database {name}: it has no tables yet", hint="run `pdp db upgrade`")
+        raise StoreSchemaError(f"database {name}: it has no tables yet", hint="run `pdp db upgrade`")
     if revision < SCHEMA:
-        raise SchemaError(
+        raise StoreSchemaError(
             f"database {name}: its tables are of revision {revision}, and this release works with {SCHEMA}",
             hint="run `pdp db upgrade`",
         )
@@ -160,7 +160,7 @@ def upgrade_schema(connection: Connection, name: str) -> None:
     """Bring the tables to this release's revision, within the transaction of `connection`. Several may try at once.
 
     Raises:
-        SchemaError: they are of a newer release.
+        StoreSchemaError: they are of a newer release.
     """
     with extra("sql"):
         from alembic import command  # noqa: PLC0415 - a quarter of a second, and seldom needed
@@ -181,8 +181,8 @@ def upgrade_schema(connection: Connection, name: str) -> None:
     command.upgrade(config, SCHEMA)
 
 
-def _newer(name: str, revision: str) -> SchemaError:
-    return SchemaError(
+def _newer(name: str, revision: str) -> StoreSchemaError:
+    return StoreSchemaError(
         f"database {name}: its tables are of revision {revision}, and this release knows them up to {SCHEMA}",
         hint="use a newer release of tool-pdp; going back is not supported",
     )

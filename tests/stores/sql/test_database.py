@@ -20,7 +20,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from pdp.errors import MissingExtraError, PdpError, UsageError
-from pdp.stores.errors import SchemaError, StoreError
+from pdp.stores.errors import StoreError, StoreSchemaError
 from pdp.stores.sql import database as database_module
 from pdp.stores.sql import tables
 from pdp.stores.sql.database import Database, read_url
@@ -91,7 +91,7 @@ def test_a_database_without_tables_is_an_error(url: str) -> None:
             connection.execute(text("DROP TABLE pdp_schema"))
 
     assert told(lambda: Database.open(url)) == (
-        SchemaError, f"database {name}: it has no tables yet (run `pdp db upgrade`)",
+        StoreSchemaError, f"database {name}: it has no tables yet (run `pdp db upgrade`)",
     )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_a_database_of_a_newer_release_is_an_error(url: str, upgrade: bool) -> N
         connection.execute(text("UPDATE pdp_schema SET version_num = '9999'"))
 
     assert told(lambda: Database.open(url, upgrade=upgrade)) == (
-        SchemaError,
+        StoreSchemaError,
         (
             f"database {name}: its tables are of revision 9999, and this release knows them up to {SCHEMA} "
             "(use a newer release of tool-pdp; going back is not supported)"
@@ -116,7 +116,7 @@ def test_a_database_of_an_older_release_is_an_error(url: str) -> None:
         connection.execute(text("UPDATE pdp_schema SET version_num = '0000'"))
 
     assert told(lambda: Database.open(url)) == (
-        SchemaError,
+        StoreSchemaError,
         (
             f"database {name}: its tables are of revision 0000, and this release works with {SCHEMA} "
             "(run `pdp db upgrade`)"
