@@ -1,6 +1,17 @@
 """The command line: what others script against. Exit codes and JSON are stable (design.md, "Command line").
 
 Exit 0 ALLOW (or done), 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
+
+app            the tree of commands
+commands       a folder: one module for each command
+options        options and arguments that several commands have
+files          the files that commands are given
+engines        the engine that a command asks for
+data_warnings  likely mistakes in data files
+output         what is printed or written, and the log
+display        what people see on a terminal
+examples       the examples that come with the package
+project        a folder: what `pdp init` copies
 """
 
 from __future__ import annotations
@@ -11,8 +22,7 @@ import sys
 from enum import IntEnum
 from typing import Final
 
-from pdp.cli.log import TRACEBACK, brief_log
-from pdp.cli.output import complain
+from pdp.cli.output import TRACEBACK, brief_log, complain
 from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
 
 INTERRUPTED: Final = 130

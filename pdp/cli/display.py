@@ -1,8 +1,10 @@
-"""How evaluations look on a terminal."""
+"""What people see on a terminal: evaluations, and progress on standard error."""
 
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -12,6 +14,10 @@ from pdp.cli.output import printable
 from pdp.json import canonical
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress, ProgressColumn
+
     from pdp.evaluation import Evaluation
 
 STYLES: Final = {"ALLOW": "bold green", "STEP_UP": "bold yellow", "DENY": "bold red", "REJECTED": "bold red"}
@@ -65,3 +71,17 @@ def _where(evaluation: Evaluation) -> str:
     if trace.request_id:
         where += f", request {trace.request_id}"
     return printable(where)
+
+
+def is_drawn(*, quiet: bool) -> bool:
+    """Return whether there is a terminal to draw on, and nobody wants quiet."""
+    return not quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextmanager
+def drawn(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Draw columns until the end, and take them away then."""
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield bar

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, written once. `readable=False`: see pdp/cli/app.py."""
+"""What several commands have: their typer, options and arguments, written once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+
+def command_app(help: str | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
+    """Return what a module's command is added to, or with `help` its group of commands."""
+    return typer.Typer(help=help, no_args_is_help=help is not None, add_completion=False)
+
 
 EngineName = Literal["embedded", "sidecar"]
 ManifestFile = Annotated[

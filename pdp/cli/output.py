@@ -1,14 +1,18 @@
-"""What commands print or write: text that cannot steer a terminal, JSON that any encoding can carry, reports."""
+"""What commands print or write: text that cannot steer a terminal, JSON for any encoding, reports, and the log."""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
-from pdp.errors import UsageError
+from pdp.errors import PdpError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -53,3 +57,32 @@ def printable(text: str) -> str:
 
 def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode()
+
+
+TRACEBACK: Final = "PDP_TRACEBACK"
+"""The environment variable with which faults are shown with the place where they happened."""
+
+
+@contextmanager
+def brief_log() -> Iterator[None]:
+    """Show what `pdp` logs as errors on standard error; without it, Python would show a traceback."""
+    if os.environ.get(TRACEBACK):
+        yield
+        return
+    log, handler = logging.getLogger("pdp"), _Brief(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Brief(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"error: {record.getMessage()}"
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, PdpError):
+            text += f": {error.message}"
+        elif error is not None:
+            text += f": {type(error).__name__}: {error}\n    hint: {TRACEBACK}=1 shows where it happened"
+        complain(text)

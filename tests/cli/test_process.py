@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.cli.log import brief_log
+from pdp.cli.output import brief_log
 from tests.support import ROOT
 from tests.support.command_line import decided, environment, line, pdp_process, written
 from tests.support.payments import wire

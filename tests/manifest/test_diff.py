@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from pdp import Pep, Session
-from pdp.cli.manifest import diff as command
+from pdp.cli.commands.manifest import diff as command
 from pdp.manifest.diff import Direction, ManifestDiff, manifest_diff
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.model import Manifest
@@ -399,7 +400,9 @@ def written(folder: Path, name: str, *tools: dict[str, Any]) -> Path:
 
 def ran(old: Path, new: Path, **options: Any) -> int:
     settings = {"old_governance": None, "governance": None, "fail_on": None, "as_json": False, **options}
-    return command(old, new, **settings)
+    with pytest.raises(typer.Exit) as caught:
+        command(old, new, **settings)
+    return caught.value.exit_code
 
 
 def test_the_command_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

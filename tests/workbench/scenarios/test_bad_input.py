@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.cli.init import project_files
+from pdp.cli.commands.init import project_files
 from tests.support.command_line import Done, pdp, written
 
 SESSION = {

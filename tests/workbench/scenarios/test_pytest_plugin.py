@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pdp.cli.init import project_files
+from pdp.cli.commands.init import project_files
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
 from pdp.workbench.scenarios.files.suite import load_suite, policy_suite
 from pdp.workbench.scenarios.opa_server import (

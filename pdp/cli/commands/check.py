@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pdp.cli import Exit
+import typer
+
 from pdp.cli.engines import needed_opa
+from pdp.cli.options import Policies, command_app
 from pdp.cli.output import tell
 from pdp.documents import read_document
 from pdp.errors import Fault, FileFaultsError
@@ -23,18 +25,25 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.modules import Module
 
 
-def check(*, policies: Sequence[Path], scenarios: Sequence[Path]) -> int:
-    """Check the concerns in the folders, or without any those of the baseline, and say how many there are.
+app = command_app()
 
-    Args:
-        policies: the user's folders; the baseline is then only what they are compiled with.
-        scenarios: scenario files, or folders with some. Without any it is not asked whether concerns have scenarios.
 
-    Raises:
-        FileFaultsError: every fault that was found.
-        UsageError: a folder or a file cannot be used, or OPA is not there.
+@app.command("check")
+def check(
+    policies: Policies = None,
+    scenarios: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH", readable=False, help="Scenario files or folders that prove the concerns. May be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Check how concerns are written: METADATA, codes, the traps of Rego, tests and scenarios. Needs OPA.
+
+    Of the folders that are named, or without any of the baseline. Exit code: 0 no fault, 2 faults or bad usage.
     """
     opa = needed_opa("checking policies")
+    policies = policies or []
     baseline = baseline_policies_path()
     folders = [baseline, *policies]
     baseline_folder(folders)
@@ -55,7 +64,6 @@ def check(*, policies: Sequence[Path], scenarios: Sequence[Path]) -> int:
     if faults:
         raise FileFaultsError(list(dict.fromkeys(faults)))
     tell(_summary(checked, codes))
-    return Exit.OK
 
 
 def expected_codes(paths: Sequence[Path]) -> set[str]:

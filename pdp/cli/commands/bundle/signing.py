@@ -1,8 +1,5 @@
 """`pdp bundle keygen`, `sign` and `verify`; and keys as commands are given them."""
 
-# A command's options are its function's parameters, switches and all; typer reads their annotations.
-# ruff: noqa: FBT002, TC001
-
 from __future__ import annotations
 
 import os

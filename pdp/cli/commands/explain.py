@@ -6,12 +6,25 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import typer
 from rich.text import Text
 
-from pdp.cli.decide import exit_code
+from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console
 from pdp.cli.engines import check_policy_source, needed_opa, open_engine
 from pdp.cli.files import check_standard_input, read_proposal, read_rules, read_session
+from pdp.cli.options import (
+    AsJson,
+    Data,
+    DecidingBundle,
+    DecidingEngine,
+    Governance,
+    Manifest,
+    Policies,
+    ProposalFile,
+    Session,
+    command_app,
+)
 from pdp.cli.output import print_json, printable
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
@@ -36,26 +49,27 @@ if TYPE_CHECKING:
 _MANY_TOOLS: Final = 100
 
 
-def run(
-    *,
-    proposal: str,
-    manifest: Path,
-    session: Path,
-    governance: Path | None,
-    data: Sequence[Path],
-    policies: Sequence[Path],
-    bundle: Path | None,
-    engine: str,
-    as_json: bool,
-) -> int:
-    """Decide the proposal, print why, and return the exit code that says the verdict.
+app = command_app()
 
-    Raises:
-        UsageError: options or files that cannot be used.
-        BundleError: the bundle cannot be used.
-        EngineError: a local OPA does not start.
+
+@app.command("explain")
+def run(
+    proposal: ProposalFile,
+    manifest: Manifest,
+    session: Session,
+    governance: Governance = None,
+    data: Data = None,
+    policies: Policies = None,
+    bundle: DecidingBundle = None,
+    engine: DecidingEngine = "embedded",
+    as_json: AsJson = False,
+) -> None:
+    """Say why a proposal is decided as it is: checks, rules that fired, and where the others stopped.
+
+    Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
     check_standard_input(proposal, manifest, session, governance)
+    policies, data = policies or [], data or []
     check_policy_source(bundle, policies)
     effective = read_rules(manifest, governance)
     who = read_session(session)
@@ -80,7 +94,7 @@ def run(
         print_json(explanation.as_json())
     else:
         _print(explanation, evaluation)
-    return exit_code(evaluation)
+    raise typer.Exit(exit_code(evaluation))
 
 
 def _compiled(policies: Sequence[Path], folder: Path) -> Path:

@@ -6,9 +6,10 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import orjson
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,7 @@ from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import open_engine
 from pdp.cli.examples import installed, tools_of
 from pdp.cli.files import read_session
+from pdp.cli.options import EngineName, OpaUrl, command_app
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.manifest.load import load_effective
 from pdp.pep import Pep
@@ -71,10 +73,20 @@ _SCENES = (
 )  # fmt: skip
 
 
-def demo(engine: str, opa_url: str | None = None) -> int:
-    """Tell the story on the engine and return 0 when every verdict was the expected one."""
+app = command_app()
+
+
+@app.command("demo")
+def demo(
+    engine: Annotated[EngineName, typer.Option(help="Who decides; sidecar starts a local OPA.")] = "embedded",
+    opa_url: OpaUrl = None,
+) -> None:
+    """Tell the payments story: proposed, decided, run, recorded.
+
+    Exit code: 0 when every verdict is the expected one, else 1.
+    """
     if engine == "sidecar" and opa_url is None:
-        from pdp.cli.opa import ensured  # noqa: PLC0415
+        from pdp.cli.commands.opa import ensured  # noqa: PLC0415
 
         ensured()
     example = installed("examples/payments")
@@ -102,7 +114,7 @@ def demo(engine: str, opa_url: str | None = None) -> int:
                 for scene in _SCENES
             ]
     _print_story(engine, told, hub.wires, record)
-    return Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in told) else Exit.FAILED
+    raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in told) else Exit.FAILED)
 
 
 def _wait_until_ready(engine: Engine) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from pdp.cli import Exit
+from pdp.cli.commands.bundle.build import GovernanceFiles
+from pdp.cli.display import drawn, is_drawn
 from pdp.cli.files import check_standard_input
+from pdp.cli.options import AsJson, HtmlFile
 from pdp.cli.output import print_json, printable, tell, write_report
-from pdp.cli.progress import drawn, is_drawn
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
 from pdp.workbench.diff import reports
@@ -19,41 +24,57 @@ from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.diff.result import FailOn
 
 
 def diff(
-    old: Path,
-    new: Path,
-    *,
-    scenarios: Sequence[Path],
-    logs: Sequence[Path],
-    manifests: Sequence[Path],
-    governance: Sequence[Path],
-    most: int,
-    html: Path | None,
-    fail_on: FailOn | None,
-    as_json: bool,
-    as_markdown: bool,
-) -> int:
-    """Compare two bundles, print what differs, and return the exit code.
+    old: Annotated[Path, typer.Argument(metavar="OLD", readable=False, help="The bundle as it was.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", readable=False, help="The bundle as it is.")],
+    scenarios: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", readable=False, help="Scenarios to decide by both. May be repeated."),
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", readable=False, help="Recorded requests to decide by both, JSON lines. May be repeated."
+        ),
+    ] = None,
+    manifest: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--manifest",
+            "-m",
+            metavar="FILE",
+            readable=False,
+            help="A manifest of either bundle, to compare schemas and versions. May be repeated.",
+        ),
+    ] = None,
+    governance: GovernanceFiles = None,
+    grid: Annotated[
+        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="How many calls to make up at most; 0: none.")
+    ] = 50_000,
+    html: HtmlFile = None,
+    fail_on: Annotated[
+        Literal["loosening", "any"] | None, typer.Option(help="Exit 1 when something admits more, or differs at all.")
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a new bundle changes: in structure, on known calls, and on calls that nobody wrote down.
 
-    Raises:
-        UsageError: options or files that cannot be used; `fail_on` where nothing was decided.
-        BundleError: a bundle that cannot be used.
-        EngineError: no room for an engine.
+    Exit code: 0, or 1 when --fail-on applies, 2 bad usage or file.
     """
     if as_json and as_markdown:
         raise UsageError("--json and --markdown exclude each other", hint="name one of them")
-    check_standard_input(*manifests, *governance, *logs)
-    suites = load_suites(find_suites(scenarios))
+    manifests, governances, logs = manifest or [], governance or [], log or []
+    check_standard_input(*manifests, *governances, *logs)
+    suites = load_suites(find_suites(scenarios or []))
     known = [read_log(file) for file in logs]
-    effective = load_manifests(manifests, governance)
+    effective = load_manifests(manifests, governances)
     with progress_bar(quiet=as_json or as_markdown) as progress:
-        found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=most, progress=progress)
+        found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=grid, progress=progress)
     if fail_on is not None and not found.decided:
         raise UsageError(
             f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
@@ -68,7 +89,7 @@ def diff(
     else:
         for line in reports.text_lines(found):
             tell(printable(line))
-    return Exit.FAILED if found.fails(fail_on) else Exit.OK
+    raise typer.Exit(Exit.FAILED if found.fails(fail_on) else Exit.OK)
 
 
 def load_manifests(manifests: Sequence[Path], governance: Sequence[Path]) -> list[EffectiveManifest]:

@@ -3,42 +3,60 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from pdp.cli import Exit
 from pdp.cli.engines import open_engine
 from pdp.cli.files import check_standard_input, open_audit, read_proposal, read_rules, read_session
+from pdp.cli.options import (
+    AsJson,
+    Data,
+    DecidingBundle,
+    DecidingEngine,
+    Governance,
+    Manifest,
+    OpaUrl,
+    Policies,
+    ProposalFile,
+    Session,
+    command_app,
+)
 from pdp.cli.output import print_json
 from pdp.decision import Verdict
 from pdp.pep import Pep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from pdp.evaluation import Evaluation
 
 
-def decide(
-    *,
-    proposal: str,
-    manifest: Path,
-    session: Path,
-    governance: Path | None,
-    data: Sequence[Path],
-    policies: Sequence[Path],
-    bundle: Path | None,
-    engine: str,
-    opa_url: str | None,
-    audit: Path | None,
-    as_json: bool,
-) -> int:
-    """Decide the proposal, print the evaluation, and return the exit code that says the verdict.
+app = command_app()
 
-    Raises:
-        UsageError: options or files that cannot be used.
-        BundleError: the bundle cannot be used.
-        EngineError: a local OPA does not start. Once there is an engine, whatever it does wrong is a DENY.
+
+@app.command("decide")
+def decide(
+    proposal: ProposalFile,
+    manifest: Manifest,
+    session: Session,
+    governance: Governance = None,
+    data: Data = None,
+    policies: Policies = None,
+    bundle: DecidingBundle = None,
+    engine: DecidingEngine = "embedded",
+    opa_url: OpaUrl = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="Append the audit event to this JSON Lines file."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide one proposal; nothing is run and no approval is opened.
+
+    Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
     check_standard_input(proposal, manifest, session, governance)
     effective = read_rules(manifest, governance)
@@ -46,7 +64,9 @@ def decide(
     proposed = read_proposal(proposal)
     manifests = {effective.digest: effective.document}
     with (
-        open_engine(engine, manifests, bundle=bundle, policies=policies, data=data, opa_url=opa_url) as opened,
+        open_engine(
+            engine, manifests, bundle=bundle, policies=policies or [], data=data or [], opa_url=opa_url
+        ) as opened,
         closing(open_audit(audit)) as log,
     ):
         evaluation = Pep(effective, opened, audit=log).decide(proposed, who)
@@ -56,7 +76,7 @@ def decide(
         from pdp.cli.display import print_evaluation  # noqa: PLC0415
 
         print_evaluation(evaluation)
-    return exit_code(evaluation)
+    raise typer.Exit(exit_code(evaluation))
 
 
 def exit_code(evaluation: Evaluation) -> Exit:

@@ -1,8 +1,5 @@
 """`pdp bundle build` and `inspect`."""
 
-# A command's options are its function's parameters, switches and all; typer reads their annotations.
-# ruff: noqa: FBT002, PLR0917, TC001
-
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -12,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pdp.cli.bundle.signing import BundleFile, PublicKeys, given_public_keys, shown
+from pdp.cli.commands.bundle.signing import BundleFile, PublicKeys, given_public_keys, shown
 from pdp.cli.data_warnings import tell_data_warnings
 from pdp.cli.engines import needed_opa
 from pdp.cli.files import check_standard_input

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Final
+from typing import Annotated, Final
 
-from pdp.cli import Exit
+import typer
+
+from pdp.cli.options import command_app
 from pdp.cli.output import tell
 from pdp.errors import UsageError
 from pdp.stores.sql.database import Database
@@ -16,29 +18,27 @@ URL_VARIABLE: Final = "PDP_DATABASE_URL"
 """Where the URL may stand instead of on the command line, which other users of the machine can read."""
 
 
-def upgrade(url: str | None) -> int:
-    """Make the tables, or bring them up to date, and say where.
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help="sqlite:///pdp.db or postgresql://...; else the variable PDP_DATABASE_URL."),
+]
 
-    Raises:
-        UsageError: no URL, one that cannot be used, or tables of a newer release.
-        StoreError: the database cannot be reached.
-    """
+app = command_app("The database with idempotency keys, actions and approvals.")
+
+
+@app.command("upgrade")
+def upgrade(url: DatabaseUrl = None) -> None:
+    """Make the tables, or bring those of an older release up to date."""
     with Database.open(_stated(url), upgrade=True) as store:
         tell(f"{store.name}: up to date")
-    return Exit.OK
 
 
-def prune(url: str | None) -> int:
-    """Forget the results whose time to live is over, and say how many.
-
-    Raises:
-        UsageError: no URL, one that cannot be used, or tables of another release.
-        StoreError: the database cannot be reached.
-    """
+@app.command("prune")
+def prune(url: DatabaseUrl = None) -> None:
+    """Forget the results of calls whose time to live is over."""
     with Database.open(_stated(url)) as store:
         count = SqlIdempotency(store).prune(time.time())
         tell(f"{store.name}: {count} {'result' if count == 1 else 'results'} forgotten")
-    return Exit.OK
 
 
 def _stated(url: str | None) -> str:

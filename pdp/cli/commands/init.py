@@ -5,27 +5,34 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from pdp import __version__
-from pdp.cli import Exit
+from pdp.cli.options import command_app
 from pdp.cli.output import printable, tell
 from pdp.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_TEMPLATE: Final = Path(__file__).parent / "project"
+_TEMPLATE: Final = Path(__file__).parents[1] / "project"
 # A folder with a dot first is easily lost on the way into a wheel.
 _RENAMED: Final = {"github": ".github"}
 _REQUIREMENT: Final = b"@REQUIREMENT@"
 
 
-def init(folder: Path) -> int:
-    """Write a new project into `folder`, which is made when it is not there, and say what to do next.
+app = command_app()
 
-    Raises:
-        UsageError: a file of the project is there already (then nothing is written), or one cannot be written.
+
+@app.command("init")
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="The folder; made when not there.")],
+) -> None:
+    """Start a project: manifest, governance, a concern of your own with its test, data, scenarios, CI.
+
+    Nothing is overwritten.
     """
     files = project_files()
     there = [name for name in files if os.path.lexists(folder / name)]
@@ -43,7 +50,6 @@ def init(folder: Path) -> int:
         tell(f"  cd {printable(shlex.quote(str(folder)))}")
     tell("  pdp opa install")
     tell("  pdp test .")
-    return Exit.OK
 
 
 def project_files() -> dict[str, bytes]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from pdp.cli import INTERRUPTED, Exit
+from pdp.cli.display import drawn, is_drawn
+from pdp.cli.options import AsJson, ScenarioPaths, command_app
 from pdp.cli.output import complain, print_json, printable, tell
-from pdp.cli.progress import drawn, is_drawn
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
@@ -19,25 +23,38 @@ from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
-def mutate(
-    paths: Sequence[Path],
-    *,
-    baseline: bool,
-    only: str | None,
-    equivalent: Path | None,
-    fail_under: float | None,
-    as_json: bool,
-) -> int:
-    """Break what the scenario files of `paths` state, report what nobody notices, and return the exit code.
+app = command_app()
 
-    Raises:
-        UsageError: a scenario fails without any change; nothing to break; OPA cannot be run.
-        FileFaultsError: a scenario file, or one that marks equivalents, is faulty.
-        BundleError, EngineError: an engine cannot be had.
+
+@app.command("mutate")
+def mutate(
+    paths: ScenarioPaths,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Break the baseline's Rego as well as what the scenario files state.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only mutants that have this in their id or kind.")
+    ] = None,
+    equivalent: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="Mutants that change nothing; mutants.yaml beside the scenarios if absent.",
+        ),
+    ] = None,
+    fail_under: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="Fail when fewer of them are killed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break policies, manifests and data in one place at a time, and show what no scenario notices.
+
+    Exit code: 0, or 1 below --fail-under, 2 bad usage or file, 130 interrupted.
     """
     files = find_suites(paths)
     suites = load_suites(files)
@@ -55,10 +72,10 @@ def mutate(
         raise UsageError(nothing, hint="name scenario files with policies of their own, or add --baseline")
     _tell(run, as_json=as_json)
     if interrupted:
-        return INTERRUPTED
+        raise typer.Exit(INTERRUPTED)
     if run.faults:
         raise FileFaultsError(run.faults)
-    return Exit.FAILED if fail_under is not None and (run.score or 0) < fail_under else Exit.OK
+    raise typer.Exit(Exit.FAILED if fail_under is not None and (run.score or 0) < fail_under else Exit.OK)
 
 
 def _tell(run: MutationRun, *, as_json: bool) -> None:

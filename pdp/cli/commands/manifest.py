@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import typer
 from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console
 from pdp.cli.files import check_standard_input
+from pdp.cli.options import AsJson, Governance, ManifestFile, command_app
 from pdp.cli.output import complain, print_json, printable
 from pdp.errors import FileFaultsError
 from pdp.manifest.diff import manifest_diff
@@ -30,12 +33,19 @@ _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}
 
 
-def lint(file: Path, governance: Path | None, *, strict: bool, as_json: bool) -> int:
-    """Report faults, warnings and, when there is no fault, the contract clauses of each tool.
+app = command_app("Check a tool manifest; export what a model may see of it.")
 
-    Raises:
-        UsageError: a file cannot be read.
-        FileFaultsError: without `as_json`: a file is faulty.
+
+@app.command("lint")
+def lint(
+    file: ManifestFile,
+    governance: Governance = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for faults, as CI should.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Report every fault of a manifest, and which clauses of the tool contract each tool meets.
+
+    Exit code: 0 no fault, 2 faults (with --strict: or warnings).
     """
     check_standard_input(file, governance)
     warnings: list[Fault] = []
@@ -45,7 +55,7 @@ def lint(file: Path, governance: Path | None, *, strict: bool, as_json: bool) ->
         if not as_json:
             raise
         print_json({"faults": [_fault_json(fault) for fault in error.faults], "tools": []})
-        return Exit.USAGE
+        raise typer.Exit(Exit.USAGE) from None
     tools = contracts(effective)
     if as_json:
         print_json(
@@ -56,44 +66,43 @@ def lint(file: Path, governance: Path | None, *, strict: bool, as_json: bool) ->
         )
     else:
         _print_report(file, warnings, tools)
-    return Exit.OK
 
 
-def export(file: Path, form: str) -> int:
-    """Print what a model may see of a manifest.
-
-    Raises:
-        UsageError: the file cannot be read, or is faulty.
-    """
+@app.command("export")
+def export(
+    file: ManifestFile,
+    form: Annotated[
+        Literal["plain", "openai", "anthropic", "mcp"], typer.Option("--format", help="Whose form of a tool list.")
+    ] = "plain",
+) -> None:
+    """Print what a model may see of a manifest, as JSON: nothing of its governance."""
     check_standard_input(file)
     print_json(exported(load_manifest(file), form))
-    return Exit.OK
 
 
+@app.command("diff")
 def diff(
-    old: Path,
-    new: Path,
-    *,
-    old_governance: Path | None,
-    governance: Path | None,
-    fail_on: Literal["loosening", "unclear"] | None,
-    as_json: bool,
-) -> int:
-    """Print what differs between two manifests, and judge it.
+    old: Annotated[Path, typer.Argument(metavar="OLD", readable=False, help="The manifest as it was; - for stdin.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", readable=False, help="The manifest as it is; - for stdin.")],
+    governance: Governance = None,
+    old_governance: Annotated[
+        Path | None,
+        typer.Option(
+            "--old-governance",
+            metavar="FILE",
+            readable=False,
+            help="The governance file of OLD. --governance is NEW's.",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        Literal["loosening", "unclear"] | None,
+        typer.Option(help="Also fail on a change of governance that loosens; unclear: or of which it cannot be told."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what breaks callers, which versions miss a bump, and what is governed otherwise.
 
-    Args:
-        old: the manifest as it was.
-        new: as it is.
-        old_governance: the governance file of the old one.
-        governance: of the new one.
-        fail_on: `loosening`: fail on a change that admits more; `unclear`: also on one that a person has to look at.
-        as_json: print stable JSON.
-
-    Returns:
-        0; 1 when a version does not say what changed, or `fail_on` applies.
-
-    Raises:
-        UsageError: a file cannot be read, or is faulty.
+    Exit code: 0 nothing amiss, 1 a version misses its bump or --fail-on applies, 2 a faulty file.
     """
     check_standard_input(old, new, old_governance, governance)
     found = manifest_diff(load_effective(old, old_governance), load_effective(new, governance))
@@ -102,7 +111,7 @@ def diff(
     else:
         _print_diff(found)
     refused = {None: set(), "loosening": {"loosens"}, "unclear": {"loosens", "unclear"}}[fail_on]
-    return Exit.FAILED if found.faults or refused & found.directions() else Exit.OK
+    raise typer.Exit(Exit.FAILED if found.faults or refused & found.directions() else Exit.OK)
 
 
 def _print_diff(found: ManifestDiff) -> None:

@@ -1,8 +1,5 @@
 """`pdp release`: whether a bundle may go out. Imported when its command is run."""
 
-# A command's options are its function's parameters, switches and all; typer reads their annotations.
-# ruff: noqa: FBT002, PLR0917, TC001, TC003
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -11,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.options import AsJson, JunitFile, ScenarioPaths
+from pdp.cli.options import AsJson, JunitFile, ScenarioPaths, command_app
 from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.documents import nearest
 from pdp.errors import UsageError
@@ -22,7 +19,12 @@ from pdp.workbench.gate.report import junit as as_junit
 from pdp.workbench.gate.report import lines, summary
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
-app = typer.Typer()
+app = command_app("Check whether a bundle may be released.")
+
+
+@app.callback()
+def group() -> None:
+    """Check whether a bundle may be released."""
 
 
 @app.command()

@@ -1,8 +1,5 @@
 """`pdp bundle publish`, `rollback` and `list`."""
 
-# A command's options are its function's parameters, switches and all; typer reads their annotations.
-# ruff: noqa: FBT002, PLR0917, TC001
-
 from __future__ import annotations
 
 import getpass
@@ -13,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pdp.audit.file import FileAudit
-from pdp.cli.bundle.signing import (
+from pdp.cli.commands.bundle.signing import (
     BundleFile,
     PrivateKey,
     PublicKeys,

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
 
 from pdp.cli import Exit
-from pdp.cli.output import print_json, tell, write_report
-from pdp.cli.progress import drawn, is_drawn
+from pdp.cli.display import console, drawn, is_drawn
+from pdp.cli.options import AsJson, HtmlFile, JunitFile, OpaUrl, command_app
+from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.errors import UsageError
+from pdp.workbench.coverage.coverage import COLUMNS, line_ranges, measure
+from pdp.workbench.coverage.skeletons import skeletons
+from pdp.workbench.opa.program import find_opa
+from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.selection import selection
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 from pdp.workbench.scenarios.reports.text import failure_text, summary_text
@@ -16,7 +26,7 @@ from pdp.workbench.scenarios.results import Run
 from pdp.workbench.scenarios.running.runner import run_suite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pdp.workbench.coverage.coverage import Coverage
@@ -24,24 +34,37 @@ if TYPE_CHECKING:
     from pdp.workbench.scenarios.results import ScenarioResult, SuiteRun
 
 
-def test(
-    paths: Sequence[Path],
-    *,
-    engine: str,
-    opa_url: str | None,
-    expression: str | None,
-    junit: Path | None,
-    html: Path | None,
-    as_json: bool,
-    coverage: bool,
-    fail_under: float | None,
-) -> int:
-    """Run the scenarios of files and folders and return the exit code.
+app = command_app()
 
-    Raises:
-        UsageError: options that do not go together, or no scenario is selected.
-        FileFaultsError: a scenario file is faulty; the faults of all of them.
-        BundleError, EngineError: an engine cannot be had.
+
+@app.command("test")
+def run_scenarios(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            readable=False,
+            help="Scenario files, or folders with scenarios.yaml or NAME.scenarios.yaml in them.",
+        ),
+    ],
+    engine: Annotated[
+        Literal["embedded", "sidecar", "both"], typer.Option(help="Who decides; both have to agree.")
+    ] = "embedded",
+    opa_url: OpaUrl = None,
+    expression: Annotated[
+        str | None, typer.Option("-k", metavar="EXPR", help="Words of names, with and, or, not and brackets.")
+    ] = None,
+    junit: JunitFile = None,
+    html: HtmlFile = None,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Show what no scenario reaches.")] = False,
+    fail_under: Annotated[
+        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="With --coverage: exit 1 when it is less.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run scenarios: what is expected of the policies, against what they decide.
+
+    Exit code: 0 all passed, 1 a scenario failed (or too little is covered), 2 bad usage or a faulty file.
     """
     if opa_url is not None and engine == "embedded":
         raise UsageError("--opa-url is not for the embedded engine", hint="add --engine sidecar, or --engine both")
@@ -62,19 +85,14 @@ def test(
     else:
         _tell(run)
         if reached is not None:
-            from pdp.cli.coverage import print_coverage  # noqa: PLC0415
-
-            print_coverage(reached, [each.suite for each in run.suites], fail_under)
+            _print_coverage(reached, [each.suite for each in run.suites], fail_under)
     # Last, so that a file which cannot be written takes nothing from what was found.
     _write_reports(run, reached, junit, html)
     short = reached is not None and fail_under is not None and bool(reached.complaints(fail_under))
-    return Exit.FAILED if run.failed or short else Exit.OK
+    raise typer.Exit(Exit.FAILED if run.failed or short else Exit.OK)
 
 
 def _measured(run: Run) -> Coverage:
-    from pdp.workbench.coverage.coverage import measure  # noqa: PLC0415
-    from pdp.workbench.opa.program import find_opa  # noqa: PLC0415
-
     return measure([(each.suite, each.results) for each in run.suites], find_opa())
 
 
@@ -134,3 +152,52 @@ def _tell(run: Run) -> None:
             if not result.passed:
                 tell(failure_text(result, each.diagnoses.get(result.name)) + "\n")
     tell(summary_text(run))
+
+
+def _print_coverage(coverage: Coverage, suites: Sequence[Suite], fail_under: float | None) -> None:
+    """Print what the scenarios of these suites reach, and what is asked for and not reached."""
+    out = console()
+    out.print()
+    for line in _lines(coverage):
+        out.print(Text(printable(line)))
+    out.print()
+    out.print(_matrix(coverage))
+    complaints = coverage.complaints(fail_under)
+    if complaints:
+        out.print(Text("\nmissing:", "bold"))
+        for complaint in complaints:
+            out.print(Text(f"  {printable(complaint)}"))
+    for file, text in skeletons(coverage, suites).items():
+        out.print(Text(f"\nto fill in, below `scenarios:` of {printable(file)}:\n", "bold"))
+        for line in text.splitlines():
+            out.print(Text(printable(line)))
+
+
+def _lines(coverage: Coverage) -> Iterator[str]:
+    percent = coverage.percent
+    if coverage.lines is None or percent is None:
+        yield "lines of Rego: not known without OPA; run: pdp opa install"
+    else:
+        # Rounded down: what is not all covered must not look so.
+        yield f"lines of Rego: {int(percent * 10) / 10:g} % covered"
+        for file in coverage.lines:
+            if file.missed:
+                yield f"  {shown_file(file.file)}: not reached {line_ranges(file.missed)}"
+    counted = [one for one in coverage.codes if one.counts]
+    reached = sum(one.scenario is not None for one in counted)
+    exempt = [one for one in counted if one.exempt is not None]
+    yield f"reason codes: {reached} of {len(counted)} reached"
+    for one in exempt:
+        yield f"  {one.code}: exempt, {one.exempt}"
+
+
+def _matrix(coverage: Coverage) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("tool", no_wrap=True)
+    table.add_column("manifest", no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in coverage.matrix:
+        counts = [str(one.counts[column] or "-") for column in COLUMNS]
+        table.add_row(Text(printable(one.tool)), Text(printable(one.manifest_version)), *counts)
+    return table

@@ -1,0 +1,15 @@
+"""One module for each command, or group of commands, imported when it is run (`pdp.cli.app`).
+
+decide     one proposal, one verdict
+explain    why a proposal is decided as it is
+demo       the payments story
+init       a new project
+test       scenarios, and what they reach
+check      how concerns are written
+mutate     what no scenario would notice
+manifest   lint, export and diff of manifests
+bundle     a folder: build, sign, publish and compare bundles
+release    whether a bundle may go out
+opa        the OPA program, and the Rego that it is given
+db         the database's tables
+"""
