@@ -26,7 +26,7 @@ from pdp.workbench.scenarios.results import Run
 from pdp.workbench.scenarios.running.runner import run_suite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pdp.workbench.coverage.coverage import Coverage
