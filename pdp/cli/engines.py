@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import UsageError
-from pdp.workbench.scenarios.opa_token import opa_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +46,7 @@ def open_engine(
     if opa_url is not None:
         from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
 
-        with SidecarEngine(opa_url, token=opa_token()) as engine:
+        with SidecarEngine.from_environment(opa_url) as engine:
             yield engine
         return
     chosen = _compiled(policies) if policies else read_bundle(bundle or baseline_bundle_path())

@@ -169,7 +169,7 @@ BEHAVIOURS: dict[str, tuple[Callable[[Peer], None], str, str]] = {
         "engine.answer_invalid",
         "answered something that is not JSON: '<html>ALLOW</html>'",
     ),
-    "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "engine.answer_invalid", "did not answer in HTTP/1.1"),
+    "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "engine.answer_invalid", "did not answer in HTTP"),
     "true": (answering(result(b"true")), "engine.answer_invalid", "is not a decision"),
     "null": (answering(result(b"null")), "engine.answer_invalid", "is not a decision"),
     "a verdict alone": (answering(result(b'{"verdict":"ALLOW"}')), "engine.answer_invalid", "is not a decision"),
@@ -232,9 +232,9 @@ HINT = "    hint: give http://HOST:PORT, https://HOST:PORT or unix:///PATH\n"
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("", f"error: OPA's address '' is of no kind that is known\n{HINT}"),
-        ("ftp://opa", f"error: OPA's address 'ftp://opa' is of no kind that is known\n{HINT}"),
-        ("localhost:8181", f"error: OPA's address 'localhost:8181' is of no kind that is known\n{HINT}"),
+        ("", f"error: OPA's address '' has an unknown scheme\n{HINT}"),
+        ("ftp://opa", f"error: OPA's address 'ftp://opa' has an unknown scheme\n{HINT}"),
+        ("localhost:8181", f"error: OPA's address 'localhost:8181' has an unknown scheme\n{HINT}"),
         ("http://opa/v1/data", f"error: OPA's address 'http://opa/v1/data' has a path\n{HINT}"),
         ("http://u:pw@opa:1", "error: OPA's address holds a user or a password\n    hint: give a token instead\n"),
     ],

@@ -11,6 +11,7 @@ Whatever is not a decision is an error with a code of its own, and so a DENY:
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 import urllib.request
@@ -29,6 +30,7 @@ from pdp.json import MAX_BYTES, JsonValueError, canonical
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from typing import Self
 
     from pdp.decision import Decision
     from pdp.engine.opa.address import Address
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = 1.0
 """Default time for one decision, in seconds."""
+
+TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the name of a variable
+"""The environment variable with the token for an OPA that runs already."""
 
 CONNECT_TIMEOUT: Final = 0.5
 """Default time to wait for a connection, in seconds."""
@@ -47,6 +52,7 @@ _LONGEST: Final = 3600.0
 _BATCH: Final = 16
 # Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).
 _PATHS: Final = {name: f"/v1/data/{name}?strict-builtin-errors=true" for name in (DECISION, FINDINGS, PLAN)}
+# As RFC 6750 writes it.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _PROXY: Final = re.compile(r"http://([^\s/@]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?")
 _OK: Final = 200
@@ -101,8 +107,7 @@ class SidecarEngine(Engine):
         for name, count in (("connections", connections), ("failures", failures)):
             if type(count) is not int or count < 1:
                 raise UsageError(f"{name}: {count!r:.40} is out of range", hint="at least 1")
-        if token is not None and not _TOKEN.fullmatch(token):
-            raise UsageError("token: it has characters that a bearer token must not have", hint="see RFC 6750")
+        _check_token("token", token)
         address = parse_address(url)
         if not address.tls and (ca_file or client_certificate or tls):
             raise UsageError("certificates are given, and OPA's address is not https", hint="give https://HOST:PORT")
@@ -117,6 +122,17 @@ class SidecarEngine(Engine):
             proxy=_proxy_url(proxy, address),
         )
         self._circuit = Circuit(failures=failures, pause=pause)
+
+    @classmethod
+    def from_environment(cls, url: str) -> Self:
+        """Return an engine for an OPA that runs already, with the token in `PDP_OPA_TOKEN` if there is one.
+
+        Raises:
+            UsageError: an address or a token that cannot be used.
+        """
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        _check_token(TOKEN_VARIABLE, token)
+        return cls(url, token=token)
 
     def evaluate(self, body: bytes) -> bytes:
         """Evaluate `authz/decision` for the canonical request `body`, as `Engine.evaluate` does.
@@ -245,6 +261,14 @@ class SidecarEngine(Engine):
         return AnswerInvalidError(
             f"{self._name} made no decision {shown}",
             hint="check the policy at the place that is named, if any, and that OPA itself listens there",
+        )
+
+
+def _check_token(name: str, token: str | None) -> None:
+    if token is not None and not _TOKEN.fullmatch(token):  # not shown
+        raise UsageError(
+            f"{name}: it has characters that a bearer token must not have",
+            hint="letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes",
         )
 
 

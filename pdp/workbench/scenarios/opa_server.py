@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.bundle.file import pack_bundle
 from pdp.engine.data import merged_data
+from pdp.engine.opa.engine import TOKEN_VARIABLE
 from pdp.errors import UsageError
 from pdp.packaged import packaged
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
@@ -30,9 +31,6 @@ IMAGE: Final = f"openpolicyagent/opa:{OPA_VERSION}-static"
 
 BUNDLE_FILE: Final = "bundle.tar.gz"
 LOCK_FILE: Final = "authz.rego"
-TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the name of a variable
-"""Where the lock finds the token: the container's environment."""
-
 _FOLDER: Final = "/pdp"
 _PORT: Final = 8181
 

@@ -16,7 +16,6 @@ from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeo
 from pdp.json import canonical, digest
 from pdp.workbench.opa.modules import baseline_policies_path, collect
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
-from pdp.workbench.scenarios.opa_token import opa_token
 from pdp.workbench.scenarios.results import Answer
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def open_engine(suite: Suite, name: str, *, opa_url: str | None = None) -> Itera
     if opa_url is not None:
         from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
 
-        with SidecarEngine(opa_url, token=opa_token()) as engine:
+        with SidecarEngine.from_environment(opa_url) as engine:
             yield engine
         return
     bundle = bundle_of(suite)
