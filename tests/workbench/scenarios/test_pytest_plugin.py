@@ -14,9 +14,9 @@ import pytest
 
 from pdp.cli.commands.init import project_files
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
+from pdp.engine.opa.engine import TOKEN_VARIABLE
 from pdp.workbench.scenarios.files.suite import load_suite, policy_suite
 from pdp.workbench.scenarios.opa_server import (
-    TOKEN_VARIABLE,
     container_arguments,
     docker_runs,
     opa_server,
