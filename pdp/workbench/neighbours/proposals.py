@@ -7,17 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.manifest.schema.walk import walk
 from pdp.workbench.neighbours.values import GONE, as_dict, as_list, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pdp.manifest.schema.walk import Alternative, SchemaNode
+
 _DEEPEST: Final = 8
 _MOST_ITEMS: Final = 8
 _LONGEST: Final = 64
+_LARGEST: Final = 10_000
 _OTHERS: Final[tuple[Any, ...]] = (
     None, "", "another", "x" * 5000, 0, -1, 0.5, 1e9, True, [], ["another", "another"], {},
 )  # fmt: skip
+_ORDER: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
+"""Which of several types an example has."""
+
 _FORMATS: Final = {
     "date": "2026-01-01",
     "date-time": "2026-01-01T00:00:00Z",
@@ -36,119 +43,91 @@ def example_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
 
     Whether they are valid is for whoever fills them in: patterns and conditions are not looked at.
     """
-    made = _example(schema, schema, "", 0)
-    return made if isinstance(made, dict) else {}
+    return as_dict(_example(walk(schema), "", 0))
 
 
-def near_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def near_arguments(arguments: Mapping[str, Any], schema: Any) -> Iterator[dict[str, Any]]:
     """Yield arguments with one change each: taken away, mistyped, or just beyond what the schema admits."""
-    properties = as_dict(schema.get("properties"))
-    for name in {**arguments, **properties}:
-        inner = properties.get(name)
-        if name in arguments:
-            yield {key: value for key, value in arguments.items() if key != name}
-        for value in (*_beyond(as_dict(inner)), *_OTHERS):
-            if arguments.get(name, GONE) != value:
-                yield {**arguments, name: value}
-        if isinstance(arguments.get(name), dict) and isinstance(inner, dict):
-            yield from ({**arguments, name: changed} for changed in near_arguments(arguments[name], inner))
-    yield {**arguments, "another": "x"}
+    return _near(arguments, walk(schema))
 
 
-def _beyond(schema: Mapping[str, Any]) -> Iterator[Any]:
+def _near(members: Mapping[str, Any], node: SchemaNode) -> Iterator[dict[str, Any]]:
+    named = node.named()
+    for name in {**members, **named}:
+        inner = named.get(name)
+        if name in members:
+            yield {key: value for key, value in members.items() if key != name}
+        for value in (*(() if inner is None else _beyond(inner)), *_OTHERS):
+            if members.get(name, GONE) != value:
+                yield {**members, name: value}
+        if isinstance(members.get(name), dict) and inner is not None:
+            yield from ({**members, name: changed} for changed in _near(members[name], inner))
+    yield {**members, "another": "x"}
+
+
+def _beyond(node: SchemaNode) -> Iterator[Any]:
     """Values just outside of a schema's bounds, and on them."""
-    for word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
-        bound = schema.get(word)
-        if is_number(bound):
+    stated = ((word, bound) for form in node.alternatives for word, bounds in form.rest.items() for bound in bounds)
+    for word, bound in stated:
+        if not is_number(bound):
+            continue
+        lengths = [min(max(int(bound) + by, 0), _LARGEST) for by in (-1, 0, 1)]
+        if word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
             yield from (bound - 1, bound, bound + 1, bound / 2)
-    for words, unit in ((("minLength", "maxLength"), "x"), (("minItems", "maxItems"), ["x"])):
-        for length in (schema.get(word) for word in words):
-            if isinstance(length, int):
-                yield from (unit * max(length + by, 0) for by in (-1, 0, 1))
+        elif word in ("minLength", "maxLength"):
+            yield from ("x" * length for length in lengths)
+        elif word in ("minItems", "maxItems"):
+            yield from (["x"] * length for length in lengths)
 
 
-def _example(schema: Any, root: Mapping[str, Any], name: str, depth: int) -> Any:
-    if not isinstance(schema, dict) or depth > _DEEPEST:
-        return f"<{name}>" if name else {}
-    schema = _resolved(schema, root)
-    if "const" in schema:
-        return schema["const"]
+def _example(node: SchemaNode, name: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        return f"<{name}>"
+    written = [part for part in node.parts if isinstance(part, dict)]
     for key in ("examples", "enum"):
-        if isinstance(schema.get(key), list) and schema[key]:
-            return schema[key][0]
-    if "default" in schema:
-        return schema["default"]
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list) and schema[key] and "type" not in schema:
-            return _example(schema[key][0], root, name, depth + 1)
-    return _of_type(_type_of(schema), schema, root, name, depth)
+        values = next((part[key] for part in written if as_list(part.get(key))), None)
+        if values is not None:
+            return values[0]
+    defaults = [part["default"] for part in written if "default" in part]
+    if defaults and all("const" not in part for part in written):
+        return defaults[0]
+    # Null is an example only where nothing else is.
+    forms = sorted(node.alternatives, key=lambda each: each.kinds == frozenset(("null",)))
+    return _of_form(forms[0], name, depth) if forms else f"<{name}>"
 
 
-def _of_type(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], name: str, depth: int) -> Any:
+def _of_form(form: Alternative, name: str, depth: int) -> Any:
+    if form.values is not None:
+        return form.values[0] if form.values else f"<{name}>"
+    types = form.types if form.types is not None else frozenset(("object",) if form.properties else ("string",))
+    kind = next((each for each in _ORDER if each in types), "string")
     if kind == "object":
-        properties = schema.get("properties")
-        properties = properties if isinstance(properties, dict) else {}
-        required = schema.get("required")
-        required = required if isinstance(required, list) else []
-        return {key: _example(properties.get(key, {}), root, str(key), depth + 1) for key in required}
+        # In the order of the text, not of the set.
+        named = [key for key in form.properties if key in form.required]
+        members = {key: _example(form.properties[key], key, depth + 1) for key in named}
+        return members | {key: f"<{key}>" for key in sorted(form.required - set(named))}
     if kind == "array":
-        least = schema.get("minItems", 0)
-        count = min(least, _MOST_ITEMS) if isinstance(least, int) else 0
-        return [_example(schema.get("items", {}), root, name, depth + 1) for _ in range(count)]
+        least = max((each for each in form.rest.get("minItems", ()) if isinstance(each, int)), default=0)
+        items = form.items[:1]
+        return [_example(items[0], name, depth + 1) if items else f"<{name}>" for _ in range(min(least, _MOST_ITEMS))]
     if kind in ("number", "integer"):
-        return _number(schema)
-    return {"boolean": True, "null": None}.get(str(kind), _text(schema, name))
+        return _number(form)
+    return {"boolean": True, "null": None}.get(kind, _text(form, name))
 
 
-def _number(schema: Mapping[str, Any]) -> float:
-    least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
-    if is_number(least):
-        return least
-    if is_number(above):
-        return above + 1
-    most = schema.get("maximum")
-    return min(1, most) if is_number(most) else 1
+def _number(form: Alternative) -> float:
+    stated = {word: [each for each in values if is_number(each)] for word, values in form.rest.items()}
+    least = [*stated.get("minimum", ()), *(each + 1 for each in stated.get("exclusiveMinimum", ()))]
+    value: float = max(least) if least else min((1, *stated.get("maximum", ())))
+    return value
 
 
-def _text(schema: Mapping[str, Any], name: str) -> str:
-    given = _FORMATS.get(str(schema.get("format")))
-    if given is not None:
-        return given
-    text = f"<{name}>"
-    least, most = schema.get("minLength"), schema.get("maxLength")
-    if isinstance(least, int) and least <= _LONGEST:
-        text = text.ljust(least, "x")
-    return text[:most] if isinstance(most, int) else text
-
-
-def _type_of(schema: Mapping[str, Any]) -> Any:
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return next((one for one in kind if one != "null"), "null")
-    return kind if kind is not None else "object" if "properties" in schema else "string"
-
-
-def _resolved(schema: dict[str, Any], root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """The schema with `$ref` and `allOf` laid into it."""
-    merged = dict(schema)
-    parts = [_target(merged.pop("$ref"), root)] if isinstance(merged.get("$ref"), str) else []
-    parts += as_list(merged.pop("allOf", None))
-    for part in parts:
-        if isinstance(part, dict) and depth < _DEEPEST:
-            below = _resolved(part, root, depth + 1)
-            merged = {
-                **below,
-                **merged,
-                "properties": {**as_dict(below.get("properties")), **as_dict(merged.get("properties"))},
-                "required": [*as_list(below.get("required")), *as_list(merged.get("required"))],
-            }
-            merged = {key: value for key, value in merged.items() if value or key not in ("properties", "required")}
-    return merged
-
-
-def _target(reference: str, root: Mapping[str, Any]) -> Any:
-    at: Any = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        at = at.get(key) if isinstance(at, dict) else None
-    return at
+def _text(form: Alternative, name: str) -> str:
+    for word in form.rest.get("format", ()):
+        if word in _FORMATS:
+            return _FORMATS[word]
+    least, most = (
+        [each for each in form.rest.get(word, ()) if isinstance(each, int)] for word in ("minLength", "maxLength")
+    )
+    text = f"<{name}>".ljust(min(max(least, default=0), _LONGEST), "x")
+    return text[: min(most)] if most else text
