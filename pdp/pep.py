@@ -17,8 +17,7 @@ from pdp.flow.call import Received, caller_of
 from pdp.flow.decide import decide
 from pdp.flow.drive import adrive, drive
 from pdp.flow.execute import call
-from pdp.flow.parts import NewestRelease, Parts, Stores, check_options, obligations_of, observers_of
-from pdp.flow.tools import Tools
+from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, check_options, obligations_of, observers_of
 from pdp.session import Session
 
 if TYPE_CHECKING:

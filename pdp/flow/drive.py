@@ -1,6 +1,6 @@
-"""Driving a flow: doing what a generator asks for, waiting or asynchronously, and sending back what came of it.
+"""Driving a flow: what a generator asks for is done, waiting or asynchronously, and the result is sent back.
 
-So that the flow itself stands once for both.
+The flow itself stands once for both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class ToolRun(NamedTuple):
 class Work(NamedTuple):
     """Something that a flow wants to have done; what comes back is its result.
 
-    It is done as a whole: a caller that is cancelled meanwhile is told at the first later step that is no work, so that
-    the flow always knows what it has taken from a store.
+    It is done as a whole: a cancellation that arrives meanwhile is raised at the first later step that is not work, so
+    that the flow always knows what it has taken from a store.
 
     `blocking`: it waits for a disk or a network, so that an event loop hands it to a thread.
     """
@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """So many seconds that a flow wants to wait."""
+    """Seconds that a flow wants to wait."""
 
     seconds: float
 
@@ -51,7 +51,7 @@ class PlanQuestion(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """Nothing to do: the last moment at which a caller that was cancelled can be told so."""
+    """Nothing to do: the last moment at which a cancellation can still be raised."""
 
 
 CHECKPOINT: Final = Checkpoint()
@@ -68,11 +68,11 @@ def drive(flow: Generator[Step, Any, T], engine: Engine) -> T:
         step = next(flow)
         while True:
             try:
-                came = engine.decide_body(step) if isinstance(step, bytes) else _done(step, engine)
+                answer = engine.decide_body(step) if isinstance(step, bytes) else _done(step, engine)
             except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
                 step = flow.throw(error)
             else:
-                step = flow.send(came)
+                step = flow.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -85,50 +85,50 @@ async def adrive(flow: Generator[Step, Any, T], engine: Engine) -> T:
         step = next(flow)
         while True:
             try:
-                came = await _acame(step, engine, late)
+                answer = await _adone(step, engine, late)
             except GeneratorExit:
                 _close(flow)
                 raise
             except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
                 step = flow.throw(error)
             else:
-                step = flow.send(came)
+                step = flow.send(answer)
     except StopIteration as end:
-        late.tell()
+        late.raise_it()
         result: T = end.value
         return result
 
 
 class _Late:
-    """A cancellation that came while work was done."""
+    """A cancellation that arrived while work was done."""
 
     __slots__ = ("error",)
 
     def __init__(self) -> None:
         self.error: asyncio.CancelledError | None = None
 
-    def tell(self) -> None:
-        """Raise it, as if it came now; once."""
+    def raise_it(self) -> None:
+        """Raise it, as if it arrived now; once."""
         if self.error is not None:
             error, self.error = self.error, None
             raise error from None
 
 
-async def _acame(step: Step, engine: Engine, late: _Late) -> Any:
+async def _adone(step: Step, engine: Engine, late: _Late) -> Any:
     if isinstance(step, Work):
         if not step.blocking:
             return step.do()
         done = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
         late.error = await _finished(done) or late.error
         return done.result()
-    late.tell()
+    late.raise_it()
     if isinstance(step, bytes):
         return await engine.adecide_body(step)
-    return await _adone(step, engine)
+    return await _awaited(step, engine)
 
 
 async def _finished(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Wait for work in a thread, whatever happens; return the cancellation that came meanwhile."""
+    """Wait for work in a thread, whatever happens; return the cancellation that arrived meanwhile."""
     cancelled = None
     while not work.done():
         try:
@@ -139,7 +139,7 @@ async def _finished(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
 
 
 def _close(flow: Generator[Step, Any, object]) -> None:
-    """End a flow that nobody awaits any more, as if it were cancelled; what it still has to keep is kept, waiting."""
+    """End a flow that nobody awaits any more, as if it were cancelled; what it still has to store is stored."""
     with suppress(StopIteration, asyncio.CancelledError):
         # Not GeneratorExit, upon which the flow's parts could do nothing more.
         step = flow.throw(asyncio.CancelledError())
@@ -161,7 +161,7 @@ def _done(step: Step, engine: Engine) -> Any:
     return None
 
 
-async def _adone(step: Step, engine: Engine) -> Any:
+async def _awaited(step: Step, engine: Engine) -> Any:
     match step:
         case ToolRun(runner, arguments):
             return await runner.arun(arguments)

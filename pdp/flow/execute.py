@@ -215,7 +215,7 @@ class _Run:
         with nullcontext() if held is None else _within(held.run):
             execution: Execution = yield ToolRun(runner, given)
         self._ended(execution)
-        parts.tools.note(tool.entry.name, execution)
+        parts.tools.note_run(tool.entry.name, execution)
         yield from self._settle(execution)
         return execution
 

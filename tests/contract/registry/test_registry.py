@@ -19,7 +19,7 @@ from pdp.contract.registry.tool_contract import (
     ToolStateRead,
 )
 from pdp.errors import FileFaultsError, UsageError
-from pdp.flow.tools import Tools
+from pdp.flow.parts import Tools
 from pdp.manifest.load import load_effective
 from pdp.manifest.model import Governance, Manifest
 from pdp.session import Session
