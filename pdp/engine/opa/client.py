@@ -18,7 +18,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
+from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, MissingExtraError
 
 if TYPE_CHECKING:
     from pdp.engine.opa.address import Address
@@ -118,8 +118,10 @@ class OpaClient:
         """Async variant of `exchange`. Waiting until a connection is free counts as well."""
         self._check_usable()
         if self._sessions is None:
-            from pdp.engine.opa.aio import Sessions  # noqa: PLC0415 - aiohttp takes 0.2 s
-
+            try:
+                from pdp.engine.opa.aio import Sessions  # noqa: PLC0415 - aiohttp takes 0.2 s
+            except MissingExtraError as error:
+                raise EngineError(error.message) from error
             self._sessions = Sessions(self)
         try:
             return await self._sessions.exchange(method, path, body, seconds)

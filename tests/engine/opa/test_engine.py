@@ -591,6 +591,16 @@ def test_a_closed_engine_denies(decide: Decide) -> None:
         assert len(opa.requests) == 1
 
 
+async def test_without_aiohttp_tasks_are_denied_and_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pdp.engine.opa.aio", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with SidecarEngine("http://localhost:1") as engine:
+        decision = await engine.adecide_body(b"{}")
+
+    message = "this needs the extra \"sidecar\": pip install 'tool-pdp[sidecar]'"
+    assert outcome(decision) == ("DENY", [("engine.unavailable", message)])
+
+
 async def test_it_is_an_asynchronous_context_manager_too() -> None:
     with HostileOpa(answering(result(ALLOW))) as opa:
         async with SidecarEngine(opa.url) as engine:
