@@ -5,15 +5,16 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import UsageError
+from pdp.workbench.engines import open_engine as open_named_engine
+from pdp.workbench.engines import policy_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import Engine
 
 
@@ -43,32 +44,14 @@ def open_engine(
         EngineError: the local OPA does not start.
     """
     _check_options(name, bundle=bundle, policies=policies, data=data, opa_url=opa_url)
-    if opa_url is not None:
-        from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
-
-        with SidecarEngine.from_environment(opa_url) as engine:
-            yield engine
-        return
-    chosen = _compiled(policies) if policies else read_bundle(bundle or baseline_bundle_path())
+    chosen = policy_bundle(policies) if policies else None if bundle is None else read_bundle(bundle)
     laid_over = read_data(data)
     if laid_over:
         from pdp.cli.data_warnings import tell_data_warnings  # noqa: PLC0415
 
         tell_data_warnings(data, laid_over)
-    if name == "embedded":
-        from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415
-
-        with EmbeddedEngine(chosen, manifests=manifests, data=laid_over) as engine:
-            yield engine
-    else:
-        from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
-        from pdp.workbench.opa.local import LocalOpa  # noqa: PLC0415
-
-        with (
-            LocalOpa(needed_opa("a sidecar"), bundle=chosen, manifests=manifests, data=laid_over) as opa,
-            SidecarEngine(opa.url, token=opa.token) as engine,
-        ):
-            yield engine
+    with open_named_engine(name, chosen, manifests=manifests, data=laid_over, opa_url=opa_url) as engine:
+        yield engine
 
 
 def check_policy_source(bundle: Path | None, policies: Sequence[Path]) -> None:
@@ -84,20 +67,6 @@ def check_policy_source(bundle: Path | None, policies: Sequence[Path]) -> None:
         )
 
 
-def needed_opa(what: str) -> Path:
-    """Return the OPA program; `what` needs it, as the error says when there is none.
-
-    Raises:
-        UsageError: there is none.
-    """
-    from pdp.workbench.opa.program import OPA_VERSION, find_opa  # noqa: PLC0415
-
-    found = find_opa()
-    if found is None:
-        raise UsageError(f"{what} needs Open Policy Agent {OPA_VERSION}, and none is here", hint="run: pdp opa install")
-    return found
-
-
 def _check_options(
     name: str, *, bundle: Path | None, policies: Sequence[Path], data: Sequence[Path], opa_url: str | None
 ) -> None:
@@ -111,11 +80,3 @@ def _check_options(
             "an OPA that runs already decides by its own bundle and data",
             hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",
         )
-
-
-def _compiled(policies: Sequence[Path]) -> Bundle:
-    from pdp.workbench.bundles.build import compile_bundle  # noqa: PLC0415
-    from pdp.workbench.opa.modules import baseline_policies_path  # noqa: PLC0415
-
-    opa = needed_opa("compiling --policies")
-    return read_bundle(compile_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=opa))

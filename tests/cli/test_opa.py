@@ -74,8 +74,8 @@ def test_pdp_opa_names_something_else(
     ("arguments", "what"),
     [
         (["--engine", "sidecar"], "a sidecar"),
-        (["--policies", EXAMPLE / "policies"], "compiling --policies"),
-        (["--policies", EXAMPLE / "policies", "--engine", "sidecar"], "compiling --policies"),
+        (["--policies", EXAMPLE / "policies"], "compiling policies"),
+        (["--policies", EXAMPLE / "policies", "--engine", "sidecar"], "compiling policies"),
     ],
 )
 def test_deciding_needs_opa(arguments: list[object], what: str) -> None:

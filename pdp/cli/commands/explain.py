@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console
-from pdp.cli.engines import check_policy_source, needed_opa, open_engine
+from pdp.cli.engines import check_policy_source, open_engine
 from pdp.cli.files import check_standard_input, read_proposal, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
@@ -30,6 +29,7 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.errors import BundleError, EngineError
 from pdp.pep import Pep
+from pdp.workbench.engines import policy_bundle
 from pdp.workbench.explain.explain import FAILED, PASSED, Explanation, explain
 from pdp.workbench.explain.wording import readable
 from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
@@ -75,12 +75,11 @@ def run(
     who = read_session(session)
     proposed = read_proposal(proposal)
     manifests = {effective.digest: effective.document}
-    with tempfile.TemporaryDirectory(prefix="pdp-explain-") as folder:
-        file = _compiled(policies, Path(folder)) if policies else bundle or baseline_bundle_path()
-        chosen = read_bundle(file)
-        with open_engine(engine, manifests, bundle=file, data=data) as opened:
-            evaluation = Pep(effective, opened).decide(proposed, who)
-            findings = _findings(opened, evaluation)
+    file = bundle or baseline_bundle_path()
+    chosen = policy_bundle(policies) if policies else read_bundle(file)
+    with open_engine(engine, manifests, bundle=bundle, policies=policies, data=data) as opened:
+        evaluation = Pep(effective, opened).decide(proposed, who)
+        findings = _findings(opened, evaluation)
     explanation = explain(
         evaluation,
         proposed,
@@ -95,15 +94,6 @@ def run(
     else:
         _print(explanation, evaluation)
     raise typer.Exit(exit_code(evaluation))
-
-
-def _compiled(policies: Sequence[Path], folder: Path) -> Path:
-    from pdp.workbench.bundles.build import build_bundle  # noqa: PLC0415
-
-    file = folder / "bundle.tar.gz"
-    opa = needed_opa("compiling --policies")
-    build_bundle(policies=[baseline_policies_path(), *policies], release=1, opa=opa, out=file)
-    return file
 
 
 def _modules(bundle: Bundle, file: Path, policies: Sequence[Path]) -> dict[str, Module]:

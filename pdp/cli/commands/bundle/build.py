@@ -11,7 +11,6 @@ import typer
 
 from pdp.cli.commands.bundle.signing import BundleFile, PublicKeys, given_public_keys, shown
 from pdp.cli.data_warnings import tell_data_warnings
-from pdp.cli.engines import needed_opa
 from pdp.cli.files import check_standard_input
 from pdp.cli.options import AsJson, Data, Policies
 from pdp.cli.output import print_json, printable, tell
@@ -21,6 +20,7 @@ from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import build_bundle
 from pdp.workbench.bundles.inspect import ConcernSummary, Inspection, ManifestSummary, inspect_bundle
 from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.workbench.opa.program import needed_opa
 
 GovernanceFiles = Annotated[
     list[Path] | None,

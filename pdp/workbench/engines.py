@@ -1,0 +1,133 @@
+"""The engine that `--engine` names, opened for the time of a command or a test; policies are compiled once and stored.
+
+A new engine has its line in `open_engine`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from platformdirs import user_cache_path
+
+from pdp import __version__
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.errors import BundleError
+from pdp.json import canonical, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pdp.engine.bundle.file import Bundle
+    from pdp.engine.protocol import Engine
+    from pdp.workbench.opa.modules import Module
+
+ENGINES: Final = ("embedded", "sidecar")
+
+_MOST_STORED: Final = 32
+_READ_BESIDE: Final = ("capabilities.json", "schemas/request.json", "config/data.json")
+
+
+@contextmanager
+def open_engine(
+    name: str,
+    bundle: Bundle | None = None,
+    *,
+    manifests: Mapping[str, Any],
+    data: Mapping[str, Any] | None = None,
+    opa_url: str | None = None,
+) -> Iterator[Engine]:
+    """Open the engine `name` and close it at the end.
+
+    Args:
+        name: one of `ENGINES`.
+        bundle: what it decides by; the released baseline when absent.
+        manifests: the document of each effective manifest, by its digest.
+        data: the roots `directory` and `settings`.
+        opa_url: for `sidecar` a running OPA, which decides by its own bundle; without it a local one is started.
+
+    Raises:
+        UsageError: data that is not admitted, or OPA is needed and not there.
+        BundleError: the bundle cannot be used.
+        EngineError: the local OPA does not start.
+    """
+    if opa_url is not None:
+        from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
+
+        with SidecarEngine.from_environment(opa_url) as engine:
+            yield engine
+        return
+    bundle = bundle or read_bundle(baseline_bundle_path())
+    if name == "embedded":
+        from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415
+
+        with EmbeddedEngine(bundle, manifests=manifests, data=data) as engine:
+            yield engine
+        return
+    from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
+    from pdp.workbench.opa.local import LocalOpa  # noqa: PLC0415
+    from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
+
+    with (
+        LocalOpa(needed_opa("a sidecar"), bundle=bundle, manifests=manifests, data=data or {}) as opa,
+        SidecarEngine(opa.url, token=opa.token) as engine,
+    ):
+        yield engine
+
+
+def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
+    """Return the bundle of the baseline and these folders, compiled now or before; alone, the released baseline.
+
+    In a checkout whose policies are newer than its released bundle, the policies decide: they are what reports show.
+
+    Raises:
+        UsageError: a folder cannot be used, or OPA is needed and not there.
+        FileFaultsError: a module is faulty.
+        BundleError: the bundle cannot be used.
+    """
+    from pdp.workbench.bundles.build import compile_bundle  # noqa: PLC0415 - only what compiles needs it
+    from pdp.workbench.opa.modules import baseline_policies_path, collect  # noqa: PLC0415
+    from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
+
+    baseline = baseline_policies_path()
+    folders = [baseline, *policies]
+    modules = collect(baseline, folders)
+    if not policies:
+        released = read_bundle(baseline_bundle_path())
+        if released.modules == {path: module.text for path, module in modules.items()}:
+            return released
+    unit_tests = collect(baseline, folders, tests=True) if policies else {}
+    stored = user_cache_path("tool-pdp") / "compiled" / f"{_sources(baseline, {**modules, **unit_tests})}.tar.gz"
+    if stored.is_file():
+        try:
+            return read_bundle(stored)
+        except BundleError:
+            pass  # half written, or by another version: it is made again
+    packed = compile_bundle(policies=folders, release=1, opa=needed_opa("compiling policies"))
+    _store(stored, packed)
+    return read_bundle(packed)
+
+
+def _sources(baseline: Path, modules: Mapping[str, Module]) -> str:
+    """A name for all that the compiled bundle depends on."""
+    from pdp.workbench.opa.program import OPA_VERSION  # noqa: PLC0415
+
+    beside = [
+        (baseline / name).read_text(encoding="utf-8") if (baseline / name).is_file() else None for name in _READ_BESIDE
+    ]
+    texts = {path: digest(module.text.encode()) for path, module in modules.items()}
+    return digest(canonical([__version__, OPA_VERSION, texts, beside])).removeprefix("sha256:")
+
+
+def _store(path: Path, packed: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(packed)
+        Path(file.name).replace(path)
+        for old in sorted(path.parent.glob("*.tar.gz"), key=lambda bundle: bundle.stat().st_mtime)[:-_MOST_STORED]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        pass  # a cache that cannot be written only takes time
