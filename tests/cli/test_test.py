@@ -23,7 +23,6 @@ PROBE = """\
 package custom.concerns.probe
 
 import data.authz.lib.reason
-from tests.support import ROOT
 
 # METADATA
 # title: Probed

@@ -331,7 +331,6 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pdp.workbench.opa.local import LocalOpa
-from tests.support import ROOT
 with LocalOpa(Path(sys.argv[1]), paths=[Path(sys.argv[2])]) as opa:
     print(opa.url, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
