@@ -157,6 +157,7 @@ def test_an_interruption_leaves_what_is_known(opa: Path) -> None:
     assert (run.total, len(run.judgements), run.complete) == (6, 1, False)
 
 
+@pytest.mark.process
 def test_a_process_that_is_interrupted_tells_what_it_knows(opa: Path, tmp_path: Path) -> None:
     """The program that stands in for OPA writes a line for each run, so that it is known when mutants are judged."""
     file = weak_project(Path())
