@@ -1,1 +1,14 @@
-"""."""
+"""What policy authors, CI and reviewers use; no application imports it.
+
+engines     the engine that `--engine` names
+opa         a folder: the OPA program, and Rego as it parses it
+bundles     a folder: build, check, sign, publish and inspect bundles
+reports     a folder: what reports share
+explain     a folder: why a call is decided as it is
+scenarios   a folder: scenarios read, run and reported; the pytest plugin
+neighbours  a folder: requests near a request that is known
+coverage    a folder: what scenarios reach
+mutation    a folder: what no scenario would notice
+diff        a folder: what a new bundle changes
+gate        a folder: whether a bundle may be released
+"""

@@ -22,7 +22,7 @@ from pdp.workbench.reports.shown_file import line_ranges, shown_file
 from pdp.workbench.scenarios.files.selection import selection
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 from pdp.workbench.scenarios.reports.text import failure_text, summary_text
-from pdp.workbench.scenarios.results import Run
+from pdp.workbench.scenarios.results import RunResult
 from pdp.workbench.scenarios.running.runner import run_suite
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pdp.workbench.coverage.coverage import Coverage
     from pdp.workbench.scenarios.files.suite import Suite
-    from pdp.workbench.scenarios.results import ScenarioResult, SuiteRun
+    from pdp.workbench.scenarios.results import ScenarioResult, SuiteResult
 
 
 app = command_app()
@@ -92,7 +92,7 @@ def run_scenarios(
     raise typer.Exit(Exit.FAILED if run.failed or short else Exit.OK)
 
 
-def _measured(run: Run) -> Coverage:
+def _measured(run: RunResult) -> Coverage:
     return measure([(each.suite, each.results) for each in run.suites], find_opa())
 
 
@@ -103,15 +103,15 @@ def _run(
     opa_url: str | None,
     *,
     quiet: bool,
-) -> Run:
+) -> RunResult:
     total = len(engines) * sum(
         selected is None or selected(scenario.name) for suite in suites for scenario in suite.scenarios
     )
-    done: list[SuiteRun] = []
+    done: list[SuiteResult] = []
     with _progress(total, quiet=quiet) as progress:
         for suite in suites:
             done += run_suite(suite, engines, selected=selected, opa_url=opa_url, progress=progress)
-    return Run(tuple(done))
+    return RunResult(tuple(done))
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[ScenarioResult],
         yield advance
 
 
-def _write_reports(run: Run, coverage: Coverage | None, junit: Path | None, html: Path | None) -> None:
+def _write_reports(run: RunResult, coverage: Coverage | None, junit: Path | None, html: Path | None) -> None:
     if junit is not None:
         from pdp.workbench.scenarios.reports.junit import render  # noqa: PLC0415
 
@@ -146,7 +146,7 @@ def _write_reports(run: Run, coverage: Coverage | None, junit: Path | None, html
         write_report(html, page(run, None if coverage is None else coverage.as_json()))
 
 
-def _tell(run: Run) -> None:
+def _tell(run: RunResult) -> None:
     for each in run.suites:
         for result in each.results:
             if not result.passed:

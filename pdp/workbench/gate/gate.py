@@ -29,7 +29,7 @@ from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.run import MutationRun, mutate
 from pdp.workbench.opa.program import find_opa
-from pdp.workbench.scenarios.results import Run, SuiteRun
+from pdp.workbench.scenarios.results import RunResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
@@ -116,20 +116,20 @@ class _Work:
         ]
         self._engine = stack.enter_context(EmbeddedEngine(bundle))
         self._runs = tuple(self._ran(stack))
-        self._run = Run(tuple(run for run, _ in self._runs))
+        self._run = RunResult(tuple(run for run, _ in self._runs))
 
     def made(self, name: str) -> Check:
         """Make one check."""
         made: Check = getattr(self, f"_{name.replace('-', '_')}")(name)
         return made
 
-    def _ran(self, stack: ExitStack) -> Iterator[tuple[SuiteRun, EmbeddedEngine]]:
+    def _ran(self, stack: ExitStack) -> Iterator[tuple[SuiteResult, EmbeddedEngine]]:
         for suite in self._suites:
             data = {root: value for root, value in suite.data.items() if root not in self._bundle.data}
             engine = stack.enter_context(EmbeddedEngine(self._bundle, data=data)) if data else self._engine
             started = time.perf_counter()
             results = tuple(Runner(suite, engine).run_all())
-            yield SuiteRun(suite, "embedded", results, {}, time.perf_counter() - started), engine
+            yield SuiteResult(suite, "embedded", results, {}, time.perf_counter() - started), engine
 
     def _manifest_digest(self, name: str) -> Check:
         reasons = absent_manifests(self._bundle, self._gate.suites)
@@ -276,7 +276,7 @@ class _Work:
         }
         return {digest: tools for digest, tools in changed.items() if tools}
 
-    def _runs_about(self, digest: str) -> list[tuple[SuiteRun, EmbeddedEngine]]:
+    def _runs_about(self, digest: str) -> list[tuple[SuiteResult, EmbeddedEngine]]:
         return [(run, engine) for run, engine in self._runs if run.suite.manifest.digest == digest]
 
     def _manifests_with(self, digest: str, tool: str) -> set[str]:

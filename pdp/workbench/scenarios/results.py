@@ -24,7 +24,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EngineAnswer:
     """One request that the engine was asked, as canonical bytes, and what it decided. Equal bodies, equal answers."""
 
     body: bytes
@@ -52,9 +52,9 @@ class StepResult:
     actual: Any
     mismatches: tuple[Mismatch, ...]
     evaluations: tuple[Evaluation, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[EngineAnswer, ...]
     tool: str | None
-    plans: tuple[Answer, ...] = ()
+    plans: tuple[EngineAnswer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class SuiteRun:
+class SuiteResult:
     """One scenario file on one engine.
 
     Attributes:
@@ -169,10 +169,10 @@ class Golden:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunResult:
     """All that one `pdp test` ran."""
 
-    suites: tuple[SuiteRun, ...]
+    suites: tuple[SuiteResult, ...]
 
     @property
     def results(self) -> tuple[ScenarioResult, ...]:

@@ -13,7 +13,7 @@ import pytest
 from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.reports.html import render
-from pdp.workbench.scenarios.results import Run
+from pdp.workbench.scenarios.results import RunResult
 from pdp.workbench.scenarios.running.runner import run_suite
 
 HOSTILE = "<script>alert(1)</script> & \"quotes\" 'too' </style> --> {{ 7*7 }} \u202e \x07"
@@ -78,30 +78,30 @@ class Page(HTMLParser):
         return sum(each == tag for each, _ in self.tags)
 
 
-def run(folder: Path, name: str = HOSTILE) -> Run:
+def run(folder: Path, name: str = HOSTILE) -> RunResult:
     (folder / "manifest.yaml").write_text(MANIFEST)
     quoted = '"' + "".join(f"\\u{ord(letter):04x}" for letter in name) + '"'
     (folder / "scenarios.yaml").write_text(SCENARIOS.replace("NAME", quoted))
-    return Run(tuple(run_suite(load_suite(folder / "scenarios.yaml"), ["embedded"])))
+    return RunResult(tuple(run_suite(load_suite(folder / "scenarios.yaml"), ["embedded"])))
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     return run(tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.fixture(scope="module")
-def coverage(hostile: Run) -> Coverage:
+def coverage(hostile: RunResult) -> Coverage:
     return measure([(each.suite, each.results) for each in hostile.suites], None)
 
 
 @pytest.fixture(scope="module")
-def page(hostile: Run, coverage: Coverage) -> Page:
+def page(hostile: RunResult, coverage: Coverage) -> Page:
     return Page(render(hostile, coverage.as_json()))
 
 
 @pytest.mark.opa
-def test_what_is_in_it(page: Page, hostile: Run) -> None:
+def test_what_is_in_it(page: Page, hostile: RunResult) -> None:
     said = page.texts
 
     assert said[:2] == ["1 of 2 scenarios failed"] * 2  # title and heading
@@ -139,7 +139,7 @@ def test_a_hostile_name_is_text_wherever_it_stands(page: Page) -> None:
 
 
 @pytest.mark.opa
-def test_nothing_is_fetched_and_no_other_script_runs(page: Page, hostile: Run, coverage: Coverage) -> None:
+def test_nothing_is_fetched_and_no_other_script_runs(page: Page, hostile: RunResult, coverage: Coverage) -> None:
     [policy] = [found["content"] for tag, found in page.tags if tag == "meta" and "http-equiv" in found]
     text = render(hostile, coverage.as_json())
 
@@ -192,7 +192,7 @@ def test_coverage_and_matrix(page: Page, coverage: Coverage) -> None:
 
 
 @pytest.mark.opa
-def test_without_coverage_nothing_is_said_of_it(hostile: Run) -> None:
+def test_without_coverage_nothing_is_said_of_it(hostile: RunResult) -> None:
     page = Page(render(hostile))
 
     assert {found["href"] for tag, found in page.tags if tag == "a"} == {"#results", "#suite-1"}

@@ -12,7 +12,7 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.manifest.load import load_effective
 from pdp.workbench.scenarios.files.suite import load_suite
-from pdp.workbench.scenarios.results import Mismatch, Run, SuiteRun
+from pdp.workbench.scenarios.results import Mismatch, RunResult, SuiteResult
 from pdp.workbench.scenarios.running.engines import open_engine
 from pdp.workbench.scenarios.running.expectation import equal, mismatches
 from pdp.workbench.scenarios.running.runner import Runner, agreed
@@ -368,7 +368,7 @@ def test_golden_scenarios_are_counted(tmp_path: Path) -> None:
     with open_engine(suite, "embedded") as engine:
         results = tuple(Runner(suite, engine).run_all())
 
-    golden = Run((SuiteRun(suite, "embedded", results, {}, 0.0),)).golden
+    golden = RunResult((SuiteResult(suite, "embedded", results, {}, 0.0),)).golden
 
     assert (golden.total, golden.in_manifest, golden.schema_valid) == (3, 2, 1)
 

@@ -1,1 +1,7 @@
-"""."""
+"""A run of scenarios for people and programs.
+
+text   the terminal
+json   scripts
+junit  CI
+html   one page
+"""

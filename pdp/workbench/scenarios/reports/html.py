@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from pdp.decision import Decision
     from pdp.errors import Place
-    from pdp.workbench.scenarios.results import Diagnosis, Run, ScenarioResult, StepResult, SuiteRun
+    from pdp.workbench.scenarios.results import Diagnosis, RunResult, ScenarioResult, StepResult, SuiteResult
 
 _HERE: Final = Path(__file__).parent
 _NOT_STATED: Final = "(not stated)"
 
 
-def render(run: Run, coverage: Mapping[str, Any] | None = None) -> str:
+def render(run: RunResult, coverage: Mapping[str, Any] | None = None) -> str:
     """Return the page of a run: summary, every scenario, and coverage (`Coverage.as_json`) when it was measured."""
     return render_page(
         _HERE / "report.html.jinja",
@@ -33,13 +33,13 @@ def render(run: Run, coverage: Mapping[str, Any] | None = None) -> str:
     )
 
 
-def _verdict(run: Run) -> str:
+def _verdict(run: RunResult) -> str:
     total = len(run.results)
     scenarios = f"{total} {'scenario' if total == 1 else 'scenarios'}"
     return f"{run.failed} of {scenarios} failed" if run.failed else f"{scenarios} passed"
 
 
-def _suite(run: SuiteRun) -> dict[str, Any]:
+def _suite(run: SuiteResult) -> dict[str, Any]:
     failed = sum(not result.passed for result in run.results)
     return {
         "file": str(run.suite.file),

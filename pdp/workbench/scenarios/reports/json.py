@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.workbench.scenarios.results import Diagnosis, Run, ScenarioResult, StepResult, SuiteRun
+    from pdp.workbench.scenarios.results import Diagnosis, RunResult, ScenarioResult, StepResult, SuiteResult
 
 
-def as_json(run: Run, coverage: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def as_json(run: RunResult, coverage: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return `{passed, failed, golden, coverage, suites}` as plain JSON; `coverage`: `Coverage.as_json`, or null.
 
     The same run gives the same JSON: there are no times and no ids in it.
@@ -25,7 +25,7 @@ def as_json(run: Run, coverage: Mapping[str, Any] | None = None) -> dict[str, An
     }
 
 
-def _suite(run: SuiteRun) -> dict[str, Any]:
+def _suite(run: SuiteResult) -> dict[str, Any]:
     return {
         "file": str(run.suite.file),
         "engine": run.engine,

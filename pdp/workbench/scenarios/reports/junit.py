@@ -9,13 +9,13 @@ from xml.etree import ElementTree as ET
 from pdp.workbench.scenarios.reports.text import failure_text
 
 if TYPE_CHECKING:
-    from pdp.workbench.scenarios.results import Run, ScenarioResult, SuiteRun
+    from pdp.workbench.scenarios.results import RunResult, ScenarioResult, SuiteResult
 
 # What XML 1.0 cannot hold, not even as a reference.
 _NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def render(run: Run) -> str:
+def render(run: RunResult) -> str:
     """Return the XML of a run, with file and line of each scenario and the text report of those that failed."""
     root = ET.Element(
         "testsuites", {"name": "pdp test", "tests": str(len(run.results)), "failures": _failures(run.results)}
@@ -26,7 +26,7 @@ def render(run: Run) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(run: SuiteRun) -> ET.Element:
+def _suite(run: SuiteResult) -> ET.Element:
     suite = ET.Element(
         "testsuite",
         {
@@ -51,7 +51,7 @@ def _suite(run: SuiteRun) -> ET.Element:
     return suite
 
 
-def _case(run: SuiteRun, result: ScenarioResult) -> ET.Element:
+def _case(run: SuiteResult, result: ScenarioResult) -> ET.Element:
     case = ET.Element(
         "testcase",
         {

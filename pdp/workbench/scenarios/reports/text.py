@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pdp.workbench.scenarios.results import Diagnosis, Fired, Missed, Run, ScenarioResult
+    from pdp.workbench.scenarios.results import Diagnosis, Fired, Missed, RunResult, ScenarioResult
 
 _COLUMN: Final = 44
 _KEY: Final = 11
@@ -24,7 +24,7 @@ def failure_text(result: ScenarioResult, diagnosis: Diagnosis | None = None) -> 
     return "\n".join(line.rstrip() for line in _failure(result, diagnosis))
 
 
-def summary_text(run: Run) -> str:
+def summary_text(run: RunResult) -> str:
     """Return the run in one line, and the golden scenarios in another when there are any."""
     results = run.results
     engines = ", ".join(dict.fromkeys(result.engine for result in results))

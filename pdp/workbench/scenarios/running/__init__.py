@@ -1,1 +1,7 @@
-"""."""
+"""Scenarios run on an engine.
+
+runner        the scenarios of a file on one engine or both, which have to agree
+scenario_run  one scenario, step by step
+expectation   what is expected of a step, held against what happened
+engines       the engine of a suite, and the one that records
+"""

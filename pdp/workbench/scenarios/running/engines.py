@@ -11,7 +11,7 @@ from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
 from pdp.workbench.engines import open_engine as open_named_engine
 from pdp.workbench.engines import policy_bundle
 from pdp.workbench.opa.program import OPA_VERSION
-from pdp.workbench.scenarios.results import Answer
+from pdp.workbench.scenarios.results import EngineAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +53,8 @@ class RecordingEngine(Engine):
     def __init__(self, engine: Engine) -> None:
         self.name = engine.name
         self._engine = engine
-        self._answers: list[Answer] = []
-        self._plans: list[Answer] = []
+        self._answers: list[EngineAnswer] = []
+        self._plans: list[EngineAnswer] = []
         self._approvals: Approvals | None = None
 
     def begin(self, approvals: Approvals) -> None:
@@ -66,19 +66,19 @@ class RecordingEngine(Engine):
     def decide_plan(self, body: bytes) -> Decision:
         """Decide a plan; see `Engine`."""
         decision = self._engine.decide_plan(body)
-        self._plans.append(Answer(body, decision))
+        self._plans.append(EngineAnswer(body, decision))
         return decision
 
     def evaluate_plan(self, body: bytes) -> bytes:
         """Evaluate a plan; see `Engine`. It is not kept."""
         return self._engine.evaluate_plan(body)
 
-    def take_plans(self) -> tuple[Answer, ...]:
+    def take_plans(self) -> tuple[EngineAnswer, ...]:
         """Return the plans that were decided since they were last taken."""
         taken, self._plans = tuple(self._plans), []
         return taken
 
-    def take(self) -> tuple[Answer, ...]:
+    def take(self) -> tuple[EngineAnswer, ...]:
         """Return the requests that were decided since they were last taken."""
         taken, self._answers = tuple(self._answers), []
         return taken
@@ -99,7 +99,7 @@ class RecordingEngine(Engine):
         """Decide a request, with approvals called by their number; see `Engine`."""
         body = self._repeatable(body)
         decision = self._engine.decide_body(body)
-        self._answers.append(Answer(body, decision))
+        self._answers.append(EngineAnswer(body, decision))
         return decision
 
     # An approval's id is unguessable, and a scenario has to make the same requests each time. No policy reads the id.

@@ -14,7 +14,7 @@ from pdp.errors import UsageError
 from pdp.pep import Pep
 from pdp.workbench.explain.diagnosis import Diagnoses
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
-from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult, SuiteRun
+from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult, SuiteResult
 from pdp.workbench.scenarios.running.engines import NO_DECISION, RecordingEngine, open_engine
 from pdp.workbench.scenarios.running.expectation import equal
 from pdp.workbench.scenarios.running.scenario_run import ScenarioRun, returning
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pdp.proposal import Trace
     from pdp.workbench.scenarios.files.scenario import Scenario
     from pdp.workbench.scenarios.files.suite import Suite
-    from pdp.workbench.scenarios.results import Answer
+    from pdp.workbench.scenarios.results import EngineAnswer
 
 
 _LOG: Final = logging.getLogger("pdp.harness")
@@ -165,7 +165,7 @@ def run_suite(
     selected: Callable[[str], bool] | None = None,
     opa_url: str | None = None,
     progress: Callable[[ScenarioResult], None] | None = None,
-) -> Iterator[SuiteRun]:
+) -> Iterator[SuiteResult]:
     """Run the scenarios on each of the engines in turn. From the second on, decisions must be those of the first.
 
     Args:
@@ -198,7 +198,7 @@ def run_suite(
                 if progress is not None:
                     progress(result)
         first = first or results
-        yield SuiteRun(suite, name, tuple(results), why, time.perf_counter() - started)
+        yield SuiteResult(suite, name, tuple(results), why, time.perf_counter() - started)
 
 
 def agreed(one: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
@@ -218,7 +218,7 @@ def agreed(one: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
     return replace(other, steps=tuple(steps))
 
 
-def _differing(ones: tuple[Answer, ...], others: tuple[Answer, ...]) -> tuple[Any, Any] | None:
+def _differing(ones: tuple[EngineAnswer, ...], others: tuple[EngineAnswer, ...]) -> tuple[Any, Any] | None:
     for one, other in zip(ones, others, strict=False):
         if one.body != other.body:
             return {"request": orjson.loads(one.body)}, {"request": orjson.loads(other.body)}
