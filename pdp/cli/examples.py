@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from pdp.errors import UsageError
-from pdp.packaged import packaged
+from pdp.installed import packaged
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.extras import extra
+from pdp.installed import extra
 
 with extra("otel"):
     from opentelemetry import context, metrics, trace

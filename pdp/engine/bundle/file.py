@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import BundleError
+from pdp.installed import packaged
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
-from pdp.packaged import packaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -26,7 +26,7 @@ from pdp.engine.protocol import Engine
 from pdp.engine.seconds import check_clock, check_seconds, elapsed
 from pdp.engine.wasm.engine import DEADLINE, MEMORY_LIMIT, EmbeddedEngine
 from pdp.errors import BundleError, EngineError, PdpError, UsageError
-from pdp.extras import extra
+from pdp.installed import extra
 from pdp.json import digest
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.engine.bundle.file import SIGNATURES
 from pdp.errors import BundleError, UsageError
-from pdp.extras import extra
+from pdp.installed import extra
 from pdp.json import JsonValueError, canonical, parse_json
 
 if TYPE_CHECKING:

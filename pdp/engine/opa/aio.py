@@ -19,7 +19,7 @@ from pdp.engine.opa.client import (
     MalformedAnswerError,
     is_quiet,
 )
-from pdp.extras import extra
+from pdp.installed import extra
 
 with extra("sidecar"):
     import aiohttp

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import MissingExtraError
-from pdp.extras import extra
+from pdp.installed import extra
 from pdp.json import JsonValueError, check_json
 from pdp.manifest.expressions.path import ExpressionError, JsonPath, check_offered
 

@@ -5,7 +5,7 @@
 * keys, actions, approvals: one store each
 """
 
-from pdp.extras import extra
+from pdp.installed import extra
 
 with extra("sql"):
     import sqlalchemy as _sqlalchemy  # noqa: F401 - the modules below need it

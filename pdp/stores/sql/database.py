@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from pdp.errors import UsageError
-from pdp.extras import extra
+from pdp.installed import extra
 from pdp.stores.errors import StoreError
 from pdp.stores.sql.tables import check_schema, upgrade_schema
 

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from pdp.extras import extra
+from pdp.installed import extra
 from pdp.stores.errors import StoreSchemaError
 
 if TYPE_CHECKING:

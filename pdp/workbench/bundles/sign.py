@@ -19,7 +19,7 @@ from pdp.engine.bundle.signature import (
     signed_files,
 )
 from pdp.errors import UsageError
-from pdp.extras import extra
+from pdp.installed import extra
 from pdp.json import canonical
 
 with extra("follow"):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pdp.errors import PdpError
-from pdp.extras import extra
+from pdp.installed import extra
 from pdp.workbench.opa.program import OPA_VARIABLE, OPA_VERSION, cached_opa, opa_version, processor, system
 
 with extra("workbench"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pdp.errors import UsageError
-from pdp.packaged import packaged
+from pdp.installed import packaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pdp.packaged import packaged
+from pdp.installed import packaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

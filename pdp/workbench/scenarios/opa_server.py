@@ -18,7 +18,7 @@ from pdp.engine.bundle.file import pack_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.opa.engine import TOKEN_VARIABLE
 from pdp.errors import UsageError
-from pdp.packaged import packaged
+from pdp.installed import packaged
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
 
 if TYPE_CHECKING:

@@ -582,7 +582,7 @@ def test_the_baseline_stands_beside_the_code_or_in_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lookup starts at the module's own file, which stands elsewhere here."""
-    monkeypatch.setattr("pdp.packaged.__file__", str(tmp_path / "pdp/packaged.py"))
+    monkeypatch.setattr("pdp.installed.__file__", str(tmp_path / "pdp/installed.py"))
     packaged, checkout = tmp_path / "pdp/data/bundles/baseline.tar.gz", tmp_path / "bundles/baseline.tar.gz"
 
     with pytest.raises(BundleError) as caught:

@@ -1,14 +1,24 @@
-"""Imports of packages that only an extra brings: an absent one is an error that says what to install."""
+"""What is installed: the files that come with the package, and the packages that an extra brings."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdp.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def packaged(name: str) -> Path | None:
+    """Return the path of a folder or file that comes with the package, such as `policies`; None where it is missing.
+
+    In the wheel it stands beside the code, in a checkout at its root.
+    """
+    package = Path(__file__).resolve().parent
+    return next((path for path in (package / "data" / name, package.parent / name) if path.exists()), None)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""The policies as engines decide by them."""
