@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pdp.cli.engines import needed_opa
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.errors import PdpError
 from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import compile_bundle, write_bundle
+from pdp.workbench.opa.program import needed_opa
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,10 +27,10 @@ def read_data(paths: Sequence[Path]) -> dict[str, Any]:
         UsageError: a file cannot be read, or is faulty: its format, other roots than `RUN_TIME_ROOTS`, a number that
             not every engine can hold. Faults have their places.
     """
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for path in paths:
-        found = _laid_over(found, _read(path))
-    return found
+        merged = _laid_over(merged, _read(path))
+    return merged
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def merged_data(
                 raise UsageError(f"manifest {name}: {error}") from error
             if name != digest(canonical(document)):
                 raise UsageError(
-                    f"manifest {name}: the document is another one than its digest names",
+                    f"manifest {name}: the document does not have this digest",
                     hint="give what `effective_manifest` made: its `digest` and its `document`",
                 )
             known[name] = document

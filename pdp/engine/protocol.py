@@ -47,13 +47,13 @@ class Engine(ABC):
         """Evaluate `authz/decision` for the canonical request `body` and return the document as JSON.
 
         Raises:
-            EngineError: no answer (unavailable, timed out), or an answer that is none.
+            EngineError: no answer (unavailable, timed out), or an invalid answer.
             BundleError: the engine has no usable bundle.
         """
 
     @abstractmethod
     async def aevaluate(self, body: bytes) -> bytes:
-        """Do as `evaluate`, without blocking the event loop for longer than an evaluation takes."""
+        """Async variant of `evaluate`: it blocks the event loop for one evaluation at most."""
 
     def evaluate_findings(self, body: bytes) -> bytes:  # noqa: ARG002 - what an engine does that cannot tell
         """Evaluate `authz/findings` for the canonical request `body` and return the document as JSON.
@@ -72,14 +72,14 @@ class Engine(ABC):
         raise EngineError(f"the engine {self.name} decides no plans")
 
     async def aevaluate_plan(self, body: bytes) -> bytes:
-        """Do as `evaluate_plan`, without blocking the event loop for longer than an evaluation takes."""
+        """Async variant of `evaluate_plan`: it blocks the event loop for one evaluation at most."""
         return self.evaluate_plan(body)
 
     def close(self) -> None:  # noqa: B027 - an engine that holds nothing has nothing to do
         """Release what the engine holds. Deciding afterwards is a DENY."""
 
     async def aclose(self) -> None:
-        """Do as `close`, for use in a running event loop."""
+        """Async variant of `close`."""
         self.close()
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class Engine(ABC):
             return denied(error.code, error.message)
 
     async def adecide(self, request: Request) -> Decision:
-        """Decide one request, asynchronously."""
+        """Async variant of `decide`."""
         try:
             body = request.canonical()
         except JsonValueError as error:
@@ -118,7 +118,7 @@ class Engine(ABC):
         return await self.adecide_body(body)
 
     async def adecide_body(self, body: bytes) -> Decision:
-        """Decide one request given as canonical bytes, asynchronously."""
+        """Async variant of `decide_body`."""
         try:
             return parse_decision(await self.aevaluate(body))
         except (EngineError, BundleError) as error:
@@ -135,7 +135,7 @@ class Engine(ABC):
             return denied(error.code, error.message)
 
     async def adecide_plan(self, body: bytes) -> Decision:
-        """Do as `decide_plan`, asynchronously."""
+        """Async variant of `decide_plan`."""
         try:
             return parse_decision(await self.aevaluate_plan(body))
         except (EngineError, BundleError) as error:

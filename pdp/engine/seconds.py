@@ -31,9 +31,9 @@ def check_clock(clock: object) -> None:
         UsageError: it cannot.
     """
     if not callable(clock) or inspect.iscoroutinefunction(clock):
-        raise UsageError(f"clock: {clock!r:.80} is no plain function", hint="it returns seconds")
+        raise UsageError(f"clock: {clock!r:.80} is not a plain function", hint="it returns seconds")
 
 
 def elapsed() -> float:
-    """Return seconds that never go back, with the machine's sleep where that can be told."""
+    """Return seconds that never go back, with the machine's sleep where the system counts it."""
     return time.clock_gettime(_CLOCK)

@@ -169,7 +169,7 @@ class EmbeddedEngine(Engine):
         return text[len(_BEFORE) : -len(_AFTER)]
 
     async def aevaluate(self, body: bytes) -> bytes:
-        """Do as `evaluate`, on the event loop."""
+        """Async variant of `evaluate`, on the event loop."""
         return self.evaluate(body)
 
     async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:

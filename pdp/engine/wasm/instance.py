@@ -31,11 +31,14 @@ LOAD_MEMORY: Final = 1 << 30
 ANSWER_CHUNK: Final = 4096
 """How many bytes of an answer are looked at first."""
 
+NO_BUILTIN: Final = -1
+"""The note of a call of a builtin that is not in the module, among addresses of messages of `opa_abort`."""
+
 _LOAD_TICKS: Final = math.ceil(30 / TICK)
 _MEMORY_SPACE: Final = 1 << 32
 _UNSIGNED: Final = 0xFFFFFFFF
 _NOTE: Final = 200
-_NO_BUILTIN: Final = -1
+
 
 _ABI_MAJOR: Final = 1
 _ABI_MINOR: Final = 2
@@ -116,8 +119,7 @@ class WasmInstance:
             return
         self.closed = True
         self._room = -1
-        with _functions_lock:
-            self._release()
+        self._release()
 
     def _link(self, module: WasmModule) -> None:
         externs: list[Any] = []
@@ -128,8 +130,7 @@ class WasmInstance:
                 self._memory = wasmtime.Memory(self._store, wasmtime.MemoryType(wasmtime.Limits(pages, None)))
                 externs.append(self._memory)
             elif isinstance(kind, wasmtime.FuncType):
-                with _functions_lock:
-                    externs.append(wasmtime.Func(self._store, kind, _host_function(imported.name or "", self._aborts)))
+                externs.append(self._host_function(imported.name or "", kind))
         try:
             exports = wasmtime.Instance(self._store, module.compiled, externs).exports(self._store)
         except wasmtime.Trap as trap:
@@ -204,7 +205,7 @@ class WasmInstance:
         """Close the instance and raise what ended the call: a call that the host refuses, a trap or another error."""
         if not self._aborts:
             note = error_text(cause) if cause else "unknown"
-        elif self._aborts[0] == _NO_BUILTIN:
+        elif self._aborts[0] == NO_BUILTIN:
             note = "host builtin"
         else:
             self._look()
@@ -218,6 +219,10 @@ class WasmInstance:
         raise AnswerInvalidError(f"the policy failed: {note}") from cause
 
     # What `pdp.engine.wasm.direct` does in another way.
+
+    def _host_function(self, name: str, kind: wasmtime.FuncType) -> wasmtime.Func:
+        with _functions_lock:
+            return wasmtime.Func(self._store, kind, _host_call(name, self._aborts))
 
     def _set_deadline(self, ticks: int) -> None:
         self._store.set_epoch_deadline(ticks)
@@ -247,12 +252,13 @@ class WasmInstance:
         return bytes(self._memory.read(self._store, at, at + size))
 
     def _release(self) -> None:
-        self._store.close()
+        with _functions_lock:
+            self._store.close()
 
 
 # These do nothing that could raise, as wasmtime would hand the exception to whichever thread looks first. They note the
 # call: an evaluation with a note fails, whatever it answers.
-def _host_function(name: str, aborts: list[int]) -> Any:
+def _host_call(name: str, aborts: list[int]) -> Any:
     if name == "opa_println":
         return _ignore
     return partial(_abort, aborts) if name == "opa_abort" else partial(_no_builtin, aborts)
@@ -267,5 +273,5 @@ def _abort(aborts: list[int], at: int) -> None:
 
 
 def _no_builtin(aborts: list[int], *_arguments: int) -> int:
-    aborts.append(_NO_BUILTIN)
+    aborts.append(NO_BUILTIN)
     return 0

@@ -104,7 +104,7 @@ def _is_function(kind: object, shape: tuple[int, int]) -> bool:
     return (
         isinstance(kind, wasmtime.FuncType)
         and (len(kind.params), len(kind.results)) == shape
-        and {str(one) for one in (*kind.params, *kind.results)} <= {"i32"}
+        and {str(each) for each in (*kind.params, *kind.results)} <= {"i32"}
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_INSTANCES: Final = 32
-"""How many evaluations of one pool run at once, unless it is told otherwise; more of them wait."""
+"""How many evaluations of one pool run at once, unless given; more of them wait."""
 
 _IDLE_TICKS: Final = 100
 

@@ -46,7 +46,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         answers: for each input in its place the document as canonical bytes (see `canonical_answer`); None when it was
@@ -267,13 +267,13 @@ class _BatchRun:
     def lines(self) -> dict[str, Lines]:
         """Put the reports together: a line is covered when one run covered it wholly."""
         path_of = {source.removeprefix("/"): path for path, source in self._sources.items()}
-        found: dict[str, Lines] = {}
+        lines: dict[str, Lines] = {}
         for report in self._reports:
             for source, file in report["files"].items():
                 path = path_of.get(source.removeprefix("/"))
                 if path is not None:
-                    found[path] = _lines(file)
-        return found
+                    lines[path] = _lines(file)
+        return lines
 
 
 def _lines(file: Mapping[str, Any]) -> Lines:
@@ -292,7 +292,7 @@ def _last_marked(printed: str, count: int) -> int:
 
 
 def message_of(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return what OPA says of an error, the first of several, in one line."""
+    """Return the first of OPA's errors in one line."""
     first = errors[0]
     location = first.get("location") or {}
     where = f" ({location['file']}:{location['row']})" if location.get("file") else ""

@@ -174,9 +174,11 @@ def _failures_of(url: str, source: ReleaseSource) -> Iterator[None]:
 
 
 def _client(source: ReleaseSource) -> httpx.Client:
-    # Redirects are followed, as releases are stored elsewhere, but each place is checked.
+    # Redirects are followed, as releases are stored elsewhere, but each place is checked. No connection is kept: for
+    # two files it gains nothing, and a server that closes it meanwhile would fail the second.
     return httpx.Client(
         follow_redirects=True,
+        limits=httpx.Limits(max_keepalive_connections=0),
         timeout=source.patience,
         headers={"Accept-Encoding": "identity"},
         event_hooks={"request": [_check_place]},

@@ -252,7 +252,7 @@ def _log_tail(log: Path) -> str:
             lines.append(": ".join(str(entry[key]) for key in ("msg", "err") if key in entry))
         except (ValueError, TypeError):
             lines.append(line)
-    return "\n".join(f"  {line}" for line in lines) or "  (OPA said nothing)"
+    return "\n".join(f"  {line}" for line in lines) or "  (OPA wrote nothing)"
 
 
 # `a:b` means data of the file b under the path a, unless it is a URL.

@@ -49,16 +49,16 @@ def baseline_folder(folders: Sequence[Path]) -> Path:
     """Return the folder that holds the baseline.
 
     Raises:
-        UsageError: none does, or more than one; or a folder is none.
+        UsageError: none does, or more than one; or one of them is not a folder.
     """
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a folder", hint="name folders with Rego files")
-    found = [folder for folder in folders if (folder / DECISION).is_file()]
-    if len(found) != 1:
-        wrong = "none of the folders has" if not found else "more than one folder has"
+    baselines = [folder for folder in folders if (folder / DECISION).is_file()]
+    if len(baselines) != 1:
+        wrong = "none of the folders has" if not baselines else "more than one folder has"
         raise UsageError(f"{wrong} {DECISION}", hint="name the baseline's folder once, and your own beside it")
-    return found[0]
+    return baselines[0]
 
 
 def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> dict[str, Module]:
@@ -76,7 +76,7 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
         UsageError: a file cannot be read, is too large, or has a name that a bundle cannot have; a folder has none,
             or a link to another folder.
     """
-    found: dict[str, Module] = {}
+    modules: dict[str, Module] = {}
     for folder in folders:
         custom = folder != baseline
         top = folder if custom else folder / "authz"
@@ -93,12 +93,12 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
                     hint="use letters, digits, `_`, `-` and `.`, without a `.` first",
                 )
             path = "/".join(("custom", *parts) if custom and parts[0] != "custom" else parts)
-            if path in found:
+            if path in modules:
                 raise UsageError(
-                    f"{file}: {found[path].file} would have the same place in the bundle", hint="rename one of them"
+                    f"{file}: {modules[path].file} would have the same place in the bundle", hint="rename one of them"
                 )
-            found[path] = Module(file, _text(file), custom)
-    return dict(sorted(found.items()))
+            modules[path] = Module(file, _text(file), custom)
+    return dict(sorted(modules.items()))
 
 
 def _rego_files(top: Path) -> Iterator[Path]:
@@ -117,7 +117,7 @@ def _rego_files(top: Path) -> Iterator[Path]:
             if not name.endswith(".rego"):
                 raise UsageError(f"{file}: not a name that OPA knows Rego by", hint="let it end in `.rego`")
             if not file.is_file():
-                raise UsageError(f"{file}: not a file", hint="if it is a link, it leads to none")
+                raise UsageError(f"{file}: not a file", hint="if it is a link, its target is missing")
             yield file
 
 

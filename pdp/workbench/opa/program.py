@@ -52,10 +52,10 @@ def needed_opa(what: str) -> Path:
     Raises:
         UsageError: there is none.
     """
-    found = find_opa()
-    if found is None:
+    program = find_opa()
+    if program is None:
         raise UsageError(f"{what} needs Open Policy Agent {OPA_VERSION}, and none is here", hint="run: pdp opa install")
-    return found
+    return program
 
 
 def cached_opa() -> Path:
@@ -130,10 +130,10 @@ def run_opa(
 
 
 def _named(program: Path) -> Path:
-    found = opa_version(program)
-    if found == OPA_VERSION:
+    version = opa_version(program)
+    if version == OPA_VERSION:
         return program
-    what = f"is version {found}" if found else "is not an OPA program that can be run"
+    what = f"is version {version}" if version else "is not an OPA program that can be run"
     raise UsageError(
         f"{OPA_VARIABLE} names {program}, which {what}", hint=f"name OPA {OPA_VERSION}, or unset {OPA_VARIABLE}"
     )

@@ -65,8 +65,8 @@ class RuleSite:
     @property
     def name(self) -> str:
         """The rule's name, such as `deny`, or that of the helper that makes the reason."""
-        found = _NAME.match(self.text)
-        return found[1] if found else self.part
+        name = _NAME.match(self.text)
+        return name[1] if name else self.part
 
     @property
     def last_line(self) -> int:
@@ -102,11 +102,11 @@ def rule_sites(modules: Mapping[str, Module]) -> tuple[RuleSite, ...]:
 
 def sites_by_code(sites: tuple[RuleSite, ...]) -> dict[str, tuple[RuleSite, ...]]:
     """Return the sites by their code, those without one left out; codes sorted."""
-    found: dict[str, list[RuleSite]] = {}
+    by_code: dict[str, list[RuleSite]] = {}
     for site in sites:
         if site.code is not None:
-            found.setdefault(site.code, []).append(site)
-    return {code: tuple(found[code]) for code in sorted(found)}
+            by_code.setdefault(site.code, []).append(site)
+    return {code: tuple(by_code[code]) for code in sorted(by_code)}
 
 
 def _sites(path: str, module: Module) -> Iterator[RuleSite]:
@@ -135,8 +135,8 @@ def _sites(path: str, module: Module) -> Iterator[RuleSite]:
             file=str(module.file),
             line=statement.line,
             module=path,
-            title=_said(statement.metadata, "title"),
-            description=_said(statement.metadata, "description"),
+            title=_text_of(statement.metadata, "title"),
+            description=_text_of(statement.metadata, "description"),
             unreached=" ".join(why.split()) if isinstance(why, str) and why.strip() else None,
             text=statement.text,
             obligation=obligation[1] if obligation else None,
@@ -161,7 +161,7 @@ def _part_of_helper(name: str, concern: str, text: str) -> str:
     return "deny"
 
 
-def _said(metadata: Mapping[str, Any], name: str) -> str:
+def _text_of(metadata: Mapping[str, Any], name: str) -> str:
     value = metadata.get(name)
     return " ".join(value.split()) if isinstance(value, str) else ""
 
@@ -207,6 +207,6 @@ def _metadata(block: list[str]) -> dict[str, Any]:
     try:
         value = yaml.safe_load("\n".join(block))
     except (yaml.YAMLError, ValueError, RecursionError):
-        # Dates that are none are a ValueError of PyYAML's; whatever it is, OPA complains about it when it compiles.
+        # Invalid dates are a ValueError of PyYAML's; whatever it is, OPA complains about it when it compiles.
         return {}
     return value if isinstance(value, dict) else {}

@@ -136,13 +136,13 @@ class OpaTool:
         row, column = max(int(location["row"]), 1), max(int(location["col"]), 1)
         lines = [] if source is None else _lines(source)
         message, hint = self._wording(" ".join(str(error["message"]).split()))
-        # OPA may tell of a line after the last, where nothing is to be seen.
+        # OPA may name a line after the last, where nothing is to be seen.
         row, column = min((row, column), _end(lines)) if lines else (row, column)
         if message == _AT_END:
             hint = "something is begun and not ended, such as a bracket: close it"
         elif message == _EMPTY:
-            said = "has comments alone" if any(map(str.strip, lines)) else "is empty"
-            hint = f"the file {said}: begin with `package custom.concerns.NAME`, or remove it"
+            content = "has comments alone" if any(map(str.strip, lines)) else "is empty"
+            hint = f"the file {content}: begin with `package custom.concerns.NAME`, or remove it"
         shown = lines[row - 1] if row <= len(lines) else ""
         return Fault(Place(str(source or staged), row, column), message, hint=hint, source=shown)
 

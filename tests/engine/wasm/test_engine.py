@@ -301,7 +301,7 @@ def test_data_is_merged_key_by_key() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"tools": {"x": {}}}, "manifest m1: the document is another one than its digest names"),
+        ({"tools": {"x": {}}}, "manifest m1: the document does not have this digest"),
         ([], "manifest m1: not an object"),
         ({"limit": 2**53}, "manifest m1: limit: number beyond 2^53-1"),
     ],

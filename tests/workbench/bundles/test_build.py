@@ -449,7 +449,7 @@ def test_a_concern_behind_a_link_is_not_passed_over(opa: Path, tiny: Path, tmp_p
     link.unlink()
     (own / "custom/concerns/linked").symlink_to(there, target_is_directory=True)
 
-    assert dangling == "own/custom/concerns/noon.rego: not a file (if it is a link, it leads to none)"
+    assert dangling == "own/custom/concerns/noon.rego: not a file (if it is a link, its target is missing)"
     assert usage(opa, tiny, own) == (
         "own/custom/concerns/linked: a link to a folder, which nobody follows "
         "(put the folder itself here, or name the one that the link leads to beside this one)"
