@@ -33,7 +33,7 @@ from pdp.workbench.engines import policy_bundle
 from pdp.workbench.explain.explain import FAILED, PASSED, Explanation, explain
 from pdp.workbench.explain.wording import readable
 from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
-from pdp.workbench.opa.program import find_opa, needed_opa
+from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
