@@ -158,11 +158,16 @@ def _refuse_constant(name: str) -> Any:
     raise JsonValueError(f"value: {name} is not a number of JSON")
 
 
-def is_canonical(text: bytes) -> bool:
-    """Return whether a text of orjson, its keys sorted, is sure to be the RFC 8785 form.
+def has_plain_form(value: Any) -> bool:
+    """Return whether the text that orjson writes of a value, its keys sorted, is sure to be the RFC 8785 form."""
+    try:
+        return _is_canonical(orjson.dumps(value))
+    except TypeError:
+        return False
 
-    A text such as "1.0," or "e-6" is not sure either: that costs time and changes nothing.
-    """
+
+# A text such as "1.0," or "e-6" is not sure either: that costs time and changes nothing.
+def _is_canonical(text: bytes) -> bool:
     # Two searches are four times faster here than one for either.
     if _INTEGRAL_FLOAT.search(text) or _SMALL_NUMBER.search(text):
         return False
@@ -177,7 +182,7 @@ def canonical(value: Any) -> bytes:
     """
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        return text if is_canonical(text) else rfc8785.dumps(value)
+        return text if _is_canonical(text) else rfc8785.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonValueError(f"value: {error}") from error
 

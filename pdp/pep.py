@@ -342,9 +342,8 @@ class Pep:
         return session_in_use(session)
 
     def _received(self, *, runs: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
-        return Received(
-            self.manifest, runs, recordable(tool_call_id), recordable(step_name), time.time(), time.perf_counter()
-        )
+        call_id, step = recordable(tool_call_id), recordable(step_name)
+        return Received(self.manifest, runs, call_id, step, time.time(), time.perf_counter())
 
     def _compensate(
         self, action_id: str, arguments: Any, session: Any, ids: CallIds

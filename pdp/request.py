@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import orjson
 
-from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, is_canonical
+from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Request:
     action: RequestedAction
     resource: Entity
     context: dict[str, Any]
+    is_plain: bool = field(default=False, repr=False, compare=False)
+    """Whether the RFC 8785 form of resource and context is the one that orjson writes."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the request as plain JSON, as Rego sees it."""
@@ -78,17 +80,15 @@ class Request:
         Raises:
             JsonValueError: larger than 1 MiB, or it cannot be serialised.
         """
+        if not self.is_plain:
+            return bounded(canonical(self.as_json()))
         whole = {
             "subject": self.subject.encoded,
             "action": self.action.encoded,
             "resource": self.resource.as_json(),
             "context": {**self.context, "arguments": orjson.Fragment(arguments)},
         }
-        try:
-            body = orjson.dumps(whole, option=orjson.OPT_SORT_KEYS)
-        except TypeError:
-            body = b""
-        return bounded(body if body and is_canonical(body) else canonical(self.as_json()))
+        return bounded(orjson.dumps(whole, option=orjson.OPT_SORT_KEYS))
 
     def canonical(self) -> bytes:
         """Return the RFC 8785 bytes that every engine is handed.

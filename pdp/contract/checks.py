@@ -102,21 +102,21 @@ def check(  # noqa: PLR0911 - a return for each check
         # The same arguments derive the same key, which is no proof that a commit was meant once and not twice.
         if tool.entry.idempotency.key != "derive(args)" or tool.entry.effect_class == "commit-high":
             reason = f"{proposal.tool} needs an idempotency key, and the session has none"
-            return rejected(passed, RejectionCode.INVALID_PAYLOAD, reason)._replace(idempotency_missing=True)
+            return rejection_of(passed, RejectionCode.INVALID_PAYLOAD, reason)._replace(idempotency_missing=True)
         derived = digest(canonical([tool.entry.name, passed.proposal.arguments]))
         passed = passed._replace(idempotency_key=f"derived:{derived}")
     sources = tool.entry.provenance.required
     missing = [name for name in sources if not _names_source(passed.proposal.arguments.get(name))]
     if missing:
         reason = f"{proposal.tool} has to name its sources: {', '.join(missing)}"
-        return rejected(passed, RejectionCode.MISSING_PROVENANCE, reason)
+        return rejection_of(passed, RejectionCode.MISSING_PROVENANCE, reason)
     if tool.entry.writes == "canonical":
         reason = f"{proposal.tool} would write canonical memory directly; write a proposal instead"
-        return rejected(passed, RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason)
+        return rejection_of(passed, RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason)
     return passed
 
 
-def rejected(checked: Checked, code: RejectionCode, reason: str) -> Rejected:
+def rejection_of(checked: Checked, code: RejectionCode, reason: str) -> Rejected:
     """Return the rejection of a proposal that has passed its checks so far."""
     return Rejected(
         checked.proposal,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.clock import to_seconds
 from pdp.errors import PdpError
-from pdp.json import canonical, digest
+from pdp.json import canonical, digest, has_plain_form
 from pdp.manifest.expressions.path import MISSING
 from pdp.request import Entity, Request
 
@@ -44,12 +44,15 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
     """
     tool, arguments, variables = checked.tool, checked.proposal.arguments, session.variables
     context = _evaluated(tool.context, arguments, variables)
+    resource = _resource(tool, arguments, variables)
+    # What else stands in a request is text, or was serialised before.
+    plain = has_plain_form((context, resource.properties))
     context["arguments"] = arguments
     context["purpose"] = session.purpose
     context["idempotency_key"] = checked.idempotency_key
     if session.agent is not None:
         context["agent"] = session.agent
-    request = Request(session.subject, tool.action, _resource(tool, arguments, variables), context)
+    request = Request(session.subject, tool.action, resource, context, plain)
     context["run_id"] = session.run_id
     if _VOLATILE.isdisjoint(context):
         context["call_digest"] = digest(request.encoded(checked.proposal.text))

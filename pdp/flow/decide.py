@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pdp.contract.checks import Checked, Rejected, check, rejected
+from pdp.contract.checks import Checked, Rejected, check, rejection_of
 from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
@@ -72,7 +72,7 @@ def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Gen
 def _through_stages(
     received: Received, proposal: Any, session: Any, parts: Parts, request_id: str | None = None
 ) -> Generator[Step, Any, Decided]:
-    asked, checked, decided = Asked(received), None, None
+    asked, checked, decided = None, None, None
     try:
         asked = read(received, proposal, session, request_id)
         checked = check_call(asked, parts.manifest)
@@ -89,13 +89,11 @@ def _through_stages(
     except StoppedError as stopped:
         return stopped.decided
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
-        return failed(decided or Decided(asked, checked), error)
+        return failed(decided or Decided(asked or Asked(received), checked), error)
     except BaseException:
         # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
-        cancelled = (decided or Decided(asked, checked)).denied(
-            INTERNAL_ERROR, "the caller was cancelled or interrupted"
-        )
-        record_dispatch(cancelled, parts.audit)
+        decided = decided or Decided(asked or Asked(received), checked)
+        record_dispatch(decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
         raise
     return decided
 
@@ -106,16 +104,16 @@ def read(received: Received, proposal: Any, session: Any, request_id: str | None
     Raises:
         StoppedError: one of them is malformed.
     """
-    asked = Asked(received)
+    asker = None
     try:
         asker = Session.read(session)
         request_id = request_id or asker.request_id or new_id()
-        asked = Asked(received, asker, request_id)
         return Asked(received, asker, request_id, Proposal.read(proposal))
     except ProposalRejectedError as error:
-        raise StoppedError(Decided(asked, Rejected(None, Rejection(error.rejection, error.message)))) from error
+        rejected = Rejected(None, Rejection(error.rejection, error.message))
+        raise StoppedError(Decided(Asked(received, asker, request_id), rejected)) from error
     except (UsageError, JsonValueError) as error:
-        _refuse(Decided(asked), error)
+        _refuse(Decided(Asked(received, asker, request_id)), error)
 
 
 def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
@@ -153,7 +151,7 @@ def ask(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Pr
         # an approval's people when they granted it.
         return Prepared(asked, checked, asked.session, request, request.encoded(checked.proposal.text), approval)
     except (MappingError, ExpressionError) as error:
-        stopped = rejected(checked, RejectionCode.INVALID_PAYLOAD, error.message)
+        stopped = rejection_of(checked, RejectionCode.INVALID_PAYLOAD, error.message)
         raise StoppedError(Decided(asked, stopped)) from error
     except (UsageError, JsonValueError) as error:
         _refuse(Decided(asked, checked, approval=approval), error)
