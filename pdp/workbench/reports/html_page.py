@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ def render_page(template: Path, *, script: Path | None = None, **values: Any) ->
         lstrip_blocks=True,
         finalize=_printable,
     )
+    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
     own = {"style": _STYLE} if script is None else {"style": _STYLE, "script": script}
     texts = {name: file.read_text(encoding="utf-8") for name, file in own.items()}
     allowed = "".join(f"{name}-src {_source(text)}; " for name, text in texts.items())
