@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from pdp.pep import Pep as Pep
     from pdp.session import Session as Session
     from pdp.stores.approvals import Approval as Approval
-    from pdp.stores.sql.actions import SqlActions as SqlActions
-    from pdp.stores.sql.approvals import SqlApprovals as SqlApprovals
     from pdp.stores.sql.database import Database as Database
     from pdp.stores.sql.keys import SqlIdempotency as SqlIdempotency
+    from pdp.stores.sql.records import SqlActions as SqlActions
+    from pdp.stores.sql.records import SqlApprovals as SqlApprovals
 
 __version__ = "0.1.0"
 
@@ -74,8 +74,7 @@ _NAMES = {
     "pdp.pep": ("Pep",),
     "pdp.session": ("Session",),
     "pdp.stores.approvals": ("Approval",),
-    "pdp.stores.sql.actions": ("SqlActions",),
-    "pdp.stores.sql.approvals": ("SqlApprovals",),
+    "pdp.stores.sql.records": ("SqlActions", "SqlApprovals"),
     "pdp.stores.sql.database": ("Database",),
     "pdp.stores.sql.keys": ("SqlIdempotency",),
 }

@@ -4,6 +4,7 @@
   - UsageError                    pdp.usage            a file or an option is wrong: the command line exits 2
     - FileFaultsError             pdp.file_faults      one or more faults in one file, each with its place
     - MissingExtraError           pdp.missing_extra    what is asked for needs packages that are not installed
+    - StoreSchemaError            store.schema         the database is of another release
   - EngineError                   engine.unavailable   no decision could be had
     - EngineTimeoutError          engine.timeout
     - AnswerInvalidError          engine.answer_invalid
@@ -12,9 +13,10 @@
     - StaleBundleError            bundle.stale         an older release than one seen, or too old
   - StateError                    pdp.state            what a call needs beside its policy cannot be used
     - AuditError                  audit.write_failed   an event could not be recorded
-    - StoreError                  store.unavailable    a store cannot be read or written (`stores/errors.py`)
-    - RunClosedError              run.closed           a run of an agent does not go on (`patterns/runs.py`)
-    - RunsFullError               run.too_many         no run can be opened (`patterns/runs.py`)
+    - StoreError                  store.unavailable    a store cannot be read or written; nothing may run on it
+      - StoreFullError            store.full           a store in memory is full of what it must not forget
+    - RunClosedError              run.closed           a run of an agent does not go on (`patterns/run.py`)
+    - RunsFullError               run.too_many         no run can be opened (`patterns/run.py`)
 
 The codes of `EngineError`, `BundleError` and `StateError` are reason codes: the enforcement point turns the error into
 a DENY with exactly that code.
@@ -151,3 +153,21 @@ class AuditError(StateError):
     """An audit event could not be written. Before an execution this is a DENY."""
 
     code = "audit.write_failed"
+
+
+class StoreError(StateError):
+    """The store could not be read or written. What it was asked for counts as not done."""
+
+    code = "store.unavailable"
+
+
+class StoreFullError(StoreError):
+    """A store in memory is full of what must not be forgotten."""
+
+    code = "store.full"
+
+
+class StoreSchemaError(UsageError):
+    """The tables of the database are not those that this release works with."""
+
+    code = "store.schema"

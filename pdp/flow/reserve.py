@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.decision import denied
-from pdp.errors import AuditError
+from pdp.errors import AuditError, StoreError
 from pdp.flow.call import issuer_of
 from pdp.flow.drive import Pause, Work
 from pdp.json import digest
 from pdp.proposal import Execution, Failure, FailureCode
-from pdp.stores.errors import StoreError
 from pdp.stores.keys import (
     LASTING,
     ApprovalUse,

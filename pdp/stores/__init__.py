@@ -1,11 +1,10 @@
-"""Stores: what outlives a call. Each kind has a record, a protocol, a store in memory and one in a database.
+"""Stores: what outlives a call. Each kind has a record, a store in memory and one in a database.
 
 * keys: idempotency keys, `IdempotencyStore`
 * actions: staged effects, `ActionStore`
 * approvals: what people are asked to approve, `ApprovalStore`
 * memory: the stores in memory
-* errors: what can go wrong with a store
 * sql/: the stores in a database, SQLite or PostgreSQL
 
-A new store goes here, as one more implementation of the three protocols.
+A new store goes here, as one more implementation of the three.
 """

@@ -1,4 +1,4 @@
-"""Idempotency keys: what is stored of a key, what that means for a call that comes with it, and the store's protocol.
+"""Idempotency keys: what is stored of a key, what that means for a call that comes with it, and the store.
 
 Source: tool pattern library, 9.1 (re-invocation with the same arguments and idempotency key yields the same result and
 no second side effect). A key is begun before its tool is started, and finished with the outcome of the run:
@@ -20,19 +20,21 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import orjson
 
-from pdp.errors import PdpError, UsageError
+from pdp.decision import new_id
+from pdp.errors import PdpError, StoreError, UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, digest
 from pdp.proposal import Execution, Failure, FailureCode
-from pdp.stores.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
 
@@ -142,65 +144,6 @@ class ApprovalUse(NamedTuple):
     consume: Callable[[Connection | None], bool]
 
 
-class IdempotencyStore(Protocol):
-    """A store of keys. Safe to share between threads; each method is one atomic step, and raises StoreError.
-
-    `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
-    Times are seconds since 1970 of the clock on the wall, not the session's.
-    """
-
-    blocking: bool
-
-    def look(self, key: IdempotencyKey, arguments_digest: str, now: float) -> Known | None:
-        """Return what `begin` would find, without beginning; None when the key is free."""
-
-    def begin(
-        self,
-        key: IdempotencyKey,
-        arguments_digest: str,
-        *,
-        ttl: float | None,
-        now: float,
-        lasting: float = LASTING,
-        approval: ApprovalUse | None = None,
-    ) -> Begun:
-        """Take the key if it is free (`Fresh`); otherwise return what is known of it.
-
-        Args:
-            key: the key.
-            arguments_digest: of the decided arguments.
-            ttl: seconds for which a result is stored, from its finish on; None: for ever.
-            now: the time.
-            lasting: seconds that the tool may take with all its attempts; after them it counts as crashed.
-            approval: what to use up in the same transaction.
-        """
-
-    def finish(self, token: str, execution: Execution, *, now: float, effects: bool = True) -> None:
-        """Store the outcome of the run, or free the key where the run is known to have had no effect.
-
-        This works after `lasting` is over, too: nobody else got the key meanwhile.
-
-        Args:
-            token: of `Fresh`.
-            execution: the run's outcome.
-            now: the time.
-            effects: whether the tool can have any; without, a failure always frees the key.
-
-        Raises:
-            NotBegunError: nothing was begun with this token, or it is finished.
-        """
-
-    def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:
-        """Store the outcome of an unknown run that a person has found out; None: it had no effect, free the key.
-
-        Raises:
-            NotBegunError: the key is free, finished, or its tool may still run.
-        """
-
-    def prune(self, now: float) -> int:
-        """Delete the results whose time to live is over, and return how many. They count as gone before as well."""
-
-
 class KeyState(StrEnum):
     """Where a key stands."""
 
@@ -232,10 +175,8 @@ class KeyRecord:
         """Return whether a person may settle it."""
         return self.state is KeyState.UNKNOWN or (self.state is KeyState.STARTED and now >= self.running_until)
 
-    def ended(self, execution: Execution | None, now: float, *, effects: bool = True) -> KeyRecord | None:
+    def ended(self, execution: Execution, now: float, *, effects: bool = True) -> KeyRecord | None:
         """Return the record of a finished run; None when the key is free again. `effects`: the tool may have some."""
-        if execution is None:
-            return None
         state, failure = KeyState.FINISHED, execution.failure
         if failure is not None:
             effect = failure.details.get(_EFFECT)
@@ -277,36 +218,148 @@ class KeyRecord:
         return Execution(failure=failure, started=False)
 
 
-def started(
-    key: IdempotencyKey,
-    arguments_digest: str,
-    token: str,
-    *,
-    ttl: float | None,
-    now: float,
-    lasting: float,
-    approval: ApprovalUse | None,
-) -> KeyRecord:
-    """Return the record of a key that is begun.
+class KeyRows(Protocol):
+    """The records of a store within one transaction, by the ids of their keys.
 
-    Raises:
-        UsageError: `now`, `ttl` or `lasting` is no time.
+    `connection`: the database's that the transaction is of; None in memory.
     """
-    if not math.isfinite(now):
-        raise UsageError(f"{now} is not a time", hint="give seconds since 1970")
-    for name, seconds in (("ttl", ttl), ("lasting", lasting)):
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise UsageError(f"{name} of {seconds} is not a length of time", hint="give seconds, more than zero")
-    return KeyRecord(
-        names=canonical(list(key)).decode(),
-        arguments_digest=arguments_digest,
-        state=KeyState.STARTED,
-        token=token,
-        started_at=now,
-        running_until=now + lasting,
-        ttl=ttl,
-        approval_id=None if approval is None else approval.id,
-    )
+
+    connection: Connection | None
+
+    def get(self, key_id: str) -> KeyRecord | None:
+        """Return a record, locked until the end of the transaction."""
+
+    def of_token(self, token: str) -> tuple[str, KeyRecord] | None:
+        """Return the record that was begun with a token, locked, and the id of its key."""
+
+    def add(self, key_id: str, record: KeyRecord) -> bool:
+        """Store a record unless the key has one, and return whether it was stored."""
+
+    def put(self, key_id: str, record: KeyRecord | None) -> None:
+        """Store a record in place of the one that is there; None: delete it."""
+
+
+class IdempotencyStore(ABC):
+    """A store of keys. Safe to share between threads; each method is one atomic step, and raises StoreError.
+
+    A store has its own `read`, `transaction` and `prune`; what they mean for a key stands here once.
+
+    `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
+    Times are seconds since 1970 of the clock on the wall, not the session's.
+    """
+
+    blocking: bool
+
+    @abstractmethod
+    def read(self, key_id: str) -> KeyRecord | None:
+        """Return a record as it is committed."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[KeyRows]:
+        """Return a transaction: committed at its end, rolled back on any exception."""
+
+    @abstractmethod
+    def prune(self, now: float) -> int:
+        """Delete the results whose time to live is over, and return how many. They count as gone before as well."""
+
+    def look(self, key: IdempotencyKey, arguments_digest: str, now: float) -> Known | None:
+        """Return what `begin` would find, without beginning; None when the key is free."""
+        record = self.read(key.id)
+        return None if record is None else record.meaning(arguments_digest, now)
+
+    def begin(
+        self,
+        key: IdempotencyKey,
+        arguments_digest: str,
+        *,
+        ttl: float | None,
+        now: float,
+        lasting: float = LASTING,
+        approval: ApprovalUse | None = None,
+    ) -> Begun:
+        """Take the key if it is free (`Fresh`); otherwise return what is known of it.
+
+        Args:
+            key: the key.
+            arguments_digest: of the decided arguments.
+            ttl: seconds for which a result is stored, from its finish on; None: for ever.
+            now: the time.
+            lasting: seconds that the tool may take with all its attempts; after them it counts as crashed.
+            approval: what to use up in the same transaction.
+
+        Raises:
+            UsageError: `now`, `ttl` or `lasting` is not a time.
+        """
+        if not math.isfinite(now):
+            raise UsageError(f"{now} is not a time", hint="give seconds since 1970")
+        for name, seconds in (("ttl", ttl), ("lasting", lasting)):
+            if seconds is not None and not 0 < seconds < math.inf:
+                raise UsageError(f"{name} of {seconds} is not a length of time", hint="give seconds, more than zero")
+        # A replay, which is the most frequent case for a key that is known, takes no lock.
+        known = self.look(key, arguments_digest, now)
+        if known is not None:
+            return known
+        record = KeyRecord(
+            names=canonical(list(key)).decode(),
+            arguments_digest=arguments_digest,
+            state=KeyState.STARTED,
+            token=new_id(),
+            started_at=now,
+            running_until=now + lasting,
+            ttl=ttl,
+            approval_id=None if approval is None else approval.id,
+        )
+        try:
+            with self.transaction() as rows:
+                while not rows.add(key.id, record):
+                    # In PostgreSQL, whoever had the key may have freed it since.
+                    stored = rows.get(key.id)
+                    if stored is not None:
+                        known = stored.meaning(arguments_digest, now)
+                        if known is not None:
+                            return known
+                        rows.put(key.id, None)
+                if approval is not None and not approval.consume(rows.connection):
+                    raise _NotApprovedError  # noqa: TRY301 - through the transaction
+        except _NotApprovedError:
+            return NotApproved()
+        return Fresh(record.token)
+
+    def finish(self, token: str, execution: Execution, *, now: float, effects: bool = True) -> None:
+        """Store the outcome of the run, or free the key where the run is known to have had no effect.
+
+        This works after `lasting` is over, too: nobody else got the key meanwhile.
+
+        Args:
+            token: of `Fresh`.
+            execution: the run's outcome.
+            now: the time.
+            effects: whether the tool can have any; without, a failure always frees the key.
+
+        Raises:
+            NotBegunError: nothing was begun with this token, or it is finished.
+        """
+        with self.transaction() as rows:
+            key_id, record = rows.of_token(token) or ("", None)
+            if record is None or record.state is not KeyState.STARTED:
+                raise NotBegunError("no run was begun with this token, or it is finished")
+            rows.put(key_id, record.ended(execution, now, effects=effects))
+
+    def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:
+        """Store the outcome of an unknown run that a person has found out; None: it had no effect, free the key.
+
+        Raises:
+            NotBegunError: the key is free, finished, or its tool may still run.
+        """
+        with self.transaction() as rows:
+            record = rows.get(key.id)
+            if record is None or not record.settleable(now):
+                raise NotBegunError(f"the idempotency key {key.key!r:.60} has no run whose outcome is unknown")
+            rows.put(key.id, None if execution is None else record.ended(execution, now))
+
+
+class _NotApprovedError(Exception):
+    """Rolls the transaction back."""
 
 
 def _result_text(result: Any) -> str:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pdp.decision import new_id
+from pdp.errors import StoreFullError
 from pdp.stores.actions import changed_since, key_id, same_action
 from pdp.stores.approvals import ApprovalState
-from pdp.stores.errors import StoreFullError
-from pdp.stores.keys import LASTING, Fresh, KeyState, NotApproved, NotBegunError, started
+from pdp.stores.keys import IdempotencyStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
-    from pdp.proposal import Execution
     from pdp.stores.actions import Action, ActionState
     from pdp.stores.approvals import Approval
-    from pdp.stores.keys import ApprovalUse, Begun, IdempotencyKey, KeyRecord, Known
+    from pdp.stores.keys import KeyRecord, KeyRows
 
 CAPACITY: Final = 100_000
 """How many records a store in memory holds.
@@ -30,92 +29,77 @@ through, so the oldest goes.
 """
 
 
-class MemoryIdempotency:
-    """Keys in memory, at most 100,000 that have not expired."""
+class MemoryIdempotency(IdempotencyStore):
+    """Keys in memory, at most 100,000 that have not expired.
+
+    When it is full of them, `begin` raises StoreFullError.
+    """
 
     blocking = False
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._rows = _MemoryKeyRows()
+
+    def read(self, key_id: str) -> KeyRecord | None:
+        """Return a record."""
+        return self._rows.get(key_id)
+
+    @contextmanager
+    def transaction(self) -> Iterator[KeyRows]:
+        """Return the records, locked. On an exception, a key that was added is free again."""
+        with self._lock:
+            self._rows.added = None
+            try:
+                yield self._rows
+            except BaseException:
+                if self._rows.added is not None:
+                    self._rows.put(self._rows.added, None)
+                raise
+
+    def prune(self, now: float) -> int:
+        """Delete the results whose time to live is over, and return how many."""
+        with self._lock:
+            return self._rows.prune(now)
+
+
+class _MemoryKeyRows:
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.added: str | None = None
         self._records: dict[str, KeyRecord] = {}
         self._ids: dict[str, str] = {}
 
-    def look(self, key: IdempotencyKey, arguments_digest: str, now: float) -> Known | None:
-        """Return what `begin` would find; see `IdempotencyStore`."""
-        record = self._records.get(key.id)
-        return None if record is None else record.meaning(arguments_digest, now)
+    def get(self, key_id: str) -> KeyRecord | None:
+        return self._records.get(key_id)
 
-    def begin(
-        self,
-        key: IdempotencyKey,
-        arguments_digest: str,
-        *,
-        ttl: float | None,
-        now: float,
-        lasting: float = LASTING,
-        approval: ApprovalUse | None = None,
-    ) -> Begun:
-        """Take the key if it is free; see `IdempotencyStore`.
+    def of_token(self, token: str) -> tuple[str, KeyRecord] | None:
+        key_id = self._ids.get(token)
+        return None if key_id is None else (key_id, self._records[key_id])
 
-        Raises:
-            StoreFullError: the store holds 100,000 keys that have not expired.
-        """
-        token = new_id()
-        new = started(key, arguments_digest, token, ttl=ttl, now=now, lasting=lasting, approval=approval)
-        with self._lock:
-            known = self.look(key, arguments_digest, now)
-            if known is not None:
-                return known
-            if len(self._records) >= CAPACITY and not self._pruned(now):
-                raise StoreFullError(
-                    f"{CAPACITY} idempotency keys are in memory, and none has expired",
-                    hint="state a ttl in the entries, or store keys in a database",
-                )
-            if approval is not None and not approval.consume(None):
-                return NotApproved()
-            self._forget(key.id)
-            self._records[key.id] = new
-            self._ids[token] = key.id
-            return Fresh(token)
+    def add(self, key_id: str, record: KeyRecord) -> bool:
+        if key_id in self._records:
+            return False
+        if len(self._records) >= CAPACITY and not self.prune(record.started_at):
+            raise StoreFullError(
+                f"{CAPACITY} idempotency keys are in memory, and none has expired",
+                hint="state a ttl in the entries, or store keys in a database",
+            )
+        self._records[key_id] = record
+        self._ids[record.token] = self.added = key_id
+        return True
 
-    def finish(self, token: str, execution: Execution, *, now: float, effects: bool = True) -> None:
-        """Store the outcome of the run; see `IdempotencyStore`."""
-        with self._lock:
-            name = self._ids.get(token)
-            record = None if name is None else self._records[name]
-            if name is None or record is None or record.state is not KeyState.STARTED:
-                raise NotBegunError("no run was begun with this token, or it is finished")
-            self._end(name, record.ended(execution, now, effects=effects))
-
-    def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:
-        """Store the outcome of an unknown run; see `IdempotencyStore`."""
-        with self._lock:
-            record = self._records.get(key.id)
-            if record is None or not record.settleable(now):
-                raise NotBegunError(f"the idempotency key {key.key!r:.60} has no run whose outcome is unknown")
-            self._end(key.id, record.ended(execution, now))
+    def put(self, key_id: str, record: KeyRecord | None) -> None:
+        if record is None:
+            del self._ids[self._records.pop(key_id).token]
+        else:
+            self._records[key_id] = record
 
     def prune(self, now: float) -> int:
-        """Delete what has expired; see `IdempotencyStore`."""
-        with self._lock:
-            return self._pruned(now)
-
-    def _end(self, name: str, ended: KeyRecord | None) -> None:
-        if ended is None:
-            self._forget(name)
-        else:
-            self._records[name] = ended
-
-    def _pruned(self, now: float) -> int:
         expired = [name for name, record in self._records.items() if record.expired(now)]
         for name in expired:
-            self._forget(name)
+            self.put(name, None)
         return len(expired)
-
-    def _forget(self, name: str) -> None:
-        record = self._records.pop(name, None)
-        if record is not None:
-            del self._ids[record.token]
 
 
 class MemoryActions:

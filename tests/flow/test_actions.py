@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 
 from pdp import Approval, Approvals, Evaluation, MemoryAudit, Pep, Verdict
-from pdp.errors import UsageError
+from pdp.errors import StoreError, UsageError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
-from pdp.stores.errors import StoreError
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
-from pdp.stores.sql.actions import SqlActions
-from pdp.stores.sql.approvals import SqlApprovals
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
+from pdp.stores.sql.records import SqlActions, SqlApprovals
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, staging, told
 

@@ -22,6 +22,7 @@ from sqlalchemy.exc import OperationalError
 
 from pdp import Approvals, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.audit.event import AuditEvent
+from pdp.errors import StoreError
 from pdp.execution.failures import ToolArgumentError
 from pdp.json import digest
 from pdp.manifest.effective import EffectiveManifest
@@ -29,13 +30,11 @@ from pdp.manifest.load import load_effective
 from pdp.proposal import Execution, Proposal
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
-from pdp.stores.errors import StoreError
 from pdp.stores.keys import Begun, IdempotencyKey, IdempotencyStore, Unknown
 from pdp.stores.memory import MemoryIdempotency
-from pdp.stores.sql.actions import SqlActions
-from pdp.stores.sql.approvals import SqlApprovals
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
+from pdp.stores.sql.records import SqlActions, SqlApprovals
 from tests.support import desk
 from tests.support.desk import CHIEF, SOON, Desk, propose, session, told
 

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from pdp.errors import UsageError
+from pdp.errors import StoreError, StoreFullError, UsageError
 from pdp.stores.actions import Action, ActionConflictError, ActionState, ActionStateError, ActionStore
-from pdp.stores.errors import StoreError, StoreFullError
 from pdp.stores.memory import MemoryActions
-from pdp.stores.sql.actions import SqlActions
 from pdp.stores.sql.database import Database
+from pdp.stores.sql.records import SqlActions
 from tests.support.postgres import DATABASES, empty_database
 
 NOW = 1_782_900_000.25

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from sqlalchemy import Connection, text
 
-from pdp.errors import UsageError
+from pdp.errors import StoreError, StoreFullError, UsageError
 from pdp.manifest.fields import EffectClass
 from pdp.proposal import Execution, Failure, FailureCode
-from pdp.stores.errors import StoreError, StoreFullError
 from pdp.stores.keys import (
     ApprovalUse,
     Begun,

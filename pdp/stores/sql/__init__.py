@@ -2,7 +2,8 @@
 
 * database: `Database`, a SQLite file or PostgreSQL, opened; its transactions
 * tables: the tables, their revision, and the upgrade to it (migrations/)
-* keys, actions, approvals: one store each
+* keys: idempotency keys
+* records: actions and approvals
 """
 
 from pdp.installed import extra

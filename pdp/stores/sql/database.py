@@ -19,9 +19,8 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from pdp.errors import UsageError
+from pdp.errors import StoreError, UsageError
 from pdp.installed import extra
-from pdp.stores.errors import StoreError
 from pdp.stores.sql.tables import check_schema, upgrade_schema
 
 if TYPE_CHECKING:

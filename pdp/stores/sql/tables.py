@@ -29,8 +29,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from pdp.errors import StoreSchemaError
 from pdp.installed import extra
-from pdp.stores.errors import StoreSchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,16 +12,16 @@ import pytest
 from sqlalchemy import Connection, text
 
 from pdp import Approval, ApprovalRefusedError, Approvals, Pep
+from pdp.errors import StoreError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
 from pdp.person import Person
 from pdp.stores.approvals import ApprovalState, ApprovalStore, Grant
-from pdp.stores.errors import StoreError
 from pdp.stores.keys import ApprovalUse, Begun, Fresh, IdempotencyKey, NotApproved, Running
 from pdp.stores.memory import MemoryApprovals
-from pdp.stores.sql.approvals import SqlApprovals
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
+from pdp.stores.sql.records import SqlApprovals
 from tests.support import payments
 from tests.support.payments import session, wire
 from tests.support.postgres import DATABASES, empty_database

@@ -19,8 +19,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from pdp.errors import MissingExtraError, PdpError, UsageError
-from pdp.stores.errors import StoreError, StoreSchemaError
+from pdp.errors import MissingExtraError, PdpError, StoreError, StoreSchemaError, UsageError
 from pdp.stores.sql import database as database_module
 from pdp.stores.sql import tables
 from pdp.stores.sql.database import Database, read_url

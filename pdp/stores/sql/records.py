@@ -1,0 +1,148 @@
+"""Actions and approvals in a database: a row for each, what queries ask for in columns, the whole as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import select, update
+
+from pdp.errors import StoreError
+from pdp.stores.actions import Action, changed_since, key_id, same_action
+from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.sql.tables import actions, approvals, insert_if_absent, may_be_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection, Table
+
+    from pdp.stores.actions import ActionState
+    from pdp.stores.sql.database import Database
+
+Record = TypeVar("Record", Action, Approval)
+
+_ACTIONS: Final = TypeAdapter(Action)
+_APPROVALS: Final = TypeAdapter(Approval)
+
+
+class _SqlRecords(Generic[Record]):
+    """Records of one kind in their table. `_noun`: what a message calls one."""
+
+    blocking = True
+    _table: ClassVar[Table]
+    _noun: ClassVar[str]
+
+    def __init__(self, database: Database, adapter: TypeAdapter[Record]) -> None:
+        self._database = database
+        self._adapter: TypeAdapter[Record] = adapter
+
+    def get(self, record_id: str) -> Record | None:
+        """Return the record of that id, if there is one."""
+        if not may_be_id(record_id):
+            return None
+        with self._database.read() as connection:
+            return self._first(connection, id=record_id)
+
+    def _all(self, **columns: str | None) -> Sequence[Record]:
+        query = select(self._table.c.record).order_by(self._table.c.seq)
+        query = query.filter_by(**{name: value for name, value in columns.items() if value is not None})
+        with self._database.read() as connection:
+            return [self._read(text) for text in connection.execute(query).scalars()]
+
+    def _first(self, connection: Connection, *, lock: bool = False, **columns: str) -> Record | None:
+        query = select(self._table.c.record).filter_by(**columns)
+        text = connection.execute(query.with_for_update() if lock else query).scalar()
+        return None if text is None else self._read(text)
+
+    def _read(self, text: str) -> Record:
+        try:
+            record: Record = self._adapter.validate_json(text)
+        except ValidationError as error:
+            raise StoreError(
+                f"{self._noun} in the database cannot be read",
+                hint="another program changed it, or a newer release wrote it",
+            ) from error
+        return record
+
+    def _insert(self, connection: Connection, record: Record, **columns: str) -> bool:
+        return insert_if_absent(connection, self._table, {**self._row(record), **columns})
+
+    def _update(self, connection: Connection, record: Record) -> None:
+        connection.execute(update(self._table).filter_by(id=record.id).values(**self._row(record)))
+
+    def _row(self, record: Record) -> dict[str, Any]:
+        return {"id": record.id, "state": record.state, "record": self._adapter.dump_json(record).decode()}
+
+
+class SqlActions(_SqlRecords[Action]):
+    """Actions in a database; an `ActionStore`."""
+
+    _table = actions
+    _noun = "an action"
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, _ACTIONS)
+
+    def stage(self, action: Action, owner: str) -> Action:
+        """Store a new action, or return the stored one; see `ActionStore`."""
+        key = key_id(owner, action)
+        with self._database.write() as connection:
+            while not self._insert(connection, action, key_id=key):
+                stored = self._first(connection, key_id=key)
+                if stored is not None:
+                    return same_action(stored, action)
+        return action
+
+    def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
+        """Return the actions in the order of being staged."""
+        return self._all(state=state)
+
+    def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
+        """Move an action to another state; see `ActionStore`."""
+        new = action.moved(state, approval_id)
+        with self._database.write() as connection:
+            stored = self._first(connection, lock=True, id=action.id)
+            if stored != action:
+                raise changed_since(action, stored)
+            self._update(connection, new)
+        return new
+
+
+class SqlApprovals(_SqlRecords[Approval]):
+    """Approvals in a database; an `ApprovalStore`. What approvers are shown, arguments included, is in it as JSON."""
+
+    _table = approvals
+    _noun = "an approval"
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, _APPROVALS)
+
+    def add(self, approval: Approval) -> Approval:
+        """Add a pending approval, or return the pending one of the same call."""
+        call = approval.call_digest
+        # The index `pdp_approvals_one_pending` is what keeps a second one out.
+        with self._database.write() as connection:
+            while not self._insert(connection, approval, call_digest=call):
+                pending = self._first(connection, call_digest=call, state=ApprovalState.PENDING)
+                if pending is not None:
+                    return pending
+        return approval
+
+    def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
+        """Return the approvals in the order of being added."""
+        return self._all(call_digest=call_digest, state=state)
+
+    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
+
+        `within`: a transaction to do it in, such as the one that an idempotency key is begun in. One of another
+        database is not used: then it is done in one of its own.
+        """
+        if within is None or not self._database.owns(within):
+            with self._database.write() as connection:
+                return self.replace(old, new, within=connection)
+        if self._first(within, lock=True, id=old.id) != old:
+            return False
+        self._update(within, new)
+        return True
