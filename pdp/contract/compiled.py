@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pdp.contract.registry.tool_contract import ToolContract
     from pdp.contract.state import StateFields
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import Tool
-    from pdp.manifest.records import StateEffect
+    from pdp.manifest.model import StateEffect, Tool
 
 _COMMITS: Final = (EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH)
 

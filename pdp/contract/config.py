@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pdp.contract.registry.tool_contract import ToolConfigParam
-    from pdp.manifest.records import ConfigParameter
+    from pdp.manifest.model import ConfigParameter
 
 _NORMALIZERS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "strip": str.strip,

@@ -20,7 +20,7 @@ from pdp.contract.registry.tool_contract import DROP_STEP, DropStep, end_corouti
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.expressions.expression import compile_check
 from pdp.manifest.expressions.path import ExpressionError
-from pdp.manifest.records import Correction
+from pdp.manifest.model import Correction
 from pdp.proposal import Rejection, RejectionCode
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pdp.contract.registry.tool_contract import ToolInvariant
     from pdp.manifest.expressions.expression import Condition
-    from pdp.manifest.records import Invariant
+    from pdp.manifest.model import Invariant
     from pdp.proposal import Proposal
 
 _log = logging.getLogger("pdp.contract")

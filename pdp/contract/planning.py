@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, m
 from pdp.documents import FieldError, faults_of, nearest, read_document, shown_name
 from pdp.errors import FileFaultsError, UsageError
 from pdp.manifest.fields import Name, Term, Text
-from pdp.manifest.records import Record
 
 if TYPE_CHECKING:
     import pathlib
@@ -21,7 +20,11 @@ if TYPE_CHECKING:
 _FORMS = "write one of `requires: [...]`, `tool` with `at_most`, `tool` with `only_after: [...]`"
 
 
-class PlanningRule(Record):
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PlanningRule(_Record):
     """One rule of exactly one form.
 
     Attributes:
@@ -52,7 +55,7 @@ class PlanningRule(Record):
         return (*((self.tool,) if self.tool else ()), *(self.requires or ()), *(self.only_after or ()))
 
 
-class PlanningPolicy(Record):
+class PlanningPolicy(_Record):
     """The planning rules of one application, by their ids."""
 
     rules: dict[Name, PlanningRule]

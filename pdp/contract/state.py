@@ -13,7 +13,7 @@ from pdp.contract.json_object import JsonObject
 from pdp.contract.registry.tool_contract import TYPE_NAMES, check_kind
 from pdp.documents import shown_name
 from pdp.errors import PdpError, UsageError
-from pdp.manifest.records import StateEffect
+from pdp.manifest.model import StateEffect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

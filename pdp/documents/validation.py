@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_snake
 
 from pdp.documents.document import Document, Path, shown_name
 
@@ -75,11 +76,14 @@ def known_keys(model: type[BaseModel], path: Path) -> frozenset[str]:
     for step in path:
         if isinstance(step, str):
             fields = [
-                spec for one in current for name, spec in one.model_fields.items() if (spec.alias or name) == step
+                spec
+                for parent in current
+                for name, spec in parent.model_fields.items()
+                if step in (spec.validation_alias, spec.alias or name)
             ]
             if fields:
-                current = [found for spec in fields for found in _models_in(spec.annotation)]
-    return frozenset(spec.alias or name for one in current for name, spec in one.model_fields.items())
+                current = [inner for spec in fields for inner in _models_in(spec.annotation)]
+    return frozenset(spec.alias or name for parent in current for name, spec in parent.model_fields.items())
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -111,17 +115,20 @@ def faults_of(
     for detail in error.errors(include_url=False):
         # pydantic marks the key of a mapping by `[key]`, and the chosen part of a union by its tag.
         path = tuple(step for step in detail["loc"] if step != "[key]" and not _is_tag(step))
-        target = base + (where(path) if where else path)
+        is_key = detail["loc"][-1:] == ("[key]",)
+        name = str(path[-1]) if path else ""
         if detail["type"] == "extra_forbidden":
-            key = str(path[-1])
-            known = known_keys(model, path[:-1])
-            hint = nearest(key, known) or f"known here: {', '.join(sorted(known))}"
-            faults.append(document.fault(target, f"unknown key {shown_name(key)}", hint, key=True))
+            is_key, known = True, known_keys(model, path[:-1])
+            message, hint = f"unknown key {shown_name(name)}", nearest(name, known)
+            if name in known:
+                message, hint = f"{shown_name(name)} is there in another spelling too", "keep one"
+            hint = hint or f"known here: {', '.join(sorted(known))}"
         else:
-            message, hint_or_none = _described(detail)
-            is_key = detail["loc"][-1:] == ("[key]",)
-            label = f"key {shown_name(str(path[-1]))} " if is_key else _label(path)
-            faults.append(document.fault(target, f"{label}{message}", hint_or_none, key=is_key))
+            if detail["type"] == "missing" and name not in known_keys(model, path[:-1]):
+                path = (*path[:-1], to_snake(name))  # what is missing is named by an alias, if it has one
+            described, hint = _described(detail)
+            message = f"{f'key {shown_name(name)} ' if is_key else _label(path)}{described}"
+        faults.append(document.fault(base + (where(path) if where else path), message, hint, key=is_key))
     return faults
 
 

@@ -16,15 +16,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pdp.errors import UsageError
 from pdp.json import canonical, digest
 from pdp.manifest.fields import EffectClass, RiskTier, Writes, duration_seconds
-from pdp.manifest.model import ActionRules, DeclaredTool, EffectiveApproval, Tool
-from pdp.manifest.records import Approval, Idempotency, Limit, Provenance
+from pdp.manifest.model import (
+    ActionRules,
+    ApprovalBlock,
+    DeclaredTool,
+    EffectiveApproval,
+    Idempotency,
+    Limit,
+    Provenance,
+    Tool,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from enum import StrEnum
 
-    from pdp.manifest.model import Governable, Governance, Manifest
-    from pdp.manifest.records import Program
+    from pdp.manifest.model import Governable, Governance, Manifest, Program
 
 Value = TypeVar("Value")
 Ranked = TypeVar("Ranked", bound="StrEnum")
@@ -212,11 +219,11 @@ def _idempotency(first: Idempotency, second: Idempotency) -> Idempotency:
     )
 
 
-def _approval(first: Approval | None, second: Approval | None) -> Approval | None:
+def _approval(first: ApprovalBlock | None, second: ApprovalBlock | None) -> ApprovalBlock | None:
     if first is None and second is None:
         return None
-    one, other = first or Approval(), second or Approval()
-    return Approval(
+    one, other = first or ApprovalBlock(), second or ApprovalBlock()
+    return ApprovalBlock(
         approvers=_intersection(one.approvers, other.approvers),
         quorum=_both(one.quorum, other.quorum, max),
         expires=_both(one.expires, other.expires, lambda left, right: min(left, right, key=duration_seconds)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -72,33 +73,27 @@ class Writes(StrEnum):
     PROPOSAL = "proposal"
 
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}")
-_TERM = re.compile(r"[^\s\x00-\x1f\x7f-\x9f]{1,200}")
 _DURATION = re.compile(
     r"P(?:(?P<weeks>\d{1,6})W|(?=\d|T\d)(?:(?P<days>\d{1,6})D)?"
     r"(?:T(?=\d)(?:(?P<hours>\d{1,7})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,9}(?:\.\d{1,6})?)S)?)?)",
     re.ASCII,
 )
-_LATENCY = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>ms|s)", re.ASCII)
-_MICROSECONDS: Final = {"weeks": 604_800_000_000, "days": 86_400_000_000, "hours": 3_600_000_000, "minutes": 60_000_000}
 # A longer one is a mistake; clocks and locks end at some hundreds of years, and a call would fail there.
-_LONGEST_DAYS: Final = 36_500
+_LONGEST: Final = timedelta(days=36_500)
 
 
-def _name(text: str) -> str:
-    if not text:
-        raise FieldError("must not be empty")
-    if not _NAME.fullmatch(text):
-        raise FieldError("must be a name of letters, digits and `_ . : / -`, at most 128 characters")
-    return text
+def matching(pattern: str, message: str, hint: str | None = None) -> AfterValidator:
+    """Return the validator of texts that match a pattern as a whole; `message` says what they must be."""
+    compiled = re.compile(pattern)
 
+    def check(text: str) -> str:
+        if not text:
+            raise FieldError("must not be empty")
+        if not compiled.fullmatch(text):
+            raise FieldError(message, hint)
+        return text
 
-def _term(text: str) -> str:
-    if not text:
-        raise FieldError("must not be empty")
-    if not _TERM.fullmatch(text):
-        raise FieldError("must be one word without blanks, at most 200 characters")
-    return text
+    return AfterValidator(check)
 
 
 def _semver(text: str) -> str:
@@ -107,28 +102,24 @@ def _semver(text: str) -> str:
     return text
 
 
-def _microseconds(text: str) -> int:
+def _length(text: str) -> timedelta:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise FieldError(
             "must be an ISO 8601 duration", "such as PT10S, PT1H or P1D; months and years have no fixed length"
         )
-    seconds = match["seconds"] or "0"
-    whole, _, fraction = seconds.partition(".")
-    total = int(whole) * 1_000_000 + int(fraction.ljust(6, "0"))
-    return total + sum(int(match[unit] or 0) * length for unit, length in _MICROSECONDS.items())
+    return timedelta(**{unit: float(number) for unit, number in match.groupdict().items() if number})
 
 
 def _duration(text: str) -> str:
-    total = _microseconds(text)
-    if total == 0:
+    length = _length(text)
+    if not length:
         raise FieldError("must be longer than zero")
-    if total > _LONGEST_DAYS * _MICROSECONDS["days"]:
-        raise FieldError(f"must be at most a hundred years (P{_LONGEST_DAYS}D)", "such as PT10S, PT1H or P1D")
-    minutes, micro = divmod(total, 60_000_000)
-    hours, minutes = divmod(minutes, 60)
-    second, fraction = divmod(micro, 1_000_000)
-    seconds = f"{second}.{fraction:06}".rstrip("0") if fraction else str(second)
+    if length > _LONGEST:
+        raise FieldError(f"must be at most a hundred years (P{_LONGEST.days}D)", "such as PT10S, PT1H or P1D")
+    hours, rest = divmod(length, timedelta(hours=1))
+    minutes, rest = divmod(rest, timedelta(minutes=1))
+    seconds = f"{rest.total_seconds():.6f}".rstrip("0").rstrip(".")
     parts = [(str(hours), "H"), (str(minutes), "M"), (seconds, "S")]
     return "PT" + "".join(number + unit for number, unit in parts if number != "0")
 
@@ -139,22 +130,11 @@ def duration_seconds(duration: str) -> float:
     Raises:
         FieldError: not a duration.
     """
-    return _microseconds(duration) / 1_000_000
-
-
-def _latency(text: str) -> str:
-    match = _LATENCY.fullmatch(text)
-    if match is None or float(match["number"]) == 0:
-        raise FieldError("must be a latency in ms or s", "such as 200ms or 1.5s")
-    return text
+    return _length(duration).total_seconds()
 
 
 def refuse_canonical(value: Any) -> Any:
-    """Refuse `writes: canonical` with its reason (tool boundary document: no direct writes to canonical memory).
-
-    Raises:
-        FieldError: it is that.
-    """
+    """Refuse `writes: canonical` with its reason (tool boundary document: no direct writes to canonical memory)."""
     if value == "canonical":
         raise FieldError("must not be canonical", "tools write proposals: `writes: proposal`")
     return value
@@ -168,10 +148,18 @@ def _string_or_fault(value: Any) -> Any:
 
 _Text = Annotated[StrictStr, BeforeValidator(_string_or_fault)]
 
-Name = Annotated[_Text, AfterValidator(_name)]
+Name = Annotated[
+    _Text,
+    matching(
+        r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}",
+        "must be a name of letters, digits and `_ . : / -`, at most 128 characters",
+    ),
+]
 """What a tool, an action, an agent or a field is called: no blanks, at most 128 characters."""
 
-Term = Annotated[_Text, AfterValidator(_term)]
+Term = Annotated[
+    _Text, matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,200}", "must be one word without blanks, at most 200 characters")
+]
 """A scope, marking, purpose, role or the like: one word, at most 200 characters."""
 
 Text = Annotated[_Text, StringConstraints(min_length=1, max_length=20_000)]
@@ -186,5 +174,12 @@ Duration = Annotated[_Text, AfterValidator(_duration)]
 Kept as hours, minutes and seconds: P1D is PT24H. What is kept is such a duration itself.
 """
 
-Latency = Annotated[_Text, AfterValidator(_latency)]
+Latency = Annotated[
+    _Text,
+    matching(
+        r"(?!0+(?:\.0+)?[ms])[0-9]{1,9}(?:\.[0-9]{1,6})?(?:ms|s)",
+        "must be a latency in ms or s",
+        "such as 200ms or 1.5s",
+    ),
+]
 """A latency objective as the registry record writes it: `200ms`, `1.5s`."""

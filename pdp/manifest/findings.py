@@ -1,11 +1,12 @@
-"""What is wrong in one file: findings of the rules, which become faults with places; and what is left of a record."""
+"""What is wrong in one file: findings of the rules and of models, which become faults with places."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_snake
 
 from pdp.documents import faults_of, read_document
 from pdp.errors import Fault, FileFaultsError
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pdp.documents.document import Path
 
 Model = TypeVar("Model", bound=BaseModel)
+
+FROM_FILE: Final = {"from_file": True}
+"""The validation context of what a file states: there, null is not absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,35 @@ class FaultyFile:
             for one in findings
         )
 
+    def read(
+        self, model: type[Model], value: Any, where: Callable[[Path], Path], stand_ins: Mapping[str, Any] | None = None
+    ) -> tuple[Model | None, frozenset[str]]:
+        """Read a record, or as much of it as is valid, so that the rules across its fields can still be checked.
+
+        Args:
+            model: the model of the record.
+            value: what the file states.
+            where: gives the path in the document for a path in the record.
+            stand_ins: what stands for required fields that are faulty or absent.
+
+        Returns:
+            The record without its faulty fields, or None when nothing is left; and the names of those fields.
+        """
+        try:
+            return model.model_validate(value, context=FROM_FILE), frozenset()
+        except ValidationError as error:
+            self.add_error(error, model, where)
+            faulty = {str(detail["loc"][0]) for detail in error.errors(include_url=False) if detail["loc"]}
+        if not isinstance(value, dict):
+            return None, frozenset()
+        left = {name: part for name, part in value.items() if name not in faulty}
+        absent = {name: part for name, part in (stand_ins or {}).items() if name not in left}
+        unusable = frozenset(to_snake(name) for name in (*faulty, *absent))
+        try:
+            return model.model_validate({**left, **absent}, context=FROM_FILE), unusable
+        except ValidationError:
+            return None, unusable
+
     def add_error(self, error: ValidationError, model: type[BaseModel], where: Callable[[Path], Path]) -> None:
         """Add what a model found wrong."""
         self._add(faults_of(error, self.document, model, where=where))
@@ -71,60 +104,3 @@ class FaultyFile:
                 continue
             self._seen.add((*place, fault.message))
             self.faults.append(fault)
-
-
-class Salvaged(Generic[Model]):
-    """A record, or as much of it as is valid, so that the rules across its fields can still be checked.
-
-    Attributes:
-        model: the record; faulty fields and list items are left out of it. None when nothing is left.
-        error: what was wrong.
-        unusable: the fields that are left out.
-    """
-
-    def __init__(self, model: type[Model], value: Any, required: Mapping[str, Any]) -> None:
-        self.model: Model | None = None
-        self.error: ValidationError | None = None
-        self.unusable: frozenset[str] = frozenset()
-        self._positions: dict[str, list[int]] = {}
-        try:
-            self.model = model.model_validate(value)
-        except ValidationError as error:
-            self.error = error
-            if isinstance(value, dict):
-                self._read_on(model, value, required)
-
-    def where(self, path: Path) -> Path:
-        """Return the path in the whole value of what is at `path` in what is left of it."""
-        if len(path) > 1 and isinstance(path[0], str) and isinstance(path[1], int) and path[0] in self._positions:
-            return (path[0], self._positions[path[0]][path[1]], *path[2:])
-        return path
-
-    def _read_on(self, model: type[Model], value: dict[str, Any], required: Mapping[str, Any]) -> None:
-        left, unusable = dict(value), set()
-        faulty_items: dict[str, set[int]] = {}
-        for detail in self.error.errors(include_url=False) if self.error else ():
-            field, rest = str(detail["loc"][0]) if detail["loc"] else "", detail["loc"][1:]
-            if rest and isinstance(rest[0], int) and isinstance(value.get(field), list):
-                faulty_items.setdefault(field, set()).add(rest[0])
-            else:
-                left.pop(field, None)
-                unusable.add(field)
-        for field, faulty in faulty_items.items():
-            if field in left:
-                kept = [at for at in range(len(left[field])) if at not in faulty]
-                left[field] = [left[field][at] for at in kept]
-                self._positions[field] = kept
-                # An empty list would say something else than the list did.
-                if not kept:
-                    del left[field]
-                    unusable.add(field)
-        for field, stand_in in required.items():
-            if field not in left:
-                left[field] = stand_in
-                unusable.add(field)
-        self.unusable = frozenset(unusable)
-        try:
-            self.model = model.model_validate(left)
-        except ValidationError:
-            self.model = None

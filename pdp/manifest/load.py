@@ -7,30 +7,34 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-
-from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.fields import PATTERN_EFFECTS
-from pdp.manifest.findings import FaultyFile, Finding, Salvaged
+from pdp.manifest.findings import FaultyFile, Finding
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
 from pdp.manifest.programs.allow_list import program_findings, program_path
 from pdp.manifest.rules.forbidden import forbidden_entry_findings, forbidden_findings, staged_commits
-from pdp.manifest.rules.rules import entry_findings, governable_findings, manifest_findings, tool_findings
+from pdp.manifest.rules.rules import (
+    argument_findings,
+    entry_findings,
+    governable_findings,
+    manifest_findings,
+    tool_findings,
+)
 from pdp.manifest.schema.faults import schema_findings
 from pdp.manifest.schema.references import ReferenceFault, self_contained
 from pdp.manifest.schema.shapes import shape_findings
 from pdp.manifest.schema.walk import arguments_of
-from pdp.manifest.spellings.spellings import reshaped_governance, reshaped_manifest, reshaped_tool
+from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, written_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdp.documents.document import Path
-    from pdp.manifest.records import Program
     from pdp.manifest.schema.walk import SchemaNode
 
 
@@ -105,10 +109,15 @@ def _raise_faults(faults: Sequence[Fault], *, strict: bool, warnings: list[Fault
 
 
 _STAND_INS: Final = {"name": "unnamed_tool", "schema": {"type": "object"}}
+# What the rules about effective entries ask for. Where some of it was faulty, they would ask for what is there.
+_DECIDING: Final = frozenset((
+    "approval", "cli", "compensation", "effect_class", "idempotency", "name", "pattern", "pdp_action", "resource",
+    "risk_tier", "safety", "schema", "scopes",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class _Entry:
     """One tool entry as far as it could be read.
 
     Attributes:
@@ -121,7 +130,7 @@ class Entry:
     tool: DeclaredTool | None
     unusable: frozenset[str]
     where: Callable[[Path], Path]
-    arguments: Mapping[str, SchemaNode] | None
+    arguments: Mapping[str, SchemaNode] | None = None
 
 
 class _ManifestFile(FaultyFile):
@@ -129,55 +138,50 @@ class _ManifestFile(FaultyFile):
 
     def __init__(self, path: pathlib.Path | str, text: bytes | None) -> None:
         super().__init__(path, text, "manifest")
-        root = reshaped_manifest(self.document.value)
-        self.add_findings(root.findings)
-        head = dict(root.value)
+        root = manifest_root(self.document.value)
+        head = dict(root)
         definitions = head.pop("$defs", {})
         if not isinstance(definitions, dict):
             self.add_findings([Finding(("$defs",), "`$defs` must be a mapping of names to schemas")])
             definitions = {}
         records = head.get("tools")
-        self._head: Manifest | None = None
-        try:
-            self._head = Manifest.model_validate({**head, "tools": []} if isinstance(records, list) else head)
-        except ValidationError as error:
-            self.add_error(error, Manifest, root.where)
+        if isinstance(records, list):
+            head["tools"] = []
+        self._head, self._unusable = self.read(Manifest, head, self._where)
         self._folder = None if str(path) == "-" else pathlib.Path(path).absolute().parent
-        self.entries: list[Entry] = []
+        self.entries: list[_Entry] = []
         for at, record in enumerate(records if isinstance(records, list) else ()):
-            self.entries.append(read_entry(record, root.where(("tools", at)), definitions, self))
-        self._check_across(root.where)
+            base: Path = ("tools", at) if root is self.document.value else ()
+            self.entries.append(_read_entry(record, base, definitions, self))
+        self._check_across()
 
     def manifest(self) -> Manifest:
         """Return the manifest; only of a file without faults."""
         if self._head is None:
             raise FileFaultsError(self.faults)
-        return self._head.model_copy(update={"tools": self._tools()})
+        tools = tuple(self._placed(entry.tool) for entry in self.entries if entry.tool is not None)
+        return self._head.model_copy(update={"tools": tools})
 
-    def _tools(self) -> tuple[DeclaredTool, ...]:
-        return tuple(self._placed(entry.tool) for entry in self.entries if entry.tool is not None)
+    def _where(self, path: Path) -> Path:
+        if len(path) > 1 and path[0] == "tools":
+            return self.entries[int(path[1])].where(path[2:])
+        return written_path(self.document.value, (), path)
 
     def _placed(self, tool: DeclaredTool) -> DeclaredTool:
         if tool.cli is None or self._folder is None:
             return tool
         return tool.model_copy(update={"cli": tool.cli.below(self._folder)})
 
-    def _check_across(self, where: Any) -> None:
-        named = [
-            (at, entry.tool)
+    def _check_across(self) -> None:
+        tools = {
+            at: entry.tool
             for at, entry in enumerate(self.entries)
             if entry.tool is not None and "name" not in entry.unusable
-        ]
-        # Pins are compared with versions: where some are unknown, only what is known to be wrong is said.
+        }
+        # Pins are compared with versions: where some are unknown, only what is known to be wrong is reported.
         known = all(entry.tool is not None and not {"name", "version"} & entry.unusable for entry in self.entries)
-        agents = self._head.agents if self._head and known else None
-        tools, positions = [tool for _, tool in named], [at for at, _ in named]
-        for finding in manifest_findings(tools, positions, agents or ()):
-            if finding.path[0] == "tools":
-                entry = self.entries[int(finding.path[1])]
-                self.add_findings([replace(finding, path=finding.path[2:])], entry.where)
-            else:
-                self.add_findings([finding], where)
+        agents = self._head.agents if self._head and known and not self._unusable else None
+        self.add_findings(manifest_findings(tools, agents or ()), self._where)
 
 
 class _GovernanceFile(FaultyFile):
@@ -185,36 +189,34 @@ class _GovernanceFile(FaultyFile):
 
     def __init__(self, path: pathlib.Path | str, text: bytes | None) -> None:
         super().__init__(path, text, "governance file")
-        self._root = reshaped_governance(self.document.value)
-        self.add_findings(self._root.findings)
         self.actions: dict[str, ActionRules] = {}
-        self.programs: dict[str, Program] = {}
-        actions = self._root.value.get("actions")
-        shallow = {name: {} for name in actions} if isinstance(actions, dict) else actions
-        try:
-            head = Governance.model_validate(
-                {**self._root.value, **({"actions": shallow} if actions is not None else {})}
-            )
-            self.programs = head.programs
-        except ValidationError as error:
-            self.add_error(error, Governance, self._root.where)
+        root = self.document.value
+        records = root.get("actions")
+        actions = records if isinstance(records, dict) else {}
+        head = {**root, "actions": {action: {} for action in actions}} if isinstance(records, dict) else root
+        governance, _ = self.read(Governance, head, partial(written_path, root, ()), {"actions": {}})
+        self.programs = governance.programs if governance else {}
         for name, program in self.programs.items():
             try:
                 program_path(name, program)
             except UsageError as error:
-                self.add_findings([Finding(("programs", name), error.message, error.hint)], self._root.where)
-        for name, value in actions.items() if isinstance(actions, dict) else ():
-            rules = read_rules(value, self.within(name), self)
+                self.add_findings([Finding(("programs", name), error.message, error.hint)])
+        for action, record in actions.items():
+            expanded, findings = expanded_rules(record)
+            where = self.within(action)
+            self.add_findings(findings, where)
+            rules, _ = self.read(ActionRules, expanded, where)
             if rules is not None:
-                self.actions[name] = rules
+                self.actions[action] = rules
+                self.add_findings(governable_findings(rules, None), where)
 
     def governance(self) -> Governance:
         """Return the governance file; only of a file without faults."""
         return Governance.model_construct(actions=self.actions, programs=self.programs)
 
-    def within(self, action: str) -> Any:
+    def within(self, action: str) -> Callable[[Path], Path]:
         """Return what gives the path in the document for a path in the rules of an action."""
-        return lambda path: self._root.where(("actions", action, *path))
+        return partial(written_path, self.document.value["actions"][action], ("actions", action))
 
 
 def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> None:
@@ -229,17 +231,15 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
         rules = actions.get(tool.action)
         mapped.add(tool.action)
         if rules is not None and governance is not None:
-            about_arguments = governable_findings(rules, entry.arguments)
-            alone = set(governable_findings(rules, None))
-            governance.add_findings(
-                (one for one in about_arguments if one not in alone), governance.within(tool.action)
-            )
+            governance.add_findings(argument_findings(rules, entry.arguments), governance.within(tool.action))
+        if entry.unusable & _DECIDING:
+            continue
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
         effective = effective_tool(tool, rules)
-        findings = [*entry_findings(effective, tier_stated=stated), *forbidden_entry_findings(effective, staged)]
-        for finding in findings:
-            if _unsure(finding, entry):
-                continue
+        for finding in (
+            *entry_findings(effective, tier_stated=stated),
+            *forbidden_entry_findings(effective, staged),
+        ):
             if governance is not None and rules is not None and _is_governed(str(finding.path[0]), tool, rules):
                 governance.add_findings([finding], governance.within(tool.action))
             elif finding.path[0] != "effect_class":  # the manifest's own is found with its tool
@@ -276,22 +276,7 @@ def _is_governed(field: str, tool: DeclaredTool, rules: ActionRules) -> bool:
     return field in ("resource", "risk_tier") and getattr(tool, field) is None
 
 
-# What was left out as faulty might have been what the rule asks for.
-def _unsure(finding: Finding, entry: Entry) -> bool:
-    asked: dict[str, set[str]] = {
-        "risk_tier": {"risk_tier", "idempotency", "effect_class", "safety", "pattern"},
-        "resource": {"resource"},
-        "effect_class": {"effect_class", "pattern"},
-        "name": {"name", "approval", "scopes", "effect_class", "pattern", "compensation", "pdp_action"},
-        "schema": {"schema", "safety", "effect_class", "pattern"},
-        "safety": {"safety", "effect_class", "pattern"},
-        "cli": {"cli", "effect_class", "pattern"},
-    }
-    path: Path = finding.path
-    return bool(asked[str(path[0])] & entry.unusable)
-
-
-def read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: FaultyFile) -> Entry:
+def _read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: FaultyFile) -> _Entry:
     """Read one tool entry, adding its faults and warnings to `file`.
 
     Args:
@@ -300,18 +285,12 @@ def read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: Fa
         definitions: the `$defs` of the file.
         file: the file that it stands in.
     """
-    reshaped = reshaped_tool(record, definitions)
-    file.add_findings(reshaped.findings, lambda path: (*base, *path))
-    salvaged = Salvaged(DeclaredTool, reshaped.value, _STAND_INS)
-
-    def where(path: Path) -> Path:
-        return (*base, *reshaped.where(salvaged.where(path)))
-
-    if salvaged.error:
-        file.add_error(salvaged.error, DeclaredTool, lambda path: (*base, *reshaped.where(path)))
-    tool, unusable = salvaged.model, salvaged.unusable
+    where = partial(written_path, record, base)
+    expanded, findings = expanded_entry(record, definitions)
+    file.add_findings(findings, where)
+    tool, unusable = file.read(DeclaredTool, expanded, where, _STAND_INS)
     if tool is None:
-        return Entry(None, unusable, where, None)
+        return _Entry(None, unusable, where)
     faulty = len(file.faults)
     file.add_findings(_schema_findings(tool, definitions, unusable), where)
     sound = "schema" not in unusable and all(fault.warning for fault in file.faults[faulty:])
@@ -326,23 +305,7 @@ def read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: Fa
         if "result_schema" not in unusable:
             file.add_findings(shape_findings(tool), where)
     file.add_findings(tool_findings(tool, unusable, arguments), where)
-    return Entry(tool, unusable, where, arguments)
-
-
-def read_rules(value: Any, where: Callable[[Path], Path], file: FaultyFile) -> ActionRules | None:
-    """Read what a governance file states for one action, adding its faults to `file`.
-
-    Args:
-        value: the rules, in the models' spelling.
-        where: gives the path in the document for a path in the rules.
-        file: the file that they stand in.
-    """
-    salvaged = Salvaged(ActionRules, value, {})
-    if salvaged.error:
-        file.add_error(salvaged.error, ActionRules, where)
-    if salvaged.model is not None:
-        file.add_findings(governable_findings(salvaged.model, None), lambda path: where(salvaged.where(path)))
-    return salvaged.model
+    return _Entry(tool, unusable, where, arguments)
 
 
 def _schema_findings(tool: DeclaredTool, definitions: Mapping[str, Any], unusable: frozenset[str]) -> Iterator[Finding]:
@@ -355,9 +318,7 @@ def _schema_findings(tool: DeclaredTool, definitions: Mapping[str, Any], unusabl
 def _standing_alone(tool: DeclaredTool, definitions: Mapping[str, Any]) -> dict[str, Any]:
     result = tool.result_schema
     try:
-        return {
-            "schema_": self_contained(tool.schema_, definitions),
-            "result_schema": None if result is None else self_contained(result, definitions),
-        }
+        alone = None if result is None else self_contained(result, definitions)
+        return {"schema_": self_contained(tool.schema_, definitions), "result_schema": alone}
     except ReferenceFault:  # of the result's schema: the file has that fault already
         return {}

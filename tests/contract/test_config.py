@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pdp.contract.config import Config, ConfigError
 from pdp.contract.registry.tool_contract import ToolConfigParam
-from pdp.manifest.records import ConfigParameter
+from pdp.manifest.model import ConfigParameter
 
 MODE = ConfigParameter(key="mode", default=" Fast ", normalize=("strip", "lower", "empty_to_null"))
 

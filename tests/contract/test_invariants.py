@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pdp.contract.invariants import InvariantContext, InvariantResult, Invariants, changed_arguments
 from pdp.contract.registry.tool_contract import DROP_STEP, ToolContract, ToolInvariant, ToolStateEffect
 from pdp.errors import UsageError
-from pdp.manifest.records import Invariant
+from pdp.manifest.model import Invariant
 
 NAMES = frozenset("abc")
 TYPES = "(dict, list, str, int, float or bool)"

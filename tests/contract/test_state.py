@@ -12,7 +12,7 @@ from pdp.contract.json_object import JsonObject
 from pdp.contract.registry.tool_contract import ToolStateEffect
 from pdp.contract.state import StateEffectError, StateFields, declared_effects, state_after, state_read
 from pdp.errors import UsageError
-from pdp.manifest.records import StateEffect
+from pdp.manifest.model import StateEffect
 
 
 def effect(merge: str = "replace", type_: str = "object", **fields: Any) -> StateEffect:

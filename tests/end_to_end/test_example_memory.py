@@ -14,7 +14,7 @@ from pdp.contract.invariants import InvariantContext, Invariants
 from pdp.errors import FileFaultsError
 from pdp.json import canonical
 from pdp.manifest.load import load_manifest
-from pdp.manifest.records import Invariant
+from pdp.manifest.model import Invariant
 from pdp.proposal import Rejection, RejectionCode
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.running.engines import open_engine

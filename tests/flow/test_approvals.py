@@ -16,7 +16,7 @@ from pdp.audit.chain import verify_chain
 from pdp.audit.event import AuditEvent
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError
-from pdp.manifest.records import Idempotency
+from pdp.manifest.model import Idempotency
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryApprovals
 from tests.support import payments

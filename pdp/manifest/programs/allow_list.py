@@ -27,9 +27,8 @@ from pdp.manifest.schema.walk import arguments_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.manifest.model import Tool
+    from pdp.manifest.model import Program, Tool
     from pdp.manifest.programs.argv import ArgvItem
-    from pdp.manifest.records import Program
 
 SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Where programs are looked for, and the `PATH` that they see."""

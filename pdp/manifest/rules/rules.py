@@ -14,8 +14,8 @@ from pdp.manifest.expressions.expression import compile_check, compile_expressio
 from pdp.manifest.expressions.path import ExpressionError
 from pdp.manifest.fields import PATTERN_EFFECTS, READ_CLASSES, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
+from pdp.manifest.model import Correction
 from pdp.manifest.programs.argv import argv_findings
-from pdp.manifest.records import Correction
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -108,9 +108,14 @@ def governable_findings(rules: Governable, arguments: Mapping[str, SchemaNode] |
     limits = rules.limits or ()
     repeated = (((item.limit, item.argument), (at,)) for at, item in enumerate(limits))
     yield from _repeated(("limits",), "limit", repeated)
+    yield from argument_findings(rules, arguments)
+
+
+def argument_findings(rules: Governable, arguments: Mapping[str, SchemaNode] | None) -> Iterator[Finding]:
+    """Yield where the fields that manifest and governance file share name what is no argument, or not a number."""
     if arguments is None:
         return
-    for at, limit in enumerate(limits):
+    for at, limit in enumerate(rules.limits or ()):
         yield from _argument_findings(limit.argument, arguments, ("limits", at, "argument"))
         schema = arguments.get(limit.argument)
         if schema is not None and schema.kinds is not None and not schema.kinds <= _NUMBERS:
@@ -166,35 +171,32 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
         )
 
 
-def manifest_findings(
-    tools: Sequence[DeclaredTool], positions: Sequence[int], agents: Sequence[AgentPins]
-) -> Iterator[Finding]:
+def manifest_findings(tools: Mapping[int, DeclaredTool], agents: Sequence[AgentPins]) -> Iterator[Finding]:
     """Yield what is wrong across entries.
 
     Args:
-        tools: the entries, as far as they could be read.
-        positions: for each of them its position in the file.
+        tools: the entries by their positions in the file, as far as they could be read.
         agents: the agents' pins; none when they could not be compared.
     """
     first: dict[str, int] = {}
-    for at, tool in enumerate(tools):
+    for at, tool in tools.items():
         if tool.name in first:
             yield Finding(
-                ("tools", positions[at], "name"),
+                ("tools", at, "name"),
                 f"tool {shown_name(tool.name)} is declared twice, first as number {first[tool.name] + 1} of the tools",
                 "names are unique: rename or remove one",
             )
-        first.setdefault(tool.name, positions[at])
-    by_name = {tool.name: tool for tool in tools}
-    for at, tool in enumerate(tools):
+        first.setdefault(tool.name, at)
+    by_name = {tool.name: tool for tool in tools.values()}
+    for at, tool in tools.items():
         if tool.compensation is not None and tool.compensation not in by_name:
             yield Finding(
-                ("tools", positions[at], "compensation"),
+                ("tools", at, "compensation"),
                 f"compensation {shown_name(tool.compensation)} is not a tool of this manifest",
                 nearest(tool.compensation, by_name),
                 warning=True,
             )
-        yield from _commit_findings(tool, positions[at], by_name)
+        yield from _commit_findings(tool, at, by_name)
     yield from _repeated(("agents",), "agent", ((agent.id, (at, "id")) for at, agent in enumerate(agents)))
     for at, agent in enumerate(agents):
         for name, version in agent.tools.items():

@@ -13,8 +13,7 @@ from pdp.circuit import Circuit
 from pdp.contract.registry.availability import why_unavailable
 from pdp.contract.registry.registry import Registry
 from pdp.manifest.effective import effective_tool
-from pdp.manifest.model import DeclaredTool, Governance, Manifest, Tool
-from pdp.manifest.records import Program
+from pdp.manifest.model import DeclaredTool, Governance, Manifest, Program, Tool
 
 PROGRAMS = {"grep": Program(), "absent": Program()}
 LISTED = Governance(actions={}, programs=PROGRAMS)

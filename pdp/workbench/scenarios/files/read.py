@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
-from pdp.manifest.findings import FaultyFile, Finding, Salvaged
+from pdp.manifest.findings import FaultyFile, Finding
 from pdp.workbench.scenarios.files.scenario import ACTIONS, EXPECTED, Expect, Scenario, ScenarioFile, Step
 from pdp.workbench.scenarios.files.sessions import session_faults
 
@@ -54,11 +54,8 @@ class ScenarioSource(FaultyFile):
         self.path = path
         record = {name: value for name, value in self.document.value.items() if name != "scenarios"}
         known, spelt = self._known(record, _OF_FILE, ())
-        salvaged = Salvaged(ScenarioFile, known, {})
-        if salvaged.error:
-            self.add_error(salvaged.error, ScenarioFile, lambda at: (spelt.get(str(at[0]), at[0]), *at[1:]))
-        self.settings = salvaged.model or ScenarioFile()
-        self.unusable = salvaged.unusable
+        settings, self.unusable = self.read(ScenarioFile, known, lambda at: (spelt.get(str(at[0]), at[0]), *at[1:]))
+        self.settings = settings or ScenarioFile()
         self._check_session(self.settings.session, (spelt["session"],))
 
     def find(self, path: Path, message: str, hint: str | None = None, *, key: bool = False) -> None:

@@ -12,7 +12,7 @@ import yaml
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.load import load_manifest
 from pdp.manifest.model import DeclaredTool
-from pdp.manifest.spellings.registry_record import registry_record
+from pdp.manifest.spellings import registry_record
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"

@@ -1,0 +1,165 @@
+"""Other shapes of a manifest, read as the one that the models have; and an entry written as a registry record.
+
+The shapes of the tool registry record (tool pattern library, 9.5): `markings: [allowed: a, b]`, `signature` for the two
+schemas, a name that is the end of the id; and of the tool registry document: `idempotency_required`. Keys in camelCase
+are aliases of the models' fields (`Record` in model.py). `written_path` finds in the file what a model has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic.alias_generators import to_camel
+
+from pdp.errors import UsageError
+from pdp.manifest.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdp.documents.document import Path
+    from pdp.manifest.model import DeclaredTool
+
+# Where a file may state a field of an entry instead; the first that is there.
+_SHORT_FORMS: Final[dict[str | int, tuple[tuple[str, ...], ...]]] = {
+    "idempotency": (("idempotency_required",), ("idempotencyRequired",)),
+    "manifest_version": (("version",),),
+    "name": (("id",),),
+    "result_schema": (("signature", "response"), ("signature",)),
+    "schema": (("signature", "request"), ("signature",)),
+}
+_SIGNATURE_HINT: Final = (
+    "write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs"
+)
+_RECORD_ORDER: Final = (
+    "id", "version", "pattern", "ontologyPin", "effectClass", "scopes", "markings", "purposes", "signature",
+    "idempotency", "sla", "evalPack", "release",
+)  # fmt: skip
+
+
+def written_path(record: Any, base: Path, path: Path) -> Path:
+    """Return the path in the file of what a model has at `path`; what is not in the file stays as it is.
+
+    Args:
+        record: what the file states, which the model was read from.
+        base: where it stands.
+        path: the path in the model.
+    """
+    written: Path = ()
+    for at, step in enumerate(path):
+        forms: tuple[Path, ...] = ((step,), (to_camel(str(step)),), *(_SHORT_FORMS.get(step, ()) if at == 0 else ()))
+        candidates = ((*written, *form) for form in forms)
+        written = next((candidate for candidate in candidates if _has(record, candidate)), (*written, step))
+    return (*base, *written)
+
+
+def _has(value: Any, path: Path) -> bool:
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+def manifest_root(root: dict[str, Any]) -> dict[str, Any]:
+    """Return the mapping of a manifest file; of a file that is one registry record a manifest of that tool alone.
+
+    Such a file has `id` or `name`, and no `tools`; its `manifest_version` is the record's `version`, unless it states
+    one.
+    """
+    if "tools" in root or not {"id", "name"} & set(root):
+        return root
+    around: dict[str, Any] = {name: root[name] for name in ("$defs", "manifest_version") if name in root}
+    version = {"manifest_version": root["version"]} if "version" in root else {}
+    return {**version, **around, "tools": [{name: value for name, value in root.items() if name not in around}]}
+
+
+def expanded_rules(rules: Any) -> tuple[Any, list[Finding]]:
+    """Return the fields that tool entries and the governance file share without their short forms; what is wrong."""
+    if not isinstance(rules, dict):
+        return rules, []
+    expanded, findings = dict(rules), []
+    markings = expanded.get("markings")
+    if isinstance(markings, dict) and set(markings) == {"allowed"}:
+        markings = expanded["markings"] = markings["allowed"]
+    if isinstance(markings, list):
+        expanded["markings"] = [
+            item["allowed"] if isinstance(item, dict) and set(item) == {"allowed"} else item for item in markings
+        ]
+    block = expanded.get("idempotency", {})
+    for short in ("idempotency_required", "idempotencyRequired"):
+        if short not in expanded or not isinstance(block, dict):
+            continue
+        required = expanded.pop(short)
+        if block.get("required", required) != required:
+            message = "`idempotency_required` contradicts `idempotency.required`"
+            findings.append(Finding((short,), message, "state it once", key=True))
+        block = expanded["idempotency"] = {"required": required, **block}
+    return expanded, findings
+
+
+def expanded_entry(record: Any, definitions: Mapping[str, Any]) -> tuple[Any, list[Finding]]:
+    """Return one tool entry without short forms, and what is wrong with those.
+
+    Args:
+        record: the entry as the file states it.
+        definitions: the `$defs` of the file, where a `signature` may be defined.
+    """
+    entry, findings = expanded_rules(record)
+    if isinstance(entry, dict):
+        if "signature" in entry:
+            findings += _expand_signature(entry, definitions)
+        if "name" not in entry and isinstance(entry.get("id"), str):
+            entry["name"] = entry["id"].rpartition(".")[2]
+    return entry, findings
+
+
+def _expand_signature(entry: dict[str, Any], definitions: Mapping[str, Any]) -> Iterator[Finding]:
+    """Replace `signature` by the two schemas: `{request, response}`, or a reference to a definition of that form."""
+    signature = entry.pop("signature")
+    reference = signature
+    if isinstance(signature, dict) and set(signature) == {"$ref"}:
+        reference = signature["$ref"]
+    if isinstance(reference, str):
+        signature = definitions.get(reference.removeprefix("#/$defs/")) if reference.startswith("#/$defs/") else None
+    if not isinstance(signature, dict) or not {"request"} <= set(signature) <= {"request", "response"}:
+        message = "`signature` must hold the schemas `request` and `response`"
+        if signature is None:
+            message = f"`signature` leads nowhere: {reference!s:.80}"
+        yield Finding(("signature",), message, _SIGNATURE_HINT)
+        entry.setdefault("schema", {"type": "object"})
+        return
+    for part, schema in signature.items():
+        field = "schema" if part == "request" else "result_schema"
+        if field in entry or to_camel(field) in entry:
+            yield Finding((field,), f"`{field}` is stated twice, here and in `signature`", "state it once", key=True)
+        entry[field] = {"$ref": schema} if isinstance(schema, str) else schema
+
+
+def registry_record(tool: DeclaredTool) -> dict[str, Any]:
+    """Return an entry as a tool registry record (tool pattern library, 9.5); read back, it is the same entry.
+
+    First the keys of the document in its order, then whatever else the entry states.
+
+    Args:
+        tool: a declared entry, as a manifest states it; a schema's references lead into the schema itself.
+
+    Raises:
+        UsageError: it has no id or no version, which the record is registered under.
+    """
+    for field in ("id", "version"):
+        if getattr(tool, field) is None:
+            raise UsageError(
+                f"tool {tool.name} has no `{field}`, and is registered under it", hint=f"state its `{field}`"
+            )
+    stated: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    record = {to_camel(name): value for name, value in stated.items() if value is not None}
+    signature = {"request": record.pop("schema")}
+    if "resultSchema" in record:
+        signature["response"] = record.pop("resultSchema")
+    record["signature"] = signature
+    if tool.id is not None and record["name"] == tool.id.rpartition(".")[2]:
+        del record["name"]
+    first = {name: record.pop(name) for name in _RECORD_ORDER if name in record}
+    return first | record
