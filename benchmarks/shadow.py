@@ -7,7 +7,6 @@ at the median of calls made one at a time and in what 16 callers get through tog
 from __future__ import annotations
 
 import argparse
-import logging
 import statistics
 import sys
 import time
@@ -52,7 +51,6 @@ def _one_by_one(decide: Callable[[], object], settled: Callable[[], object]) -> 
 def main() -> int:
     """Print the figures; 1 when shadowing costs more than a second engine call."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    logging.getLogger("pdp.engine.shadow").setLevel(logging.CRITICAL)
     body = _body()
     with payments.engine() as bare, ShadowEngine(payments.engine(), EmbeddedEngine(lax())) as shadowed:
         alone, beside = (lambda: bare.decide_body(body)), (lambda: shadowed.decide_body(body))

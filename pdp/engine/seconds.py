@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from typing import Final
 
@@ -22,16 +21,6 @@ def check_seconds(name: str, value: object, *, most: float, zero: bool = False) 
     if not (is_number and (0 < value <= most or (zero and value == 0))):  # type: ignore[operator]
         hint = f"0 to {most:.0f}" if zero else f"above 0, at most {most:.0f}"
         raise UsageError(f"{name}: {value!r:.40} is not a number of seconds", hint=hint)
-
-
-def check_clock(clock: object) -> None:
-    """Check that an argument can be asked for the time.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if not callable(clock) or inspect.iscoroutinefunction(clock):
-        raise UsageError(f"clock: {clock!r:.80} is not a plain function", hint="it returns seconds")
 
 
 def elapsed() -> float:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import os
 import queue
 import threading
-import weakref
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -30,7 +27,7 @@ from pdp.errors import AnswerInvalidError, EngineError, PdpError, UsageError
 from pdp.json import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Iterator
 
     from pdp.decision import Decision
 
@@ -40,13 +37,7 @@ WAITING: Final = 1000
 CLOSING: Final = 5.0
 """Default time to wait at the end for the shadow, in seconds."""
 
-LINES: Final = 60
-"""How many lines are logged a minute."""
-
 _MAX_WAITING: Final = 100_000
-_MAX_BYTES: Final = 32 * 1024 * 1024
-_TEXT: Final = 256
-_LISTED: Final = 50
 
 _log = logging.getLogger("pdp.engine.shadow")
 
@@ -70,17 +61,22 @@ class ShadowDifference:
     request: bytes = field(repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what may be logged: no arguments, and no message, detail or parameter, which may quote the request.
-
-        Texts have at most 256 characters, lists at most 50 items.
-        """
-        result: dict[str, Any] = {"kind": self.kind, "document": self.document, **_names(self.request)}
+        """Return what may be logged: no arguments, and no message, detail or parameter, which may quote the request."""
+        try:
+            request = orjson.loads(self.request)
+        except ValueError:
+            request = None
+        result: dict[str, Any] = {
+            "kind": self.kind,
+            "document": self.document,
+            "request_id": _text_at(request, "context", "request_id"),
+            "tool": _text_at(request, "action", "properties", "tool"),
+        }
         for prefix, decision in (("", self.decision), ("shadow_", self.shadow_decision)):
             result[f"{prefix}verdict"] = decision.verdict
-            result[f"{prefix}codes"] = [code[:_TEXT] for code in decision.codes[:_LISTED]]
-            obligations = sorted({each.id for each in decision.obligations})
-            result[f"{prefix}obligations"] = [each[:_TEXT] for each in obligations[:_LISTED]]
-            result[f"{prefix}revision"] = _bounded(decision.bundle_revision)
+            result[f"{prefix}codes"] = list(decision.codes)
+            result[f"{prefix}obligations"] = sorted({obligation.id for obligation in decision.obligations})
+            result[f"{prefix}revision"] = decision.bundle_revision
             result[f"{prefix}release"] = decision.release
         return result
 
@@ -113,13 +109,14 @@ class ShadowEngine(Engine):
     """Decides by `engine` alone, and lets `shadow` decide the same afterwards. Safe for threads and tasks.
 
     What `engine` answers or raises is handed on as it is; whatever the shadow does changes no decision. `findings` are
-    not shadowed, nor are requests that are refused before any engine is asked. Open it after a fork, as all engines.
+    not shadowed, nor are requests that are refused before any engine is asked. Open it after a fork, as all engines,
+    and close it: its thread ends then.
 
     Args:
         engine: whose answers hold.
         shadow: who decides alongside: any other engine. Both are closed with this one.
         on_difference: called with each difference, in the shadow's thread. What it raises is logged by its type.
-        waiting: limit of the decisions that wait for the shadow (beside 32 MiB).
+        waiting: limit of the decisions that wait for the shadow.
         closing: seconds that `close` gives the shadow for what still waits.
 
     Raises:
@@ -150,18 +147,33 @@ class ShadowEngine(Engine):
         self.name = engine.name
         self.engine: Final = engine
         self.shadow: Final = shadow
+        self._on_difference = on_difference
+        self._limit = waiting
         self._closing = closing
-        self._queue = _ShadowQueue(shadow, waiting, on_difference)
-        # The thread knows the queue alone, so that an engine without users ends it, closed or not.
-        weakref.finalize(self, self._queue.abandon)
+        self._process = os.getpid()
+        self._changed = threading.Condition(threading.Lock())
+        self._items: queue.SimpleQueue[tuple[str, bytes, bytes] | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._tally: Counter[tuple[str, str]] = Counter()
+        self._closed = self._dropping = False
+        self._failing: str | None = None
+        self._thread = threading.Thread(target=self._run, name="pdp-shadow", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise EngineError(f"no thread to ask the shadow: {error}") from error
 
     def evaluate(self, body: bytes) -> bytes:
         """Evaluate `authz/decision` on the engine; errors as there."""
-        return self._shadowed(DECISION, self.engine.evaluate, body)
+        with self._failures_counted():
+            answer = self.engine.evaluate(body)
+        return self._offered(DECISION, body, answer)
 
     def evaluate_plan(self, body: bytes) -> bytes:
         """Evaluate `authz/plan` on the engine; errors as there."""
-        return self._shadowed(PLAN, self.engine.evaluate_plan, body)
+        with self._failures_counted():
+            answer = self.engine.evaluate_plan(body)
+        return self._offered(PLAN, body, answer)
 
     def evaluate_findings(self, body: bytes) -> bytes:
         """Evaluate `authz/findings` on the engine, which decides nothing and is not shadowed; errors as there."""
@@ -169,164 +181,94 @@ class ShadowEngine(Engine):
 
     async def aevaluate(self, body: bytes) -> bytes:
         """Async variant of `evaluate`."""
-        return await self._ashadowed(DECISION, self.engine.aevaluate, body)
+        with self._failures_counted():
+            answer = await self.engine.aevaluate(body)
+        return self._offered(DECISION, body, answer)
 
     async def aevaluate_plan(self, body: bytes) -> bytes:
         """Async variant of `evaluate_plan`."""
-        return await self._ashadowed(PLAN, self.engine.aevaluate_plan, body)
+        with self._failures_counted():
+            answer = await self.engine.aevaluate_plan(body)
+        return self._offered(PLAN, body, answer)
 
     def counts(self) -> ShadowCounts:
         """Return what was counted so far."""
-        return self._queue.counts()
+        with self._changed:
+            tally, waiting = self._tally.copy(), self._waiting
+        by_name = {
+            group: {name: count for (counted, name), count in tally.items() if counted == group}
+            for group in ("differing", "failed", "shadow_failed")
+        }
+        same, dropped = tally["same", ""], tally["dropped", ""]
+        return ShadowCounts(tally.total() + waiting, same, dropped=dropped, waiting=waiting, **by_name)
 
     def drain(self, seconds: float = CLOSING) -> bool:
         """Wait until the shadow was asked about everything that was decided; False when that takes longer."""
-        return self._queue.drain(seconds)
+        with self._changed:
+            return self._changed.wait_for(lambda: self._waiting == 0, seconds)
 
     def close(self) -> None:
         """Close both engines; deciding afterwards is a DENY `engine.unavailable`, and `counts` stay.
 
-        The shadow gets `closing` seconds for what still waits; the rest is dropped.
+        The shadow gets `closing` seconds for what still waits; the rest is dropped. One that does not come to an end is
+        left to its thread.
         """
         try:
             self.engine.close()
         finally:
-            self._queue.close(self._closing)
+            self._close_queue()
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
         try:
             await self.engine.aclose()
         finally:
-            await asyncio.to_thread(self._queue.close, self._closing)
+            await asyncio.to_thread(self._close_queue)
 
-    def _shadowed(self, document: str, evaluate: Callable[[bytes], bytes], body: bytes) -> bytes:
+    @contextmanager
+    def _failures_counted(self) -> Iterator[None]:
+        if os.getpid() != self._process:
+            # The lock may be held by a thread of the parent, which the child does not have.
+            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
         try:
-            answer = evaluate(body)
+            yield
         except BaseException as error:
-            self._queue.count_failure(error)
+            with self._changed:
+                self._tally["failed", _code(error) if isinstance(error, Exception) else "cancelled"] += 1
             raise
-        self._queue.offer(document, body, answer)
-        return answer
 
-    async def _ashadowed(self, document: str, evaluate: Callable[[bytes], Awaitable[bytes]], body: bytes) -> bytes:
-        try:
-            answer = await evaluate(body)
-        except BaseException as error:
-            self._queue.count_failure(error)
-            raise
-        self._queue.offer(document, body, answer)
-        return answer
-
-
-class _ShadowQueue:
-    """What was decided and waits for the shadow, the thread that asks it, and the counters. Safe for threads."""
-
-    def __init__(self, shadow: Engine, size: int, on_difference: Callable[[ShadowDifference], object] | None) -> None:
-        self._shadow = shadow
-        self._size = size
-        self._on_difference = on_difference
-        self._closed = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        # A decision to repeat, or at the end whether to close the shadow.
-        self._items: queue.SimpleQueue[tuple[str, bytes, bytes] | bool] = queue.SimpleQueue()
-        self._tally: Counter[tuple[str, str]] = Counter()
-        self._thread: threading.Thread | None = None
-        self._waiting = self._bytes = 0
-        self._dropping = False
-        self._window, self._lines, self._left_out = monotonic(), 0, 0
-        self._failing: str | None = None
-        self._process = os.getpid()
-
-    def _lock(self) -> threading.Condition:
-        # In a forked child, where engines refuse to decide: a thread of the parent may have held the lock at the fork.
-        if self._process != os.getpid():
-            self._begin()
-        return self._changed
-
-    def offer(self, document: str, body: bytes, answer: bytes) -> None:
-        size = _size(body, answer)
-        with self._lock():
-            full = self._waiting >= self._size or self._bytes + size > _MAX_BYTES
-            if full or self._closed or not self._started():
+    def _offered(self, document: str, body: bytes, answer: bytes) -> bytes:
+        with self._changed:
+            if self._closed or self._waiting >= self._limit:
                 self._tally["dropped", ""] += 1
-                return
-            self._waiting += 1
-            self._bytes += size
-            # Under the lock, so that nothing comes after what ends the thread.
-            self._items.put((document, body, answer))
+            else:
+                self._waiting += 1
+                # Under the lock, so that nothing comes after what ends the thread.
+                self._items.put((document, body, answer))
+        return answer
 
-    def count_failure(self, error: BaseException) -> None:
-        with self._lock():
-            self._tally["failed", _code(error) if isinstance(error, Exception) else "cancelled"] += 1
-
-    def counts(self) -> ShadowCounts:
-        with self._lock():
-            tally, waiting = self._tally.copy(), self._waiting
-        groups: dict[str, dict[str, int]] = {
-            "differing": {},
-            "failed": {},
-            "shadow_failed": {},
-            "same": {},
-            "dropped": {},
-        }
-        for (group, name), count in tally.items():
-            groups[group][name] = count
-        same, dropped = (groups.pop(group).get("", 0) for group in ("same", "dropped"))
-        return ShadowCounts(tally.total() + waiting, same=same, dropped=dropped, waiting=waiting, **groups)
-
-    def drain(self, seconds: float) -> bool:
-        with self._lock():
-            return self._changed.wait_for(lambda: self._waiting == 0, seconds)
-
-    def close(self, seconds: float) -> None:
-        """Take nothing more, wait for what is there, and drop the rest. The thread closes the shadow at its end.
-
-        A shadow that does not come to an end is left to its thread.
-        """
-        with self._lock():
+    def _close_queue(self) -> None:
+        with self._changed:
             if self._closed:
                 return
             self._closed = True
-            thread = self._thread
-            self._items.put(True)
-        if thread is None:
-            self._close_shadow()
+            self._items.put(None)
         # An observer that closes the engine runs in the very thread that it would wait for.
-        elif thread is not threading.current_thread():
-            thread.join(seconds)
+        if self._thread is not threading.current_thread():
+            self._thread.join(self._closing)
         self._dropping = True
 
-    def abandon(self) -> None:
-        """Drop what waits and end the thread. An evaluation under way gets a second to end."""
-        self._dropping = self._closed = True
-        self._items.put(False)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(1)
-
-    def _started(self) -> bool:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="pdp-shadow", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                return False
-            self._thread = thread
-        return True
-
     def _run(self) -> None:
-        while not isinstance(item := self._items.get(), bool):
+        while (item := self._items.get()) is not None:
             result = ("dropped", "") if self._dropping else self._compared(*item)
             with self._changed:
                 self._tally[result] += 1
                 self._waiting -= 1
-                self._bytes -= _size(*item[1:])
                 self._changed.notify_all()
-        if item:
-            self._close_shadow()
+        try:
+            self.shadow.close()
+        except BaseException as error:  # noqa: BLE001 - nothing that a shadow does is a failure of the engine
+            _log.warning("the shadow could not be closed: %s", type(error).__name__)
 
     def _compared(self, document: str, body: bytes, answer: bytes) -> tuple[str, str]:
         """Ask the shadow, report a difference, and return what to count."""
@@ -335,13 +277,13 @@ class _ShadowQueue:
         except AnswerInvalidError as error:
             return "failed", error.code
         try:
-            evaluate = self._shadow.evaluate_plan if document == PLAN else self._shadow.evaluate
+            evaluate = self.shadow.evaluate_plan if document == PLAN else self.shadow.evaluate
             theirs, their_obligations = _read(evaluate(body))
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the shadow's, and ends nothing here
-            code, before = _code(error), self._failing
+            code = _code(error)
+            if code != self._failing:
+                _log.warning("the shadow fails: %s", code)
             self._failing = code
-            if code != before:
-                self._report("shadow.failed", code=code)
             return "shadow_failed", code
         self._failing = None
         if ours.verdict is not theirs.verdict:
@@ -352,40 +294,13 @@ class _ShadowQueue:
             kind = "other obligations"
         else:
             return "same", ""
-        difference = ShadowDifference(kind, document, ours, theirs, body)
-        self._report("shadow.differs", **difference.as_json())
         try:
             if self._on_difference is not None:
-                self._on_difference(difference)
+                self._on_difference(ShadowDifference(kind, document, ours, theirs, body))
         except BaseException as error:  # noqa: BLE001 - the application's, which may raise anything
             # Without its text and traceback, which could quote anything.
-            self._report("shadow.observer_failed", error=type(error).__name__)
+            _log.warning("on_difference failed: %s", type(error).__name__)
         return "differing", kind
-
-    def _report(self, event: str, **fields: Any) -> None:
-        now = monotonic()
-        if now - self._window >= 60:  # noqa: PLR2004 - a minute
-            self._window, self._lines = now, 0
-        if self._lines >= LINES:
-            self._left_out += 1
-            return
-        self._lines += 1
-        # ASCII, so that no text of a request or an answer can begin a line of its own.
-        line = json.dumps({"event": event, **fields, "left_out": self._left_out})
-        self._left_out = 0
-        with suppress(Exception):
-            _log.warning("%s", line)
-
-    def _close_shadow(self) -> None:
-        try:
-            self._shadow.close()
-        except BaseException as error:  # noqa: BLE001 - nothing that a shadow does is a failure of the engine
-            _log.warning("the shadow could not be closed: %s", type(error).__name__)
-
-
-def _size(body: bytes, answer: bytes) -> int:
-    # An engine of the application's may answer anything, which fails where it is parsed and not here.
-    return len(body) + (len(answer) if isinstance(answer, bytes) else 0)
 
 
 def _code(error: BaseException) -> str:
@@ -396,28 +311,12 @@ def _read(document: bytes) -> tuple[Decision, frozenset[bytes]]:
     """Return a decision, and its obligations as they are compared."""
     try:
         decision = parse_decision(document)
-        return decision, frozenset(canonical(asdict(each)) for each in decision.obligations)
+        return decision, frozenset(canonical(asdict(obligation)) for obligation in decision.obligations)
     except ValueError as error:
         raise AnswerInvalidError("the policy engine's answer is not plain JSON") from error
-
-
-def _names(body: bytes) -> dict[str, str | None]:
-    """Return request id and tool of a request of whatever shape."""
-    try:
-        request = orjson.loads(body)
-    except ValueError:
-        request = None
-    return {
-        "request_id": _text_at(request, "context", "request_id"),
-        "tool": _text_at(request, "action", "properties", "tool"),
-    }
 
 
 def _text_at(value: Any, *path: str) -> str | None:
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
-    return _bounded(value)
-
-
-def _bounded(value: object) -> str | None:
-    return value[:_TEXT] if isinstance(value, str) else None
+    return value if isinstance(value, str) else None

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pdp.decision import Decision, Reason, Verdict
-from pdp.engine.bundle.file import Bundle
+from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import UsageError
 from pdp.json import canonical, digest
-from pdp.workbench.bundles.build import build_bundle
+from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.opa.local import LocalOpa
 from pdp.workbench.opa.modules import baseline_policies_path
 from tests.support.generated_requests import manifests, requests
@@ -136,8 +136,8 @@ def engines(opa: Path, tmp_path_factory: pytest.TempPathFactory) -> Engines:
     rego.parent.mkdir(parents=True)
     rego.write_text(PROBE)
     baseline = baseline_policies_path()
-    without = build_bundle(policies=[baseline], release=1, opa=opa, out=folder / "plain.tar.gz")
-    probing = build_bundle(policies=[baseline, folder], release=1, opa=opa, out=folder / "probe.tar.gz")
+    without = read_bundle(compile_bundle(policies=[baseline], release=1, opa=opa))
+    probing = read_bundle(compile_bundle(policies=[baseline, folder], release=1, opa=opa))
     with EmbeddedEngine(without, manifests=of_manifests()) as engine:
         return Engines({body: engine.decide_body(body) for body in ALL}, probing)
 

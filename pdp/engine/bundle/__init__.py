@@ -2,7 +2,6 @@
 
 file       the bundle file, its container, and writing a file whole or not at all
 signature  OPA's signature, and the public keys that verify it
-trust      which bundles an engine accepts: signed by a trusted key, and no older than before
-events     what engines do with bundles, and its way into the audit stream
+trust      which bundles an engine accepts, and the events of it for the audit stream
 follow     an engine that follows one file, by path or URL, and never decides by a bad one
 """

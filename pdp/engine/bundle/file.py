@@ -90,11 +90,6 @@ class Bundle:
     digest: str = field(default="", compare=False)
     signature: Signature | None = field(default=None, compare=False)
 
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """The roots that hold something, sorted."""
-        return tuple(sorted({path.split("/")[0] for path in self.modules} | set(self.data)))
-
 
 def baseline_bundle_path() -> Path:
     """Return where the released baseline bundle is: packaged beside the code, or in the checkout's `bundles/`.

@@ -16,14 +16,15 @@ import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import ref
 
 from pdp.engine.bundle.file import MAX_BUNDLE
 from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError, StaleBundleError
 from pdp.engine.protocol import Engine
-from pdp.engine.seconds import check_clock, check_seconds, elapsed
+from pdp.engine.seconds import check_seconds, elapsed
 from pdp.engine.wasm.engine import DEADLINE, MEMORY_LIMIT, EmbeddedEngine
 from pdp.errors import BundleError, EngineError, PdpError, UsageError
 from pdp.installed import extra
@@ -61,21 +62,15 @@ class BundleHealth:
             read. `stale`: it decides nothing, since that lasts longer than `max_age`.
         revision: of the bundle that it has.
         release: likewise.
-        digest: of that bundle's file.
         age: seconds since the source confirmed that bundle.
-        error: the code of what went wrong at the last look, or None.
-        message: what went wrong, or None.
-        refused: the digest of the bad file, while it is at the source; or None.
+        error: what went wrong at the last look, with its code and message; or None.
     """
 
     state: Literal["current", "behind", "stale"]
     revision: str
     release: int
-    digest: str
     age: float
-    error: str | None
-    message: str | None
-    refused: str | None
+    error: PdpError | None
 
 
 class FollowingEngine(Engine):
@@ -125,19 +120,16 @@ class FollowingEngine(Engine):
         for name, seconds in (("every", every), ("max_age", every if max_age is None else max_age)):
             check_seconds(name, seconds, most=_LONGEST)
         check_seconds("timeout", timeout, most=_LONGEST_TIMEOUT)
-        check_clock(clock)
-        for name, given, kind in (("source", source, (str, os.PathLike)), ("trust", trust, BundleTrust)):
-            if not isinstance(given, kind):
-                raise UsageError(f"{name}: {type(given).__name__} cannot be used", hint="see FollowingEngine")
-        self._source: _Source
+        self._source = str(source)
+        self._read: Callable[[str | None], tuple[bytes | None, str | None]]
         if isinstance(source, str) and "://" in source:
-            self._source = _UrlSource(source, timeout, headers or {}, tls)
+            self._read = _UrlSource(source, timeout, headers or {}, tls)
             if trust.keys is None:
                 raise UsageError(
                     f"{source}: bundles over HTTP are taken from signers alone", hint="give BundleTrust public keys"
                 )
         else:
-            self._source = _FileSource(Path(source))
+            self._read = partial(_read_file, Path(source))
         self._trust = trust
         self._max_age = math.inf if max_age is None else max_age
         self._engine_options: dict[str, Any] = {
@@ -151,7 +143,8 @@ class FollowingEngine(Engine):
         self._ended = threading.Event()
         self._process = os.getpid()
         self._confirmed = self._clock()
-        self._loaded = self._load(self._source.changed() or b"", None)
+        content, self._tag = self._read(None)
+        self._loaded = self._load(content or b"", None)
         try:
             threading.Thread(
                 target=_look, args=(ref(self), self._ended, every), name="pdp-bundles", daemon=True
@@ -188,22 +181,12 @@ class FollowingEngine(Engine):
 
     def health(self) -> BundleHealth:
         """Return how the engine stands to its source."""
-        bundle, error, refusal = self.bundle, self._error, self._refusal
-        age = self._age()
+        bundle, error, age = self.bundle, self._error, self._age()
         state: Literal["current", "behind", "stale"] = "current" if error is None else "behind"
-        return BundleHealth(
-            state=state if age <= self._max_age else "stale",
-            revision=bundle.revision,
-            release=bundle.release,
-            digest=bundle.digest,
-            age=age,
-            error=None if error is None else error.code,
-            message=None if error is None else str(error),
-            refused=None if refusal is None else refusal[0],
-        )
+        return BundleHealth(state if age <= self._max_age else "stale", bundle.revision, bundle.release, age, error)
 
     def refresh(self) -> BundleHealth:
-        """Look at the source now, and return how the engine stands to it then. Nothing found there is raised.
+        """Look at the source now, and return how the engine stands to it then. What is wrong there is not raised.
 
         Raises:
             EngineError: in a forked child.
@@ -212,20 +195,20 @@ class FollowingEngine(Engine):
         with self._looking:
             asked = self._clock()
             try:
-                content = self._source.changed()
+                content, tag = self._read(self._tag)
                 if content is not None and digest(content) != self.bundle.digest:
                     self._swap(self._load(content, self.bundle.release))
             except Exception as caught:  # noqa: BLE001 - whatever it is, the last good bundle stays, and health says so
                 # Else the next look would find a bad file unchanged, and take it for the bundle at hand.
-                self._source.forget()
+                self._tag = None
                 error = caught if isinstance(caught, PdpError) else EngineError(f"{type(caught).__name__}: {caught}")
                 # A server that is away is reported once, not once a minute.
                 if str(self._error) != str(error):
-                    _log.warning("%s: release %d stays: %s", self._source.name, self.bundle.release, error)
+                    _log.warning("%s: release %d stays: %s", self._source, self.bundle.release, error)
                 self._error = error
             else:
-                # Of the moment before the question: what the source said may be as old as that.
-                self._confirmed = asked
+                # Of the moment before the question: what the source answered may be as old as that.
+                self._confirmed, self._tag = asked, tag
                 self._error = self._refusal = None
         return self.health()
 
@@ -271,7 +254,7 @@ class FollowingEngine(Engine):
         except ReleaseFloorError:
             raise
         except BundleError as error:
-            message = f"{self._source.name}: {error.message.removeprefix('bundle: ')}"
+            message = f"{self._source}: {error.message.removeprefix('bundle: ')}"
             refusal = type(error)(message, hint=error.hint)
             self._refusal = (file_digest, refusal)
             self._trust.refused(file_digest, refusal, previous_release=previous_release)
@@ -294,44 +277,19 @@ def _look(engine: ref[FollowingEngine], ended: threading.Event, every: float) ->
         del followed
 
 
-class _Source(Protocol):
-    """One bundle file. Not to be shared between threads."""
-
-    name: str
-
-    def changed(self) -> bytes | None:
-        """Return the file, or None if it is that of the last time; EngineError when it cannot be read."""
-
-    def forget(self) -> None:
-        """Return the whole file the next time."""
-
-
-class _FileSource:
-    def __init__(self, path: Path) -> None:
-        self.name = str(path)
-        self._path = path
-        self._seen: tuple[int, int, int] | None = None
-
-    def changed(self) -> bytes | None:
-        try:
-            with self._path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-                if seen == self._seen:
-                    return None
-                content = file.read(MAX_BUNDLE + 1)
-        except OSError as error:
-            raise EngineError(
-                f"{self.name}: cannot be read: {error.strerror}", hint="name a channel's file of a repository"
-            ) from error
-        self._seen = seen
-        return content
-
-    def forget(self) -> None:
-        self._seen = None
+def _read_file(path: Path, _: str | None) -> tuple[bytes, None]:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BUNDLE + 1), None
+    except OSError as error:
+        raise EngineError(
+            f"{path}: cannot be read: {error.strerror}", hint="name a channel's file of a repository"
+        ) from error
 
 
 class _UrlSource:
+    """Returns the file at a URL with its ETag, or None with it if it is the file that has the given ETag."""
+
     def __init__(self, url: str, timeout: float, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
         with extra("follow"):
             import httpx  # noqa: PLC0415 - only who follows a URL needs it
@@ -348,50 +306,42 @@ class _UrlSource:
         for name, value in headers.items():
             if not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
                 raise UsageError(f"headers: {name!r:.80} cannot be sent", hint="printable ASCII characters alone")
-        self.name = url
+        self._url = url
         self._timeout = timeout
         # The file as it is: a bundle is compressed already. No cache in between may answer by itself.
         self._headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache", **headers}
         self._tls = tls or ssl.create_default_context()
-        self._tag: str | None = None
 
-    def changed(self) -> bytes | None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self._fetch())
+    def __call__(self, tag: str | None) -> tuple[bytes | None, str | None]:
+        # In a thread of its own: the caller may be in an event loop.
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, self._fetch()).result()
-
-    def forget(self) -> None:
-        self._tag = None
+            return thread.submit(asyncio.run, self._fetch(tag)).result()
 
     # In an event loop, since only there one deadline bounds everything: lookup, TLS, and an answer that drips.
-    async def _fetch(self) -> bytes | None:
+    async def _fetch(self, tag: str | None) -> tuple[bytes | None, str | None]:
         import httpx  # noqa: PLC0415
 
-        headers = self._headers | ({} if self._tag is None else {"If-None-Match": self._tag})
+        headers = self._headers | ({} if tag is None else {"If-None-Match": tag})
         body = bytearray()
         try:
             # No redirections: the bundle is where the operator says. The environment's proxies apply.
             async with (
                 asyncio.timeout(self._timeout),
                 httpx.AsyncClient(verify=self._tls, timeout=None) as client,  # noqa: S113 - the one above bounds all
-                client.stream("GET", self.name, headers=headers) as response,
+                client.stream("GET", self._url, headers=headers) as response,
             ):
-                if response.status_code == _NOT_MODIFIED and self._tag is not None:
-                    return None
+                if response.status_code == _NOT_MODIFIED and tag is not None:
+                    return None, tag
                 if response.status_code != _OK:
-                    raise EngineError(f"{self.name}: the server answers {response.status_code}", hint=_CHECK)
+                    raise EngineError(f"{self._url}: the server answers {response.status_code}", hint=_CHECK)
                 async for piece in response.aiter_raw():
                     body += piece
                     if len(body) > MAX_BUNDLE:
-                        raise EngineError(f"{self.name}: larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
+                        raise EngineError(f"{self._url}: larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
         except TimeoutError:
-            raise EngineError(f"{self.name}: no whole answer within {self._timeout:g} s", hint=_CHECK) from None
+            raise EngineError(f"{self._url}: no whole answer within {self._timeout:g} s", hint=_CHECK) from None
         except (httpx.HTTPError, OSError) as error:
             raise EngineError(
-                f"{self.name}: download failed: {str(error) or type(error).__name__:.200}", hint=_CHECK
+                f"{self._url}: download failed: {str(error) or type(error).__name__:.200}", hint=_CHECK
             ) from error
-        self._tag = response.headers.get("ETag")
-        return bytes(body)
+        return bytes(body), response.headers.get("ETag")

@@ -10,11 +10,14 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from pdp.engine.bundle.events import BundleEvent
+from pdp.audit.event import recordable
+from pdp.clock import to_milliseconds
 from pdp.engine.bundle.file import read_bundle, replace_file
 from pdp.errors import BundleError
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, parse_json
@@ -22,6 +25,7 @@ from pdp.json import MAX_NUMBER, JsonValueError, canonical, parse_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pdp.audit.chain import AuditLog
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.bundle.signature import VerificationKey
 
@@ -38,6 +42,51 @@ class StaleBundleError(BundleError):
 
 class ReleaseFloorError(BundleError):
     """Which release was the newest is not known, or cannot be kept: no bundle is taken until it is mended."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleEvent:
+    """What became of a bundle: decided by from now on, refused, or an older one taken on the operator's word.
+
+    Attributes:
+        type: which of these.
+        revision: of the bundle; None where it was refused, since nothing that it states is sure.
+        release: likewise.
+        digest: of the file.
+        previous_release: what was decided by before, or None.
+        error_code: why it was refused, or None.
+        message: likewise.
+    """
+
+    type: Literal["bundle.loaded", "bundle.refused", "bundle.rollback"]
+    revision: str | None = None
+    release: int | None = None
+    digest: str | None = None
+    previous_release: int | None = None
+    error_code: str | None = None
+    message: str | None = None
+
+
+def audited(audit: AuditLog, *, clock: Callable[[], float] = time.time) -> Callable[[BundleEvent], None]:
+    """Return a report for `BundleTrust` that records every event.
+
+    An event has the bundle's revision, the code of a refusal, and as `arguments_digest` the keyed digest of the whole
+    event, release numbers among it. What it raises (`AuditError`) keeps an engine from going back to an older bundle.
+    """
+
+    def report(event: BundleEvent) -> None:
+        audit.append(
+            {
+                "time": to_milliseconds(clock()),
+                "type": event.type,
+                "arguments_digest": audit.digest(canonical(asdict(event))),
+                "bundle_revision": recordable(event.revision),
+                "outcome": "failed" if event.type == "bundle.refused" else "succeeded",
+                "error_code": event.error_code,
+            }
+        )
+
+    return report
 
 
 class ReleaseFloor:

@@ -20,42 +20,10 @@ from pdp.workbench.opa.tool import OpaTool
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdp.engine.bundle.file import Bundle
     from pdp.workbench.bundles.packages import Concerns
     from pdp.workbench.opa.modules import Module
 
 _MAX_CONFIG: Final = 1024 * 1024
-
-
-def build_bundle(
-    *,
-    policies: Sequence[Path],
-    release: int,
-    opa: Path,
-    out: Path,
-    data: Sequence[Path] = (),
-    manifests: Mapping[str, Any] | None = None,
-) -> Bundle:
-    """Build a bundle and write it to `out`, which is replaced only by a whole and usable bundle.
-
-    Args:
-        policies: the baseline's folder (`authz/decision.rego`, `capabilities.json`, `schemas/`, `config/data.json`)
-            and those of the user's modules, each `package custom.concerns.NAME`. Unit tests (`..._test.rego`) are
-            left out; a user's with a concern in it is refused.
-        release: counts upwards from 1.
-        opa: the OPA program; another version compiles other bytes.
-        out: the file.
-        data: JSON files with the roots `directory` and `settings`, each laid over those before it.
-        manifests: the document of each effective manifest, by its digest.
-
-    Raises:
-        FileFaultsError: Rego that is not admitted, each fault with its place.
-        UsageError: an argument, a folder or a data file cannot be used, or OPA cannot be run.
-        BundleError: what was built cannot be used: larger than a bundle may be.
-    """
-    packed = compile_bundle(policies=policies, release=release, opa=opa, data=data, manifests=manifests)
-    write_bundle(out, packed)
-    return read_bundle(packed)
 
 
 def compile_bundle(
@@ -66,7 +34,22 @@ def compile_bundle(
     data: Sequence[Path] = (),
     manifests: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Build a bundle and return the file's bytes; arguments and errors as of `build_bundle`."""
+    """Build a bundle and return the file's bytes; `write_bundle` writes them.
+
+    Args:
+        policies: the baseline's folder (`authz/decision.rego`, `capabilities.json`, `schemas/`, `config/data.json`)
+            and those of the user's modules, each `package custom.concerns.NAME`. Unit tests (`..._test.rego`) are
+            left out; a user's with a concern in it is refused.
+        release: counts upwards from 1.
+        opa: the OPA program; another version compiles other bytes.
+        data: JSON files with the roots `directory` and `settings`, each laid over those before it.
+        manifests: the document of each effective manifest, by its digest.
+
+    Raises:
+        FileFaultsError: Rego that is not admitted, each fault with its place.
+        UsageError: an argument, a folder or a data file cannot be used, or OPA cannot be run.
+        BundleError: what was built cannot be used: larger than a bundle may be.
+    """
     if not 1 <= release <= MAX_NUMBER:
         raise UsageError(f"release {release} is out of range", hint="releases count upwards from 1")
     baseline = baseline_folder(policies)

@@ -18,29 +18,26 @@ import os
 import re
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.engine.bundle.file import pack_bundle, read_bundle, read_packed, replace_file
 from pdp.errors import BundleError, PdpError, UsageError
-from pdp.json import MAX_NUMBER, JsonValueError, canonical, check_json, digest
+from pdp.json import MAX_NUMBER, canonical, digest
 from pdp.workbench.bundles.sign import sign_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pdp.audit.chain import AuditLog
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.bundle.signature import VerificationKey
     from pdp.workbench.bundles.sign import SigningKey
-
-MAX_GATE: Final = 64 * 1024
-"""Largest gate results in bytes, as they stand in the history."""
 
 PATIENCE: Final = 30.0
 """How long a change waits for another one to end, in seconds."""
@@ -75,7 +72,6 @@ class ChannelChange(BaseModel):
         restores: of a rollback, the release whose content came back.
         by: who did it.
         why: for people.
-        gate: what the release gate found, as it was given; None: it was not asked.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -90,7 +86,16 @@ class ChannelChange(BaseModel):
     restores: Number | None
     by: str
     why: str
-    gate: dict[str, JsonValue] | None
+
+
+class GateResult(BaseModel):
+    """What `pdp release check --json` writes, as far as publishing looks at it: which bundle, and whether it passed."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    release: Number
+    revision: Sha256
+    passed: bool
 
 
 def publish(
@@ -102,7 +107,7 @@ def publish(
     why: str,
     audit: AuditLog,
     keys: Sequence[VerificationKey] | None,
-    gate: Mapping[str, Any] | None = None,
+    gate: object = None,
     clock: Callable[[], float] = time.time,
 ) -> ChannelChange:
     """Publish a bundle and make it the channel's current one. Once more the same changes nothing.
@@ -115,8 +120,7 @@ def publish(
         why: for people.
         audit: gets an event before the change and one after it, both `bundle.publish`.
         keys: one of them must have signed the bundle; None: it may be unsigned.
-        gate: what the release gate found, as of `pdp release check --json`: about this very bundle, by `release` and
-            `revision`, with `passed`, which must be true, and its `checks`.
+        gate: what `pdp release check --json` wrote about this bundle, which must have passed. None: nobody asked.
         clock: what time it is, in seconds since 1970.
 
     Raises:
@@ -128,7 +132,8 @@ def publish(
     """
     _check_texts(channel, by=by, why=why)
     bundle = read_bundle(packed, keys=keys)
-    checked = None if gate is None else _checked_gate(dict(gate), bundle)
+    if gate is not None:
+        _check_gate(gate, bundle)
     with _locked(folder, begin=True):
         changes = [each for each in history(folder) if each.channel == channel]
         current = changes[-1] if changes else None
@@ -138,7 +143,7 @@ def publish(
             if _digest_of(_channel_file(folder, channel)) != bundle.digest:
                 _commit(folder, current, packed, audit=audit, clock=clock)
             return current
-        change = _change("publish", channel, bundle, current, by=by, why=why, gate=checked, clock=clock)
+        change = _change("publish", channel, bundle, current, by=by, why=why, clock=clock)
         _commit(folder, change, packed, audit=audit, clock=clock)
     return change
 
@@ -237,7 +242,6 @@ def _change(
     why: str,
     clock: Callable[[], float],
     restores: int | None = None,
-    gate: dict[str, Any] | None = None,
 ) -> ChannelChange:
     return ChannelChange(
         time=to_seconds(clock()),
@@ -250,7 +254,6 @@ def _change(
         restores=restores,
         by=by,
         why=why,
-        gate=gate,
     )
 
 
@@ -293,7 +296,9 @@ def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditL
     _record(audit, change, clock, outcome="unknown")
     outcome = "failed"
     try:
-        _write_release(folder, change.release, packed)
+        # A release never changes: `_check_number` has seen that it is this file, where it is there already.
+        if not _release_file(folder, change.release).exists():
+            replace_file(_release_file(folder, change.release), packed)
         changes = history(folder)
         if change not in changes:
             lines = b"".join(each.model_dump_json().encode() + b"\n" for each in [*changes, change])
@@ -308,20 +313,6 @@ def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditL
         ) from error
     finally:
         _record(audit, change, clock, outcome=outcome)
-
-
-def _write_release(folder: Path, release: int, packed: bytes) -> None:
-    file = _release_file(folder, release)
-    draft = file.with_name(f".{file.name}")
-    replace_file(draft, packed)
-    try:
-        # A link and no rename: it fails where the number was taken in between, by whoever knows no lock.
-        os.link(draft, file)
-    except FileExistsError:
-        if _digest_of(file) != digest(packed):
-            raise BundleError(f"release {release} was published already: releases never change") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _record(audit: AuditLog, change: ChannelChange, clock: Callable[[], float], *, outcome: str) -> None:
@@ -397,28 +388,17 @@ def _check_texts(channel: str, **texts: str) -> None:
             )
 
 
-def _checked_gate(gate: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
-    try:
-        check_json(gate)
-    except JsonValueError as error:
-        raise UsageError(f"gate results: {error}") from error
-    if len(canonical(gate)) > MAX_GATE:
-        raise UsageError(
-            f"gate results: larger than {MAX_GATE} bytes", hint="give the summary, and keep the rest with CI"
-        )
-    if gate.get("passed") is not True:
-        raise UsageError("gate results: the release gate has not passed", hint="see its checks; `passed` must be true")
+def _check_gate(gate: object, bundle: Bundle) -> None:
     again = "run `pdp release check --json` on this bundle, and give what it writes"
-    for name, own in (("release", bundle.release), ("revision", bundle.revision)):
-        stated = gate.get(name)
-        if type(stated) is not type(own):
-            raise UsageError(f"gate results: they do not say which {name} they are about", hint=again)
-        if stated != own:
-            raise UsageError(f"gate results: about {name} {stated}, and the bundle is {name} {own}", hint=again)
-    checks = gate.get("checks")
-    if not isinstance(checks, list) or not checks:
-        raise UsageError("gate results: no checks", hint=again)
-    statuses = [check.get("status") if isinstance(check, dict) else None for check in checks]
-    if not {"pass"} <= set(map(str, statuses)) <= {"pass", "skip"}:
-        raise UsageError("gate results: not every check passed or was skipped, or all were skipped", hint=again)
-    return gate
+    try:
+        result = GateResult.model_validate(gate)
+    except ValidationError as error:
+        raise UsageError("gate results: no release, revision and `passed` in them", hint=again) from error
+    if not result.passed:
+        raise UsageError("gate results: the release gate has not passed", hint="see its checks; `passed` must be true")
+    if (result.release, result.revision) != (bundle.release, bundle.revision):
+        raise UsageError(
+            f"gate results: about release {result.release} ({result.revision}), "
+            f"and the bundle is release {bundle.release} ({bundle.revision})",
+            hint=again,
+        )

@@ -54,8 +54,7 @@ def taken_back(folder: Path, **changes: Any) -> ChannelChange:
 def gate(packed: bytes, **changes: Any) -> dict[str, Any]:
     """What the release gate writes about a bundle that passes, as far as publishing looks at it."""
     bundle = read_bundle(packed)
-    checks = [{"name": "scenarios", "status": "pass"}, {"name": "mutation", "status": "skip"}]
-    return {"passed": True, "release": bundle.release, "revision": bundle.revision, "checks": checks, **changes}
+    return {"passed": True, "release": bundle.release, "revision": bundle.revision, "checks": [], **changes}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -89,7 +88,7 @@ def test_a_release_is_a_file_of_its_own_and_its_channels(folder: Path) -> None:
     assert change == ChannelChange(
         time="2026-07-01T10:00:00Z", action="publish", channel="stable", release=1,
         revision=read_bundle(packed).revision, digest=digest(packed), previous_release=None, restores=None, by="ann",
-        why="a reason", gate=gate(packed),
+        why="a reason",
     )  # fmt: skip
     assert files(folder) == {
         "channels/stable.tar.gz": packed,
@@ -154,48 +153,42 @@ def test_releases_never_change_and_never_go_back(
     assert files(folder) == before
 
 
-OTHER_REVISION = (
-    f"gate results: about revision {read_bundle(tiny(1, content='other')).revision},"
-    f" and the bundle is revision {read_bundle(tiny(1)).revision}"
-)
+def another_bundle(packed: bytes) -> str:
+    about, own = read_bundle(packed), read_bundle(tiny(1))
+    return (
+        f"gate results: about release {about.release} ({about.revision}), and the bundle is release 1 ({own.revision})"
+    )
+
+
+UNREADABLE = "gate results: no release, revision and `passed` in them"
+MALFORMED: list[Any] = [
+    {}, [], "passed", {"passed": True}, gate(tiny(1), passed=1), gate(tiny(1), release=True),
+    gate(tiny(1), revision=None),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"keys": [key("two").public]}, "bundle: not signed"),
-        ({"gate": {"passed": False}}, "gate results: the release gate has not passed"),
-        ({"gate": {}}, "gate results: the release gate has not passed"),
-        ({"gate": {"passed": 1}}, "gate results: the release gate has not passed"),
-        ({"gate": {"passed": True}}, "gate results: they do not say which release they are about"),
-        ({"gate": gate(tiny(1), release=True)}, "gate results: they do not say which release they are about"),
-        ({"gate": gate(tiny(1), revision=None)}, "gate results: they do not say which revision they are about"),
-        ({"gate": gate(tiny(1), release=2)}, "gate results: about release 2, and the bundle is release 1"),
-        ({"gate": gate(tiny(1, content="other"))}, OTHER_REVISION),
-        ({"gate": gate(tiny(1), checks=[])}, "gate results: no checks"),
-        ({"gate": gate(tiny(1), checks=12)}, "gate results: no checks"),
+        ({"gate": gate(tiny(1), passed=False)}, "gate results: the release gate has not passed"),
         *(
-            ({"gate": gate(tiny(1), checks=checks)}, "gate results: not every check passed or was skipped,")
-            for checks in (
-                [{"status": "pass"}, {"status": "fail"}],
-                [{"status": "pass"}, {}],
-                [1],
-                [{"status": "skip"}],
-            )
+            ({"gate": unreadable}, UNREADABLE)
+            for unreadable in MALFORMED
         ),
-        ({"gate": {"passed": True, "x": float("nan")}}, "gate results: x: number nan is not finite"),
-        ({"gate": {"passed": True, "x": "x" * 70_000}}, "gate results: larger than 65536 bytes"),
+        ({"gate": gate(tiny(2))}, another_bundle(tiny(2))),
+        ({"gate": gate(tiny(1, content="other"))}, another_bundle(tiny(1, content="other"))),
         ({"why": " "}, "why: not a line of text"),
         ({"why": "a\x1b[31m"}, "why: not a line of text"),
         ({"by": ""}, "by: not a line of text"),
         ({"channel": "../x"}, "channel: '../x' is not a name"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_published(folder: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises((BundleError, UsageError)) as caught:
         released(folder, tiny(1), **changes)
 
-    assert caught.value.message.partition(" is not finite")[0].startswith(message.partition(": number")[0])
+    assert caught.value.message == message
     assert not folder.exists()
 
 
@@ -214,7 +207,7 @@ def test_a_rollback_releases_the_old_content_under_the_next_number(folder: Path)
     assert read_bundle(packed, keys=[key().public]).revision == revision
     assert change == ChannelChange(
         time="2026-07-01T10:00:00Z", action="rollback", channel="stable", release=3, revision=revision,
-        digest=digest(packed), previous_release=2, restores=1, by="bob", why="it was bad", gate=None,
+        digest=digest(packed), previous_release=2, restores=1, by="bob", why="it was bad",
     )  # fmt: skip
 
 
@@ -435,7 +428,7 @@ def test_a_publish_that_is_killed_anywhere_leaves_the_old_state_or_the_new(tmp_p
 @pytest.mark.parametrize("most", [0, 1000, 9000])
 def test_a_disk_without_room_leaves_the_old_state(folder: Path, most: int) -> None:
     """A limit on file sizes, which the operating system enforces on a write just as it does a full disk."""
-    released(folder, tiny(1), gate=gate(tiny(1), notes="x" * 20_000))
+    released(folder, tiny(1))
     before = files(folder)
     packed = tiny(2, content="x" * 100)
 
@@ -555,7 +548,6 @@ def test_a_release_travels_on_the_command_line(tmp_path: Path, folder: Path, mon
     digests = [change.digest for change in changes]
     assert first == (0, f"{folder}: publish stable: release 1\n  file  {digests[0]}\n", "")
     assert (second.code, second.json) == (0, changes[1].model_dump())
-    assert second.json["gate"] == results
     assert back == (
         0,
         f"{folder}: rollback stable: release 3 with the content of release 1, was 2\n  file  {digests[2]}\n",
@@ -609,7 +601,7 @@ def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch
                 "sign it with `pdp bundle sign`, and verify it with the public half of that key",
             ),
             ("--unsigned and --key exclude each other", "leave one of them out"),
-            (f"{tmp_path}/gate: gate results are an object", "such as pdp release check writes"),
+            (UNREADABLE, "run `pdp release check --json` on this bundle, and give what it writes"),
             (
                 f"audit file {tmp_path}/none/r.audit.jsonl cannot be opened: No such file or directory",
                 "name another file with --audit",

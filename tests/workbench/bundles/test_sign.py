@@ -23,10 +23,9 @@ from hypothesis import strategies as st
 from joserfc import jws
 
 from pdp.audit.chain import MemoryAudit
-from pdp.engine.bundle.events import BundleEvent, audited
 from pdp.engine.bundle.file import SIGNATURES, pack_bundle, pack_members, read_bundle, unpack_bundle
 from pdp.engine.bundle.signature import Signature, load_public_keys, public_keys, signatures_file, signed_files
-from pdp.engine.bundle.trust import BundleTrust, ReleaseFloor, ReleaseFloorError, StaleBundleError
+from pdp.engine.bundle.trust import BundleEvent, BundleTrust, ReleaseFloor, ReleaseFloorError, StaleBundleError, audited
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import BundleError, UsageError
 from pdp.json import canonical

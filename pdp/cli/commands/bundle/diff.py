@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.commands.bundle.build import GovernanceFiles
+from pdp.cli.commands.bundle.build import GovernanceFiles, load_manifests
 from pdp.cli.display import drawn, is_drawn
 from pdp.cli.files import check_standard_input
 from pdp.cli.options import AsJson, HtmlFile
 from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.errors import UsageError
-from pdp.manifest.load import load_effective
 from pdp.workbench.diff import reports
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.known import read_log
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pdp.manifest.effective import EffectiveManifest
+    from collections.abc import Callable, Iterator
 
 
 def diff(
@@ -90,20 +86,6 @@ def diff(
         for line in reports.text_lines(found):
             tell(printable(line))
     raise typer.Exit(Exit.FAILED if found.fails(fail_on) else Exit.OK)
-
-
-def load_manifests(manifests: Sequence[Path], governance: Sequence[Path]) -> list[EffectiveManifest]:
-    """Load manifests, each with the governance file at its place, or all of them without.
-
-    Raises:
-        UsageError: as many governance files as there are no manifests for, or a file that cannot be used.
-    """
-    if governance and len(governance) != len(manifests):
-        raise UsageError(
-            f"{len(manifests)} manifests and {len(governance)} governance files",
-            hint="name a governance file for every manifest, in the same order, or none at all",
-        )
-    return [load_effective(*pair) for pair in zip_longest(manifests, governance)]
 
 
 @contextmanager
