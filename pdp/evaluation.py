@@ -10,7 +10,6 @@ from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 
 if TYPE_CHECKING:
     from pdp.contract.invariants import Trip
-    from pdp.contract.json_object import JsonObject
     from pdp.decision import Decision, Obligation, Reason, Verdict
     from pdp.flow.call import Decided, Executed
     from pdp.stores.actions import Action
@@ -107,7 +106,7 @@ class Evaluation:
         return self._executed.action if self._executed else self._decided.action
 
     @property
-    def state(self) -> JsonObject | None:
+    def state(self) -> dict[str, Any] | None:
         """The session's state as the result leaves it; None when the tool declares no state effects, or gave none."""
         return self._executed.state if self._executed else None
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pdp.approvals.approvals import Approvals
     from pdp.audit.chain import AuditLog
-    from pdp.contract.json_object import JsonObject
     from pdp.contract.registry.registry import Registry
     from pdp.engine.protocol import Engine
     from pdp.execution.events import Observer
@@ -307,7 +306,7 @@ class Pep:
         """
         self._parts.stores.runs.end(*_run_of(run_id, session))
 
-    def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> JsonObject:
+    def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after a tool gave `result`, its state effects merged.
 
         Raises:

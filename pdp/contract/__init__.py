@@ -8,6 +8,5 @@
 * planning: the rules across tools, as the policy's data.
 * config: a tool's config parameters, resolved for a call.
 * state: what tools read of the state and write to it.
-* json_object: an object of JSON that nobody can change.
 * registry/: tools with their functions and contracts in Python.
 """

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from pdp.contract.config import Config
     from pdp.contract.invariants import Invariants
-    from pdp.contract.json_object import JsonObject
     from pdp.contract.registry.tool_contract import ToolContract
     from pdp.contract.state import StateFields
     from pdp.manifest.effective import EffectiveManifest
@@ -70,13 +69,7 @@ class CompiledTool:
         )
         self.follows_pattern = entry.pattern is not None or self.commits_staged
 
-    def state_read(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what of the state the tool is handed, as copies."""
-        from pdp.contract.state import state_read  # noqa: PLC0415 - only tools that state what they read
-
-        return state_read(state, self.reads)
-
-    def state_after(self, state: Mapping[str, Any], result: Any) -> JsonObject:
+    def state_after(self, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after the tool gave `result`.
 
         Raises:

@@ -5,6 +5,7 @@ Source: tool contract document, "ToolConfigParam".
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from pdp.contract.registry.tool_contract import ToolConfigParam
     from pdp.manifest.model import ConfigParameter
+
+    _Normalizer = Callable[[Any], Any]
 
 _NORMALIZERS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "strip": str.strip,
@@ -34,15 +37,6 @@ class ConfigError(UsageError):
     code = "pdp.config_invalid"
 
 
-class _Parameter:
-    __slots__ = ("default", "key", "normalized")
-
-    def __init__(self, key: str, default: Any, normalized: Callable[[Any], Any]) -> None:
-        self.key = key
-        self.normalized = normalized
-        self.default = normalized(default)
-
-
 class Config:
     """The config parameters of one tool. Immutable and safe to share.
 
@@ -57,10 +51,11 @@ class Config:
     __slots__ = ("_parameters",)
 
     def __init__(self, parameters: Iterable[ConfigParameter] = (), params: Iterable[ToolConfigParam] = ()) -> None:
-        self._parameters = (
-            *(_Parameter(item.key, item.default, _named(item.normalize)) for item in parameters),
-            *(_Parameter(item.key, item.default, _called(item.normalizer, item.key)) for item in params),
-        )
+        declared: list[tuple[str, Any, _Normalizer]] = [
+            *((item.key, item.default, partial(_by_names, item.normalize)) for item in parameters),
+            *((item.key, item.default, partial(_by_function, item)) for item in params),
+        ]
+        self._parameters = tuple((key, normalized, normalized(default)) for key, default, normalized in declared)
 
     def resolve(self, configurable: Mapping[str, Any], state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the values by key, read-only: of `configurable`, else of `state`, else the default.
@@ -72,47 +67,29 @@ class Config:
             ConfigError: a value cannot be normalised.
         """
         resolved = dict(configurable)
-        for parameter in self._parameters:
-            value = None
-            for layer in (configurable, state):
-                stated = layer.get(parameter.key)
-                if stated is not None:
-                    value = parameter.normalized(stated)
-                if value is not None:
-                    break
-            if value is None:
-                value = parameter.default
+        for key, normalized, default in self._parameters:
+            stated = (normalized(layer[key]) for layer in (configurable, state) if layer.get(key) is not None)
+            value = next((value for value in stated if value is not None), default)
             # A copy of what others hold too: a list changed in one call must not be another call's default.
-            resolved[parameter.key] = orjson.loads(orjson.dumps(value)) if type(value) in (dict, list) else value
+            resolved[key] = orjson.loads(orjson.dumps(value)) if type(value) in (dict, list) else value
         return MappingProxyType(resolved)
 
 
-def _named(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    steps = tuple(_NORMALIZERS[name] for name in names)
+def _by_names(names: tuple[str, ...], value: Any) -> Any:
+    for name in names:
+        if type(value) is str:
+            value = _NORMALIZERS[name](value)
+    return value
 
-    def normalized(value: Any) -> Any:
-        for step in steps:
-            if type(value) is str:
-                value = step(value)
+
+def _by_function(param: ToolConfigParam, value: Any) -> Any:
+    if value is None or param.normalizer is None:
         return value
-
-    return normalized
-
-
-def _called(normalizer: Callable[[Any], Any] | None, key: str) -> Callable[[Any], Any]:
-    if normalizer is None:
-        return lambda value: value
-
-    def normalized(value: Any) -> Any:
-        if value is None:
-            return None
-        try:
-            result = normalizer(value)
-            check_json(result)
-        except JsonValueError as error:
-            raise ConfigError(f"config {key}: the normalizer's result is not JSON: {error}") from None
-        except Exception as error:
-            raise ConfigError(f"config {key}: the normalizer raised {type(error).__name__}") from error
-        return result
-
-    return normalized
+    try:
+        result = param.normalizer(value)
+        check_json(result)
+    except JsonValueError as error:
+        raise ConfigError(f"config {param.key}: the normalizer's result is not JSON: {error}") from None
+    except Exception as error:
+        raise ConfigError(f"config {param.key}: the normalizer raised {type(error).__name__}") from error
+    return result

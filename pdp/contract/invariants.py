@@ -9,13 +9,12 @@ Source: tool contract document, "ToolInvariant" and "A real example".
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from pdp.contract.json_object import JsonObject
 from pdp.contract.registry.tool_contract import DROP_STEP, DropStep, end_coroutine
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.expressions.expression import compile_check
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pdp.contract.registry.tool_contract import ToolInvariant
-    from pdp.manifest.expressions.expression import Condition
     from pdp.manifest.model import Invariant
     from pdp.proposal import Proposal
 
@@ -69,12 +67,7 @@ class Trip:
 
     def as_json(self) -> dict[str, Any]:
         """Return `{invariant, rule, resolution, changed}`."""
-        return {
-            "invariant": self.invariant,
-            "rule": self.rule,
-            "resolution": self.resolution,
-            "changed": list(self.changed),
-        }
+        return asdict(self) | {"changed": list(self.changed)}
 
 
 class InvariantResult(NamedTuple):
@@ -93,40 +86,19 @@ class InvariantResult(NamedTuple):
     pruned: bool = False
 
 
-class InvariantContext:
+class InvariantContext(NamedTuple):
     """What an invariant sees beside the call.
 
-    Args:
+    Attributes:
         state: the state, plain JSON.
         config: the tool's resolved config.
         plan: gives, for the call's arguments, the plan up to and including the call, `[{tool, arguments}]`; None: the
             state has it, or there is none.
     """
 
-    __slots__ = ("_views", "config", "plan", "state")
-
-    def __init__(
-        self,
-        state: Mapping[str, Any],
-        config: Mapping[str, Any],
-        plan: Callable[[dict[str, Any]], list[Any]] | None = None,
-    ) -> None:
-        self.state = state
-        self.config = config
-        self.plan = plan
-        self._views: tuple[JsonObject, JsonObject] | None = None
-
-    def for_expressions(self, arguments: dict[str, Any], *, with_plan: bool) -> dict[str, Any]:
-        """Return what CEL sees as `state`, `config` and, if it is read, `plan`."""
-        plan = self.plan(arguments) if with_plan and self.plan is not None else []
-        return {"state": self.state, "config": self.config, "plan": plan}
-
-    def for_functions(self, arguments: dict[str, Any]) -> tuple[JsonObject, JsonObject]:
-        """Return what functions see: the state, with the plan as its member `plan`, and the config."""
-        if self._views is None:
-            self._views = JsonObject.read(self.state), JsonObject.read(self.config, "config")
-        state, config = self._views
-        return (state if self.plan is None else state.replaced({"plan": self.plan(arguments)})), config
+    state: Mapping[str, Any]
+    config: Mapping[str, Any]
+    plan: Callable[[dict[str, Any]], list[Any]] | None = None
 
 
 def plan_before(
@@ -197,15 +169,25 @@ class _ExpressionRule:
         self.id = invariant.id
         self.rule = invariant.rule
         self.rejection = RejectionCode(invariant.rejection or RejectionCode.INVALID_PAYLOAD)
-        self.check = compile_check(invariant.check)
+        self._check = compile_check(invariant.check)
         self._correct = invariant.correct
 
     def holds(self, arguments: dict[str, Any], context: InvariantContext) -> bool:
+        reads_plan = "plan" in self._check.variables
+        plan = context.plan(arguments) if reads_plan and context.plan is not None else []
         try:
-            return self.check.holds(arguments, context.for_expressions(arguments, with_plan=self.check.reads_plan))
+            value = self._check.evaluate(
+                {"call": arguments, "state": context.state, "config": context.config, "plan": plan}
+            )
+        except KeyError:
+            return False  # nothing holds over what is missing
         except ExpressionError as error:
             # Not knowing is no reason to correct.
             raise _RuleRejectsError(self, error.message, violated=False) from error
+        if value is not True and value is not False:
+            why = f"{self._check.text}: gives {type(value).__name__}, not true or false"
+            raise _RuleRejectsError(self, why, violated=False)
+        return value
 
     def corrected(
         self,
@@ -257,8 +239,12 @@ class _FunctionRule:
     def _called(
         self, function: Callable[..., Any], what: str, arguments: dict[str, Any], context: InvariantContext
     ) -> Any:
+        state = dict(context.state)
+        if context.plan is not None:
+            state["plan"] = context.plan(arguments)
         try:
-            return function(orjson.loads(orjson.dumps(arguments)), *context.for_functions(arguments))
+            # Copies, as the function may write to what it gets.
+            return function(*orjson.loads(orjson.dumps([arguments, state, dict(context.config)])))
         except Exception as error:
             _log.exception("the %s of invariant %s raised", what, self.id)
             raise _RuleRejectsError(self, f"its {what} raised {type(error).__name__}") from error
@@ -298,8 +284,6 @@ class Invariants:
             *(_ExpressionRule(invariant) for invariant in of_manifest),
             *(_FunctionRule(invariant, arguments) for invariant in of_contract),
         )
-        checks = [rule.check for rule in self._rules if isinstance(rule, _ExpressionRule)]
-        self._all_hold = _joined(checks) if len(checks) == len(self._rules) > 1 else None
 
     def applied(
         self, arguments: dict[str, Any], context: InvariantContext, schema_fault: Callable[[dict[str, Any]], str | None]
@@ -314,8 +298,6 @@ class Invariants:
             context: what the invariants see beside the call.
             schema_fault: says why the schema refuses arguments, or None.
         """
-        if self._all_hold is not None and _is_kept(self._all_hold, arguments, context):
-            return InvariantResult(arguments)
         trips: list[Trip] = []
         try:
             while (rule := self._first_tripped(arguments, context)) is not None:
@@ -342,24 +324,6 @@ class Invariants:
 
     def _first_tripped(self, arguments: dict[str, Any], context: InvariantContext) -> _Rule | None:
         return next((rule for rule in self._rules if not rule.holds(arguments, context)), None)
-
-
-# One evaluation of all is half as expensive as one of each, and nearly every call violates none. CEL's `&&` is strict
-# about types, so the whole is true only if each part is.
-def _joined(checks: Sequence[Condition]) -> Condition | None:
-    """Return one condition of them all; None when that is beyond the bounds of a condition."""
-    try:
-        # On lines of their own: a text that ends in a comment must not end the whole with it.
-        return compile_check(" && ".join(f"({check.text}\n)" for check in checks))
-    except ExpressionError:
-        return None
-
-
-def _is_kept(check: Condition, arguments: dict[str, Any], context: InvariantContext) -> bool:
-    try:
-        return check.holds(arguments, context.for_expressions(arguments, with_plan=check.reads_plan))
-    except ExpressionError:
-        return False  # each is checked by itself then
 
 
 def _corrected(

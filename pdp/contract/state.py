@@ -7,24 +7,22 @@ returns another effect.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.json_object import JsonObject
-from pdp.contract.registry.tool_contract import TYPE_NAMES, check_kind
+from pdp.contract.registry.tool_contract import plain_object
 from pdp.documents import shown_name
 from pdp.errors import PdpError, UsageError
-from pdp.manifest.model import StateEffect
+from pdp.json import canonical
+from pdp.manifest.schema.compile import compile_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pdp.contract.registry.tool_contract import ToolStateEffect
+    from pdp.manifest.model import StateEffect
+    from pdp.manifest.schema.compile import Validator
 
 _PLACE: Final = re.compile(r"\{\{\s*([A-Za-z0-9][A-Za-z0-9_.:/-]*)\s*\}\}")
-_PYTHON: Final = {
-    "object": (dict,), "array": (list,), "string": (str,), "boolean": (bool,),
-    "number": (int, float), "integer": (int, float),
-}  # fmt: skip
 
 
 class StateEffectError(PdpError):
@@ -33,27 +31,7 @@ class StateEffectError(PdpError):
     code = "pdp.state_effect_invalid"
 
 
-def declared_effects(effects: Iterable[ToolStateEffect]) -> tuple[StateEffect, ...]:
-    """Return the effects of a contract in Python as a manifest would state them."""
-    return tuple(
-        StateEffect(
-            key=effect.key,
-            type=TYPE_NAMES[effect.type_hint],
-            merge=effect.merge,
-            preserve_across_turns=effect.preserve_across_turns,
-            prompt_template_var=effect.prompt_template_var,
-        )
-        for effect in effects
-    )
-
-
-def state_read(state: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Return what of the state is handed to a tool: the keys that it declares, those that are there, as copies."""
-    whole = JsonObject.read(state)
-    return {key: whole[key] for key in keys if key in whole}
-
-
-def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result: Any) -> JsonObject:
+def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result: Any) -> dict[str, Any]:
     """Return the state after a tool gave `result`: each of its members that an effect declares is merged.
 
     What the result lacks, or has as null, stays as it was. `append` puts the items of a list, or one item of another
@@ -63,32 +41,27 @@ def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result
         StateEffectError: a member has another type than declared, or what is there cannot take it.
         UsageError: the state is not JSON.
     """
-    before = JsonObject.read(state)
+    before = plain_object(state)
     if not isinstance(result, dict):
         return before
-    written: dict[str, Any] = {}
-    for effect in effects:
-        value = result.get(effect.key)
-        if value is not None:
-            _check_type(value, effect)
-            written[effect.key] = _merged(before.get(effect.key), value, effect)
+    declared = {effect.key: effect for effect in effects if result.get(effect.key) is not None}
     try:
-        return before.replaced(written, "result")
+        written = plain_object({key: result[key] for key in declared}, "result")
     except UsageError as error:
         raise StateEffectError(f"state effect: {error.message}") from None
+    return before | {key: _merged(before.get(key), value, declared[key]) for key, value in written.items()}
 
 
-def _check_type(value: Any, effect: StateEffect) -> None:
-    fits = isinstance(value, _PYTHON[effect.type]) and (effect.type == "boolean" or not isinstance(value, bool))
-    if effect.type == "integer" and fits:
-        fits = float(value).is_integer()
-    if not fits:
-        raise StateEffectError(
-            f"state effect {shown_name(effect.key)}: the result has {type(value).__name__}, declared is {effect.type}"
-        )
+@cache
+def _of_type(name: str) -> Validator:
+    return compile_schema({"type": name})
 
 
 def _merged(present: Any, value: Any, effect: StateEffect) -> Any:
+    if not _of_type(effect.type).is_valid(value):
+        raise StateEffectError(
+            f"state effect {shown_name(effect.key)}: the result has {type(value).__name__}, declared is {effect.type}"
+        )
     if effect.merge == "merge_dict" and isinstance(present, dict | None) and isinstance(value, dict):
         return {**(present or {}), **value}
     if effect.merge == "append" and isinstance(present, list | None):
@@ -133,9 +106,9 @@ class StateFields:
         self._places = {variable: key for variable, (key, _) in places.items()}
         self._cleared = frozenset(key for key, (preserve, _) in preserved.items() if not preserve)
 
-    def at_turn_start(self, state: Mapping[str, Any]) -> JsonObject:
+    def at_turn_start(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state at the start of a turn: without the fields that tools write and do not preserve."""
-        return JsonObject.read(state).without(self._cleared)
+        return {name: value for name, value in plain_object(state).items() if name not in self._cleared}
 
     def render_prompt(self, template: str, state: Mapping[str, Any]) -> str:
         """Return the template with each declared `{{VAR}}` replaced by its field of the state.
@@ -144,10 +117,9 @@ class StateFields:
         `{{NAMES}}` stay. What is put in place is not searched again: a tool's result cannot bring in another field.
 
         Raises:
-            UsageError: the template is not a text, or the state is not JSON.
+            UsageError: the state is not JSON.
         """
-        check_kind(template, str, "the prompt template", "hand in a text")
-        whole = JsonObject.read(state)
+        whole = plain_object(state)
 
         def value(match: re.Match[str]) -> str:
             key = self._places.get(match[1])
@@ -156,6 +128,6 @@ class StateFields:
             field = whole.get(key)
             if field is None:
                 return ""
-            return field if isinstance(field, str) else whole.text(key)
+            return field if isinstance(field, str) else canonical(field).decode()
 
         return _PLACE.sub(value, template)

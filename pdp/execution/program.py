@@ -14,15 +14,14 @@ from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.execution.processes import run_process
 from pdp.json import JsonValueError, canonical, parse_json
-from pdp.manifest.programs.allow_list import SEARCH_PATH, cli_findings, program_path
-from pdp.manifest.programs.argv import OPTIONS_END, argv_item, may_take_value
+from pdp.manifest.programs import OPTIONS_END, SEARCH_PATH, argv_item, cli_findings, may_take_value, program_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdp.execution.processes import Ended
     from pdp.manifest.model import Tool
-    from pdp.manifest.programs.argv import ArgvItem
+    from pdp.manifest.programs import ArgvItem
 
 
 class CliTool:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdp.contract.compiled import CompiledTool
-    from pdp.contract.json_object import JsonObject
     from pdp.decision import Decision
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.obligations import Duties
@@ -187,7 +186,7 @@ class Executed(NamedTuple):
     markings: frozenset[str] = frozenset()
     retrieval_snapshot: str | None = None
     pins: Mapping[str, str] = _NO_PINS
-    state: JsonObject | None = None
+    state: dict[str, Any] | None = None
 
 
 def arguments_of(proposal: Proposal) -> dict[str, Any]:

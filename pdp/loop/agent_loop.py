@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
-from pdp.contract.json_object import JsonObject
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
 from pdp.flow.visibility import Visibility
@@ -89,7 +88,7 @@ class Finished:
     text: str
     messages: tuple[Message, ...]
     evaluations: tuple[Evaluation, ...]
-    state: JsonObject
+    state: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +206,7 @@ class AgentLoop:
             turn: Turn = yield self._question(ModelRequest(tuple(messages), tools))
             messages.append(Message(Role.ASSISTANT, turn.text, calls=turn.calls))
             if not turn.calls:
-                return Finished(turn.text, tuple(messages), tuple(evaluations), JsonObject.read(session.state))
+                return Finished(turn.text, tuple(messages), tuple(evaluations), session.state)
             if turn_number > self._limit:
                 break
             if len(turn.calls) > MOST_CALLS:
@@ -316,7 +315,7 @@ class AgentLoop:
                 continue
             try:
                 state = self._pep.state_after(tool, session.state, evaluation.result)
-                session = session.with_changes(state=state.as_json())
+                session = session.with_changes(state=state)
             except PdpError:
                 _log.exception("the state effects of %s do not go with those of the calls before it", tool)
         return session

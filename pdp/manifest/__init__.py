@@ -8,8 +8,8 @@ spellings: other shapes that load, and where the file has their parts; an entry 
 effective: manifest and governance merged, the stricter holding; its digest
 exports: what a model may see of it
 diff: what changed between two effective manifests
+programs: templates and allow-list of command-line tools
 schema/: JSON Schemas of arguments and results
 expressions/: values of mappings and conditions of invariants
 rules/: what an entry, and all entries together, must keep; lint
-programs/: templates and allow-list of command-line tools
 """

@@ -16,7 +16,7 @@ from pdp.manifest.effective import EffectiveManifest, effective_manifest, effect
 from pdp.manifest.fields import PATTERN_EFFECTS
 from pdp.manifest.findings import FaultyFile, Finding
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
-from pdp.manifest.programs.allow_list import program_findings, program_path
+from pdp.manifest.programs import program_findings, program_path
 from pdp.manifest.rules.forbidden import forbidden_entry_findings, forbidden_findings, staged_commits
 from pdp.manifest.rules.rules import (
     argument_findings,

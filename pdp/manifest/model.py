@@ -44,7 +44,7 @@ from pdp.manifest.fields import (
     refuse_canonical,
 )
 from pdp.manifest.findings import FROM_FILE
-from pdp.manifest.programs.argv import ArgvText, check_program
+from pdp.manifest.programs import ArgvText, check_program
 
 Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a percentile", "such as p50 or p99")]
 """A percentile of latency, such as `p50` or `p99.9`."""
@@ -198,7 +198,7 @@ class ExitCodes(Record):
 class Cli(Record):
     """How a tool of type `cli` is run: the program with its arguments, the variables it may see, its folder.
 
-    `argv` is a template (`programs/argv.py`). `env` names variables of the application's environment; beside them the
+    `argv` is a template (`programs.py`). `env` names variables of the application's environment; beside them the
     program sees a fixed `PATH` and no other. `cwd` is relative to the manifest's folder. `output` says what standard
     output is, `max_output` how many bytes of it at most.
     """
@@ -248,7 +248,7 @@ class Program(Record):
     """A program that tools of type `cli` may run, and where its command line may carry an argument of the model.
 
     Attributes:
-        path: where it is; None: the first of its name in a fixed path (`programs/allow_list.py`).
+        path: where it is; None: the first of its name in a fixed path (`programs.py`).
         subcommands: the words that a command line with arguments may have before `--`.
         options: the options that may have an argument as their value, or be turned on by one.
         operands: whether arguments may stand behind `--`.

@@ -39,7 +39,7 @@ def retrieved(pep: Pep, arguments: dict[str, Any], **session: Any) -> Any:
     evaluation = pep.call({"tool": "retrieve_evidence", "arguments": arguments}, {**SESSION, **session})
     assert evaluation.outcome.failure is None
     assert evaluation.state is not None
-    return evaluation.result, evaluation.state.as_json()
+    return evaluation.result, evaluation.state
 
 
 GUIDELINE = {"id": "ev-1", "text": "Metformin is the first choice in type 2 diabetes.", "subquestion": "whole"}
@@ -90,7 +90,7 @@ def test_results_become_state_and_prompt(pep: Pep, registry: Registry) -> None:
     assert first == {"evidence": [GUIDELINE], "last_query": "metformin"}
     assert second == {"evidence": [GUIDELINE, guideline, ON_THE_WEB], "last_query": "contrast"}
     assert registry.render_prompt("Last: {{LAST_QUERY}}", second) == "Last: contrast"
-    assert registry.at_turn_start(second).as_json() == {"evidence": second["evidence"]}
+    assert registry.at_turn_start(second) == {"evidence": second["evidence"]}
 
 
 def test_a_plan_is_explained(pep: Pep) -> None:

@@ -22,7 +22,7 @@ from pdp.execution.program import CliTool
 from pdp.execution.runner import ToolRunner
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Program, Tool
-from pdp.manifest.programs.argv import argv_item
+from pdp.manifest.programs import argv_item
 from pdp.proposal import Execution, Failure, FailureCode
 
 FAILED = FailureCode.TOOL_EXECUTION_FAILED

@@ -128,7 +128,7 @@ def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
     assert ran.outcome.as_json() == {"status": "accepted", "proposal": search("gene", limit=3)}
     assert ran.result == {"found": ["gene 1"], "last_query": "gene", "hits": 1}
     assert ran.state is not None
-    assert ran.state.as_json() == {
+    assert ran.state == {
         "patient": "p-7", "found": ["old", "gene 1"], "searched": ["known"], "other": 1, "last_query": "gene",
     }  # fmt: skip
     assert SESSION["state"]["found"] == ["old"]
@@ -203,7 +203,7 @@ def test_a_tool_without_effects_leaves_no_state(pep: Pep) -> None:
 def test_state_after_one_tool(pep: Pep) -> None:
     state = pep.state_after("search_papers", {"found": ["a"]}, {"found": ["b"], "last_query": None})
 
-    assert state.as_json() == {"found": ["a", "b"]}
+    assert state == {"found": ["a", "b"]}
     with pytest.raises(UsageError) as caught:
         pep.state_after("no_such", {}, {})
     assert str(caught.value) == "no_such is not a tool of manifest 1 (check the name)"

@@ -524,14 +524,14 @@ def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep, a
 
     # Calls of one turn run at the same time, and none of them sees what the others write.
     assert [each.result["notes"] for each in finished.evaluations] == [["a after 1"], ["b after 1"], ["c after 3"]]
-    assert finished.state.as_json() == {"notes": ["old", "a after 1", "b after 1", "c after 3"], "other": 1}
+    assert finished.state == {"notes": ["old", "a after 1", "b after 1", "c after 3"], "other": 1}
 
 
 def test_a_call_that_gave_no_result_leaves_the_state_as_it_was(registered: Pep) -> None:
     calls = (ToolCall("c1", "collect_notes", {"topic": 1}), ToolCall("c2", "tell_secret", {}), collect("c3", "a"))
     finished, _ = looped(registered, False, Turn(calls=calls), Turn("ok"))
 
-    assert finished.state.as_json() == {"notes": ["old", "a after 1"], "other": 1}
+    assert finished.state == {"notes": ["old", "a after 1"], "other": 1}
 
 
 def test_effects_that_do_not_go_together_are_logged_and_the_first_stands(
@@ -540,7 +540,7 @@ def test_effects_that_do_not_go_together_are_logged_and_the_first_stands(
     calls = (ToolCall("c1", "count_notes", {"topic": "a"}), collect("c2", "a"))
     finished, _ = looped(registered, False, Turn(calls=calls), Turn("ok"))
 
-    assert finished.state.as_json() == {"notes": {}, "other": 1}
+    assert finished.state == {"notes": {}, "other": 1}
     assert caplog.messages == ["the state effects of collect_notes do not go with those of the calls before it"]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.circuit import Circuit
 from pdp.contract.registry.tool_contract import end_coroutine
 from pdp.errors import UsageError
-from pdp.manifest.programs.allow_list import program_path
+from pdp.manifest.programs import program_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
-from pdp.contract.state import declared_effects
 from pdp.documents import nearest, shown_name
 from pdp.errors import FileFaultsError, UsageError
+from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.load import load_manifest
 from pdp.manifest.rules.rules import entry_findings, governable_findings
@@ -62,10 +61,10 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any]) -> Declared
     if contract.config_params:
         entry["config"] = [{"key": item.key, "default": item.default} for item in contract.config_params]
     if contract.state_reads or contract.state_effects:
-        try:
-            effects = [item.model_dump(exclude_none=True) for item in declared_effects(contract.state_effects)]
-        except ValueError as error:
-            raise UsageError(f"{where}: state effects: {str(error).splitlines()[0]}") from None
+        effects = []
+        for effect in contract.state_effects:
+            stated = {name: value for name, value in asdict(effect).items() if value is not None}
+            effects.append({"type": _type_name(stated.pop("type_hint", None)), **stated})
         entry["state"] = {"reads": [item.key for item in contract.state_reads], "effects": effects}
     for invariant in contract.invariants:
         unknown = sorted(set(invariant.corrects or ()) - arguments_of(entry["schema"]).keys())
@@ -75,11 +74,12 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any]) -> Declared
                 "argument of the schema"
             )
     try:
-        text = orjson.dumps({"manifest_version": "1", "tools": [entry]})
+        check_json([item.default for item in contract.config_params], "config")
+        text = canonical({"manifest_version": "1", "tools": [entry]})
         return load_manifest(contract.name, text=text).tools[0]
     except FileFaultsError as error:
         raise _refused(where, [(fault.message, fault.hint) for fault in error.faults if not fault.warning]) from None
-    except TypeError as error:
+    except JsonValueError as error:
         raise UsageError(f"{where}: {error}", hint="a contract's schema and fields are plain JSON") from None
 
 
@@ -143,6 +143,12 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
             argument["description"] = described[0].strip()
         properties[name] = argument
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _type_name(hint: Any) -> str:
+    """Return what JSON calls a type of Python; what is no such type is refused with the entry."""
+    name = getattr(hint, "__name__", str(hint))
+    return _NAMES.get(name, name)
 
 
 def _types(schema: dict[str, Any]) -> list[str]:

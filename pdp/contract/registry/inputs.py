@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.json_object import JsonObject
+import orjson
+
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.manifest.schema.walk import arguments_of
@@ -82,21 +83,24 @@ class Inputs:
             state: the session's state.
             config: the tool's resolved config.
 
-        `state` and `config` are given as `JsonObject`: writing to what is read of them changes nothing.
+        They are copies: writing to them changes nothing.
         """
         if not self._sources:
             return {}
-        whole = JsonObject.read(state)
-        layers: dict[str, Mapping[str, Any]] = {"read": whole, "parameter": config}
+        reads = {key: state[key] for key in self._reads if key in state}
+        settings = {key: config[key] for key in self._config if key in config}
         values: dict[str, Any] = {}
         for name, source, optional in self._sources:
             if source == "state":
-                values[name] = JsonObject.read({key: whole[key] for key in self._reads if key in whole})
+                values[name] = reads
             elif source == "config":
-                values[name] = JsonObject.read({key: config[key] for key in self._config if key in config}, "config")
-            elif name in layers[source] or not optional:
-                values[name] = layers[source].get(name)
-        return values
+                values[name] = settings
+            else:
+                layer = reads if source == "read" else settings
+                if name in layer or not optional:
+                    values[name] = layer.get(name)
+        copied: dict[str, Any] = orjson.loads(orjson.dumps(values))
+        return copied
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.plan import validate_plan
 from pdp.contract.registry.availability import ToolStatus, tool_circuit, why_lacking, why_unavailable
 from pdp.contract.registry.entry import check_governed, declared_tool
 from pdp.contract.registry.inputs import Inputs
-from pdp.contract.registry.tool_contract import ToolContract, check_callable, check_kind, listed
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest
 from pdp.manifest.exports import ExportFormat, described, export_tools
 from pdp.manifest.model import Governance, Manifest
-from pdp.manifest.programs.allow_list import cli_findings
+from pdp.manifest.programs import cli_findings
 
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pdp.circuit import Circuit
-    from pdp.contract.json_object import JsonObject
     from pdp.contract.plan import CheckedPlan
+    from pdp.contract.registry.tool_contract import ToolContract
     from pdp.manifest.model import AgentPins, DeclaredTool, Tool
     from pdp.session import Session
-
-_AVAILABLE: Final = "a function that returns true or false, or nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +38,6 @@ class _Binding:
     function: Callable[..., Any]
     available: Callable[[], Any] | None
     inputs: Inputs
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredTool:
-    """One tool of a registry; `function` is None until one is bound."""
-
-    name: str
-    type: str
-    description: str
-    entry: Tool
-    function: Callable[..., Any] | None
 
 
 class Registry:
@@ -68,8 +54,7 @@ class Registry:
         circuit: makes the circuit breaker of each tool.
 
     Raises:
-        UsageError: an argument is of another type, a tool or agent is declared twice, or the manifests have several
-            versions and `version` is absent.
+        UsageError: a tool or agent is declared twice, or the manifests have several versions and `version` is absent.
     """
 
     def __init__(
@@ -81,13 +66,9 @@ class Registry:
         capabilities: Iterable[str] = (),
         circuit: Callable[[], Circuit] = tool_circuit,
     ) -> None:
-        manifests = listed(manifests, Manifest, "manifests")
-        check_kind(governance, Governance | None, "governance", "load a file with `Registry.from_files`")
-        check_kind(version, str | None, "version", "write a text")
-        check_callable(circuit, "circuit", "a function that makes a Circuit")
         self._lock = threading.RLock()
         self._governance = governance or Governance.model_construct(actions={})
-        self._capabilities = frozenset(listed(capabilities, str, "capabilities"))
+        self._capabilities = frozenset(capabilities)
         self._new_circuit = circuit
         self._circuits: dict[str, Circuit] = {}
         self._bindings: dict[str, _Binding] = {}
@@ -141,11 +122,9 @@ class Registry:
             fields: what else its manifest entry states, such as `effect_class="read-external"`, `scopes=["search"]`.
 
         Raises:
-            UsageError: no contract; a tool of that name is there; the entry is faulty; the manifest is in use already;
-                or as of `bind`.
+            UsageError: a tool of that name is there; the entry is faulty; the manifest is in use already; or as of
+                `bind`.
         """
-        check_kind(contract, ToolContract, "the contract", "hand in a ToolContract")
-        check_callable(available, f"contract {shown_name(contract.name)}: available", _AVAILABLE)
         tool = declared_tool(contract, fields)
         check_governed(tool, self._governance.actions.get(tool.action))
         with self._lock:
@@ -171,13 +150,12 @@ class Registry:
             available: whether it can run now: returns true or false, or `(available, reason)`.
 
         Raises:
-            UsageError: no such tool, it has a function already, the function asks for what nobody gives, or what is to
-                be called cannot be.
+            UsageError: no such tool, it has a function already, or the function cannot be called, or asks for what
+                nobody gives.
         """
         declared = self._declared.get(name)
         if declared is None:
             raise self._unknown(name)
-        check_callable(available, f"{name}: available", _AVAILABLE)
         if not callable(function):
             raise UsageError(f"the function of {name} cannot be called", hint="bind a function")
         binding = _Binding(function, available, Inputs(function, declared))
@@ -236,17 +214,9 @@ class Registry:
         entry = self.manifest.tools.get(name)
         return why_lacking(entry, self._capabilities) if entry else ""
 
-    def tools(self) -> tuple[RegisteredTool, ...]:
-        """Return every tool, sorted by name."""
-        entries = self.manifest.tools
-        return tuple(
-            RegisteredTool(name, entries[name].type, described(entries[name]), entries[name], self.function(name))
-            for name in sorted(entries)
-        )
-
     def check_availability(self) -> tuple[ToolStatus, ...]:
         """Return for every tool whether it can run right now, and why not, sorted by name. Asked anew each time."""
-        return tuple(self._status(tool) for tool in self.tools())
+        return tuple(self._status(entry) for _, entry in sorted(self.manifest.tools.items()))
 
     def definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
         """Return what a model is told of the tools that are available right now, in the manifest's order.
@@ -275,7 +245,7 @@ class Registry:
         """Check every call of a plan at once; arguments and errors as of `pdp.contract.plan.validate_plan`."""
         return validate_plan(steps, session, self.compiled)
 
-    def state_after(self, name: str, state: Mapping[str, Any], result: Any) -> JsonObject:
+    def state_after(self, name: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after a tool gave `result`, its state effects merged.
 
         Raises:
@@ -287,7 +257,7 @@ class Registry:
             raise self._unknown(name)
         return tool.state_after(state, result)
 
-    def at_turn_start(self, state: Mapping[str, Any]) -> JsonObject:
+    def at_turn_start(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state at the start of a turn: without what tools write and do not preserve."""
         return self.compiled.state.at_turn_start(state)
 
@@ -306,9 +276,9 @@ class Registry:
             hint=nearest(name, self._declared) or "add it to a manifest, or register its contract",
         )
 
-    def _status(self, tool: RegisteredTool) -> ToolStatus:
-        reason = self._why_unavailable(tool.entry)
-        return ToolStatus(tool.name, tool.type, tool.description, not reason, reason)
+    def _status(self, entry: Tool) -> ToolStatus:
+        reason = self._why_unavailable(entry)
+        return ToolStatus(entry.name, entry.type, described(entry), not reason, reason)
 
     def _why_unavailable(self, entry: Tool) -> str:
         # Loading a manifest finds this, too; an entry may have been made without a file.

@@ -1,33 +1,29 @@
-"""A tool's contract as one record in Python, and the checks of what an application hands in.
+"""A tool's contract as one record in Python.
 
 Source: tool contract document, "Structure"; names and fields are the document's own. What the same record looks like
-in a manifest is in pdp/manifest/records.py.
+in a manifest is in pdp/manifest/model.py.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import BaseModel
+import orjson
 
-from pdp.documents import nearest, shown_name
+from pdp.documents import shown_name
 from pdp.errors import UsageError
-from pdp.json import JsonValueError, check_json
+from pdp.json import JsonValueError, canonical, check_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import UnionType
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pdp.contract.json_object import JsonObject
+    Check = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], bool]
+    """`(call, state, config)`, as copies: the arguments, the state with the plan in it, the resolved config."""
 
-    Check = Callable[[dict[str, Any], JsonObject, Mapping[str, Any]], bool]
-    """`(call, state, config)`: the arguments as a copy, the state with the plan in it, the resolved config."""
-
-    Corrector = Callable[[dict[str, Any], JsonObject, Mapping[str, Any]], Any]
+    Corrector = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Any]
     """Likewise; returns `(arguments, True)`, `(anything, False)` when it cannot help, or `DROP_STEP`."""
 
 
@@ -39,16 +35,6 @@ class DropStep(Enum):
 
 DROP_STEP: Final[Literal[DropStep.DROP_STEP]] = DropStep.DROP_STEP
 """What a corrector returns, by itself or as `(DROP_STEP, True)`, to prune the call from its plan."""
-
-_Item = TypeVar("_Item")
-
-TYPE_NAMES: Final[dict[type, str]] = {
-    dict: "object", list: "array", str: "string", float: "number", int: "integer", bool: "boolean",
-}  # fmt: skip
-"""What a Python type is called in JSON Schema."""
-
-MERGES: Final = ("replace", "append", "merge_dict")
-"""How a state effect meets what is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,39 +96,34 @@ class ToolContract:
     """What a tool accepts, enforces, reads and writes: the one place where its interface is declared.
 
     `schema` is the shorthand of the tool contract document, `{"query": "str — the search query"}`, or a JSON Schema of
-    type object. Lists are kept as tuples.
+    type object. Whatever a manifest would state as well is checked when the contract is registered.
 
     Raises:
-        UsageError: a field is of another type, an id or key stands twice, a rule is no text, a check cannot be called,
-            or a merge is unknown.
+        UsageError: an invariant has no id or rule, or its functions cannot be called; or an id stands twice.
     """
 
     name: str
     schema: dict[str, Any]
     invariants: Sequence[ToolInvariant]
     description: str
-    config_params: Sequence[ToolConfigParam] = field(default=())
-    state_reads: Sequence[ToolStateRead] = field(default=())
-    state_effects: Sequence[ToolStateEffect] = field(default=())
+    config_params: Sequence[ToolConfigParam] = ()
+    state_reads: Sequence[ToolStateRead] = ()
+    state_effects: Sequence[ToolStateEffect] = ()
 
     def __post_init__(self) -> None:
-        where = f"contract {shown_name(self.name)}"
-        check_kind(self.schema, Mapping, f"{where}: schema", 'write `{"ARGUMENT": "TYPE — description"}`')
-        check_kind(self.description, str, f"{where}: description", "write a text")
-        for name, kind in _LISTS.items():
-            object.__setattr__(self, name, listed(getattr(self, name), kind, f"{where}: {name}"))
-        _unique((item.id for item in self.invariants), f"{where}: invariant")
-        _unique((item.key for item in self.config_params), f"{where}: config parameter")
-        _unique((item.key for item in self.state_reads), f"{where}: state read")
-        _unique((item.key for item in self.state_effects), f"{where}: state effect")
+        ids = [invariant.id for invariant in self.invariants]
         for invariant in self.invariants:
-            _check_invariant(invariant, f"{where}: invariant {shown_name(invariant.id)}")
-        for param in self.config_params:
-            _check_param(param, f"{where}: config parameter {shown_name(param.key)}")
-        for effect in self.state_effects:
-            _check_effect(effect, f"{where}: state effect {shown_name(effect.key)}")
+            where = f"contract {shown_name(self.name)}: invariant {shown_name(invariant.id)}"
+            if not invariant.id or not invariant.rule:
+                raise UsageError(f"{where} has no id or no rule", hint="the model reads the rule, the log has the id")
+            if ids.count(invariant.id) > 1:
+                raise UsageError(f"{where} is stated twice", hint="remove one")
+            if not callable(invariant.check) or not (invariant.correct is None or callable(invariant.correct)):
+                raise UsageError(f"{where} cannot be called", hint="check and correct take (call, state, config)")
 
-    def validate(self, call: Mapping[str, Any], state: Any, resolved_config: Mapping[str, Any]) -> list[str]:
+    def validate(
+        self, call: Mapping[str, Any], state: Mapping[str, Any], resolved_config: Mapping[str, Any]
+    ) -> list[str]:
         """Return a message `ID: rule` for each invariant that the call violates; none: the call is valid.
 
         Args:
@@ -151,98 +132,30 @@ class ToolContract:
             resolved_config: the tool's config, by key.
 
         Raises:
-            UsageError: one of them is no object of plain JSON.
+            UsageError: one of them is not an object of plain JSON.
         """
         from pdp.contract.invariants import InvariantContext, Invariants  # noqa: PLC0415 - it knows this record
-        from pdp.contract.json_object import JsonObject  # noqa: PLC0415 - likewise
 
-        check_kind(call, Mapping, "the call", "hand in its arguments, by name")
-        context = InvariantContext(JsonObject.read(state), resolved_config)
-        return Invariants(of_contract=self.invariants).violations(dict(call), context)
+        context = InvariantContext(plain_object(state), plain_object(resolved_config, "config"))
+        return Invariants(of_contract=self.invariants).violations(plain_object(call, "call"), context)
 
 
-_LISTS: Final[dict[str, type]] = {
-    "invariants": ToolInvariant, "config_params": ToolConfigParam, "state_reads": ToolStateRead,
-    "state_effects": ToolStateEffect,
-}  # fmt: skip
+def plain_object(value: Mapping[str, Any], what: str = "state") -> dict[str, Any]:
+    """Return a copy of an object of plain JSON that an application hands in.
 
-
-def _unique(names: Iterable[Any], what: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"{what} {name!r:.40} has no name", hint="name it with a text")
-        if name in seen:
-            raise UsageError(f"{what} {shown_name(name)} is stated twice", hint="remove one")
-        seen.add(name)
-
-
-def _check_invariant(invariant: ToolInvariant, where: str) -> None:
-    if not isinstance(invariant.rule, str) or not invariant.rule:
-        raise UsageError(f"{where} has no rule", hint="say in one line what has to hold: the model reads it")
-    if not callable(invariant.check):
-        raise UsageError(f"{where}: check cannot be called", hint="a function of (call, state, config)")
-    check_callable(invariant.correct, f"{where}: correct", "a function of (call, state, config), or None")
-    if isinstance(invariant.corrects, str):
-        raise UsageError(f"{where}: corrects is a text", hint=f"list the names: corrects=[{invariant.corrects!r}]")
-    if invariant.corrects is not None:
-        listed(invariant.corrects, str, f"{where}: corrects")
-
-
-def _check_param(param: ToolConfigParam, where: str) -> None:
-    check_callable(param.normalizer, f"{where}: normalizer", "a function of one value, or None")
+    Raises:
+        UsageError: not an object, or not JSON; `what` names it in the message.
+    """
     try:
-        check_json(param.default)
+        plain = dict(value)
+        check_json(plain)
     except JsonValueError as error:
-        raise UsageError(f"{where}: default: {error}", hint="a default is plain JSON") from None
-
-
-def _check_effect(effect: ToolStateEffect, where: str) -> None:
-    if not isinstance(effect.type_hint, type) or effect.type_hint not in TYPE_NAMES:
-        bare = type(effect.type_hint) is type  # `list[str]` has the name of `list`
-        shown = effect.type_hint.__name__ if bare else repr(effect.type_hint)
-        raise UsageError(f"{where}: type {shown:.40} is not one of JSON", hint="dict, list, str, int, float or bool")
-    if effect.merge not in MERGES:
-        hint = nearest(str(effect.merge), MERGES) or f"known: {', '.join(MERGES)}"
-        raise UsageError(f"{where}: merge {effect.merge!r:.40} is not known", hint=hint)
-    if effect.merge == "merge_dict" and effect.type_hint is not dict:
-        raise UsageError(f"{where}: merge_dict of something that is no dict", hint="type_hint=dict")
-
-
-def listed(value: Any, kind: type[_Item], what: str) -> tuple[_Item, ...]:
-    """Return the items of a list, all of one kind.
-
-    Raises:
-        UsageError: no list, such as one text instead of several; or an item of another kind. `what` names it.
-    """
-    hint = f"a list of {kind.__name__}"
-    if isinstance(value, str | bytes | Mapping | BaseModel) or not isinstance(value, Iterable):
-        raise UsageError(f"{what} is {type(value).__name__}", hint=hint)
-    items = tuple(value)
-    for item in items:
-        if not isinstance(item, kind):
-            raise UsageError(f"{what}: {item!r:.40} is not of type {kind.__name__}", hint=hint)
-    return items
-
-
-def check_kind(value: Any, kind: type | UnionType, what: str, hint: str) -> None:
-    """Check that a value is of a kind; `what` names it, and `hint` says what to hand in.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if not isinstance(value, kind):
-        raise UsageError(f"{what} is {type(value).__name__}", hint=hint)
-
-
-def check_callable(value: Any, what: str, hint: str) -> None:
-    """Check that a value can be called, if there is one; `what` names it, and `hint` says what to hand in.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if value is not None and not callable(value):
-        raise UsageError(f"{what} cannot be called", hint=hint)
+        raise UsageError(f"{what}: {error}", hint="it is made of plain JSON") from None
+    except (TypeError, ValueError):
+        hint = "hand in names with values"
+        raise UsageError(f"{what} is {type(value).__name__}, not an object", hint=hint) from None
+    copied: dict[str, Any] = orjson.loads(canonical(plain))
+    return copied
 
 
 def end_coroutine(value: Any) -> None:

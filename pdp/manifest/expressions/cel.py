@@ -36,8 +36,6 @@ _MACRO: Final = re.compile(rf"\.{_GAP}(all|exists|existsOne|exists_one|filter|ma
 _READ: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*(?!\s*\()(?!\w))*)")
 _RECEIVER: Final = re.compile(r"(?<![\w.\])])[A-Za-z_][\w.\[\]]*$")
 _STRING: Final = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|//[^\n]*""")
-# Before or between strings that stand as `''`: raw and bytes strings, and triple quotes, which end otherwise.
-_ODD_STRING: Final = re.compile(r"\b[bBrR]{1,2}''|'{4}")
 
 
 class CelProgram:
@@ -57,9 +55,6 @@ class CelProgram:
             raise ExpressionError(
                 f"expression is longer than {MAX_LENGTH} characters", hint="compute the value in the app"
             )
-        bare = _STRING.sub("''", text)
-        if _ODD_STRING.search(bare):
-            raise ExpressionError("expression has a raw, bytes or triple-quoted string", hint="write a plain string")
         self._compiled = _compiled(text)
         names = self._compiled.references()
         element, self._list = _macro(text, variables)
@@ -74,6 +69,8 @@ class CelProgram:
         self.variables = frozenset(names["variables"]) - {element}
         for name in sorted(self.variables - variables):
             check_offered(JsonPath(name), variables)
+        # A raw or triple-quoted string may hide a path here; what is not seen here is missing when it is evaluated.
+        bare = _STRING.sub("''", text)
         self._reads = frozenset(path for path in _reads(bare) if path.variable in self.variables)
         self._fields: dict[str, frozenset[str | int] | None] = {}
         for variable in sorted(self.variables):

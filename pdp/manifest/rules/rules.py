@@ -15,7 +15,7 @@ from pdp.manifest.expressions.path import ExpressionError
 from pdp.manifest.fields import PATTERN_EFFECTS, READ_CLASSES, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import Correction
-from pdp.manifest.programs.argv import argv_findings
+from pdp.manifest.programs import argv_findings
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence

@@ -16,8 +16,7 @@ from pdp.manifest.diff import manifest_diff
 from pdp.manifest.effective import EffectiveManifest, effective_tool
 from pdp.manifest.load import load_effective, load_governance, load_manifest
 from pdp.manifest.model import DeclaredTool, Program
-from pdp.manifest.programs.allow_list import cli_findings, program_path
-from pdp.manifest.programs.argv import argv_item
+from pdp.manifest.programs import argv_item, cli_findings, program_path
 
 TEXT = {"type": "string"}
 GIT = Program(subcommands=("log", "remote", "show"), options=("--author", "-n", "--all"), operands=True)

@@ -1,4 +1,6 @@
-"""The command line of a tool of type `cli`: a template, item by item. There is never a shell.
+"""Tools of type `cli`: the template of their command line, and the programs that they may run.
+
+The command line is a template, item by item. There is never a shell.
 
     argv: [grep, --recursive, "{ignore_case:--ignore-case}", "--max-count={limit}", "--regexp={pattern}", --, "{paths}"]
 
@@ -10,27 +12,46 @@
 
 An argument that is absent, null or an empty list leaves its item out; so does false with a flag.
 
+The governance file lists the programs that a tool may run:
+
+    programs:
+      grep: {options: [--regexp, --max-count], operands: true}
+      git: {path: /usr/bin/git, subcommands: [log, show], options: [--author], operands: true}
+
+As soon as an argument of the model reaches the command line, arguments stand in listed options and, where `operands`
+says so, behind `--`; the words before `--` are listed sub-commands. Options without an argument are the manifest
+author's own text, and so is a command line that has no argument at all.
+
 Source: tool layer document, CLI tools ("never pass raw model output as shell arguments").
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator
 
 from pdp.documents import FieldError, shown_name
+from pdp.errors import UsageError
 from pdp.manifest.fields import Text
 from pdp.manifest.findings import Finding
+from pdp.manifest.schema.walk import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
+    from pdp.manifest.model import Program, Tool
+
+SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+"""Where programs are looked for, and the `PATH` that they see."""
+
 _TOKEN: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?::(?P<flag>-[^{}\s]*))?\}|(?P<brace>[{}])")
 _HINT: Final = "write `{argument}`, or `{argument:--flag}` as a whole item; a brace itself is `{{` or `}}`"
-
 
 OPTIONS_END: Final = "--"
 """The item after which programs read no more options."""
@@ -139,3 +160,78 @@ def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 ArgvText = Annotated[Text, AfterValidator(_checked_item)]
 """One item of a command line's template."""
+
+
+def cli_findings(tool: Tool) -> Iterator[Finding]:
+    """Yield why the command line of an effective entry may not run; nothing for a tool of another type."""
+    if tool.cli is not None:
+        yield from argv_findings(tool.cli.argv, arguments_of(tool.schema_))
+        yield from program_findings(tool)
+
+
+def program_findings(tool: Tool) -> Iterator[Finding]:
+    """Yield where the command line of an effective entry is not what the governance file lists."""
+    if tool.cli is None:
+        return
+    name = tool.cli.argv[0]
+    if tool.program is None:
+        yield Finding(
+            ("cli", "argv", 0),
+            f"program {shown_name(name)} is not listed in the governance file",
+            f"list it there: `programs: {{{name}: {{options: [...], operands: true}}}}`",
+        )
+        return
+    items = [argv_item(text) for text in tool.cli.argv]
+    if not any(item.arguments for item in items):
+        return
+    ended = False
+    for at, item in enumerate(items[1:], 1):
+        problem = _problem(item, tool.program, ended=ended)
+        if problem is not None:
+            message, hint = problem
+            yield Finding(("cli", "argv", at), f"`cli.argv[{at}]` {message} of {shown_name(name)}", hint)
+        ended = ended or item.parts == (OPTIONS_END,)
+
+
+def _problem(item: ArgvItem, program: Program, *, ended: bool) -> tuple[str, str] | None:
+    """Return what is wrong with one item of a command line that has arguments, and a hint."""
+    if not item.arguments:
+        word = item.parts[0]
+        if ended or word.startswith("-") or word in program.subcommands:
+            return None
+        hint = "list it in the governance file, or write an option and its value as one item: `--option=value`"
+        return f"has {shown_name(word)}, which is not a listed sub-command", hint
+    if ended:
+        message = "is an operand, and arguments are not allowed as operands"
+        return None if program.operands else (message, "state `operands: true` in the governance file")
+    option = item.flag or item.parts[0].partition("=")[0]
+    if not option.startswith("-"):
+        return (
+            "has an argument where it could be an option or a sub-command",
+            "write `--option={argument}`, or put an item `--` before the operands",
+        )
+    message = f"has an argument in {option}, which is not a listed option"
+    return None if option in program.options else (message, "list it in the governance file")
+
+
+def program_path(name: str, program: Program) -> str | None:
+    """Return the absolute path of a listed program; None when it is not on this machine.
+
+    Raises:
+        UsageError: others than its owner can change it.
+    """
+    path = shutil.which(program.path or name, path=SEARCH_PATH)
+    if path is None:
+        return None
+    file = Path(path).resolve()
+    faulty = file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    for folder in file.parents:
+        mode = folder.stat().st_mode
+        # In a folder with the sticky bit nobody can replace what is somebody else's.
+        faulty = faulty or (mode & stat.S_IWOTH and not mode & stat.S_ISVTX)
+    if faulty:
+        raise UsageError(
+            f"program {shown_name(name)}: others can write to {path}, or to a folder above it",
+            hint="state the `path` of a program that only its owner can change, or mend its permissions",
+        )
+    return path
