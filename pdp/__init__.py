@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pdp.flow.guard import ToolDeniedError as ToolDeniedError
     from pdp.flow.guard import ToolFailedError as ToolFailedError
     from pdp.loop.agent_loop import AgentLoop as AgentLoop
-    from pdp.obligations.handler import ObligationHandler as ObligationHandler
-    from pdp.patterns.deployment import Deployment as Deployment
+    from pdp.obligations.handlers import ObligationHandler as ObligationHandler
+    from pdp.patterns.run import Deployment as Deployment
     from pdp.pep import Pep as Pep
     from pdp.session import Session as Session
     from pdp.stores.approvals import Approval as Approval
@@ -69,8 +69,8 @@ _NAMES = {
     "pdp.execution.telemetry": ("Telemetry",),
     "pdp.flow.guard": ("ToolDeniedError", "ToolFailedError"),
     "pdp.loop.agent_loop": ("AgentLoop",),
-    "pdp.obligations.handler": ("ObligationHandler",),
-    "pdp.patterns.deployment": ("Deployment",),
+    "pdp.obligations.handlers": ("ObligationHandler",),
+    "pdp.patterns.run": ("Deployment",),
     "pdp.pep": ("Pep",),
     "pdp.session": ("Session",),
     "pdp.stores.approvals": ("Approval",),

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pdp.flow.plan import PlanEvaluation
     from pdp.flow.visibility import Visibility
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.obligations.handler import ObligationHandler
-    from pdp.patterns.deployment import Deployment
+    from pdp.obligations.handlers import ObligationHandler
+    from pdp.patterns.run import Deployment
     from pdp.stores.actions import ActionStore
     from pdp.stores.keys import IdempotencyStore
 

@@ -10,9 +10,8 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from pdp import Deployment
-from pdp.patterns.deployment import Pin
 from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
-from pdp.patterns.run import pinned
+from pdp.patterns.run import Pin, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.event import recordable
@@ -119,10 +119,10 @@ class Approvals:
         # Holds check, event and swap together, so that in one process no event says what then did not happen.
         self._lock = threading.RLock()
 
-    def record_in(self, audit: AuditLog) -> None:
-        """Let events go to this stream, unless there is one already."""
-        if self.audit is None:
-            self.audit = audit
+    def attach(self, audit: AuditLog, actions: ActionStore) -> None:
+        """Send events to this stream and move the actions of approvals in this store, where there is none yet."""
+        self.audit = audit if self.audit is None else self.audit
+        self.actions = actions if self.actions is None else self.actions
 
     @property
     def blocking(self) -> bool:
@@ -135,11 +135,6 @@ class Approvals:
         Otherwise each could hold what the other waits for.
         """
         return self._lock
-
-    def act_on(self, actions: ActionStore) -> None:
-        """Move the actions of approvals in this store, unless there is one already."""
-        if self.actions is None:
-            self.actions = actions
 
     def open(self, body: bytes, entry: Tool, reasons: Sequence[str], *, action_id: str | None = None) -> Approval:
         """Return the pending approval of a call, opened now if there is none; arguments as in `Approval.asked`.
@@ -154,7 +149,7 @@ class Approvals:
                     if not pending.expired(new.opened_at):
                         return pending
                     self.store.replace(pending, replace(pending, state=ApprovalState.EXPIRED))
-                if self._swapped("opened", new, new.subject, partial(self._added, new)):
+                if self._swapped("opened", new, new.subject, lambda: self.store.add(new).id == new.id):
                     return new
 
     def grant(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
@@ -210,12 +205,12 @@ class Approvals:
     def pending(self, call_digest: str, now: str) -> Approval | None:
         """Return the approval of exactly this call that people have still to decide on at `now`."""
         pending = self.store.list(call_digest=call_digest, state=ApprovalState.PENDING)
-        return next((each for each in pending if not each.expired(now)), None)
+        return next((approval for approval in pending if not approval.expired(now)), None)
 
     def usable(self, call_digest: str, now: str) -> Approval | None:
         """Return the approval that lets exactly this call through at `now`; of several, the newest."""
         granted = self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED)
-        return next((each for each in reversed(granted) if each.usable(now)), None)
+        return next((approval for approval in reversed(granted) if approval.usable(now)), None)
 
     def consume(self, approval: Approval, now: str, *, within: Connection | None = None) -> Approval:
         """Use it up. Of all that try, in whatever thread or process, one gets through.
@@ -298,11 +293,9 @@ class Approvals:
                     return new
 
     def _log(self) -> AuditLog:
-        self.record_in(MemoryAudit())
-        return cast("AuditLog", self.audit)
-
-    def _added(self, new: Approval) -> bool:
-        return self.store.add(new).id == new.id
+        if self.audit is None:
+            self.audit = MemoryAudit()
+        return self.audit
 
     def _swapped(self, what: str, new: Approval, who: str, swap: Callable[[], bool]) -> bool:
         """Record that `who` makes a step, and make it; where it is not made after all, record that as well."""

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
-from pdp.execution.failures import masked
 from pdp.execution.run import is_asynchronous
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pdp.proposal import Execution, Failure
 
@@ -66,73 +65,34 @@ class Observer(Protocol):
         """Take note of `event`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """The ids of a run: its own, and those of the request, of the model's tool call, and of the step."""
-
-    call_id: str
-    request_id: str | None = None
-    tool_call_id: str | None = None
-    step_name: str | None = None
-
-
-class Observers:
-    """The observers of an application, in their order. Immutable; one that raises is logged and harms nobody.
-
-    Args:
-        observers: functions that take a `ToolEvent`; they run where the tool is called, so they should be quick.
+def check_observers(observers: Iterable[Observer]) -> None:
+    """Check an application's observers.
 
     Raises:
-        UsageError: one that cannot be called, or that is asynchronous and would never run.
+        UsageError: one cannot be called, or is asynchronous and would never run.
     """
-
-    __slots__ = ("_observers",)
-
-    def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._observers = tuple(observers)
-        for observer in self._observers:
-            if not callable(observer) or is_asynchronous(observer):
-                raise UsageError(
-                    f"observer {observer!r:.80} is not a plain function", hint="give a function that takes one event"
-                )
-
-    def watch(
-        self, identity: RunIdentity, tool: str, arguments: Mapping[str, Any], sensitive: Collection[str] = ()
-    ) -> RunEvents:
-        """Return the events of one run that is about to begin; none is sent yet.
-
-        Args:
-            identity: what it belongs to.
-            tool: its name.
-            arguments: those decided, plain JSON.
-            sensitive: names of arguments whose values no observer gets.
-        """
-        return RunEvents(self._observers, identity, tool, masked(arguments, sensitive))
+    for observer in observers:
+        if not callable(observer) or is_asynchronous(observer):
+            raise UsageError(
+                f"observer {observer!r:.80} is not a plain function", hint="give a function that takes one event"
+            )
 
 
 class RunEvents:
-    """The events of one run: `started`, and then `ended` or `cancelled`. Later ones are dropped."""
+    """The events of one run: `started`, and then `ended` or `cancelled`. Later ones are dropped.
+
+    Args:
+        observers: who gets them, in this order; one that raises is logged and harms nobody.
+        data: as of `ToolEvent`, without `attempts`.
+    """
 
     __slots__ = ("_began", "_data", "_observers", "_over")
 
-    def __init__(
-        self,
-        observers: tuple[Observer, ...],
-        identity: RunIdentity,
-        tool: str,
-        arguments: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, observers: Sequence[Observer], data: Mapping[str, Any]) -> None:
         self._observers = observers
         self._began: float | None = None
         self._over = False
-        self._data = {
-            "call_id": identity.call_id,
-            "request_id": identity.request_id,
-            "tool_call_id": identity.tool_call_id,
-            "step_name": identity.step_name,
-            "tool": tool,
-            "arguments": arguments,
-        }
+        self._data = data
 
     def started(self) -> None:
         """Send that the tool is about to run."""

@@ -165,8 +165,7 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
         return decided.denied(STALE, f"release {decision.release} decided, and a later one has decided before")
     if not decision.obligations:
         return decided
-    from pdp.obligations.baseline import transformed  # noqa: PLC0415 - only decisions that have obligations
-    from pdp.obligations.handler import ObligationError  # noqa: PLC0415
+    from pdp.obligations.handlers import ObligationError, transformed  # noqa: PLC0415 - only with obligations
 
     try:
         duties = parts.obligations().duties(decision, transformed=asked.received.transformed)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pdp.decision import new_id
 from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
-from pdp.execution.failures import ToolResultError, failure_of
+from pdp.execution.failures import ToolResultError, failure_of, masked
 from pdp.execution.run import cut_short, unavailable
 from pdp.flow.call import Executed, arguments_of, caller_of
 from pdp.flow.decide import decide, failed
@@ -148,12 +148,18 @@ class _Run:
 
     def _watch(self) -> None:
         observers, asked, entry = self._parts.observers, self._prepared.asked, self._tool.entry
-        if observers is not None:
-            from pdp.execution.events import RunIdentity  # noqa: PLC0415 - only where somebody observes
+        if observers:
+            from pdp.execution.events import RunEvents  # noqa: PLC0415 - only where somebody observes
 
-            identity = RunIdentity(new_id(), asked.request_id, asked.received.tool_call_id, asked.received.step_name)
-            arguments = arguments_of(self._prepared.checked.proposal)
-            self._events = observers.watch(identity, entry.name, arguments, entry.sensitive)
+            data = {
+                "call_id": new_id(),
+                "request_id": asked.request_id,
+                "tool_call_id": asked.received.tool_call_id,
+                "step_name": asked.received.step_name,
+                "tool": entry.name,
+                "arguments": masked(arguments_of(self._prepared.checked.proposal), entry.sensitive),
+            }
+            self._events = RunEvents(observers, data)
 
     def _hold(self) -> Generator[Step, Any, Held | None]:
         """Open the agent's run that the call belongs to, before anything is used up: it may be closed."""

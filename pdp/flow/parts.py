@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.contract.registry.registry import Registry
     from pdp.decision import Decision
-    from pdp.execution.events import Observers
+    from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.obligations.handler import ObligationHandler
+    from pdp.obligations.handlers import ObligationHandler
     from pdp.obligations.obligations import Obligations
-    from pdp.patterns.deployment import Deployment
-    from pdp.patterns.run import Run, Runs
+    from pdp.patterns.run import Deployment, Run, Runs
     from pdp.proposal import Execution
     from pdp.session import Session
     from pdp.stores.actions import ActionStore
@@ -130,8 +129,7 @@ class Stores:
         return self.runs.open(session.run_id, caller_of(session))
 
     def _make_runs(self) -> Runs:
-        from pdp.patterns.deployment import Deployment  # noqa: PLC0415 - only calls that belong to a run
-        from pdp.patterns.run import Runs  # noqa: PLC0415 - likewise
+        from pdp.patterns.run import Deployment, Runs  # noqa: PLC0415 - only calls that belong to a run
 
         return Runs(replace(self._deployment or Deployment(), actions=self.actions))
 
@@ -263,7 +261,7 @@ class Parts:
         stores: what outlives a call.
         own_obligations: the application's handlers beside the baseline's; None: it has none.
         newest: the newest release that has decided.
-        observers: who is told when a tool begins and ends; None: nobody.
+        observers: who gets the events of a run.
         telemetry: makes spans and metrics; None: nobody does.
     """
 
@@ -274,13 +272,12 @@ class Parts:
     stores: Stores
     own_obligations: Obligations | None
     newest: NewestRelease
-    observers: Observers | None = None
+    observers: tuple[Observer, ...] = ()
     telemetry: Telemetry | None = None
 
     def __post_init__(self) -> None:
         if self.approvals is not None:
-            self.approvals.record_in(self.audit)
-            self.approvals.act_on(self.stores.actions)
+            self.approvals.attach(self.audit, self.stores.actions)
 
     def obligations(self) -> Obligations:
         """Return who fulfils the obligations of a decision."""
@@ -307,18 +304,18 @@ def obligations_of(handlers: Mapping[str, ObligationHandler] | None) -> Obligati
     return Obligations(handlers)
 
 
-def observers_of(observers: Iterable[Any]) -> Observers | None:
-    """Return the application's observers; None when it has none.
+def observers_of(observers: Iterable[Any]) -> tuple[Observer, ...]:
+    """Return the application's observers.
 
     Raises:
-        UsageError: as of `Observers`.
+        UsageError: as of `check_observers`.
     """
     functions = tuple(observers)
-    if not functions:
-        return None
-    from pdp.execution.events import Observers  # noqa: PLC0415 - only applications with observers
+    if functions:
+        from pdp.execution.events import check_observers  # noqa: PLC0415 - only applications with observers
 
-    return Observers(functions)
+        check_observers(functions)
+    return functions
 
 
 def check_options(
@@ -344,7 +341,7 @@ def check_options(
 
         _check_kind("approvals", approvals, Approvals, "pass `Approvals()`")
     if deployment is not None:
-        from pdp.patterns.deployment import Deployment  # noqa: PLC0415 - only applications with runs
+        from pdp.patterns.run import Deployment  # noqa: PLC0415 - only applications with runs
 
         _check_kind("deployment", deployment, Deployment, "pass `Deployment(...)`")
     for name, store, sql in (("keys", keys, "SqlIdempotency"), ("actions", actions, "SqlActions")):

@@ -6,7 +6,7 @@ takes its parameters; one that nobody can fulfil is a DENY. With DENY and STEP_U
 
 The order of the steps is fixed. Before the audit: parameters checked, `transform`, `before` of each, by id. On the
 result: `pin_retrieval_snapshot`, `draft_only`, the application's own by id, `redact`, `mark_result`: so nothing that a
-handler puts into a result escapes being redacted. The baseline's handlers are in pdp/obligations/baseline.py.
+handler puts into a result escapes being redacted. The baseline's handlers are in pdp/obligations/handlers.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import orjson
 
 from pdp.decision import Verdict
 from pdp.errors import UsageError
-from pdp.obligations.baseline import AFTER_OWN, BEFORE_OWN, log_level
-from pdp.obligations.handler import Delivery, ObligationError, ObligationHandler
+from pdp.obligations.handlers import AFTER_OWN, BEFORE_OWN, Delivery, ObligationError, ObligationHandler, log_level
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@
 * reads: extraction, lookup, aggregation, search
 * derivations: validation, classification, composition, conversion
 * effects: action-staging, approval-request
-* run: what one run of an agent remembers, and the runs that are open
-* deployment: what the application states for all runs; pins
+* run: what the application states for all runs, what one remembers, and which ones are open
 * exceptions: the typed exceptions that tools raise, and `PatternFault`
 """

@@ -9,6 +9,7 @@ Source: tool pattern library, pattern 7 (an approval request is a task): its sub
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -156,12 +157,9 @@ class Approval:
         return {
             "id": self.id,
             "call_digest": self.call_digest,
-            "age_seconds": int((_moment(now) - _moment(self.opened_at)).total_seconds()),
+            "age_seconds": int((datetime.fromisoformat(now) - datetime.fromisoformat(self.opened_at)).total_seconds()),
             "expires_at": self.expires_at,
-            "grants": [
-                {"iss": grant.iss, "sub": grant.sub, "roles": list(grant.roles), "at": grant.at}
-                for grant in self.grants
-            ],
+            "grants": [{**asdict(grant), "roles": list(grant.roles)} for grant in self.grants],
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -205,26 +203,16 @@ def check_time(text: str) -> str:
     Raises:
         UsageError: it is not.
     """
-    if not isinstance(text, str) or not _TIME.fullmatch(text) or not _is_moment(text):
-        raise UsageError(f"{text!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
-    return text
-
-
-def _is_moment(text: str) -> bool:
-    try:
-        _moment(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+    if isinstance(text, str) and _TIME.fullmatch(text):
+        with suppress(ValueError):
+            datetime.fromisoformat(text)
+            return text
+    raise UsageError(f"{text!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
 
 
 def _later(start: str, seconds: float) -> str:
     # Rounded down: an approval may end a little too early, and never too late.
-    begin = _moment(start)
+    begin = datetime.fromisoformat(start)
     room = (_LAST - begin).total_seconds()
     return (begin + timedelta(seconds=int(min(seconds, room)))).strftime(_FORM)
 

@@ -13,8 +13,7 @@ import pytest
 from pdp import Approvals, Deployment, Evaluation, MemoryAudit, Pep, Registry, Verdict
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
-from pdp.patterns.deployment import Pin
-from pdp.patterns.run import Run, pinned
+from pdp.patterns.run import Pin, Run, pinned
 from pdp.proposal import Failure, FailureCode
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState

@@ -16,9 +16,8 @@ from pdp.execution.failures import ToolArgumentError, ToolUnavailableError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.patterns import run as run_module
-from pdp.patterns.deployment import Pin
 from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
-from pdp.patterns.run import pinned
+from pdp.patterns.run import Pin, pinned
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from tests.support import desk

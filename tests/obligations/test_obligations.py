@@ -14,7 +14,7 @@ from pdp import Approvals, Evaluation, MemoryAudit, ObligationHandler, Pep, Verd
 from pdp.audit.event import AuditEvent
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
-from pdp.obligations.handler import Delivery, ObligationError
+from pdp.obligations.handlers import Delivery, ObligationError
 from tests.support import payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, answer, duty

@@ -11,11 +11,10 @@ import pytest
 from pdp.execution.run import run
 from pdp.manifest.fields import Pattern
 from pdp.manifest.load import load_effective
-from pdp.patterns.deployment import Deployment, Pin
 from pdp.patterns.enforcement import RULES, HeldCall
 from pdp.patterns.exceptions import NotFoundError, PatternFault
 from pdp.patterns.rule import CallFacts, PatternResult
-from pdp.patterns.run import Run, Runs, within_run
+from pdp.patterns.run import Deployment, Pin, Run, Runs, within_run
 from pdp.proposal import Execution
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.memory import MemoryActions

@@ -10,9 +10,8 @@ import pytest
 
 from pdp.errors import UsageError
 from pdp.patterns import run as run_module
-from pdp.patterns.deployment import Deployment, Pin
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
-from pdp.patterns.run import Run, RunClosedError, Runs, RunsFullError, pinned, within_run
+from pdp.patterns.run import Deployment, Pin, Run, RunClosedError, Runs, RunsFullError, pinned, within_run
 
 
 def test_a_run_is_the_same_until_it_ends() -> None:

@@ -153,14 +153,16 @@ def check_schema(connection: Connection, name: str) -> None:
             f"database {name}: its tables are of revision {revision}, and this release works with {SCHEMA}",
             hint="run `pdp db upgrade`",
         )
-    raise _newer(name, revision)
+    raise StoreSchemaError(
+        f"database {name}: its tables are of revision {revision}, and this release knows them up to {SCHEMA}",
+        hint="use a newer release of tool-pdp; going back is not supported",
+    )
 
 
 def upgrade_schema(connection: Connection, name: str) -> None:
-    """Bring the tables to this release's revision, within the transaction of `connection`. Several may try at once.
+    """Bring older tables to this release's revision, within the transaction of `connection`. Several may try at once.
 
-    Raises:
-        StoreSchemaError: they are of a newer release.
+    Newer ones stay as they are, for `check_schema` to refuse.
     """
     with extra("sql"):
         from alembic import command  # noqa: PLC0415 - a quarter of a second, and seldom needed
@@ -169,9 +171,7 @@ def upgrade_schema(connection: Connection, name: str) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     revision = revision_of(connection)
-    if revision is not None and revision > SCHEMA:
-        raise _newer(name, revision)
-    if revision == SCHEMA:
+    if revision is not None and revision >= SCHEMA:
         return
     logging.getLogger(__name__).info("database %s: from revision %s to %s", name, revision or "none", SCHEMA)
     config = Config()
@@ -179,10 +179,3 @@ def upgrade_schema(connection: Connection, name: str) -> None:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, SCHEMA)
-
-
-def _newer(name: str, revision: str) -> StoreSchemaError:
-    return StoreSchemaError(
-        f"database {name}: its tables are of revision {revision}, and this release knows them up to {SCHEMA}",
-        hint="use a newer release of tool-pdp; going back is not supported",
-    )

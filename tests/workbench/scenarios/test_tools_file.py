@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pdp.errors import UsageError
-from pdp.patterns.deployment import Deployment
+from pdp.patterns.run import Deployment
 from pdp.stores.actions import Action, ActionConflictError, ActionState, ActionStateError
 from pdp.stores.memory import MemoryActions
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
@@ -33,7 +33,7 @@ SAY = {"tool": "say_words", "arguments": {"words": "hello"}}
 CONVERT = {"tool": "convert_money", "arguments": {"value": 2, "target": {"currency": "TRY"}}}
 RATES = """
 from pdp import Deployment
-from pdp.patterns.deployment import Pin
+from pdp.patterns.run import Pin
 from pdp.patterns.run import pinned
 
 readings = iter([10, 20, 30])

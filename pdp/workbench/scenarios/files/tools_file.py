@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
-from pdp.patterns.deployment import Deployment
+from pdp.patterns.run import Deployment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -35,7 +35,7 @@ class ToolsFile:
     """A Python file with functions named as the tools, or a function `tools()` that returns them by name.
 
     A function `deployment()` in it returns what the application would tell each run: sources to pin, versions of
-    sources, markings (`pdp.patterns.deployment.Deployment`).
+    sources, markings (`pdp.patterns.run.Deployment`).
 
     Args:
         path: the file.

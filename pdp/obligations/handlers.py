@@ -1,4 +1,6 @@
-"""The handlers of the baseline's obligations; pdp/obligations/obligations.py says when each is called.
+"""Handlers of obligations: what an application derives its own from, and those of the baseline.
+
+pdp/obligations/obligations.py says when each is called.
 
 Sources: tool pattern library, 9.3: a composition's output is always a draft (pattern 5), a search's snapshot id is
 recorded (pattern 10), aggregation and search hand on the markings of what they read (patterns 8 and 10).
@@ -8,19 +10,18 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from pdp.errors import PdpError
 from pdp.json import canonical, check_json
-from pdp.obligations.handler import ObligationError, ObligationHandler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pdp.decision import Obligation
-    from pdp.obligations.handler import Delivery
     from pdp.proposal import Proposal
 
 REDACTED: Final = "[redacted]"
@@ -34,12 +35,57 @@ _INDEX: Final = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _SNAPSHOT: Final = ("retrievalSnapshotId", "retrieval_snapshot_id")
 
 
+class ObligationError(PdpError):
+    """An obligation that cannot be fulfilled. Before a call it is a DENY; on a result, the result is withheld."""
+
+    code = "obligations.unfulfillable"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What the caller gets of a call that ran: its result, markings and retrieval snapshot."""
+
+    result: Any
+    markings: frozenset[str] = frozenset()
+    retrieval_snapshot: str | None = None
+
+
+class ObligationHandler:
+    """Fulfils the obligations of one id. Derive from it and override what is needed; shared between threads.
+
+        class Notify(ObligationHandler):
+            def check(self, parameters):
+                if set(parameters) != {"channel"}:
+                    raise ObligationError("notify needs a channel")
+
+            def before(self, parameters, request):
+                send(parameters["channel"], request["action"]["name"])
+
+        pep = Pep(manifest, engine, obligations={"notify": Notify()})
+
+    Whatever it raises counts as not fulfilled. Its methods are plain functions, not coroutines.
+    """
+
+    def check(self, parameters: Mapping[str, Any]) -> None:
+        """Raise `ObligationError` when it cannot be fulfilled with these parameters; nothing has run yet.
+
+        Also asked when a call is only decided, so it changes nothing.
+        """
+
+    def before(self, parameters: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+        """Act before the tool runs, or refuse by raising `ObligationError`. `request` is what was decided."""
+
+    def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:  # noqa: ARG002 - of others
+        """Return what is delivered in place of `delivery`; what the tool returned is never changed itself."""
+        return delivery
+
+
 class PinRetrievalSnapshot(ObligationHandler):
     """`pin_retrieval_snapshot {}`: the result names the snapshot that it was retrieved from."""
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Take no parameters."""
-        _check_names(parameters, set(), set())
+        _check_names(parameters)
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:  # noqa: ARG002 - has none
         """Note the snapshot."""
@@ -56,7 +102,7 @@ class DraftOnly(ObligationHandler):
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Take no parameters."""
-        _check_names(parameters, set(), set())
+        _check_names(parameters)
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:  # noqa: ARG002 - has none
         """Call an object without a state a draft; nothing but a draft gets through."""
@@ -71,7 +117,7 @@ class Redact(ObligationHandler):
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Take pointers as of RFC 6901; the empty one is the whole result."""
-        _check_names(parameters, {"fields"}, set())
+        _check_names(parameters, "fields")
         for pointer in _texts(parameters, "fields"):
             if not _POINTER.fullmatch(pointer):
                 raise ObligationError(f"{pointer!r:.60} is not a JSON pointer such as /customer/iban")
@@ -92,7 +138,7 @@ class MarkResult(ObligationHandler):
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Take names."""
-        _check_names(parameters, {"markings"}, set())
+        _check_names(parameters, "markings")
         _texts(parameters, "markings")
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
@@ -105,7 +151,7 @@ class LogLevel(ObligationHandler):
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Take a level."""
-        _check_names(parameters, {"level"}, set())
+        _check_names(parameters, "level")
         if _level(parameters) is None:
             raise ObligationError(f"level has to be one of {', '.join(_LEVELS)}")
 
@@ -115,7 +161,7 @@ class Transform(ObligationHandler):
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Take arguments to set, another tool, or both."""
-        _check_names(parameters, set(), {"set", "tool"})
+        _check_names(parameters, admitted=("set", "tool"))
         tool = parameters.get("tool", "")
         if not parameters or type(parameters.get("set", {})) is not dict or type(tool) is not str:
             raise ObligationError("set has to be an object and tool a name, and one of them has to be there")
@@ -135,8 +181,8 @@ AFTER_OWN: Final[dict[str, ObligationHandler]] = {"redact": Redact(), "mark_resu
 
 def log_level(obligations: Iterable[Obligation]) -> int | None:
     """Return the highest level, as of `logging`, that a `log_level` names; None when none does."""
-    found = [_level(each.parameters) for each in obligations if each.id == "log_level"]
-    return max((level for level in found if level is not None), default=None)
+    levels = [_level(obligation.parameters) for obligation in obligations if obligation.id == "log_level"]
+    return max((level for level in levels if level is not None), default=None)
 
 
 def transformed(proposal: Proposal, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,10 +191,10 @@ def transformed(proposal: Proposal, parameters: Mapping[str, Any]) -> dict[str, 
     return {"tool": parameters.get("tool", proposal.tool), "arguments": {**arguments, **parameters.get("set", {})}}
 
 
-def _check_names(parameters: Mapping[str, Any], needed: set[str], admitted: set[str]) -> None:
-    missing, unknown = sorted(needed - parameters.keys()), sorted(parameters.keys() - needed - admitted)
-    if missing:
-        raise ObligationError(f"the parameter {missing[0]} is missing")
+def _check_names(parameters: Mapping[str, Any], needed: str | None = None, admitted: tuple[str, ...] = ()) -> None:
+    if needed is not None and needed not in parameters:
+        raise ObligationError(f"the parameter {needed} is missing")
+    unknown = sorted(parameters.keys() - {needed, *admitted})
     if unknown:
         raise ObligationError(f"there is no parameter {unknown[0]!r:.60}")
 
