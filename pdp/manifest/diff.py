@@ -8,8 +8,9 @@ it is unclear. "Stricter" means what it means where manifest and governance file
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from operator import not_
 from typing import TYPE_CHECKING, Any, Final
 
 from semver import Version
@@ -19,7 +20,7 @@ from pdp.manifest.fields import EffectClass, RiskTier, duration_seconds
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Sequence
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
@@ -31,6 +32,9 @@ class Direction(StrEnum):
     LOOSENS = "loosens"
     TIGHTENS = "tightens"
     UNCLEAR = "unclear"
+
+
+_LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +134,15 @@ class ManifestDiff:
             "old": {"version": self.old_version, "digest": self.old_digest},
             "new": {"version": self.new_version, "digest": self.new_digest},
             "tools": [
-                {
-                    "tool": tool.tool,
-                    "kind": tool.kind,
-                    "old_version": tool.old_version,
-                    "new_version": tool.new_version,
+                asdict(tool)
+                | {
                     "needed": _word(tool.needed),
                     "fault": tool.fault,
-                    "signature": [
-                        {"part": one.part, "path": one.path, "what": one.what, "bump": _word(one.bump)}
-                        for one in tool.signature
-                    ],
-                    "governance": [_governance_json(one) for one in tool.governance],
+                    "signature": [asdict(change) | {"bump": _word(change.bump)} for change in tool.signature],
                 }
                 for tool in self.tools
             ],
-            "pins": [_governance_json(one) for one in self.pins],
+            "pins": [asdict(change) for change in self.pins],
             "faults": list(self.faults),
         }
 
@@ -172,14 +169,11 @@ def manifest_diff(old: EffectiveManifest, new: EffectiveManifest) -> ManifestDif
 
 
 def _tool_diff(name: str, old: Tool | None, new: Tool | None) -> ToolDiff | None:
-    if old is None and new is not None:
-        change = GovernanceChange("tools", Direction.LOOSENS, None, name, "may be called now")
-        return ToolDiff(name, "added", None, new.version, governance=(change,))
-    if new is None and old is not None:
-        change = GovernanceChange("tools", Direction.TIGHTENS, name, None, "may no longer be called")
-        return ToolDiff(name, "removed", old.version, None, governance=(change,))
     if old is None or new is None:
-        return None
+        words = ("may be called now", "may no longer be called")
+        there = _change("tools", name if old else None, name if new else None, comes=_LOOSENS, words=words)
+        versions = (old.version if old else None, new.version if new else None)
+        return ToolDiff(name, "removed" if old else "added", *versions, governance=(there,))
     signature = (
         *schema_changes(old.schema_, new.schema_, "request"),
         *schema_changes(old.result_schema, new.result_schema, "response"),
@@ -192,26 +186,33 @@ def _tool_diff(name: str, old: Tool | None, new: Tool | None) -> ToolDiff | None
 
 
 def _pin_changes(
-    old: Mapping[str, Mapping[str, str]] | None, new: Mapping[str, Mapping[str, str]] | None
+    old: dict[str, dict[str, str]] | None, new: dict[str, dict[str, str]] | None
 ) -> Iterator[GovernanceChange]:
-    if old is None and new is None:
-        return
+    words = ("pinned", "no longer pinned", "pinned to another version")
     if old is None or new is None:  # absent: any agent, any version
-        direction, what = (Direction.TIGHTENS, "pinned") if old is None else (Direction.LOOSENS, "no longer pinned")
-        yield GovernanceChange("agents", direction, _plain(old), _plain(new), what)
+        if old != new:
+            yield _change("agents", old, new, comes=_TIGHTENS, words=words)
         return
     before = {(agent, tool): version for agent, pins in old.items() for tool, version in pins.items()}
     after = {(agent, tool): version for agent, pins in new.items() for tool, version in pins.items()}
-    for agent, tool in sorted(before.keys() | after.keys()):
-        one, other = before.get((agent, tool)), after.get((agent, tool))
-        if one != other:
-            direction = Direction.LOOSENS if one is None else Direction.TIGHTENS if other is None else Direction.UNCLEAR
-            what = "pinned" if one is None else "no longer pinned" if other is None else "pinned to another version"
-            yield GovernanceChange(f"agents.{agent}.{tool}", direction, one, other, what)
+    for pin in sorted(before.keys() | after.keys()):
+        if before.get(pin) != after.get(pin):
+            yield _change(f"agents.{'.'.join(pin)}", before.get(pin), after.get(pin), comes=_LOOSENS, words=words)
 
 
-def _plain(pins: Mapping[str, Mapping[str, str]] | None) -> Any:
-    return None if pins is None else {agent: dict(versions) for agent, versions in pins.items()}
+def _change(
+    field: str, old: Any, new: Any, *, comes: Direction, words: Sequence[str] = ("added", "removed", "changed")
+) -> GovernanceChange:
+    """Return the change of what comes (`comes` is what that does), goes or is replaced, with the word for it."""
+    if old is None:
+        return GovernanceChange(field, comes, old, new, words[0])
+    if new is None:
+        return GovernanceChange(field, _opposite(comes), old, new, words[1])
+    return GovernanceChange(field, _UNCLEAR, old, new, words[2])
+
+
+def _opposite(direction: Direction) -> Direction:
+    return _LOOSENS if direction is _TIGHTENS else _TIGHTENS
 
 
 def _made(old: Version, new: Version) -> Bump:
@@ -232,18 +233,18 @@ def _word(bump: Bump) -> str:
     return bump.name.lower()
 
 
-def _governance_json(change: GovernanceChange) -> dict[str, Any]:
-    return {
-        "field": change.field,
-        "direction": change.direction.value,
-        "old": change.old,
-        "new": change.new,
-        "what": change.what,
-    }
-
-
-_LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
-
+# What a field demands: more is stricter. Without an effect class the gate is the scope alone, and limits may excuse
+# from approval: neither more nor less. An idempotency key that is derived need not be given.
+_RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
+    "risk_tier": list(RiskTier).index,
+    "effect_class": lambda name: None if name is None else list(EffectClass).index(name),
+    "approval.quorum": int,
+    "approval.expires": lambda duration: -duration_seconds(duration),
+    "approval.unless_within_limits": not_,
+    "idempotency.required": bool,
+    "idempotency.key": not_,
+    "program.operands": not_,
+}
 # Sets of which each member is one more demand.
 _DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safety.requires")
 # Sets of which each member admits more; what None stands for is another matter of each.
@@ -259,15 +260,13 @@ _WEIGHED: Final = (
 def governance_changes(old: Tool, new: Tool) -> tuple[GovernanceChange, ...]:
     """Return what changed between two effective entries of one tool, in the order of the fields' names."""
     before, after = _flat(old), _flat(new)
-    found = [
-        *_rank_changes(old, new),
+    changes = [
+        *_rank_changes(before, after),
         *(change for name in _DEMANDS for change in _set_changes(name, before, after, more=_TIGHTENS)),
         *(change for name in _ADMISSIONS for change in _set_changes(name, before, after, more=_LOOSENS)),
         *_markings(before, after),
         *_purposes(before, after),
-        *_approval(old, new),
-        *_idempotency(old, new),
-        *_program(old, new),
+        *_program(before, after),
         *_invariants(old, new),
         *(
             GovernanceChange(name, _UNCLEAR, before.get(name), after.get(name), "changed")
@@ -275,7 +274,7 @@ def governance_changes(old: Tool, new: Tool) -> tuple[GovernanceChange, ...]:
             if before.get(name) != after.get(name)
         ),
     ]
-    return tuple(sorted(found, key=lambda change: (change.field, change.direction)))
+    return tuple(sorted(changes, key=lambda change: (change.field, change.direction)))
 
 
 def _flat(tool: Tool) -> dict[str, Any]:
@@ -288,31 +287,23 @@ def _flat(tool: Tool) -> dict[str, Any]:
     return whole | nested
 
 
-def _rank_changes(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
-    tiers = list(RiskTier)
-    if old.risk_tier != new.risk_tier:
-        direction = _TIGHTENS if tiers.index(new.risk_tier) > tiers.index(old.risk_tier) else _LOOSENS
-        yield GovernanceChange("risk_tier", direction, old.risk_tier.value, new.risk_tier.value, "changed")
-    if old.effect_class != new.effect_class:
-        one, other = old.effect_class, new.effect_class
-        classes = list(EffectClass)
-        # Without a class the gate is the scope alone, and limits may excuse from approval: neither more nor less.
-        direction = _UNCLEAR
-        if one is not None and other is not None:
-            direction = _TIGHTENS if classes.index(other) > classes.index(one) else _LOOSENS
-        yield GovernanceChange("effect_class", direction, one and one.value, other and other.value, "changed")
+def _rank_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+    for name, rank in _RANKS.items():
+        old, new = before.get(name), after.get(name)
+        one, other = rank(old), rank(new)
+        if one != other:
+            direction = _UNCLEAR if one is None or other is None else _TIGHTENS if other > one else _LOOSENS
+            yield GovernanceChange(name, direction, old, new, "changed")
 
 
 def _set_changes(
     name: str, before: dict[str, Any], after: dict[str, Any], *, more: Direction
 ) -> Iterator[GovernanceChange]:
-    one, other = before.get(name), after.get(name)
-    gone, come = _missing(one, other), _missing(other, one)
-    fewer = _LOOSENS if more is _TIGHTENS else _TIGHTENS
-    if come:
-        yield GovernanceChange(name, more, one, other, f"added {_listed(come)}")
-    if gone:
-        yield GovernanceChange(name, fewer, one, other, f"removed {_listed(gone)}")
+    old, new = before.get(name), after.get(name)
+    if added := _missing(new, old):
+        yield GovernanceChange(name, more, old, new, f"added {_listed(added)}")
+    if removed := _missing(old, new):
+        yield GovernanceChange(name, _opposite(more), old, new, f"removed {_listed(removed)}")
 
 
 def _missing(values: list[Any] | None, others: list[Any] | None) -> list[Any]:
@@ -330,72 +321,35 @@ def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Governa
 
     Of such data the entry's markings count as the data's own (policies/authz/lib/resource/resource.rego).
     """
-    one, other = before.get("markings"), after.get("markings")
-    gone, come = _missing(one, other), _missing(other, one)
+    old, new = before.get("markings"), after.get("markings")
     for values, verb, touches, clears in (
-        (come, "added", (_LOOSENS, "may be touched"), (_TIGHTENS, "needs clearance for it")),
-        (gone, "removed", (_TIGHTENS, "may no longer be touched"), (_LOOSENS, "no longer needs clearance for it")),
+        (_missing(new, old), "added", "may be touched", "needs clearance for it"),
+        (_missing(old, new), "removed", "may no longer be touched", "no longer needs clearance for it"),
     ):
         if values:
-            what = f"{verb} {_listed(values)}: data so marked"
-            yield GovernanceChange("markings", touches[0], one, other, f"{what} {touches[1]}")
-            what = f"{verb} {_listed(values)}: data of unknown markings"
-            yield GovernanceChange("markings", clears[0], one, other, f"{what} {clears[1]}")
+            direction = _LOOSENS if verb == "added" else _TIGHTENS
+            what = f"{verb} {_listed(values)}: data"
+            yield GovernanceChange("markings", direction, old, new, f"{what} so marked {touches}")
+            yield GovernanceChange("markings", _opposite(direction), old, new, f"{what} of unknown markings {clears}")
 
 
 def _purposes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
-    one, other = before.get("purposes"), after.get("purposes")
-    if one == other:
-        return
-    if one is None or other is None:  # absent: any purpose
-        direction, what = (_TIGHTENS, "restricted") if one is None else (_LOOSENS, "no longer restricted")
-        yield GovernanceChange("purposes", direction, one, other, what)
-    else:
+    old, new = before.get("purposes"), after.get("purposes")
+    if old is not None and new is not None:
         yield from _set_changes("purposes", before, after, more=_LOOSENS)
+    elif old != new:  # absent: any purpose
+        yield _change("purposes", old, new, comes=_TIGHTENS, words=("restricted", "no longer restricted"))
 
 
-def _approval(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
-    one, other = old.approval, new.approval
-    if one.quorum != other.quorum:
-        direction = _TIGHTENS if other.quorum > one.quorum else _LOOSENS
-        yield GovernanceChange("approval.quorum", direction, one.quorum, other.quorum, "changed")
-    if one.expires != other.expires:
-        shorter = duration_seconds(other.expires) < duration_seconds(one.expires)
-        direction = _TIGHTENS if shorter else _LOOSENS
-        yield GovernanceChange("approval.expires", direction, one.expires, other.expires, "changed")
-    excused = (one.unless_within_limits, other.unless_within_limits)
-    if excused[0] != excused[1]:
-        direction = _LOOSENS if excused[1] else _TIGHTENS
-        yield GovernanceChange("approval.unless_within_limits", direction, *excused, "changed")
-
-
-def _idempotency(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
-    one, other = old.idempotency, new.idempotency
-    if one.required != other.required:
-        direction = _TIGHTENS if other.required else _LOOSENS
-        yield GovernanceChange("idempotency.required", direction, one.required, other.required, "changed")
-    if one.key != other.key:
-        # A key that is derived need not be given.
-        direction = _LOOSENS if other.key else _TIGHTENS
-        yield GovernanceChange("idempotency.key", direction, one.key, other.key, "changed")
-
-
-def _program(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
-    one, other = old.program, new.program
-    if (one is None) != (other is None):
-        direction, what = (_LOOSENS, "listed") if one is None else (_TIGHTENS, "no longer listed")
-        yield GovernanceChange("program", direction, one and one.path, other and other.path, what)
-    operands = (one is not None and one.operands, other is not None and other.operands)
-    if operands[0] != operands[1]:
-        yield GovernanceChange("program.operands", _LOOSENS if operands[1] else _TIGHTENS, *operands, "changed")
+def _program(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+    old, new = before.get("program"), after.get("program")
+    if (old is None) != (new is None):
+        yield _change("program", old, new, comes=_LOOSENS, words=("listed", "no longer listed"))
 
 
 def _invariants(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
-    before = {one.id: one.model_dump(mode="json", exclude={"rule"}) for one in old.invariants}
-    after = {one.id: one.model_dump(mode="json", exclude={"rule"}) for one in new.invariants}
+    before = {rule.id: rule.model_dump(mode="json", exclude={"rule"}) for rule in old.invariants}
+    after = {rule.id: rule.model_dump(mode="json", exclude={"rule"}) for rule in new.invariants}
     for name in dict.fromkeys((*before, *after)):
-        one, other = before.get(name), after.get(name)
-        if one != other:
-            direction = _TIGHTENS if one is None else _LOOSENS if other is None else _UNCLEAR
-            what = "added" if one is None else "removed" if other is None else "changed"
-            yield GovernanceChange(f"invariants.{name}", direction, one, other, what)
+        if before.get(name) != after.get(name):
+            yield _change(f"invariants.{name}", before.get(name), after.get(name), comes=_TIGHTENS)

@@ -10,6 +10,7 @@ mapping feeds the policy, so its author has the last word.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import and_, or_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -168,10 +169,10 @@ def merged_fields(tool: Governable, rules: ActionRules | None) -> dict[str, Any]
         "purposes": _intersection(tool.purposes, other.purposes),
         "idempotency": _both(tool.idempotency, other.idempotency, _idempotency),
         "limits": _limits(tool.limits, other.limits),
-        "resource": _both(tool.resource, other.resource, _mapping),
-        "context": _both(tool.context, other.context, _mapping),
-        "approval": _approval(tool.approval, other.approval),
-        "provenance": _provenance(tool.provenance, other.provenance),
+        "resource": _both(tool.resource, other.resource, or_),
+        "context": _both(tool.context, other.context, or_),
+        "approval": _both(tool.approval or other.approval, other.approval or tool.approval, _approval),
+        "provenance": _both(tool.provenance or other.provenance, other.provenance or tool.provenance, _provenance),
         "writes": _both(tool.writes, other.writes, _heavier(Writes)),
         "sensitive": _union(tool.sensitive, other.sensitive),
     }
@@ -202,12 +203,8 @@ def _limits(first: tuple[Limit, ...] | None, second: tuple[Limit, ...] | None) -
     joined = _both(first, second, lambda one, other: (*one, *other))
     if joined is None:
         return None
-    each = {(limit.limit, limit.argument): limit for limit in joined}
-    return tuple(each[key] for key in sorted(each))
-
-
-def _mapping(declared: dict[str, Any], governed: dict[str, Any]) -> dict[str, Any]:
-    return {**declared, **governed}
+    distinct = {(limit.limit, limit.argument): limit for limit in joined}
+    return tuple(distinct[key] for key in sorted(distinct))
 
 
 # A key that is remembered for longer protects for longer from a second effect.
@@ -219,22 +216,15 @@ def _idempotency(first: Idempotency, second: Idempotency) -> Idempotency:
     )
 
 
-def _approval(first: ApprovalBlock | None, second: ApprovalBlock | None) -> ApprovalBlock | None:
-    if first is None and second is None:
-        return None
-    one, other = first or ApprovalBlock(), second or ApprovalBlock()
+# What only one side states is joined with itself, so that its lists are sorted as well.
+def _approval(first: ApprovalBlock, second: ApprovalBlock) -> ApprovalBlock:
     return ApprovalBlock(
-        approvers=_intersection(one.approvers, other.approvers),
-        quorum=_both(one.quorum, other.quorum, max),
-        expires=_both(one.expires, other.expires, lambda left, right: min(left, right, key=duration_seconds)),
-        unless_within_limits=_both(
-            one.unless_within_limits, other.unless_within_limits, lambda left, right: left and right
-        ),
+        approvers=_intersection(first.approvers, second.approvers),
+        quorum=_both(first.quorum, second.quorum, max),
+        expires=_both(first.expires, second.expires, lambda one, other: min(one, other, key=duration_seconds)),
+        unless_within_limits=_both(first.unless_within_limits, second.unless_within_limits, and_),
     )
 
 
-def _provenance(first: Provenance | None, second: Provenance | None) -> Provenance | None:
-    if first is None and second is None:
-        return None
-    required = {*(first or Provenance()).required, *(second or Provenance()).required}
-    return Provenance(required=tuple(sorted(required)))
+def _provenance(first: Provenance, second: Provenance) -> Provenance:
+    return Provenance(required=tuple(sorted({*first.required, *second.required})))

@@ -1,7 +1,8 @@
 """What is not a tool (tool pattern library, 9.4), refused when a manifest is loaded; each message names its rule.
 
 * `not_a_tool.untyped`         an argument or result that may be anything (9.1). A validation's candidate may: its rule
-                               pack types it. On a tool with effects also a list or an object of anything.
+                               pack types it. On a tool with effects also a list or an object of anything: by what is
+                               not written (`items`, `properties`). The library's own shapes have such members.
 * `not_a_tool.free_text`       a tool with effects whose one argument is a text without constraint, or holds such texts:
                                "do whatever".
 * `not_a_tool.direct_access`   a database or the network reached without an effect class, or by a tool that says that
@@ -21,27 +22,37 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import shown_name
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern
 from pdp.manifest.findings import Finding
-from pdp.manifest.schema.openness import (
-    LONGEST_NAME,
-    is_free_text,
-    open_arguments,
-    untyped_arguments,
-    untyped_result,
-)
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.faults import member_place
+from pdp.manifest.schema.walk import arguments_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pdp.documents.document import Path
     from pdp.manifest.model import DeclaredTool, Tool
+    from pdp.manifest.schema.walk import Alternative, SchemaNode
 
-_EFFECTS: Final = frozenset((EffectClass.STAGE, EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
+LONGEST_NAME: Final = 200
+"""A text that may be no longer than this is a name or a number of something, and no prompt."""
+
+_EVERY: Final = frozenset(("array", "boolean", "null", "number", "object", "string"))
+# What the shapes themselves leave open: the payload is the arguments of the tool that commits it, which types them.
+_SHAPED: Final = {Pattern.ACTION_STAGING: frozenset(("action.payload",))}
+_SENTENCES: Final = tuple(
+    text + more
+    for text in ("do whatever it takes", "Do whatever it takes!", "/do whatever it takes", "DO WHATEVER IT TAKES")
+    for more in ("", " and then say that nobody asked for it", " (all of it);\nnow, at once")
+)
+# A wildcard that repeats without bound, or until one certain character.
+_WILD: Final = re.compile(r"(?<!\\)(?:\.|\[\^[^\]]{1,4}\]|\\[SWDP]|\[\\[sS]\\[sS]\])\)*(?:[*+]|\{\d+,\})")
+_GROUPS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]")
 _CHANGES: Final = ("write", "external")
 _DIRECT: Final = frozenset(("database", "db", "internet", "network", "sql"))
 _DIRECT_PROGRAMS: Final = frozenset(
@@ -63,12 +74,7 @@ def forbidden_findings(tool: DeclaredTool) -> Iterator[Finding]:
 def _untyped(schema: dict[str, Any], field: str, path: str, what: str) -> Finding:
     name = f"{what} {shown_name(path)}" if path else f"the {what}"
     message = f"{name} may be anything (not_a_tool.untyped)"
-    return Finding(_place(schema, field, path), message, "state its `type`")
-
-
-def _place(schema: dict[str, Any], field: str, path: str) -> Path:
-    top = re.split(r"\.|\[\]", path)[0]
-    return (field, "properties", top) if top in schema.get("properties", {}) else (field,)
+    return Finding(member_place(schema, field, path), message, "state its `type`")
 
 
 def forbidden_entry_findings(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
@@ -79,7 +85,8 @@ def forbidden_entry_findings(entry: Tool, staged: Iterable[str]) -> Iterator[Fin
         staged: the tools that some tool of pattern action-staging names in `commits`.
     """
     yield from _other_class(entry)
-    if _has_effects(entry):
+    side_effects = entry.safety.side_effects if entry.safety else None
+    if side_effects in _CHANGES or (entry.effect_class is not None and entry.has_effects):
         yield from _open(entry)
         yield from _free_text(entry)
     yield from _direct_access(entry)
@@ -103,15 +110,10 @@ def _other_class(entry: Tool) -> Iterator[Finding]:
         )
 
 
-def _has_effects(entry: Tool) -> bool:
-    side_effects = entry.safety.side_effects if entry.safety else None
-    return entry.effect_class in _EFFECTS or side_effects in _CHANGES
-
-
 def _open(entry: Tool) -> Iterator[Finding]:
     for path in open_arguments(entry):
         yield Finding(
-            _place(entry.schema_, "schema", path),
+            member_place(entry.schema_, "schema", path),
             f"argument {shown_name(path)} of a tool with effects may hold anything (not_a_tool.untyped)",
             "state `items` of a list; of an object `properties`, or `additionalProperties` with a type or false",
         )
@@ -124,7 +126,7 @@ def _free_text(entry: Tool) -> Iterator[Finding]:
     ((name, schema),) = arguments.items()
     if is_free_text(schema):
         yield Finding(
-            _place(entry.schema_, "schema", name),
+            member_place(entry.schema_, "schema", name),
             f"argument {shown_name(name)} is the only one of a tool with effects, and any text (not_a_tool.free_text)",
             f"state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most {LONGEST_NAME}",
         )
@@ -173,3 +175,125 @@ def _unstaged(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
             "(not_a_tool.unstaged_commit)",
             "name it in `commits` of a tool of pattern action-staging, or leave `unless_within_limits` out",
         )
+
+
+def untyped_arguments(tool: DeclaredTool) -> Iterator[str]:
+    """Yield the dotted paths of arguments that may be anything, `[]` for items and `*` for members without a name.
+
+    The candidate of a validation is not among them: its rule pack says what it has to be (pattern 3).
+    """
+    for path, node in _parts(walk(tool.schema_)):
+        candidate = tool.pattern is Pattern.VALIDATION and re.split(r"\.|\[\]", path)[0] == "candidate"
+        if path and not candidate and _is_anything(node):
+            yield path
+
+
+def open_arguments(tool: DeclaredTool) -> Iterator[str]:
+    """Yield the dotted paths of arguments that are lists of anything or objects of anything, by not saying of what."""
+    shaped = frozenset[str]() if tool.pattern is None else _SHAPED.get(tool.pattern, frozenset())
+    for path, node in _parts(walk(tool.schema_)):
+        if path and path not in shaped and not _is_anything(node) and any(map(_is_unstated, node.alternatives)):
+            yield path
+
+
+def untyped_result(tool: DeclaredTool) -> Iterator[str]:
+    """Yield the dotted paths in the result that may be anything; the empty one is the whole. None when unstated.
+
+    A result is open to members that it does not name, whether or not it says so.
+    """
+    if tool.result_schema is not None:
+        for path, node in _parts(walk(tool.result_schema), unnamed=False):
+            if _is_anything(node):
+                yield path
+
+
+def _parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, SchemaNode]]:
+    """Yield the schema and all in it by dotted path, the outermost first; what stands in a definition at one path.
+
+    `unnamed`: members without a name as well.
+    """
+    pending = deque((("", root),))
+    read: set[int] = set()
+    seen: set[tuple[str, SchemaNode]] = set()
+    while pending:
+        path, node = pending.popleft()
+        if (path, node) in seen:
+            continue
+        seen.add((path, node))
+        yield path, node
+        for one in node.alternatives:
+            if one.types is None or id(one) in read:  # it may be anything or is a constant; or by another reference
+                continue
+            read.add(id(one))
+            if "object" in one.types:
+                pending += ((f"{path}.{name}" if path else name, part) for name, part in one.properties.items())
+                pending += ((f"{path}.*" if path else "*", part) for part in one.members if unnamed)
+            if "array" in one.types:
+                pending += ((f"{path}[]", part) for part in one.items)
+
+
+def _is_anything(node: SchemaNode) -> bool:
+    """Whether an alternative may be anything, or each type is admitted by one."""
+    typed = [one.types for one in node.alternatives if one.values is None]
+    kinds = {"number" if kind == "integer" else kind for types in typed for kind in types or _EVERY}
+    return kinds >= _EVERY
+
+
+def _is_unstated(one: Alternative) -> bool:
+    """Whether it is a list or an object of anything, because it does not say of what."""
+    kinds = one.kinds if one.values is None else None
+    if kinds is None:
+        return False
+    stated = one.rest.keys()
+    return ("array" in kinds and stated.isdisjoint(("items", "unevaluatedItems"))) or (
+        "object" in kinds and not one.properties and not one.members
+    )
+
+
+def is_free_text(node: SchemaNode) -> bool:
+    """Return whether an argument, or the one member or each item of it, may be any text.
+
+    Constants are none, nor is a text that is short, of a format, or of a pattern; but a pattern or a format that lets a
+    sentence through says nothing.
+    """
+    pending, seen = [node], set[int]()
+    while pending:
+        for one in pending.pop().alternatives:
+            if id(one) in seen or one.values is not None:
+                continue
+            seen.add(id(one))
+            kinds = _EVERY if one.types is None else one.types
+            if "string" in kinds and _may_say_anything(one):
+                return True
+            pending += one.items if "array" in kinds else ()
+            # Of an object with several members none says by itself what the tool does.
+            named = one.properties.values() if len(one.properties) == 1 else ()
+            pending += (*named, *one.members) if "object" in kinds else ()
+    return False
+
+
+def _may_say_anything(one: Alternative) -> bool:
+    if any(isinstance(most, int | float) and most <= LONGEST_NAME for most in one.rest.get("maxLength", ())):
+        return False
+    constraints = [{key: value} for key in ("format", "pattern") for value in one.rest.get(key, ())]
+    return all(_admits_sentences(constraint) for constraint in constraints)
+
+
+def _admits_sentences(constraint: dict[str, Any]) -> bool:
+    pattern = constraint.get("pattern")
+    if pattern is not None and (not _is_anchored(pattern) or _WILD.search(pattern)):
+        return True
+    text = compile_schema({"type": "string", **constraint})
+    return any(text.is_valid(sentence) for sentence in _SENTENCES)
+
+
+def _is_anchored(pattern: str) -> bool:
+    """Whether a pattern is about the whole text, and not about some part of it."""
+    if not pattern.startswith(("^", r"\A")) or not pattern.endswith(("$", r"\z")) or pattern.endswith(r"\$"):
+        return False
+    deep = 0
+    for found in _GROUPS.findall(pattern):
+        deep += {"(": 1, ")": -1}.get(found, 0)
+        if found == "|" and deep == 0:  # `^a|b$`: two patterns, each open at one end
+            return False
+    return True

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pdp.manifest.fields import EffectClass, RiskTier
-from pdp.manifest.schema.openness import untyped_arguments, untyped_result
+from pdp.manifest.fields import READ_CLASSES, EffectClass, RiskTier
+from pdp.manifest.rules.forbidden import untyped_arguments, untyped_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,9 +38,6 @@ class ContractReport:
     def met(self) -> tuple[Clause, ...]:
         """The clauses that the tool meets."""
         return tuple(clause for clause, missing in self.missing.items() if not missing)
-
-
-_HARMLESS = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
 
 
 def lint(manifest: EffectiveManifest) -> tuple[ContractReport, ...]:
@@ -85,7 +82,7 @@ def _versioned(tool: Tool, pinned: set[str] | None) -> Iterator[str]:
 
 def _idempotent(tool: Tool) -> Iterator[str]:
     stated = tool.safety is not None and tool.safety.idempotent is True
-    if not (tool.idempotency.required or tool.effect_class in _HARMLESS or stated):
+    if not (tool.idempotency.required or tool.effect_class in READ_CLASSES or stated):
         yield "`idempotency`, or an effect class without side effects"
 
 

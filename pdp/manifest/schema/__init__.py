@@ -4,7 +4,6 @@ walk: what a schema admits, the one reading that the others ask
 compile: schemas closed against unknown arguments, and validators
 references: `$ref` into the file and into types.json, copied into each schema
 faults: what is wrong with a schema, all of it, with places
-openness: arguments that may be anything, texts that may say anything
 shapes: the request and response skeletons of the ten patterns (shapes.json)
 differences: what changed between two schemas, and which version that asks for
 """

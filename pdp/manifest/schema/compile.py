@@ -7,13 +7,13 @@ a number, so that neither "47500" nor true is one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import UsageError
 from pdp.manifest.schema.references import ReferenceFault, referred, self_contained, subschemas, with_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from jsonschema_rs import Draft202012Validator
 
     from pdp.manifest.schema.references import Place
 
@@ -22,28 +22,6 @@ _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", 
 # Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
 _STATED: Final = ("additionalProperties", "unevaluatedProperties")
-
-
-class SchemaError(Protocol):
-    """One thing that is wrong with an instance: what, and where in it."""
-
-    @property
-    def message(self) -> str:
-        """What is wrong."""
-
-    @property
-    def instance_path(self) -> Sequence[str | int]:
-        """The way to the faulty part of the instance."""
-
-
-class Validator(Protocol):
-    """A compiled schema. Safe to share between threads."""
-
-    def is_valid(self, instance: Any) -> bool:
-        """Return whether the instance is valid."""
-
-    def iter_errors(self, instance: Any) -> Iterator[SchemaError]:
-        """Return what is wrong with the instance, in no fixed order."""
 
 
 def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +74,7 @@ def _applied_definitions(schema: dict[str, Any]) -> frozenset[str]:
     return frozenset(referred({"allOf": beside}, schema))
 
 
-def compile_schema(schema: dict[str, Any]) -> Validator:
+def compile_schema(schema: dict[str, Any]) -> Draft202012Validator:
     """Compile a schema of draft 2020-12; references may lead into the schema itself and into types.json.
 
     Raises:
@@ -105,16 +83,12 @@ def compile_schema(schema: dict[str, Any]) -> Validator:
     import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
 
     try:
-        # The library's interface says more than what is needed here; `Validator` is the part that is.
-        return cast(
-            "Validator",
-            jsonschema_rs.Draft202012Validator(
-                self_contained(schema, {}),
-                offline=True,
-                validate_formats=True,
-                ignore_unknown_formats=False,
-                pattern_options=jsonschema_rs.RegexOptions(size_limit=1_000_000, dfa_size_limit=10_000_000),
-            ),
+        return jsonschema_rs.Draft202012Validator(
+            self_contained(schema, {}),
+            offline=True,
+            validate_formats=True,
+            ignore_unknown_formats=False,
+            pattern_options=jsonschema_rs.RegexOptions(size_limit=1_000_000, dfa_size_limit=10_000_000),
         )
     except ReferenceFault as error:
         raise UsageError(f"JSON Schema: {error}", hint=error.hint) from None

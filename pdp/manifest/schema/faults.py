@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -58,6 +59,15 @@ _KEYWORDS: Final = frozenset(
 )  # fmt: skip
 
 
+def member_place(schema: dict[str, Any], field: str, name: str) -> Path:
+    """Return the place of a member in the schema that the entry's `field` states; of one in a branch, the whole.
+
+    `name` is dotted, with `[]` for items; the outermost member counts.
+    """
+    top = re.split(r"\.|\[\]", name)[0]
+    return (field, "properties", top) if top in schema.get("properties", {}) else (field,)
+
+
 def schema_findings(
     schema: dict[str, Any], definitions: Mapping[str, Any], path: Path, *, root_object: bool
 ) -> Iterator[Finding]:
@@ -69,33 +79,22 @@ def schema_findings(
         path: where the schema stands.
         root_object: whether it has to be of type object, as a tool's arguments are.
     """
-    before = 0
-    for finding in _all_findings(schema, definitions, path, root_object=root_object):
-        before += not finding.warning
-        yield finding
-    if before == 0:
-        try:
-            compile_schema(self_contained(schema, definitions))
-        except UsageError as error:
-            yield Finding(path, error.message, error.hint)
-
-
-def _all_findings(
-    schema: dict[str, Any], definitions: Mapping[str, Any], path: Path, *, root_object: bool
-) -> Iterator[Finding]:
-    meta = list(_meta_findings(schema, path))
-    yield from meta
-    for place, one in subschemas(schema):
-        yield from _keyword_findings(one, (*path, *place))
+    findings = list(_meta_findings(schema, path))
+    mistyped = any(finding.path == (*path, "type") for finding in findings)
+    for place, part in subschemas(schema):
+        findings += _keyword_findings(part, (*path, *place))
     faults: list[ReferenceFault] = []
     whole = self_contained(schema, definitions, faults)
-    for fault in faults:
-        yield Finding((*path, *fault.place), str(fault), fault.hint)
-    mistyped = any(one.path == (*path, "type") for one in meta)
+    findings += [Finding((*path, *fault.place), str(fault), fault.hint) for fault in faults]
     if root_object and not faults and not mistyped and walk(whole).kinds != frozenset(("object",)):
-        yield Finding(
-            path, "schema of the arguments must be of type object", "write `type: object` and its `properties`"
-        )
+        message = "schema of the arguments must be of type object"
+        findings.append(Finding(path, message, "write `type: object` and its `properties`"))
+    yield from findings
+    if all(finding.warning for finding in findings):
+        try:
+            compile_schema(whole)
+        except UsageError as error:
+            yield Finding(path, error.message, error.hint)
 
 
 @cache
@@ -110,20 +109,16 @@ def _meta_findings(schema: Any, path: Path) -> Iterator[Finding]:
     if validator.is_valid(schema):
         return
     # Several parts of the meta-schema find the same fault; the first of each place is enough.
-    found: dict[Path, Finding] = {}
+    findings: dict[Path, Finding] = {}
     for error in validator.iter_errors(schema):
         place = tuple(error.instance_path)
-        if place in found:
-            continue
-        hint = None
+        message, hint = f"not a JSON Schema: {error.message:.200}", None
         if place and place[-1] == "type" and isinstance(error.instance, str):
             known = ("array", "boolean", "integer", "null", "number", "object", "string")
             message = f"`type` must be one of {', '.join(known)}, not `{error.instance:.40}`"
             hint = nearest(error.instance, known)
-        else:
-            message = f"not a JSON Schema: {error.message:.200}"
-        found[place] = Finding((*path, *place), message, hint)
-    yield from found.values()
+        findings.setdefault(place, Finding((*path, *place), message, hint))
+    yield from findings.values()
 
 
 def _keyword_findings(schema: dict[str, Any], path: Path) -> Iterator[Finding]:

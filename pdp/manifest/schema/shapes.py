@@ -17,15 +17,16 @@ from pdp.documents import shown_name
 from pdp.manifest.fields import Pattern
 from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import self_contained
 from pdp.manifest.schema.walk import Alternative, arguments_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.documents.document import Path
+    from jsonschema_rs import Draft202012Validator
+
     from pdp.manifest.model import DeclaredTool
-    from pdp.manifest.schema.compile import Validator
     from pdp.manifest.schema.walk import SchemaNode
 
 _FIELDS: Final = (("request", "schema", "argument"), ("response", "result_schema", "member of the result"))
@@ -41,7 +42,7 @@ def shape(pattern: Pattern) -> dict[str, Any]:
 
 
 @cache
-def shape_validator(pattern: Pattern, part: str) -> Validator:
+def shape_validator(pattern: Pattern, part: str) -> Draft202012Validator:
     """Return the compiled skeleton; `part` is `request` or `response`. It admits members that it does not name."""
     return compile_schema(shape(pattern)[part])
 
@@ -72,24 +73,18 @@ def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
         skeleton = _skeleton(tool.pattern, part)
         for name, message in dict.fromkeys(_narrowing(walk(own), skeleton, "", set())):
             yield Finding(
-                _place(own, field, name),
+                member_place(own, field, name),
                 f"pattern {tool.pattern}: {f'{what} {shown_name(name)}' if name else f'the {_WHOLE[what]}'} {message}",
                 f"its shape: {_members(skeleton)}",
             )
-    yield from _OWN_RULES.get(tool.pattern, _no_rule)(tool)
+    if tool.pattern in _OWN_RULES:
+        yield from _OWN_RULES[tool.pattern](tool)
 
 
 def _members(skeleton: SchemaNode) -> str:
     (shown,) = skeleton.alternatives
     names = [name if name in shown.required else f"{name}?" for name in shown.properties]
     return f"{{{', '.join(names)}}}" if names else " or ".join(sorted(shown.types or ("any type",)))
-
-
-def _place(own: dict[str, Any], field: str, name: str) -> Path:
-    top = name.partition(".")[0].removesuffix("[]")
-    properties = own.get("properties")
-    known = isinstance(properties, dict) and top in properties
-    return (field, "properties", top) if known else (field,)
 
 
 _WHOLE: Final = {"argument": "arguments", "member of the result": "result"}
@@ -148,17 +143,13 @@ def _type_narrowing(one: Alternative, wanted: Alternative, name: str) -> Iterato
                 yield name, f"must have `{bound}: {limit}`"
 
 
-def _no_rule(tool: DeclaredTool) -> Iterator[Finding]:  # noqa: ARG001 - of the form of the others
-    yield from ()
-
-
 def _classification(tool: DeclaredTool) -> Iterator[Finding]:
     schema = tool.result_schema or {}
     band = arguments_of(schema).get("band")
     # Without bands to hold a result against, whatever the tool says would be a band.
     if band is not None and any(not one.values for one in band.alternatives):
         yield Finding(
-            _place(schema, "result_schema", "band"),
+            member_place(schema, "result_schema", "band"),
             "pattern classification: the bands are not exhaustive",
             "list every band: `band: {enum: [...]}`; what is in none of them is classify.out_of_distribution",
         )
@@ -169,7 +160,7 @@ def _composition(tool: DeclaredTool) -> Iterator[Finding]:
     state = arguments_of(schema).get("state")
     if state is not None and any(one.values != ("draft",) for one in state.alternatives):
         yield Finding(
-            _place(schema, "result_schema", "state"),
+            member_place(schema, "result_schema", "state"),
             "pattern composition: the result is always a draft",
             "write `state: {const: draft}`, or leave it out",
         )
@@ -191,7 +182,7 @@ def _action_staging(tool: DeclaredTool) -> Iterator[Finding]:
     kind = action.named().get("kind") if action else None
     if kind and any(value not in tool.commits for one in kind.alternatives for value in one.values or (None,)):
         yield Finding(
-            _place(tool.schema_, "schema", "action"),
+            member_place(tool.schema_, "schema", "action"),
             "pattern action-staging: `action.kind` admits what `commits` does not name",
             f"write `kind: {{enum: [{', '.join(tool.commits)}]}}`",
         )

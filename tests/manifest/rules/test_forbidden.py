@@ -8,8 +8,7 @@ import pytest
 
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool
-from pdp.manifest.rules.forbidden import forbidden_entry_findings, forbidden_findings, staged_commits
-from pdp.manifest.schema.openness import LONGEST_NAME
+from pdp.manifest.rules.forbidden import LONGEST_NAME, forbidden_entry_findings, forbidden_findings, staged_commits
 
 FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}
 
