@@ -19,8 +19,9 @@ from pdp.manifest.schema.compile import compile_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from jsonschema_rs import Draft202012Validator
+
     from pdp.manifest.model import StateEffect
-    from pdp.manifest.schema.compile import Validator
 
 _PLACE: Final = re.compile(r"\{\{\s*([A-Za-z0-9][A-Za-z0-9_.:/-]*)\s*\}\}")
 
@@ -53,7 +54,7 @@ def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result
 
 
 @cache
-def _of_type(name: str) -> Validator:
+def _of_type(name: str) -> Draft202012Validator:
     return compile_schema({"type": name})
 
 
