@@ -62,7 +62,10 @@ def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911 - a return a typ
         if depth >= MAX_DEPTH:
             return False
         for key, item in value.items():
-            if type(key) is not str or not (key.isascii() or _encodes(key)) or not _is_plain(item, depth + 1):
+            if type(key) is not str or not (key.isascii() or _encodes(key)):
+                return False
+            # Most members are plain texts: for them another call is saved.
+            if not ((type(item) is str and item.isascii()) or _is_plain(item, depth + 1)):
                 return False
         return True
     if kind is list:

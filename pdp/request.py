@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json
 
 
-@dataclass(frozen=True)
-class Entity:
+class Entity(NamedTuple):
     """A subject or a resource; `id` is unique within `type`."""
 
     type: str
@@ -23,14 +20,8 @@ class Entity:
         """Return it as plain JSON, as Rego sees it."""
         return {"type": self.type, "id": self.id, "properties": self.properties}
 
-    @cached_property
-    def encoded(self) -> orjson.Fragment:
-        """Its RFC 8785 bytes, made once: a subject asks many times."""
-        return orjson.Fragment(canonical(self.as_json()))
 
-
-@dataclass(frozen=True)
-class RequestedAction:
+class RequestedAction(NamedTuple):
     """What is to be done: the manifest entry's `pdp_action`, and in `properties` which entry of which manifest."""
 
     name: str
@@ -40,14 +31,8 @@ class RequestedAction:
         """Return it as plain JSON, as Rego sees it."""
         return {"name": self.name, "properties": self.properties}
 
-    @cached_property
-    def encoded(self) -> orjson.Fragment:
-        """Its RFC 8785 bytes, made once: a tool is called many times."""
-        return orjson.Fragment(canonical(self.as_json()))
 
-
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One question to the policy: may this subject do this action to this resource, in this context?
 
     The policy itself checks the shape and types of what is in it.
@@ -57,7 +42,7 @@ class Request:
     action: RequestedAction
     resource: Entity
     context: dict[str, Any]
-    is_plain: bool = field(default=False, repr=False, compare=False)
+    is_plain: bool = False
     """Whether the RFC 8785 form of resource and context is the one that orjson writes."""
 
     def as_json(self) -> dict[str, Any]:
@@ -69,22 +54,21 @@ class Request:
             "context": self.context,
         }
 
-    def encoded(self, arguments: bytes) -> bytes:
+    def encoded(self, subject: orjson.Fragment, action: orjson.Fragment, arguments: bytes) -> bytes:
         """Return the RFC 8785 bytes of a request whose parts were all checked by `check_json` before.
 
-        Subject, action and arguments are not serialised again: theirs are put together with the rest.
-
         Args:
-            arguments: the RFC 8785 form of `context.arguments`.
+            subject: the RFC 8785 form of the subject; action: of the action. They are the same for many requests.
+            arguments: that of `context.arguments`.
 
         Raises:
-            JsonValueError: larger than 1 MiB, or it cannot be serialised.
+            JsonValueError: larger than 1 MiB.
         """
         if not self.is_plain:
             return bounded(canonical(self.as_json()))
         whole = {
-            "subject": self.subject.encoded,
-            "action": self.action.encoded,
+            "subject": subject,
+            "action": action,
             "resource": self.resource.as_json(),
             "context": {**self.context, "arguments": orjson.Fragment(arguments)},
         }

@@ -151,6 +151,11 @@ class Session(BaseModel):
         return Entity(type="user", id=sub, properties=properties)
 
     @cached_property
+    def encoded_subject(self) -> orjson.Fragment:
+        """The RFC 8785 form of the subject, for requests; errors as of `subject`."""
+        return orjson.Fragment(canonical(self.subject.as_json()))
+
+    @cached_property
     def variables(self) -> dict[str, Any]:
         """What a manifest's expressions see as `session`; a field that is not set is not there."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
         entitlements={"corpora": ["c"]}, act=act, email="x@example.org", exp=1,
     )  # fmt: skip
 
-    assert asdict(given.subject) == {
+    assert given.subject.as_json() == {
         "type": "user",
         "id": "officer-123",
         "properties": {

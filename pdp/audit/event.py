@@ -44,8 +44,10 @@ class AuditEvent(TypedDict, total=False):
     duration_ms: float | None
 
 
-EMPTY: Final[dict[str, Any]] = {**dict.fromkeys(AuditEvent.__annotations__), "codes": ()}
-"""An event to which nothing applies."""
+EMPTY: Final[dict[str, Any]] = {
+    name: () if name == "codes" else None for name in sorted((*AuditEvent.__annotations__, "prev_hash", "seq"))
+}
+"""An event to which nothing applies; its fields are sorted, as they are written."""
 
 
 def recordable(text: object) -> str | None:

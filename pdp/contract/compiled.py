@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from pdp.json import canonical
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.schema.compile import closed_schema, compile_schema
@@ -29,7 +32,7 @@ class CompiledTool:
 
     Attributes:
         entry: the effective entry.
-        action: the request's action, the same for every call of the tool.
+        action: the request's action, the same for every call of the tool; encoded_action: its RFC 8785 form.
         validator: of the arguments; closed against unknown ones.
         invariants: the structural rules; None without any.
         config: what it needs at run time, to be resolved for a session; None without any.
@@ -51,6 +54,7 @@ class CompiledTool:
             name=entry.pdp_action,
             properties={"tool": entry.name, "manifest_version": manifest.version, "manifest_digest": manifest.digest},
         )
+        self.encoded_action = orjson.Fragment(canonical(self.action.as_json()))
         self.validator = compile_schema(closed_schema(entry.schema_))
         self.invariants = _invariants(entry, contract)
         self.config = _config(entry, contract)

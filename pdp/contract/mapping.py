@@ -55,7 +55,9 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
     request = Request(session.subject, tool.action, resource, context, plain)
     context["run_id"] = session.run_id
     if _VOLATILE.isdisjoint(context):
-        context["call_digest"] = digest(request.encoded(checked.proposal.text))
+        context["call_digest"] = digest(
+            request.encoded(session.encoded_subject, tool.encoded_action, checked.proposal.text)
+        )
     else:
         context["call_digest"] = call_digest(request)
     context["time"] = session.time or to_seconds(now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pdp.flow.drive import Work
@@ -40,7 +39,7 @@ def find_approval(
             if approval is None:
                 return None, request
             now = approval.closed_at or now
-        return approval, replace(request, context={**request.context, "approval": approval.as_context(now)})
+        return approval, request._replace(context={**request.context, "approval": approval.as_context(now)})
 
     found: tuple[Approval | None, Request] = yield Work(find, stores.block(approvals))
     return found

@@ -137,11 +137,11 @@ def ask(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Pr
     Raises:
         StoppedError: there is no such request: a mapping fails, the claims name nobody, or it is too large.
     """
-    if asked.session is None:
+    session, approval = asked.session, None
+    if session is None:
         raise UsageError("a call without session makes no request")
-    approval = None
     try:
-        request = build_request(checked, asked.session, request_id=asked.request_id or "", now=asked.received.now)
+        request = build_request(checked, session, request_id=asked.request_id or "", now=asked.received.now)
         if parts.approvals is not None:
             from pdp.flow.approve import find_approval  # noqa: PLC0415 - only where somebody may approve
 
@@ -149,7 +149,8 @@ def ask(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Pr
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
         # an approval's people when they granted it.
-        return Prepared(asked, checked, asked.session, request, request.encoded(checked.proposal.text), approval)
+        body = request.encoded(session.encoded_subject, checked.tool.encoded_action, checked.proposal.text)
+        return Prepared(asked, checked, session, request, body, approval)
     except (MappingError, ExpressionError) as error:
         stopped = rejection_of(checked, RejectionCode.INVALID_PAYLOAD, error.message)
         raise StoppedError(Decided(asked, stopped)) from error
