@@ -58,7 +58,8 @@ class Request(NamedTuple):
         """Return the RFC 8785 bytes of a request whose parts were all checked by `check_json` before.
 
         Args:
-            subject: the RFC 8785 form of the subject; action: of the action. They are the same for many requests.
+            subject: the RFC 8785 form of the subject, which is the same for many requests.
+            action: that of the action, likewise.
             arguments: that of `context.arguments`.
 
         Raises:
