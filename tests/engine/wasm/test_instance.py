@@ -208,7 +208,8 @@ def test_answers_longer_than_one_look_are_read_whole(make_instance: MakeInstance
 
 
 @pytest.mark.opa
-def test_memory_stays_the_same_over_ten_thousand_evaluations(pool: InstancePool) -> None:
+def test_memory_stays_the_same_over_ten_thousand_evaluations(make_pool: MakePool) -> None:
+    pool = make_pool(deadline=20)
     request = body("echo", text="x" * 1000)
     for _ in range(200):
         pool.evaluate(0, request)
@@ -218,8 +219,9 @@ def test_memory_stays_the_same_over_ten_thousand_evaluations(pool: InstancePool)
     for _ in range(10_000):
         pool.evaluate(0, request)
 
-    assert [one._size for one in pool._all] == [size]
+    assert [each._size for each in pool._all] == [size]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 4096  # KiB
+    pool.close()
 
 
 @pytest.mark.opa
