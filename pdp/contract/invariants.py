@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -121,10 +121,8 @@ def plan_before(
         if before is not None:
             return [*before, call]
         steps = [_respelt(step) for step in plan]
-        for sought in (proposal.as_json(), call):
-            if sought in steps:
-                return [*steps[: steps.index(sought)], call]
-        return [*steps, call]
+        end = next((steps.index(step) for step in (proposal.as_json(), call) if step in steps), len(steps))
+        return [*steps[:end], call]
 
     return up_to
 
@@ -148,22 +146,11 @@ class _RuleRejectsError(Exception):
         self.rejection = Rejection(code, f"{rule.id}: {why}")
 
 
-class _Rule(Protocol):
-    """An invariant, ready for calls: its id, what has to hold, and the code of a call that it rejects."""
-
-    id: str
-    rule: str
-    rejection: RejectionCode
-
-    def holds(self, arguments: dict[str, Any], context: InvariantContext) -> bool:
-        """Return whether a call keeps it; it rejects where that is not known."""
-
-    def corrected(self, arguments: dict[str, Any], context: InvariantContext) -> dict[str, Any] | DropStep | None:
-        """Return corrected arguments, `DROP_STEP`, or None when it only rejects."""
-
-
 class _ExpressionRule:
-    """An invariant of a manifest."""
+    """An invariant of a manifest.
+
+    `holds` rejects the call where that is not known; `corrected` gives None where the rule only rejects.
+    """
 
     def __init__(self, invariant: Invariant) -> None:
         self.id = invariant.id
@@ -225,16 +212,16 @@ class _FunctionRule:
     def corrected(self, arguments: dict[str, Any], context: InvariantContext) -> dict[str, Any] | DropStep | None:
         if self._invariant.correct is None:
             return None
-        result = self._called(self._invariant.correct, "corrector", arguments, context)
-        if result is DROP_STEP:
-            result = DROP_STEP, True
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], bool)):  # noqa: PLR2004
-            end_coroutine(result)
-            raise _RuleRejectsError(self, "its corrector has to return (arguments, true or false) or DROP_STEP")
-        corrected, done = result
-        if not done:
-            return None
-        return DROP_STEP if corrected is DROP_STEP else self._within_declaration(corrected, arguments)
+        match self._called(self._invariant.correct, "corrector", arguments, context):
+            case DropStep.DROP_STEP | tuple((DropStep.DROP_STEP, True)):
+                return DROP_STEP
+            case tuple((corrected, True)):
+                return self._within_declaration(corrected, arguments)
+            case tuple((_, False)):
+                return None
+            case result:
+                end_coroutine(result)
+                raise _RuleRejectsError(self, "its corrector has to return (arguments, true or false) or DROP_STEP")
 
     def _called(
         self, function: Callable[..., Any], what: str, arguments: dict[str, Any], context: InvariantContext
@@ -260,6 +247,9 @@ class _FunctionRule:
         if outside:
             raise _RuleRejectsError(self, f"its corrector changes {min(outside)[:_LONGEST]}, which it does not declare")
         return result
+
+
+_Rule = _ExpressionRule | _FunctionRule
 
 
 class Invariants:
@@ -300,7 +290,7 @@ class Invariants:
         """
         trips: list[Trip] = []
         try:
-            while (rule := self._first_tripped(arguments, context)) is not None:
+            while rule := next((rule for rule in self._rules if not rule.holds(arguments, context)), None):
                 corrected = _corrected(rule, arguments, context, schema_fault, last=len(trips) == MAX_CORRECTIONS)
                 if corrected is DROP_STEP:
                     trips.append(Trip(rule.id, rule.rule, Resolution.PRUNED))
@@ -321,9 +311,6 @@ class Invariants:
             except _RuleRejectsError as error:
                 violations.append(error.rejection.reason)
         return violations
-
-    def _first_tripped(self, arguments: dict[str, Any], context: InvariantContext) -> _Rule | None:
-        return next((rule for rule in self._rules if not rule.holds(arguments, context)), None)
 
 
 def _corrected(

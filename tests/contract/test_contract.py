@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from pdp.contract.checks import Checked, Rejected, check
@@ -17,51 +18,44 @@ from pdp.request import Request
 from pdp.session import Session
 from tests.support.payments import session
 
+TEXT = {"type": "string"}
+
 
 def compiled(**entry: Any) -> CompiledManifest:
     """A manifest of one tool, `save_note`, with some fields changed."""
-    import orjson
-
     tool = {
-        "name": "save_note",
-        "description": "Save a note",
-        "version": "1.0.0",
-        "risk_tier": "low",
+        "name": "save_note", "description": "Save a note", "version": "1.0.0", "risk_tier": "low",
         "scopes": ["notes.write"],
         "schema": {
             "type": "object",
             "properties": {
-                "text": {"type": "string"},
+                "text": TEXT,
                 "count": {"type": "integer"},
                 "source_ids": {
                     "anyOf": [
-                        {
-                            "type": ["array", "string", "number", "object", "null"],
-                            "items": {"type": "string"},
-                            "additionalProperties": {"type": "string"},
-                        },
+                        {"type": ["array", "string", "number", "object", "null"], "items": TEXT, "additionalProperties": TEXT},
                         {"const": False},
                     ]
                 },
-                "tags": {"type": "object", "properties": {"a": {"type": "string"}}},
+                "tags": {"type": "object", "properties": {"a": TEXT}},
             },
         },
-    }
+    }  # fmt: skip
     text = orjson.dumps({"manifest_version": "1", "tools": [{**tool, **entry}]})
     return CompiledManifest(effective_manifest(load_manifest("manifest.json", text=text)))
 
 
 def checked(manifest: CompiledManifest, arguments: Any, **changes: Any) -> Checked:
-    found = check(Proposal.read({"tool": "save_note", "arguments": arguments}), session(**changes), manifest)
-    assert isinstance(found, Checked)
-    return found
+    result = check(Proposal.read({"tool": "save_note", "arguments": arguments}), session(**changes), manifest)
+    assert isinstance(result, Checked)
+    return result
 
 
 def rejection(manifest: CompiledManifest, arguments: Any, **changes: Any) -> tuple[str, str]:
-    found = check(Proposal.read({"tool": "save_note", "arguments": arguments}), session(**changes), manifest)
-    assert isinstance(found, Rejected)
-    assert found.rejection is not None
-    return found.rejection.code.value, found.rejection.reason
+    result = check(Proposal.read({"tool": "save_note", "arguments": arguments}), session(**changes), manifest)
+    assert isinstance(result, Rejected)
+    assert result.rejection is not None
+    return result.rejection.code.value, result.rejection.reason
 
 
 @pytest.mark.parametrize(
@@ -99,29 +93,6 @@ def test_an_integral_float_is_an_integer() -> None:
 
 
 INVARIANT = {"id": "SHORT", "rule": "A note has at most five characters", "check": "size(call.text) <= 5"}
-
-
-def test_an_invariant_that_holds() -> None:
-    assert checked(compiled(invariants=[INVARIANT]), {"text": "short"}).schema_valid is True
-
-
-@pytest.mark.parametrize(
-    ("invariant", "arguments"),
-    [
-        pytest.param(INVARIANT, {"text": "longer"}, id="violated"),
-        pytest.param(INVARIANT, {}, id="over what is missing"),
-    ],
-)
-def test_an_invariant_that_does_not_hold_rejects(invariant: dict[str, Any], arguments: Any) -> None:
-    assert rejection(compiled(invariants=[invariant]), arguments) == (
-        "INVALID_PAYLOAD", "SHORT: A note has at most five characters",
-    )  # fmt: skip
-
-
-def test_an_invariant_that_cannot_be_evaluated_rejects() -> None:
-    code, reason = rejection(compiled(invariants=[{**INVARIANT, "check": "call.count / 0 == 1"}]), {"count": 1})
-
-    assert (code, reason.partition(":")[0]) == ("INVALID_PAYLOAD", "SHORT")
 
 
 def test_invariants_see_state_config_and_plan() -> None:
@@ -163,15 +134,6 @@ def test_a_pruned_call_says_by_which_rule() -> None:
     assert isinstance(found, Rejected)
     assert found.rejection is None
     assert [str(trip) for trip in found.trips] == ["SHORT: A note has at most five characters (pruned)"]
-
-
-def test_a_correction_that_the_schema_refuses_rejects() -> None:
-    manifest = compiled(invariants=[{**INVARIANT, "correct": {"set": {"text": 1}}}])
-
-    assert rejection(manifest, {"text": "longer"}) == (
-        "INVALID_PAYLOAD",
-        'SHORT: its correction does not pass the schema: arguments.text: 1 is not of type "string"',
-    )
 
 
 def test_trips_are_logged_with_their_id_and_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
@@ -228,9 +190,9 @@ def test_provenance(sources: Any) -> None:
 
 
 def built(manifest: CompiledManifest, arguments: Any, who: Session, **more: Any) -> Request:
-    found = check(Proposal.read({"tool": "save_note", "arguments": arguments}), who, manifest)
-    assert isinstance(found, Checked)
-    return build_request(found, who, request_id=more.get("request_id", "req-1"), now=0.0)
+    passed = check(Proposal.read({"tool": "save_note", "arguments": arguments}), who, manifest)
+    assert isinstance(passed, Checked)
+    return build_request(passed, who, request_id=more.get("request_id", "req-1"), now=0.0)
 
 
 def test_without_a_mapping_the_resource_is_the_tool() -> None:

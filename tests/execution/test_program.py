@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdp.errors import UsageError
-from pdp.execution import processes
+from pdp.execution import program
 from pdp.execution.failures import ToolArgumentError
 from pdp.execution.program import CliTool
 from pdp.execution.runner import ToolRunner
@@ -401,7 +401,7 @@ def family(end: str, trap: str = ":", **options: Any) -> Tool:
 def test_a_time_out_ends_the_whole_family(
     tmp_path: Path, trap: str, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "TERM_SECONDS", 0.2)
+    monkeypatch.setattr(program, "TERM_SECONDS", 0.2)
     numbers = tmp_path / "numbers"
 
     execution = executed(family("wait", trap, timeout="PT2S"), asynchronous, file=str(numbers))
@@ -427,7 +427,7 @@ async def test_cancellation_ends_the_whole_family(tmp_path: Path) -> None:
 
 @pytest.mark.process
 async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "TERM_SECONDS", 60.0)
+    monkeypatch.setattr(program, "TERM_SECONDS", 60.0)
     begun, cleaned = tmp_path / "begun", tmp_path / "cleaned"
     text = 'trap \'echo cleaned > "$1/cleaned"; exit\' TERM; sleep 300 > /dev/null 2>&1 & echo > "$1/begun"; wait'
     calling = asyncio.create_task(CliTool(entry("sh", "-c", text, "--", "{folder}"))(folder=str(tmp_path)))
@@ -461,7 +461,7 @@ async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it
 @pytest.mark.process
 async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one comes while the program, which ignores SIGTERM, is waited for."""
-    monkeypatch.setattr(processes, "TERM_SECONDS", 60.0)
+    monkeypatch.setattr(program, "TERM_SECONDS", 60.0)
     numbers = tmp_path / "numbers"
     tool = CliTool(family("trap '' TERM; while :; do wait; done", "trap '' TERM"))
     calling = asyncio.create_task(tool(file=str(numbers)))
@@ -483,7 +483,7 @@ def test_what_a_program_leaves_behind_ends_with_it(
     tmp_path: Path, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its children hold its output open, and are not waited for without end."""
-    monkeypatch.setattr(processes, "TERM_SECONDS", 0.2)
+    monkeypatch.setattr(program, "TERM_SECONDS", 0.2)
     numbers = tmp_path / "numbers"
 
     assert executed(family("echo done"), asynchronous, file=str(numbers)) == Execution("done\n")
@@ -511,7 +511,7 @@ def test_a_program_that_left_its_group_does_not_keep_the_call_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is out of reach, and holds the output open."""
-    monkeypatch.setattr(processes, "TERM_SECONDS", 0.1)
+    monkeypatch.setattr(program, "TERM_SECONDS", 0.1)
 
     left = tmp_path / "left"
     text = f"setsid sh -c 'echo $$; echo > {left}; exec sleep 30' & until [ -e {left} ]; do sleep 0.01; done"

@@ -39,66 +39,45 @@ class Inputs:
         UsageError: a parameter is none of these and has no default, or is a key of both.
     """
 
-    __slots__ = ("_config", "_reads", "_sources", "names")
+    __slots__ = ("_config", "_parameters", "_reads")
 
     def __init__(self, function: Callable[..., Any], entry: DeclaredTool) -> None:
         self._reads = entry.state.reads if entry.state else ()
         self._config = tuple(param.key for param in entry.config)
-        self._sources: list[tuple[str, str, bool]] = []
+        self._parameters: list[tuple[str, bool]] = []
         arguments = arguments_of(entry.schema_)
         for parameter in _parameters(function):
-            if parameter.name in arguments or parameter.kind in _VARIADIC:
+            name, optional = parameter.name, parameter.default is not inspect.Parameter.empty
+            if name in arguments or parameter.kind in _VARIADIC:
                 continue
-            optional = parameter.default is not inspect.Parameter.empty
-            source = self._source(parameter.name, entry.name, optional=optional)
-            if source is not None:
-                self._sources.append((parameter.name, source, optional))
-        self.names = frozenset(name for name, _, _ in self._sources)
-        """The parameters that are filled in."""
-
-    def _source(self, name: str, tool: str, *, optional: bool) -> str | None:
-        if name in _WHOLE:
-            return name
-        if name in self._reads and name in self._config:
-            raise UsageError(
-                f"the function for tool {tool}: {name} is a key of its state and of its config",
-                hint="take `state` or `config` instead",
-            )
-        if name in self._reads:
-            return "read"
-        if name in self._config:
-            return "parameter"
-        if optional:
-            return None
-        raise UsageError(
-            f"the function for tool {tool}: {name} is no argument of the schema, no state that it reads and no config",
-            hint=nearest(name, (*self._reads, *self._config))
-            or "declare it in the contract, or give the parameter a default",
-        )
+            if name not in _WHOLE and name in self._reads and name in self._config:
+                raise UsageError(
+                    f"the function for tool {entry.name}: {name} is a key of its state and of its config",
+                    hint="take `state` or `config` instead",
+                )
+            if name in (*_WHOLE, *self._reads, *self._config):
+                self._parameters.append((name, optional))
+            elif not optional:
+                raise UsageError(
+                    f"the function for tool {entry.name}: {name} is not an argument of the schema, a key of the state "
+                    "that it reads or a key of its config",
+                    hint=nearest(name, (*self._reads, *self._config))
+                    or "declare it in the contract, or give the parameter a default",
+                )
 
     def values(self, state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments to add to those that were decided.
+        """Return the keyword arguments to add to those that were decided; they are copies.
 
         Args:
             state: the session's state.
             config: the tool's resolved config.
-
-        They are copies: writing to them changes nothing.
         """
-        if not self._sources:
+        if not self._parameters:
             return {}
         reads = {key: state[key] for key in self._reads if key in state}
         settings = {key: config[key] for key in self._config if key in config}
-        values: dict[str, Any] = {}
-        for name, source, optional in self._sources:
-            if source == "state":
-                values[name] = reads
-            elif source == "config":
-                values[name] = settings
-            else:
-                layer = reads if source == "read" else settings
-                if name in layer or not optional:
-                    values[name] = layer.get(name)
+        known = {**reads, **settings, "state": reads, "config": settings}
+        values = {name: known.get(name) for name, optional in self._parameters if name in known or not optional}
         copied: dict[str, Any] = orjson.loads(orjson.dumps(values))
         return copied
 

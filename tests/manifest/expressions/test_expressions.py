@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -107,49 +108,49 @@ def evaluate(text: Any, arguments: dict[str, Any] | None = None) -> Any:
     ],
 )
 def test_values(text: Any, value: Any) -> None:
-    found = evaluate(text)
+    result = evaluate(text)
 
-    assert found == value
-    assert type(found) is type(value)
+    assert (result, type(result)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("$arguments.amount +", "not CEL: "),
-        ("$(1", "not CEL: "),
-        ("$", "not CEL: "),
+        *(
+            (text, "not CEL: ")
+            for text in ("$arguments.amount +", "$(1", "$", "$arguments.é", "$" + "(" * 400 + "1" + ")" * 400)
+        ),
         ("$a ? b : 1", "expression reads `a`, which is not offered (offered here: arguments, session)"),
         ("$subject.id", "expression reads `subject`, which is not offered (offered here: arguments, session)"),
         ("$session.facs.x", "expression reads `session.facs`, which is not offered (did you mean `facts`?)"),
         ("$session.facs == 1", "expression reads `session.facs`, which is not offered (did you mean `facts`?)"),
-        ("$session", f"expression reads the whole session {SESSION_OFFERS}"),
-        ("$session == 1", f"expression reads the whole session {SESSION_OFFERS}"),
         ("$session['approval']", f"expression reads `session.approval`, which is not offered {SESSION_OFFERS}"),
-        ("$session['approval'] == 1", f"expression reads the whole session {SESSION_OFFERS}"),
-        ("$session[arguments.name]", f"expression reads the whole session {SESSION_OFFERS}"),
+        *(
+            (text, f"expression reads the whole session {SESSION_OFFERS}")
+            for text in ("$session", "$session == 1", "$session['approval'] == 1", "$session[arguments.name]")
+        ),
         (
             "$arguments.name.matches('a')",
             "expression calls `matches`, which is not offered (check text against patterns in the JSON Schema)",
         ),
         ("$now()", f"expression calls `now`, which is not offered {CALLS}"),
         ("$arguments.name.upper()", f"expression calls `upper`, which is not offered {CALLS}"),
-        ("$arguments.é", "not CEL: "),
-        (
-            "$arguments.list.map(session, 1)",
-            "macro `map` needs a new name for the element, such as `x`, first",
+        ("$arguments.list.map(session, 1)", "macro `map` needs a new name for the element, such as `x`, first"),
+        *(
+            (f"${path}.map(x, x)", NO_PATH)
+            for path in ("[1, 2]", "arguments.o['a']", "arguments.list[arguments.n]", "string(arguments.list)")
         ),
-        ("$[1, 2].map(x, x)", NO_PATH),
-        ("$arguments.o['a'].map(x, x)", NO_PATH),
-        ("$arguments.list[arguments.n].map(x, x)", NO_PATH),
-        ("$string(arguments.list).map(x, x)", NO_PATH),
-        ("$arguments.l.all(x, true) && arguments.l.map(y, y)", "expression has more than one macro"),
-        ("$arguments.l.map(x, arguments.l//\n.//\nmap//\n(x, x))", "expression has more than one macro"),
-        ("$arguments.l.existsOne(x, true) || arguments.l.all(y, y)", "expression has more than one macro"),
-        ("$arguments.l.map(x, x + '.map(')", "expression has more than one macro"),
+        *(
+            (text, "expression has more than one macro")
+            for text in (
+                "$arguments.l.all(x, true) && arguments.l.map(y, y)",
+                "$arguments.l.map(x, arguments.l//\n.//\nmap//\n(x, x))",
+                "$arguments.l.existsOne(x, true) || arguments.l.all(y, y)",
+                "$arguments.l.map(x, x + '.map(')",
+            )
+        ),
         ("$arguments" + ".a" * 17, "path has more than 16 steps"),
         ("$'" + "x" * 1000 + "'", "expression is longer than 1000 characters (compute the value in the app)"),
-        ("$" + "(" * 400 + "1" + ")" * 400, "not CEL: "),
         ({"a": ["$("]}, "not CEL: "),
     ],
 )
@@ -177,14 +178,8 @@ def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message:
         ("$duration('1h')", "duration('1h'): result is not JSON: value: timedelta is not a type of JSON"),
         ("${1: 2}", "{1: 2}: result is not JSON: value: key 1 is not a string"),
         ("$arguments.object.map(k, k)", "macro over `arguments.object`, which is an object (macros run over lists)"),
-        (
-            "$arguments.long.map(x, 1)",
-            TOO_LONG,
-        ),
-        (
-            "$arguments.list.all(x, x in arguments.long)",
-            TOO_LONG,
-        ),
+        ("$arguments.long.map(x, 1)", TOO_LONG),
+        ("$arguments.list.all(x, x in arguments.long)", TOO_LONG),
     ],
 )
 def test_a_failing_evaluation_is_an_error(text: Any, message: str) -> None:
@@ -213,8 +208,7 @@ def test_whether_an_expression_reads_arguments_is_known(text: Any, reads: bool) 
 
 
 def test_the_session_offers_exactly_what_the_design_names() -> None:
-    for name in SESSION_FIELDS:
-        assert compile_expression(f"$session.{name}").evaluate({}, {name: 1}) == 1
+    assert all(compile_expression(f"$session.{name}").evaluate({}, {name: 1}) == 1 for name in SESSION_FIELDS)
     assert " ".join(sorted(SESSION_FIELDS)) == (
         "agent claims config facts idempotency_key plan purpose request_id run_id state time"
     )
@@ -262,14 +256,6 @@ tools:
     ]
 
 
-def test_the_inputs_are_never_changed() -> None:
-    arguments = {"items": [{"n": 1}]}
-
-    evaluate("$arguments.items.map(i, i.n + 1)", arguments)
-
-    assert arguments == {"items": [{"n": 1}]}
-
-
 def test_a_macro_over_what_is_missing_costs_nothing_and_fails_as_missing() -> None:
     assert evaluate("$has(arguments.zz) && arguments.zz.exists(x, x == 1)") is False
     with pytest.raises(ExpressionError, match="'zz' is missing"):
@@ -278,50 +264,11 @@ def test_a_macro_over_what_is_missing_costs_nothing_and_fails_as_missing() -> No
 
 _WORDS = st.sampled_from(
     [
-        "arguments",
-        "session",
-        ".facts",
-        ".a",
-        ".l",
-        "[0]",
-        "['a']",
-        "[",
-        "]",
-        "(",
-        ")",
-        "{",
-        "}",
-        ",",
-        ":",
-        "?",
-        "+",
-        "-",
-        "*",
-        "==",
-        "&&",
-        "!",
-        "1",
-        "1.5",
-        "'s'",
-        "true",
-        "x",
-        ".map(x,",
-        ".all(x,",
-        ".filter(y,",
-        ".size()",
-        "has(",
-        "in",
-        "\\",
-        '"',
-        " ",
-        "//",
-        "$",
-        "0u",
-        "1e400",
-        "timestamp(",
-        "null",
+        "arguments", "session", ".facts", ".a", ".l", "[0]", "['a']", "[", "]", "(", ")", "{", "}", ",", ":", "?", "+",
+        "-", "*", "==", "&&", "!", "1", "1.5", "'s'", "true", "x", ".map(x,", ".all(x,", ".filter(y,", ".size()", "has(",
+        "in", "\\", '"', " ", "//", "$", "0u", "1e400", "timestamp(", "null",
     ]
-)
+)  # fmt: skip
 
 
 @given(st.lists(_WORDS, max_size=25).map("".join))
@@ -329,29 +276,18 @@ _WORDS = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_compiled_or_refused_and_evaluates_or_fails(text: str) -> None:
     inputs = {"a": 1, "l": [1, "2", {"a": []}], "s": "t"}
-    try:
+    with suppress(ExpressionError):
         compile_expression("$" + text).evaluate(inputs, {"facts": inputs})
-    except ExpressionError as error:
-        refused = error.message
-    else:
-        refused = "no"
-    assert refused
 
 
 def test_many_threads_share_a_compiled_expression() -> None:
     expression = compile_expression("$arguments.n * 2 + size(arguments.l)")
-    found: dict[int, list[int]] = {}
 
-    def work(number: int) -> None:
-        found[number] = [expression.evaluate({"n": number, "l": [0] * number}, {}) for _ in range(50)]
+    def work(number: int) -> list[int]:
+        return [expression.evaluate({"n": number, "l": [0] * number}, {}) for _ in range(50)]
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert found == {number: [number * 3] * 50 for number in range(8)}
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [[number * 3] * 50 for number in range(8)]
 
 
 @pytest.mark.parametrize(
