@@ -19,6 +19,7 @@ from pdp.session import Session
 from tests.support.payments import session
 
 TEXT = {"type": "string"}
+SOURCES = {"type": ["array", "string", "number", "object", "null"], "items": TEXT, "additionalProperties": TEXT}
 
 
 def compiled(**entry: Any) -> CompiledManifest:
@@ -31,12 +32,7 @@ def compiled(**entry: Any) -> CompiledManifest:
             "properties": {
                 "text": TEXT,
                 "count": {"type": "integer"},
-                "source_ids": {
-                    "anyOf": [
-                        {"type": ["array", "string", "number", "object", "null"], "items": TEXT, "additionalProperties": TEXT},
-                        {"const": False},
-                    ]
-                },
+                "source_ids": {"anyOf": [SOURCES, {"const": False}]},
                 "tags": {"type": "object", "properties": {"a": TEXT}},
             },
         },

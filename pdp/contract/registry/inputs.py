@@ -59,8 +59,7 @@ class Inputs:
                 self._parameters.append((name, optional))
             elif not optional:
                 raise UsageError(
-                    f"the function for tool {entry.name}: {name} is not an argument of the schema, a key of the state "
-                    "that it reads or a key of its config",
+                    f"the function for tool {entry.name}: {name} is not an argument, nor a key of its state or config",
                     hint=nearest(name, (*self._reads, *self._config))
                     or "declare it in the contract, or give the parameter a default",
                 )

@@ -380,8 +380,7 @@ def test_what_is_not_there_leaves_a_parameter_its_default() -> None:
     [
         (
             lambda query, langage: None,
-            f"{FOR_TOOL} langage is not an argument of the schema, a key of the state that it reads or a key of its "
-            "config (did you mean `language`?)",
+            f"{FOR_TOOL} langage is not an argument, nor a key of its state or config (did you mean `language`?)",
         ),
         (
             lambda query, both: None,

@@ -265,8 +265,8 @@ def test_a_macro_over_what_is_missing_costs_nothing_and_fails_as_missing() -> No
 _WORDS = st.sampled_from(
     [
         "arguments", "session", ".facts", ".a", ".l", "[0]", "['a']", "[", "]", "(", ")", "{", "}", ",", ":", "?", "+",
-        "-", "*", "==", "&&", "!", "1", "1.5", "'s'", "true", "x", ".map(x,", ".all(x,", ".filter(y,", ".size()", "has(",
-        "in", "\\", '"', " ", "//", "$", "0u", "1e400", "timestamp(", "null",
+        "-", "*", "==", "&&", "!", "1", "1.5", "'s'", "true", "x", ".map(x,", ".all(x,", ".filter(y,", ".size()",
+        "has(", "in", "\\", '"', " ", "//", "$", "0u", "1e400", "timestamp(", "null",
     ]
 )  # fmt: skip
 
