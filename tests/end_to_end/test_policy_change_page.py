@@ -17,7 +17,7 @@ from tests.support.command_line import environment
 
 PAGE = ROOT / "docs/policy-change.md"
 GRID = 300
-"""So many calls are made up here; on the page it is the default of 50,000, which takes half a minute each time."""
+"""How many calls are made up here; on the page it is the default of 50,000, which takes half a minute each time."""
 
 
 class Command(NamedTuple):
@@ -30,22 +30,22 @@ class Command(NamedTuple):
 
 def commands(page: str) -> list[Command]:
     """The commands of a page: blocks of `$ ` lines, with what they print, and `$ echo $?` after one that is not 0."""
-    found: list[Command] = []
+    result: list[Command] = []
     lines = iter([line[4:] for line in page.splitlines() if line.startswith("    ") or not line])
     for line in lines:
         if not line.startswith("$ "):
             if line:
-                found[-1].shown.append(line)
+                result[-1].shown.append(line)
             continue
         text = line[2:]
         if text == "echo $?":
-            found[-1] = found[-1]._replace(code=int(next(lines)))
+            result[-1] = result[-1]._replace(code=int(next(lines)))
             continue
         until = "EOF" if text.endswith("<<'EOF'") else None
         while text.endswith("\\") or (until is not None and not text.endswith(f"\n{until}")):
             text += "\n" + next(lines)
-        found.append(Command(text, [], 0))
-    return found
+        result.append(Command(text, [], 0))
+    return result
 
 
 def printed(shown: list[str], out: str) -> bool:
@@ -82,6 +82,7 @@ def test_what_is_shown_is_held_against_what_is_printed(shown: list[str], out: st
 
 
 @pytest.mark.opa
+@pytest.mark.process
 def test_every_command_of_the_page_does_what_it_shows(tmp_path: Path, opa: Path) -> None:
     programs, work = tmp_path / "bin", tmp_path / "work"
     programs.mkdir()

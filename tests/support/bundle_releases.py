@@ -29,11 +29,8 @@ def _key(name: str, algorithm: Algorithm) -> SigningKey:
 
 def key_file(folder: Path, name: str = "one") -> Path:
     """That key as a file for its owner only, and its public half beside it."""
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    private = key(name).jwk.raw_value.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     file = folder / name
-    file.write_bytes(private)
+    file.write_bytes(key(name).jwk.as_pem(private=True))
     file.chmod(0o600)
     file.with_name(f"{name}.pub").write_text(key(name).public.pem)
     return file

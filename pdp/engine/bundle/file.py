@@ -9,7 +9,7 @@ A bundle is one gzipped tar for both engines: an OPA server loads it as it is, t
     authz/**.rego  the baseline's modules;  custom/**.rego  the user's
 
 The revision is a digest of all of these but itself, the release number and the signature, so any change shows. Only the
-signature says who built the bundle. There is one container for each content: `pack_members`.
+signature says who built the bundle. There is one container for each content, `pack_members`, and no other is read.
 """
 
 from __future__ import annotations
@@ -57,13 +57,8 @@ _REBUILD: Final = "build the bundle again with `pdp bundle build`"
 _COPY: Final = "copy the file again, or build it with `pdp bundle build`"
 _VERSIONS: Final = "bundle and program must be of the same version: update the one or build the other again"
 _NOT_A_TAR: Final = "not a tar file inside, or a damaged one"
-_DAMAGED_END: Final = "the tar file inside is damaged, or something follows its end"
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _BLOCK: Final = 65535
-_EXTENSIONS: Final = (
-    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
-    tarfile.GNUTYPE_SPARSE,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +132,7 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
 
     Args:
         source: the file, or its content.
-        keys: who is trusted. The bundle must be signed with one of them, and be laid out byte by byte as `pack_bundle`
-            does it, so that no byte of it is free. None: a signature is shown and not verified.
+        keys: who is trusted. The bundle must be signed with one of them. None: a signature is shown and not verified.
 
     Raises:
         BundleError: not a whole bundle of this version, unchanged since it was built; with `keys`, unsigned or signed
@@ -148,7 +142,7 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
     packed = source if isinstance(source, bytes) else read_packed(source)
     try:
         files = unpack_bundle(packed)
-        signature = _signature(packed, files, keys)
+        signature = _signature(files, keys)
         revision, release = _identity(_take(files, ".manifest"))
         data = _data(_take(files, "data.json"), {"revision": revision, "release": release})
         wasm = _take(files, "policy.wasm")
@@ -159,17 +153,13 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
     return Bundle(revision, release, wasm, data, modules, len(packed), digest(packed), signature)
 
 
-def _signature(packed: bytes, files: dict[str, bytes], keys: Sequence[VerificationKey] | None) -> Signature | None:
+def _signature(files: dict[str, bytes], keys: Sequence[VerificationKey] | None) -> Signature | None:
     """Take the signature out of `files`, verified if there are keys."""
-    content = files.get(SIGNATURES)
+    content = files.pop(SIGNATURES, None)
     if keys is None and content is None:
         return None
     from pdp.engine.bundle.signature import claimed_signature, verify_signature  # noqa: PLC0415 - few need it
 
-    # OPA's signature is over contents; times, modes and the container's own bytes would be free.
-    if keys is not None and pack_members(files) != packed:
-        raise BundleError("the file is not laid out as `pdp bundle` writes it: it was changed", hint=_COPY)
-    files.pop(SIGNATURES, None)
     if keys is not None:
         return verify_signature(content, files, keys)
     return None if content is None else claimed_signature(content)
@@ -293,12 +283,30 @@ def _module(path: str, content: bytes) -> str:
 
 
 def unpack_bundle(packed: bytes) -> dict[str, bytes]:
-    """Return a bundle's members by name, of which only the container is checked.
+    """Return a bundle's members by name, of which only names and container are checked.
 
     Raises:
-        BundleError: not a gzipped tar of plain files with a place in a bundle.
+        BundleError: a file that `pack_members` would not have written.
     """
-    return _untar(_gunzip(packed))
+    content = _gunzip(packed)
+    files: dict[str, bytes] = {}
+    start = 0
+    # Header by header and not with `TarFile`, which obeys extensions: a few bytes of one make a file gigabytes long.
+    while (header := content[start : start + tarfile.BLOCKSIZE]).strip(b"\0"):
+        try:
+            member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        except (tarfile.TarError, ValueError, OverflowError) as error:
+            raise BundleError(_NOT_A_TAR, hint=_COPY) from error
+        _check_name(member.name)
+        start += tarfile.BLOCKSIZE
+        if not 0 <= member.size <= len(content) - start:
+            raise BundleError(_NOT_A_TAR, hint=_COPY)
+        files[member.name] = content[start : start + member.size]
+        start += -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    # Signature and revision are over contents; links, times, modes and whatever else a container has would be free.
+    if pack_members(files) != packed:
+        raise BundleError("the file is not laid out as `pdp bundle` writes it: it was changed", hint=_COPY)
+    return files
 
 
 def pack_members(files: Mapping[str, bytes]) -> bytes:
@@ -343,50 +351,14 @@ def _gunzip(packed: bytes) -> bytes:
         raise BundleError(f"unpacks to more than {MAX_BUNDLE} bytes", hint="is this a bundle?")
     if not unpacker.eof:
         raise BundleError("cut off", hint=_COPY)
-    if unpacker.unused_data:
-        raise BundleError("something follows the end of the gzip file", hint=_COPY)
     return content
 
 
-# Header by header and not with `TarFile`, which obeys extensions: a few bytes of one make a file gigabytes long.
-def _untar(content: bytes) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    at = 0
-    while (member := _header(content, at)) is not None:
-        _check_member(member, files)
-        at += tarfile.BLOCKSIZE
-        if not 0 <= member.size <= len(content) - at:
-            raise BundleError(_NOT_A_TAR, hint=_COPY)
-        files[member.name] = content[at : at + member.size]
-        at += -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-    if content[at:].strip(b"\0"):
-        raise BundleError(_DAMAGED_END, hint=_COPY)
-    return files
-
-
-def _header(content: bytes, at: int) -> tarfile.TarInfo | None:
-    """Return the header that stands there, or None where the tar ends."""
-    block = content[at : at + tarfile.BLOCKSIZE]
-    if len(block) == tarfile.BLOCKSIZE and not block.strip(b"\0"):
-        return None
-    try:
-        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-    except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise BundleError(_DAMAGED_END if at else _NOT_A_TAR, hint=_COPY) from error
-
-
-def _check_member(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> None:
-    shown = repr(member.name[:100])
-    if member.type in _EXTENSIONS:
-        raise BundleError(f"{shown} is an extension of tar (PAX, GNU); a bundle needs none", hint=_REBUILD)
-    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-        raise BundleError(f"{shown} is a link, a folder or a device; a bundle has files only", hint=_REBUILD)
-    if member.name in files:
-        raise BundleError(f"{shown} stands twice in the bundle", hint=_REBUILD)
-    if member.name in (".manifest", SIGNATURES, "data.json", "policy.wasm"):
+def _check_name(name: str) -> None:
+    if name in (".manifest", SIGNATURES, "data.json", "policy.wasm"):
         return
-    segments = member.name.split("/")
+    shown, segments = repr(name[:100]), name.split("/")
     if not all(_SEGMENT.fullmatch(segment) for segment in segments):
         raise BundleError(f"{shown} is not a relative path of plain names", hint=_REBUILD)
-    if len(segments) == 1 or segments[0] not in REGO_ROOTS or not member.name.endswith(".rego"):
+    if len(segments) == 1 or segments[0] not in REGO_ROOTS or not name.endswith(".rego"):
         raise BundleError(f"{shown} has no place in a bundle", hint=_REBUILD)

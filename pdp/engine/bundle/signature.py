@@ -13,7 +13,6 @@ algorithm follows from the key, never from what a signature claims: P-256 is ES2
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -41,8 +40,10 @@ LEAST_RSA: Final = 2048
 MAX_PEM: Final = 64 * 1024
 """Largest file with keys, in bytes."""
 
+MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
+"""The hint where no usable key is given."""
+
 _PUBLIC: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s.+?-----END PUBLIC KEY-----", re.DOTALL)
-_MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
 _JSON_FILES: Final = (".manifest", "data.json")
 _ALGORITHM: Final = "SHA-256"
 _PARTS: Final = 3
@@ -79,8 +80,8 @@ def public_keys(pem: str, name: str) -> tuple[VerificationKey, ...]:
         )
     blocks = _PUBLIC.findall(pem)
     if not blocks:
-        raise UsageError(f"{name}: no public key in PEM form (BEGIN PUBLIC KEY)", hint=_MAKE_ONE)
-    return tuple(_public_key(block, name) for block in blocks)
+        raise UsageError(f"{name}: no public key in PEM form (BEGIN PUBLIC KEY)", hint=MAKE_ONE)
+    return tuple(public_half(*parse_key(block, name)) for block in blocks)
 
 
 def load_public_keys(paths: Iterable[Path]) -> tuple[VerificationKey, ...]:
@@ -111,50 +112,45 @@ def read_pem(path: Path) -> str:
     try:
         return content.decode("ascii")
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: not a key in PEM form, which is plain ASCII", hint=_MAKE_ONE) from None
+        raise UsageError(f"{path}: not a key in PEM form, which is plain ASCII", hint=MAKE_ONE) from None
 
 
-def algorithm_of(key: Any, name: str) -> Algorithm:
-    """Return what a key of the package cryptography, of either half, signs with.
+def parse_key(block: str, name: str) -> tuple[Algorithm, Any]:
+    """Return what the key in a PEM block, of either half, signs with, and the key as joserfc uses it.
 
     Raises:
-        UsageError: RSA below 2048 bits, another curve than P-256, or another kind of key.
+        UsageError: it cannot be read; RSA below 2048 bits, another curve than P-256, or another kind of key.
     """
     with extra("follow"):
-        from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415 - only who has keys needs it
+        from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - only who has keys needs it
+        from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
+        from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+            load_pem_private_key,
+            load_pem_public_key,
+        )
+        from joserfc.jwk import ECKey, RSAKey  # noqa: PLC0415
 
+    is_private = "PRIVATE KEY" in block
+    try:
+        key = load_pem_private_key(block.encode(), None) if is_private else load_pem_public_key(block.encode())
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        half = "private" if is_private else "public"
+        raise UsageError(f"{name}: a {half} key that cannot be read", hint=MAKE_ONE) from None
     if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
         if key.key_size < LEAST_RSA:
             raise UsageError(
-                f"{name}: an RSA key of {key.key_size} bits; at least {LEAST_RSA} are needed", hint=_MAKE_ONE
+                f"{name}: an RSA key of {key.key_size} bits; at least {LEAST_RSA} are needed", hint=MAKE_ONE
             )
-        return "RS256"
+        return "RS256", RSAKey.import_key(block)
     if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
-        return "ES256"
-    raise UsageError(f"{name}: neither a P-256 key (ES256) nor an RSA key (RS256)", hint=_MAKE_ONE)
+        return "ES256", ECKey.import_key(block)
+    raise UsageError(f"{name}: neither a P-256 key (ES256) nor an RSA key (RS256)", hint=MAKE_ONE)
 
 
-def _public_key(block: str, name: str) -> VerificationKey:
-    with extra("follow"):
-        from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
-        from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
-
-    try:
-        loaded = load_pem_public_key(block.encode())
-    except (ValueError, UnsupportedAlgorithm):
-        raise UsageError(f"{name}: a public key that cannot be read", hint=_MAKE_ONE) from None
-    return public_half(loaded, algorithm_of(loaded, name))
-
-
-def public_half(loaded: Any, algorithm: Algorithm) -> VerificationKey:
-    """Return the key that verifies, of a public key of the package cryptography and its algorithm."""
-    with extra("follow"):
-        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415
-        from joserfc.jwk import ECKey, RSAKey  # noqa: PLC0415
-
-    pem = loaded.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
-    jwk = ECKey.import_key(pem) if algorithm == "ES256" else RSAKey.import_key(pem)
-    return VerificationKey(jwk.thumbprint(), algorithm, pem, jwk)
+def public_half(algorithm: Algorithm, jwk: Any) -> VerificationKey:
+    """Return the key that verifies, of a joserfc key of either half."""
+    pem = jwk.as_pem(private=False).decode()
+    return VerificationKey(jwk.thumbprint(), algorithm, pem, type(jwk).import_key(pem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +214,7 @@ def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Se
         known = " or ".join(sorted(key.id for key in keys)) or "one that is trusted"
         raise BundleError(f"signed with the key {header['kid']:.80}, not with {known}", hint=_SIGN)
     listed = _payload(token, key)
-    if not hmac.compare_digest(canonical(listed), canonical(signed_files(files))):
+    if canonical(listed) != canonical(signed_files(files)):
         raise BundleError(f"the files are not those that {SIGNATURES} lists", hint=_TAMPERED)
     return Signature(key.id, key.algorithm, verified=True)
 

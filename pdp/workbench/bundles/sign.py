@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.bundle.file import SIGNATURES, pack_members, read_bundle, unpack_bundle
 from pdp.engine.bundle.signature import (
+    MAKE_ONE,
     VerificationKey,
-    algorithm_of,
+    parse_key,
     public_half,
     read_pem,
     signatures_file,
@@ -23,14 +24,6 @@ from pdp.installed import extra
 from pdp.json import canonical
 
 with extra("follow"):
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-        load_pem_private_key,
-    )
     from joserfc import jws
     from joserfc.jwk import ECKey, RSAKey
 
@@ -46,9 +39,7 @@ PUBLIC_SUFFIX: Final = ".pub"
 """Added to a private key's file name for its public half."""
 
 _RSA_BITS: Final = 3072
-_RSA_EXPONENT: Final = 65537
 _PRIVATE: Final = re.compile(r"-----BEGIN ((?:EC |RSA )?PRIVATE KEY)-----\s.+?-----END \1-----", re.DOTALL)
-_MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +61,8 @@ def generate_key(out: Path, algorithm: Algorithm) -> VerificationKey:
     Raises:
         UsageError: one of the files is there already, or cannot be written. Neither is left behind then.
     """
-    key: Any
-    if algorithm == "ES256":
-        key = ec.generate_private_key(ec.SECP256R1())
-    else:
-        key = rsa.generate_private_key(public_exponent=_RSA_EXPONENT, key_size=_RSA_BITS)
-    public = public_half(key.public_key(), algorithm)
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    jwk = ECKey.generate_key("P-256") if algorithm == "ES256" else RSAKey.generate_key(_RSA_BITS)
+    public, private = public_half(algorithm, jwk), jwk.as_pem(private=True)
     public_file = out.with_name(out.name + PUBLIC_SUFFIX)
     _write_new(out, private, 0o600)
     try:
@@ -113,17 +99,12 @@ def signing_key(pem: str, name: str) -> SigningKey:
             f"{name}: the private key is encrypted",
             hint=f"decrypt it in the place that signs, and hand it over in {SIGNING_VARIABLE}",
         )
-    blocks = [found.group() for found in _PRIVATE.finditer(pem)]
+    blocks = [match.group() for match in _PRIVATE.finditer(pem)]
     if len(blocks) != 1:
         count = "no private key" if not blocks else f"{len(blocks)} private keys"
-        raise UsageError(f"{name}: {count} in PEM form, one is needed", hint=_MAKE_ONE)
-    try:
-        loaded: Any = load_pem_private_key(blocks[0].encode(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise UsageError(f"{name}: a private key that cannot be read", hint=_MAKE_ONE) from None
-    algorithm = algorithm_of(loaded, name)
-    jwk = ECKey.import_key(blocks[0]) if algorithm == "ES256" else RSAKey.import_key(blocks[0])
-    return SigningKey(public_half(loaded.public_key(), algorithm), jwk)
+        raise UsageError(f"{name}: {count} in PEM form, one is needed", hint=MAKE_ONE)
+    algorithm, jwk = parse_key(blocks[0], name)
+    return SigningKey(public_half(algorithm, jwk), jwk)
 
 
 def sign_bundle(packed: bytes, key: SigningKey) -> bytes:

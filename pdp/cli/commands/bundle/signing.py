@@ -96,17 +96,10 @@ def sign(
 def verify(
     file: BundleFile,
     key: PublicKeys = None,
-    least_release: Annotated[
-        int, typer.Option(min=1, metavar="NUMBER", help="Refuse a lower release number than this.")
-    ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a bundle as engines do. Exit code: 0 good, 2 unsigned, wrongly signed, changed, older or no bundle."""
+    """Verify a bundle as engines do. Exit code: 0 good, 2 unsigned, wrongly signed, changed or no bundle."""
     bundle = read_bundle(file, keys=needed_public_keys(key or []))
-    if bundle.release < least_release:
-        raise BundleError(
-            f"{file}: release {bundle.release} is older than release {least_release}", hint="take the newest one"
-        )
     _show_signed(bundle, file, as_json=as_json)
 
 
