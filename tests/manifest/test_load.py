@@ -43,27 +43,21 @@ def tool(**fields: Any) -> dict[str, Any]:
 
 
 def faults(text: bytes, *, strict: bool = False) -> set[str]:
-    """Load a faulty manifest; return its faults as `path: message | hint`, the path being what stands at the place."""
+    """Load a faulty manifest; return its faults as `message | hint`."""
     with pytest.raises(FileFaultsError) as caught:
         load_manifest("m.json", text=text, strict=strict)
     assert not any(fault.warning for fault in caught.value.faults)
-    return {f"{fault.message} | {fault.hint}" for fault in caught.value.faults}
+    return {shown(fault) for fault in caught.value.faults}
 
 
 def warnings(text: bytes) -> set[str]:
     found: list[Fault] = []
     load_manifest("m.json", text=text, warnings=found)
-    return {f"{fault.message} | {fault.hint}" for fault in found}
+    return {shown(fault) for fault in found}
 
 
-PATTERNS = (
-    "extraction, lookup, validation, classification, composition, action-staging, approval-request, "
-    "aggregation, conversion, search"
-)
-
-
-def said(message: str, hint: str | None = None) -> str:
-    return f"{message} | {hint}"
+def shown(fault: Fault) -> str:
+    return f"{fault.message} | {fault.hint}" if fault.hint else fault.message
 
 
 # Loading what the documents print
@@ -262,320 +256,121 @@ tools:
     ]
 
 
-FAULTY_TOOLS: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "unknown nested key": ({"approval": {"quorm": 1}}, {said("unknown key `quorm`", "did you mean `quorum`?")}),
-    "unknown key, none near": (
-        {"safety": {"zzz": 1}},
-        {said("unknown key `zzz`", "known here: idempotent, requires, side_effects")},
-    ),
-    "two spellings": (
-        {"effectClass": "pure", "effect_class": "pure"},
-        {said("`effect_class` is there in another spelling too", "keep one")},
-    ),
-    "empty name": ({"name": ""}, {said("`name` must not be empty")}),
-    "name with blanks": (
-        {"name": "a b"},
-        {said("`name` must be a name of letters, digits and `_ . : / -`, at most 128 characters, not `a b`")},
-    ),
-    "no name": ({"name": None}, {said("`name` is missing")}),
-    "no schema": ({"schema": None}, {said("`schema` is missing")}),
-    "number for text": (
-        {"ontology_pin": 2026.1},
-        {said("`ontology_pin` must be a string, not `2026.1`", "YAML reads it as a number: write it in quotes")},
-    ),
-    "bad version": (
-        {"version": "2.1"},
-        {said("`version` must be a semantic version, not `2.1`", "write major.minor.patch, such as 1.0.0")},
-    ),
-    "bad duration": (
-        {"timeout": "10s"},
-        {
-            said(
-                "`timeout` must be an ISO 8601 duration, not `10s`",
-                "such as PT10S, PT1H or P1D; months and years have no fixed length",
-            )
-        },
-    ),
-    "months": (
-        {"approval": {"expires": "P1M"}},
-        {
-            said(
-                "`approval.expires` must be an ISO 8601 duration, not `P1M`",
-                "such as PT10S, PT1H or P1D; months and years have no fixed length",
-            )
-        },
-    ),
-    "no duration at all": ({"timeout": "PT0S"}, {said("`timeout` must be longer than zero, not `PT0S`")}),
-    "bad latency": (
-        {"sla": {"p50": "200"}},
-        {said("`sla.p50` must be a latency in ms or s, not `200`", "such as 200ms or 1.5s")},
-    ),
-    "bad percentile": (
-        {"sla": {"fast": "1s"}},
-        {said("key `fast` must be a percentile, not `fast`", "such as p50 or p99")},
-    ),
-    "bad tier": (
-        {"risk_tier": "hihg"},
-        {said("`risk_tier` must be one of low, medium, high, not `hihg`", "did you mean `high`?")},
-    ),
-    "bad pattern": (
-        {"pattern": "lookupp"},
-        {said(f"`pattern` must be one of {PATTERNS}, not `lookupp`", "did you mean `lookup`?")},
-    ),
-    "pattern and effect class disagree": (
-        {
-            "schema": {
-                "type": "object",
-                "required": ["value", "target"],
-                "properties": {"value": {"type": "number"}, "target": {"type": "string"}},
-            },
-            "result_schema": {"type": "number"},
-            "pattern": "conversion",
-            "effect_class": "read-external",
-        },
-        {
-            said(
-                "effect class read-external disagrees with pattern conversion, which is pure",
-                "leave `effect_class` out, or name another pattern",
-            )
-        },
-    ),
-    "yes is not true": (
-        {"idempotency_required": "yes"},
-        {said("`idempotency.required` must be true or false, not `yes`")},
-    ),
-    "one is not true": (
-        {"idempotency": {"required": 1}},
-        {said("`idempotency.required` must be true or false, not `1`")},
-    ),
-    "true is no quorum": ({"approval": {"quorum": True}}, {said("`approval.quorum` must be a whole number, not true")}),
-    "no quorum": ({"approval": {"quorum": 0}}, {said("`approval.quorum` must be at least 1, not `0`")}),
-    "contradicting short form": (
-        {"idempotency_required": True, "idempotency": {"required": False}},
-        {said("`idempotency_required` contradicts `idempotency.required`", "state it once")},
-    ),
-    "list for text": ({"description": ["a"]}, {said("`description` must be a string, not a list")}),
-    "text for list": ({"scopes": "a"}, {said("`scopes` must be a list, not `a`")}),
-    "null for list": (
-        {"provenance": {"required": None}},
-        {said("`provenance.required` is null", "state a value, or leave the field out")},
-    ),
-    "empty scope": ({"scopes": ["a", ""]}, {said("`scopes[1]` must not be empty")}),
-    "markings of another form": (
-        {"markings": [{"denied": "x"}]},
-        {said("`markings[0]` must be a string, not a mapping")},
-    ),
-    "not released": (
-        {"release": {"gate": "open", "drift": "ok"}},
-        {said("`release` is not released: gate is `open`", "only `gate: passed` loads")},
-    ),
-    "drifted": (
-        {"release": {"gate": "passed", "drift": "bad"}},
-        {said("`release` is not released: drift is `bad`", "only `drift: ok` loads")},
-    ),
-    "half a release": ({"release": {"gate": "passed"}}, {said("`release.drift` is missing")}),
-    "canonical writes": (
-        {"writes": "canonical"},
-        {said("`writes` must not be canonical", "tools write proposals: `writes: proposal`")},
-    ),
-    "cli without program": (
-        {"type": "cli"},
-        {said("`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")},
-    ),
-    "program without cli": (
-        {"cli": {"argv": ["ls"]}},
-        {said("`cli` on a tool of another type", "write `type: cli`, or remove it")},
-    ),
-    "empty program": ({"type": "cli", "cli": {"argv": []}}, {said("`cli.argv` must not be empty")}),
-    "too many retries": ({"retries": 11}, {said("`retries` must be at most 10, not `11`")}),
-    "high tier without idempotency": (
-        {"risk_tier": "high"},
-        {
-            said(
-                "high risk tier without idempotency",
-                "write `idempotency: {required: true}`; or declare an effect class without side effects",
-            )
-        },
-    ),
-    "absent tier, effects, no idempotency": (
-        {"risk_tier": None, "effect_class": "stage"},
-        {
-            said(
-                "high risk tier without idempotency",
-                "write `idempotency: {required: true}`; or declare an effect class without side effects",
-            )
-        },
-    ),
-    "external effects declared pure": (
-        {"effect_class": "pure", "safety": {"side_effects": "external"}},
-        {
-            said(
-                "side effects `external` on a tool declared pure",
-                "declare the effect class that the tool has: stage, commit-low or commit-high",
-            )
-        },
-    ),
-    "writes declared a read": (
-        {"effect_class": "read-external", "safety": {"side_effects": "write"}},
-        {
-            said(
-                "side effects `write` on a tool declared read-external",
-                "declare the effect class that the tool has: stage, commit-low or commit-high",
-            )
-        },
-    ),
-    "limit on unknown argument": (
-        {"limits": [{"limit": "a.b", "argument": "amuont"}]},
-        {said("`amuont` is not an argument of the schema", "did you mean `amount`?")},
-    ),
-    "limit on text": (
-        {
-            "schema": {"type": "object", "properties": {"amount": {"type": "string", "description": "x"}}},
-            "limits": [{"limit": "a.b", "argument": "amount"}],
-        },
-        {
-            said(
-                "limit on argument `amount`, which is not a number",
-                "limits compare arguments of type number or integer",
-            )
-        },
-    ),
-    "limit twice": (
-        {"limits": [{"limit": "a.b", "argument": "amount"}, {"limit": "a.b", "argument": "amount"}]},
-        {said("limit `a.b on amount` is stated twice", "remove one")},
-    ),
-    "provenance of unknown argument": (
-        {"provenance": {"required": ["sources"]}},
-        {said("`sources` is not an argument of the schema", "its arguments: amount")},
-    ),
-    "sensitive unknown argument": (
-        {"sensitive": ["zzz"], "schema": {"type": "object"}},
-        {said("`zzz` is not an argument of the schema", "it has none")},
-    ),
-    "resource without id": (
-        {"resource": {"type": "bill"}},
-        {said("resource has no `id`", "map `type` and `id`, or leave the resource out")},
-    ),
-    "bad expression": (
-        {"context": {"x": "$arguments.amount +"}},
-        {said("not CEL: mismatched input '<EOF>' (at character 19)")},
-    ),
-    "not CEL": (
-        {"context": {"x": "$true ? 1"}},
-        {
-            said("not CEL: Incomplete `ExprContext` for `_?_:_` expression! (at character 1)"),
-        },
-    ),
-    "markings from arguments": (
-        {"resource": {"type": "t", "id": "i", "markings": "$arguments.markings"}},
-        {
-            said(
-                "`markings` is taken from the arguments, which the model writes",
-                "take it from the session: $session.facts… or $session.claims…",
-            )
-        },
-    ),
-    "subject from arguments by a macro": (
-        {"context": {"subject": "$session.facts.people.filter(p, p == arguments.person)"}},
-        {
-            said(
-                "`subject` is taken from the arguments, which the model writes",
-                "take it from the session: $session.facts… or $session.claims…",
-            )
-        },
-    ),
-    "approval from arguments, nested": (
-        {"context": {"more": {"approved": ["$arguments.items.map(i, i.by)"]}}},
-        {
-            said(
-                "`approved` is taken from the arguments, which the model writes",
-                "take it from the session: $session.facts… or $session.claims…",
-            )
-        },
-    ),
-    "invariant twice": (
-        {"invariants": [{"id": "A", "rule": "r", "check": "true"}, {"id": "A", "rule": "r", "check": "true"}]},
-        {said("invariant `A` is stated twice", "remove one")},
-    ),
-    "invariant over arguments": (
-        {"invariants": [{"id": "A", "rule": "r", "check": "arguments.x"}]},
-        {said("expression reads `arguments`, which is not offered", "offered here: call, config, plan, state")},
-    ),
-    "correction of unknown argument": (
-        {"invariants": [{"id": "A", "rule": "r", "check": "true", "correct": {"set": {"zzz": 1}}}]},
-        {said("`zzz` is not an argument of the schema", "its arguments: amount")},
-    ),
-    "another correction": (
-        {"invariants": [{"id": "A", "rule": "r", "check": "true", "correct": "fix"}]},
-        {said("`invariants[0].correct` must be one of prune, not `fix`")},
-    ),
-    "config twice": (
-        {"config": [{"key": "a"}, {"key": "a"}]},
-        {said("config parameter `a` is stated twice", "remove one")},
-    ),
-    "state effect twice": (
-        {"state": {"effects": [{"key": "a"}, {"key": "a"}]}},
-        {said("state effect `a` is stated twice", "remove one")},
-    ),
-    "signature of another form": (
-        {"schema": None, "signature": {"in": {}}},
-        {
-            said(
-                "`signature` must hold the schemas `request` and `response`",
-                "write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs",
-            )
-        },
-    ),
-    "signature nowhere": (
-        {"schema": None, "signature": "#/$defs/No"},
-        {
-            said(
-                "`signature` leads nowhere: #/$defs/No",
-                "write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs",
-            )
-        },
-    ),
-    "misspelt schema type": (
-        {"schema": {"type": "objekt"}},
-        {
-            said(
-                "`type` must be one of array, boolean, integer, null, number, object, string, not `objekt`",
-                "did you mean `object`?",
-            )
-        },
-    ),
-    "schema that is no schema": (
-        {"schema": {"type": "object", "required": "amount", "minProperties": -1}},
-        {
-            said('not a JSON Schema: "amount" is not of type "array"'),
-            said("not a JSON Schema: -1 is less than the minimum of 0"),
-        },
-    ),
-    "untyped schema": (
-        {"schema": {"properties": {}}},
-        {said("schema of the arguments must be of type object", "write `type: object` and its `properties`")},
-    ),
-    "reference out of the file": (
-        {"schema": {"type": "object", "properties": {"a": {"$ref": "https://example.org/x", "description": "x"}}}},
-        {
-            said(
-                "$ref leads out of the file: https://example.org/x",
-                "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME",
-            )
-        },
-    ),
-    "faulty result schema": (
-        {"result_schema": {"$ref": "#/$defs/No"}},
-        {said("$ref leads nowhere: #/$defs/No", "define it under `$defs` of the schema or the file")},
-    ),
-}
+# Fields of a tool, and each fault with its hint.
+FAULTY_TOOLS: list[tuple[str, ...]] = [
+    ("approval: {quorm: 1}", "unknown key `quorm` | did you mean `quorum`?"),
+    ("safety: {zzz: 1}", "unknown key `zzz` | known here: idempotent, requires, side_effects"),
+    ("effectClass: pure, effect_class: pure", "`effect_class` is there in another spelling too | keep one"),
+    ("name: ''", "`name` must not be empty"),
+    ("name: a b", "`name` must be a name of letters, digits and `_ . : / -`, at most 128 characters, not `a b`"),
+    ("name: null", "`name` is missing"),
+    ("schema: null", "`schema` is missing"),
+    ("ontology_pin: 2026.1",
+     "`ontology_pin` must be a string, not `2026.1` | YAML reads it as a number: write it in quotes"),
+    ("version: '2.1'", "`version` must be a semantic version, not `2.1` | write major.minor.patch, such as 1.0.0"),
+    ("timeout: 10s",
+     ("`timeout` must be an ISO 8601 duration, not `10s` | such as PT10S, PT1H or P1D; months and years have "
+     "no fixed length")),
+    ("approval: {expires: P1M}",
+     ("`approval.expires` must be an ISO 8601 duration, not `P1M` | such as PT10S, PT1H or P1D; months and "
+     "years have no fixed length")),
+    ("timeout: PT0S", "`timeout` must be longer than zero, not `PT0S`"),
+    ("sla: {p50: '200'}", "`sla.p50` must be a latency in ms or s, not `200` | such as 200ms or 1.5s"),
+    ("sla: {fast: 1s}", "key `fast` must be a percentile, not `fast` | such as p50 or p99"),
+    ("risk_tier: hihg", "`risk_tier` must be one of low, medium, high, not `hihg` | did you mean `high`?"),
+    ("pattern: lookupp",
+     ("`pattern` must be one of extraction, lookup, validation, classification, composition, action-staging, "
+     "approval-request, aggregation, conversion, search, not `lookupp` | did you mean `lookup`?")),
+    (("schema: {type: object, required: [value, target], properties: {value: {type: number}, target: {type: "
+     "string}}}, result_schema: {type: number}, pattern: conversion, effect_class: read-external"),
+     ("effect class read-external disagrees with pattern conversion, which is pure | leave `effect_class` "
+     "out, or name another pattern")),
+    ("idempotency_required: 'yes'", "`idempotency.required` must be true or false, not `yes`"),
+    ("idempotency: {required: 1}", "`idempotency.required` must be true or false, not `1`"),
+    ("approval: {quorum: true}", "`approval.quorum` must be a whole number, not true"),
+    ("approval: {quorum: 0}", "`approval.quorum` must be at least 1, not `0`"),
+    ("idempotency_required: true, idempotency: {required: false}",
+     "`idempotency_required` contradicts `idempotency.required` | state it once"),
+    ("description: [a]", "`description` must be a string, not a list"),
+    ("scopes: a", "`scopes` must be a list, not `a`"),
+    ("provenance: {required: null}", "`provenance.required` is null | state a value, or leave the field out"),
+    ("scopes: [a, '']", "`scopes[1]` must not be empty"),
+    ("markings: [{denied: x}]", "`markings[0]` must be a string, not a mapping"),
+    ("release: {gate: open, drift: ok}", "`release` is not released: gate is `open` | only `gate: passed` loads"),
+    ("release: {gate: passed, drift: bad}", "`release` is not released: drift is `bad` | only `drift: ok` loads"),
+    ("release: {gate: passed}", "`release.drift` is missing"),
+    ("writes: canonical", "`writes` must not be canonical | tools write proposals: `writes: proposal`"),
+    ("type: cli", "`type: cli` without `cli` | state the program: `cli: {argv: [...]}`"),
+    ("cli: {argv: [ls]}", "`cli` on a tool of another type | write `type: cli`, or remove it"),
+    ("type: cli, cli: {argv: []}", "`cli.argv` must not be empty"),
+    ("retries: 11", "`retries` must be at most 10, not `11`"),
+    ("risk_tier: high",
+     ("high risk tier without idempotency | write `idempotency: {required: true}`; or declare an effect class "
+     "without side effects")),
+    ("risk_tier: null, effect_class: stage",
+     ("high risk tier without idempotency | write `idempotency: {required: true}`; or declare an effect class "
+     "without side effects")),
+    ("effect_class: pure, safety: {side_effects: external}",
+     ("side effects `external` on a tool declared pure | declare the effect class that the tool has: stage, "
+     "commit-low or commit-high")),
+    ("effect_class: read-external, safety: {side_effects: write}",
+     ("side effects `write` on a tool declared read-external | declare the effect class that the tool has: "
+     "stage, commit-low or commit-high")),
+    ("limits: [{limit: a.b, argument: amuont}]", "`amuont` is not an argument of the schema | did you mean `amount`?"),
+    (("schema: {type: object, properties: {amount: {type: string, description: x}}}, limits: [{limit: a.b, "
+     "argument: amount}]"),
+     "limit on argument `amount`, which is not a number | limits compare arguments of type number or integer"),
+    ("limits: [{limit: a.b, argument: amount}, {limit: a.b, argument: amount}]",
+     "limit `a.b on amount` is stated twice | remove one"),
+    ("provenance: {required: [sources]}", "`sources` is not an argument of the schema | its arguments: amount"),
+    ("sensitive: [zzz], schema: {type: object}", "`zzz` is not an argument of the schema | it has none"),
+    ("resource: {type: bill}", "resource has no `id` | map `type` and `id`, or leave the resource out"),
+    ("context: {x: $arguments.amount +}", "not CEL: mismatched input '<EOF>' (at character 19)"),
+    ("context: {x: '$true ? 1'}", "not CEL: Incomplete `ExprContext` for `_?_:_` expression! (at character 1)"),
+    ("resource: {type: t, id: i, markings: $arguments.markings}",
+     ("`markings` is taken from the arguments, which the model writes | take it from the session: "
+     "$session.facts… or $session.claims…")),
+    ("context: {subject: '$session.facts.people.filter(p, p == arguments.person)'}",
+     ("`subject` is taken from the arguments, which the model writes | take it from the session: "
+     "$session.facts… or $session.claims…")),
+    ("context: {more: {approved: ['$arguments.items.map(i, i.by)']}}",
+     ("`approved` is taken from the arguments, which the model writes | take it from the session: "
+     "$session.facts… or $session.claims…")),
+    ("invariants: [{id: A, rule: r, check: 'true'}, {id: A, rule: r, check: 'true'}]",
+     "invariant `A` is stated twice | remove one"),
+    ("invariants: [{id: A, rule: r, check: arguments.x}]",
+     "expression reads `arguments`, which is not offered | offered here: call, config, plan, state"),
+    ("invariants: [{id: A, rule: r, check: 'true', correct: {set: {zzz: 1}}}]",
+     "`zzz` is not an argument of the schema | its arguments: amount"),
+    ("invariants: [{id: A, rule: r, check: 'true', correct: fix}]",
+     "`invariants[0].correct` must be one of prune, not `fix`"),
+    ("config: [{key: a}, {key: a}]", "config parameter `a` is stated twice | remove one"),
+    ("state: {effects: [{key: a}, {key: a}]}", "state effect `a` is stated twice | remove one"),
+    ("schema: null, signature: {in: {}}",
+     ("`signature` must hold the schemas `request` and `response` | write {request: SCHEMA, response: "
+     "SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs")),
+    ("schema: null, signature: '#/$defs/No'",
+     ("`signature` leads nowhere: #/$defs/No | write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' "
+     "where NAME is defined so under $defs")),
+    ("schema: {type: objekt}",
+     ("`type` must be one of array, boolean, integer, null, number, object, string, not `objekt` | did you "
+     "mean `object`?")),
+    ("schema: {type: object, required: amount, minProperties: -1}",
+     'not a JSON Schema: "amount" is not of type "array"',
+     "not a JSON Schema: -1 is less than the minimum of 0"),
+    ("schema: {properties: {}}",
+     "schema of the arguments must be of type object | write `type: object` and its `properties`"),
+    ("schema: {type: object, properties: {a: {$ref: 'https://example.org/x', description: x}}}",
+     ("$ref leads out of the file: https://example.org/x | refer to `#/$defs/NAME` of this file, or to "
+     "types.json#/$defs/NAME")),
+    ("result_schema: {$ref: '#/$defs/No'}",
+     "$ref leads nowhere: #/$defs/No | define it under `$defs` of the schema or the file"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAULTY_TOOLS)
-def test_a_faulty_tool(name: str) -> None:
-    fields, found = FAULTY_TOOLS[name]
-
-    assert faults(manifest_text(tool(**fields))) == found
+@pytest.mark.parametrize(("fields", "found"), [(fields, found) for fields, *found in FAULTY_TOOLS])
+def test_a_faulty_tool(fields: str, found: list[str]) -> None:
+    assert faults(manifest_text(tool(**yaml.safe_load(f"{{{fields}}}")))) == set(found)
 
 
 @pytest.mark.parametrize("name", ["purposes", "markings", "effectClass", "approval", "limits", "writes", "release"])
@@ -601,33 +396,21 @@ def test_the_context_of_the_enforcement_point_is_not_mapped(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (b"[]", {said("a manifest must be a mapping", "check that it is the right file")}),
-        (b'"x"', {said("a manifest must be a mapping", "check that it is the right file")}),
-        (b"{}", {said("`manifest_version` is missing"), said("`tools` is missing")}),
-        (
-            b'{"manifest_version": 1, "tools": {}}',
-            {
-                said("`manifest_version` must be a string, not `1`", "YAML reads it as a number: write it in quotes"),
-                said("`tools` must be a list, not a mapping"),
-            },
-        ),
-        (
-            b'{"manifest_version": "1", "tools": [], "agnets": []}',
-            {said("unknown key `agnets`", "did you mean `agents`?")},
-        ),
-        (
-            b'{"manifest_version": "1", "tools": ["x", null]}',
-            {said("must be a mapping, not `x`"), said("must be a mapping, not null")},
-        ),
-        (
-            b'{"manifest_version": "1", "tools": [], "$defs": []}',
-            {said("`$defs` must be a mapping of names to schemas")},
-        ),
-        (b'{"name": "a_b", "schema": {"type": "object"}, "scopes": ["x"]}', {said("`manifest_version` is missing")}),
+        ('[]', {"a manifest must be a mapping | check that it is the right file"}),
+        ('"x"', {"a manifest must be a mapping | check that it is the right file"}),
+        ('{}', {"`manifest_version` is missing", "`tools` is missing"}),
+        ('{"manifest_version": 1, "tools": {}}', {
+            "`manifest_version` must be a string, not `1` | YAML reads it as a number: write it in quotes",
+            "`tools` must be a list, not a mapping"}),
+        ('{"manifest_version": "1", "tools": [], "agnets": []}', {"unknown key `agnets` | did you mean `agents`?"}),
+        ('{"manifest_version": "1", "tools": ["x", null]}', {
+            "must be a mapping, not `x`", "must be a mapping, not null"}),
+        ('{"manifest_version": "1", "tools": [], "$defs": []}', {"`$defs` must be a mapping of names to schemas"}),
+        ('{"name": "a_b", "schema": {"type": "object"}, "scopes": ["x"]}', {"`manifest_version` is missing"}),
     ],
-)
-def test_a_faulty_manifest_around_the_tools(text: bytes, found: set[str]) -> None:
-    assert faults(text) == found
+)  # fmt: skip
+def test_a_faulty_manifest_around_the_tools(text: str, found: set[str]) -> None:
+    assert faults(text.encode()) == found
 
 
 def test_a_second_tool_of_the_same_name_is_a_fault_at_its_place() -> None:
@@ -699,8 +482,8 @@ def test_what_was_left_out_as_faulty_gives_no_second_fault() -> None:
     text = manifest_text(tool(risk_tier="high", idempotency={"required": "yes"}, scopes="x", effect_class=None))
 
     assert faults(text) == {
-        "`idempotency.required` must be true or false, not `yes` | None",
-        "`scopes` must be a list, not `x` | None",
+        "`idempotency.required` must be true or false, not `yes`",
+        "`scopes` must be a list, not `x`",
     }
 
 
@@ -721,58 +504,35 @@ def test_ten_thousand_tools_are_within_the_bounds_of_a_file() -> None:
 
 # Warnings
 
+NOT_SNAKE = "is not snake_case of at least two words | write a verb first, such as search_web"
+
 
 @pytest.mark.parametrize(
     ("fields", "found"),
     [
-        (
-            {"scopes": None},
-            {
-                said(
-                    "nothing governs action `pay_bill`: every call is denied",
-                    "state scopes or an effect class, here or in the governance file",
-                )
-            },
-        ),
-        (
-            {"name": "payBill"},
-            {said("name `payBill` is not snake_case of at least two words", "write a verb first, such as search_web")},
-        ),
-        (
-            {"name": "pay"},
-            {said("name `pay` is not snake_case of at least two words", "write a verb first, such as search_web")},
-        ),
-        (
-            {"name": "validation_run"},
-            {said("name `validation_run` begins with a noun", "write a verb first, such as search_web")},
-        ),
-        ({}, set()),
-        ({"name": "mention_user"}, set()),
-        ({"description": None}, {said("tool `pay_bill` has no description", "the model chooses tools by it")}),
-        (
-            {"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},
-            {said("argument `a` of `pay_bill` has no description", "the model fills it in by it")},
-        ),
-        (
-            {"schema": {"type": "object", "requird": []}},
-            {said("`requird` is not a keyword of JSON Schema and checks nothing", "did you mean `required`?")},
-        ),
-        (
-            {"effect_class": "commit-low"},
-            {said("commit-low without `compensation`", "name the tool that takes the effect back")},
-        ),
-        (
-            {"compensation": "pay_bil"},
-            {said("compensation `pay_bil` is not a tool of this manifest", "did you mean `pay_bill`?")},
-        ),
+        ({"scopes": None}, "nothing governs action `pay_bill`: every call is denied | "
+                           "state scopes or an effect class, here or in the governance file"),
+        ({"name": "payBill"}, f"name `payBill` {NOT_SNAKE}"),
+        ({"name": "pay"}, f"name `pay` {NOT_SNAKE}"),
+        ({"name": "validation_run"}, "name `validation_run` begins with a noun | write a verb first, such as search_web"),
+        ({}, None),
+        ({"name": "mention_user"}, None),
+        ({"description": None}, "tool `pay_bill` has no description | the model chooses tools by it"),
+        ({"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},
+         "argument `a` of `pay_bill` has no description | the model fills it in by it"),
+        ({"schema": {"type": "object", "requird": []}},
+         "`requird` is not a keyword of JSON Schema and checks nothing | did you mean `required`?"),
+        ({"effect_class": "commit-low"}, "commit-low without `compensation` | name the tool that takes the effect back"),
+        ({"compensation": "pay_bil"},
+         "compensation `pay_bil` is not a tool of this manifest | did you mean `pay_bill`?"),
     ],
-)
-def test_warnings_which_strict_turns_into_faults(fields: dict[str, Any], found: set[str]) -> None:
+)  # fmt: skip
+def test_warnings_which_strict_turns_into_faults(fields: dict[str, Any], found: str | None) -> None:
     text = manifest_text(tool(**fields))
 
-    assert warnings(text) == found
+    assert warnings(text) == ({found} if found else set())
     if found:
-        assert faults(text, strict=True) == found
+        assert faults(text, strict=True) == {found}
 
 
 def test_warnings_come_with_places_in_order() -> None:
