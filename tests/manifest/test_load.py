@@ -396,9 +396,9 @@ def test_the_context_of_the_enforcement_point_is_not_mapped(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('[]', {"a manifest must be a mapping | check that it is the right file"}),
+        ("[]", {"a manifest must be a mapping | check that it is the right file"}),
         ('"x"', {"a manifest must be a mapping | check that it is the right file"}),
-        ('{}', {"`manifest_version` is missing", "`tools` is missing"}),
+        ("{}", {"`manifest_version` is missing", "`tools` is missing"}),
         ('{"manifest_version": 1, "tools": {}}', {
             "`manifest_version` must be a string, not `1` | YAML reads it as a number: write it in quotes",
             "`tools` must be a list, not a mapping"}),
@@ -510,11 +510,12 @@ NOT_SNAKE = "is not snake_case of at least two words | write a verb first, such 
 @pytest.mark.parametrize(
     ("fields", "found"),
     [
-        ({"scopes": None}, "nothing governs action `pay_bill`: every call is denied | "
-                           "state scopes or an effect class, here or in the governance file"),
+        ({"scopes": None}, ("nothing governs action `pay_bill`: every call is denied | "
+                            "state scopes or an effect class, here or in the governance file")),
         ({"name": "payBill"}, f"name `payBill` {NOT_SNAKE}"),
         ({"name": "pay"}, f"name `pay` {NOT_SNAKE}"),
-        ({"name": "validation_run"}, "name `validation_run` begins with a noun | write a verb first, such as search_web"),
+        ({"name": "validation_run"},
+         "name `validation_run` begins with a noun | write a verb first, such as search_web"),
         ({}, None),
         ({"name": "mention_user"}, None),
         ({"description": None}, "tool `pay_bill` has no description | the model chooses tools by it"),
@@ -522,7 +523,8 @@ NOT_SNAKE = "is not snake_case of at least two words | write a verb first, such 
          "argument `a` of `pay_bill` has no description | the model fills it in by it"),
         ({"schema": {"type": "object", "requird": []}},
          "`requird` is not a keyword of JSON Schema and checks nothing | did you mean `required`?"),
-        ({"effect_class": "commit-low"}, "commit-low without `compensation` | name the tool that takes the effect back"),
+        ({"effect_class": "commit-low"},
+         "commit-low without `compensation` | name the tool that takes the effect back"),
         ({"compensation": "pay_bil"},
          "compensation `pay_bil` is not a tool of this manifest | did you mean `pay_bill`?"),
     ],
