@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import subprocess
 import sys
@@ -119,6 +120,8 @@ def test_digests_are_keyed_by_stream(tmp_path: Path) -> None:
     again = FileAudit(tmp_path / "one")
 
     assert one.digest(b"47500") == again.digest(b"47500") != other.digest(b"47500")
+    key = (tmp_path / "one.key").read_bytes()
+    assert one.digest(b"47500") == "hmac-sha256:" + hmac.digest(key, b"47500", "sha256").hex()
     for log in (one, other, again):
         log.close()
 

@@ -10,6 +10,7 @@ import pytest
 from pdp.contract.checks import Checked, Rejected, check
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.mapping import MappingError, build_request, call_digest
+from pdp.json import canonical
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.expressions.path import ExpressionError
 from pdp.manifest.load import load_manifest
@@ -239,6 +240,40 @@ def test_the_digest_covers_the_whole_request_but_time_and_request_ids() -> None:
         digest(agent="agent:a"), digest(run_id="run-2"),
     }  # fmt: skip
     assert (len(same), len(others), same & others) == (1, 6, set())
+
+
+MEMBER = {"type": ["number", "string", "array"], "items": {"type": ["number", "null"]}}
+FREE = {"type": ["number", "string", "object"], "additionalProperties": MEMBER}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(25000.0, id="an integral float"),
+        pytest.param(0.0000012, id="a number with an exponent"),
+        pytest.param({"\uffff": 1, "\U0001f600": 2}, id="keys that UTF-16 sorts otherwise"),
+        pytest.param({"zoe": [1.5, None], "ann": "1.0,"}, id="an object"),
+        pytest.param("e-6", id="a text"),
+    ],
+)
+@pytest.mark.parametrize("of", ["claims", "facts", "resource", "arguments"])
+def test_the_bytes_of_a_request_are_its_canonical_form_whatever_they_are_put_together_from(of: str, value: Any) -> None:
+    manifest = compiled(
+        context={"fact": "$session.facts.fact"},
+        resource={"type": "note", "id": "n-1", "part": "$session.facts.part"},
+        schema={"type": "object", "properties": {"free": FREE}},
+    )
+    who = session(
+        claims={"sub": "ann", "limits": value if of == "claims" else {}},
+        facts={"fact": value if of == "facts" else 1, "part": value if of == "resource" else 1},
+    )
+    request = built(manifest, {"free": value if of == "arguments" else 1}, who)
+    tool = manifest.tool("save_note")
+    assert tool is not None
+    arguments = canonical(request.context["arguments"])
+
+    assert request.encoded(who.encoded_subject, tool.encoded_action, arguments) == canonical(request.as_json())
+    assert request.context["call_digest"] == call_digest(request)
 
 
 def test_each_tool_is_compiled_once() -> None:

@@ -39,6 +39,8 @@ tools:
      schema: {type: object, required: [identifier, source], properties: {identifier: {type: string, maxLength: 9},
        source: {$ref: SoRRef}}},
      result_schema: {type: object, properties: {tenant: {type: string}}}}
+  - {name: find_plain, version: 1.0.0, effect_class: read-internal, risk_tier: low, scopes: [desk], markings: [],
+     schema: {type: object, required: [name], properties: {name: {type: string, maxLength: 9}}}}
 """
 CLAIMS = {
     "sub": "ann", "emts": {"desk": True}, "clearances": ["internal"],
@@ -186,6 +188,17 @@ def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(at_
     pep.end_run("run-1", session())
     assert pep.call(propose("send_letter"), session(time=SOON)).executed
     assert works.runs == [("send_letter", 5)]
+
+
+def test_a_plain_call_belongs_to_no_run_and_is_not_refused_by_a_closed_one(
+    manifest: EffectiveManifest, engine: EmbeddedEngine
+) -> None:
+    pep = Pep(manifest, engine, tools={"find_plain": lambda name: name})
+    pep.open_run("run-1", ours())
+    for number in range(run_module.MOST_RUNS):
+        pep.open_run(f"other-{number}", ours())
+
+    assert pep.call({"tool": "find_plain", "arguments": {"name": "one"}}, ours()).result == "one"
 
 
 def test_a_run_is_opened_ended_and_replayed(pep: Pep) -> None:
