@@ -246,7 +246,7 @@ def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
     if not extent.requests:
         return "none was asked for", uncovered
     unseen = diff.unseen()
-    lines = [f"{extent}: {_count(len(diff.generated), 'difference')}", *extent.lines()]
+    lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", *extent.lines()]
     lines += [f"unseen {name}: {what}" for name, what in unseen.items()]
     if extent.never_allowed and not unseen:
         names = ", ".join(extent.never_allowed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.manifest.diff import Direction
-from pdp.workbench.diff.grid.extent import Extent
+from pdp.workbench.diff.generated import Extent
 
 if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from pdp.workbench.diff.structure import Structure
 
 UNCOVERED: Final = (
-    "three variants at once, but for a call that is approved first",
+    "three changes of a call at once, but for one that is approved first",
     "attributes that a policy reads by a name that it computes, and constants that it computes",
     "plans (authz/plan), but for those of scenarios",
     "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
     "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",
 )
 """What no generated call shows, for the report."""
+
+_SHOWN: Final = 20
 
 FailOn = Literal["loosening", "any"]
 
@@ -109,7 +111,8 @@ class BundleDiff:
         dropped = self.extent.dropped
         if not dropped:
             return UNCOVERED
-        return (*UNCOVERED, f"{len(dropped)} attributes that there was no room for: {', '.join(dropped)}")
+        shown = ", ".join(dropped[:_SHOWN]) + (", ..." if len(dropped) > _SHOWN else "")
+        return (*UNCOVERED, f"{len(dropped)} attributes that there was no room for: {shown}")
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `pdp bundle diff --json` prints; its form is stable."""

@@ -1,0 +1,342 @@
+"""Calls that nobody wrote: near a call of each tool that has all it needs, and near known calls that are ALLOW.
+
+Each tool of the bundles is called, and entries that no manifest has, so that a policy is tried where today's tools do
+not go. Calls with one change come before those with two, what a changed rule reads before everything else, and tools
+take turns. The calls are the same in every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.decision import Verdict
+from pdp.engine.data import merged_data
+from pdp.json import JsonValueError, canonical
+from pdp.workbench.diff.comparison import ComparedCall, Comparison
+from pdp.workbench.neighbours.bases import (
+    CalledTool,
+    allowed_call,
+    complete_call,
+    pinned_agents,
+    tool_of,
+    valid_approval,
+)
+from pdp.workbench.neighbours.entries import DIRECTORY, document_digest, made_up
+from pdp.workbench.neighbours.values import as_dict, at, edited, texts
+from pdp.workbench.neighbours.variants import changes, pairs
+from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Self
+
+    from pdp.engine.bundle.file import Bundle
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.workbench.diff.manifests import Manifests
+    from pdp.workbench.diff.policies import BundleRules
+    from pdp.workbench.neighbours.variants import Change
+
+_READ: Final = ("directory", "settings")
+_KNOWN_BASES: Final = 2
+_FEW: Final = 60
+_MANY: Final = 1000
+_PAIRED: Final = ("_plain", "_low")
+"""Generated entries of these names are called with two changes as well."""
+
+
+@dataclass(slots=True)
+class Extent:
+    """What the generated calls cover, for the report.
+
+    Attributes:
+        tools: how many of the bundles' tools; entries: how many generated entries.
+        single: calls with at most one change; pairs: calls with two.
+        cut: whether there was no room for all of them.
+        dimensions: in what calls differ from one that has all it needs, with how many values there are at most.
+        never_allowed: tools of which no call was found that is ALLOW or STEP_UP.
+        dropped: dimensions that there was no room for; dropped_changed: those that a changed rule reads.
+    """
+
+    tools: int = 0
+    entries: int = 0
+    single: int = 0
+    pairs: int = 0
+    cut: bool = False
+    dimensions: dict[str, int] = field(default_factory=dict)
+    never_allowed: list[str] = field(default_factory=list)
+    dropped: tuple[str, ...] = ()
+    dropped_changed: tuple[str, ...] = ()
+
+    @property
+    def requests(self) -> int:
+        """How many calls there are."""
+        return self.single + self.pairs
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what is covered, in words."""
+        room = "there was no room for all pairs" if self.cut else "all pairs"
+        dimensions = ", ".join(f"{name} ({count})" for name, count in self.dimensions.items())
+        covered = (
+            f"covered: {self.tools} tools of the bundles and {self.entries} generated entries of every tier, effect "
+            f"class and pattern; {self.single} requests with at most one change of a call that has all it needs, "
+            f"{self.pairs} with two: {room}"
+        )
+        return covered, f"changed, with the number of values: {dimensions}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {
+            "requests": self.requests,
+            "single": self.single,
+            "pairs": self.pairs,
+            "cut": self.cut,
+            "tools": self.tools,
+            "generated_entries": self.entries,
+            "dimensions": dict(self.dimensions),
+            "never_allowed": list(self.never_allowed),
+            "dropped": list(self.dropped),
+            "dropped_changed": list(self.dropped_changed),
+        }
+
+
+@dataclass(frozen=True)
+class _Base:
+    """A call to vary: its tool, what is special about it in words, and whether the tool is one of the bundles'."""
+
+    tool: CalledTool
+    request: dict[str, Any]
+    words: tuple[tuple[str, str], ...]
+    known_tool: bool
+
+
+class GeneratedCalls:
+    """The generated calls of two bundles, to be taken once. Close it when done.
+
+    Args:
+        old: the one bundle with its rules.
+        new: the other.
+        manifests: theirs.
+        known: whole manifests by digest, of files that were named.
+        allowed: known requests that are ALLOW.
+        most: how many calls there may be.
+
+    Attributes:
+        comparison: decides them.
+        extent: what the calls that were taken cover.
+
+    Raises:
+        BundleError, UsageError, EngineError: as of `Comparison` and `BundleRules.trees`.
+    """
+
+    def __init__(
+        self,
+        old: BundleRules,
+        new: BundleRules,
+        manifests: Manifests,
+        known: Mapping[str, EffectiveManifest],
+        *,
+        allowed: Iterable[Any] = (),
+        most: int,
+    ) -> None:
+        self.extent = Extent()
+        self._manifests, self._known, self._most = manifests, known, most
+        self._allowed = list(allowed)
+        policies = [
+            Policy(side.trees, {root: side.bundle.data[root] for root in _READ if root in side.bundle.data})
+            for side in (new, old)
+        ]
+        self._vocabulary = vocabulary(*policies)
+        self._every, self._few = made_up()
+        documents = {document_digest(each): each for each in (*self._every, *self._few)}
+        laid = [_directory(side.bundle) for side in (old, new)]
+        self._directory: dict[str, Any] = {}
+        for side, data in zip((old, new), laid, strict=True):
+            for name, part in as_dict(merged_data(side.bundle.data, data=data).get("directory")).items():
+                self._directory[name] = {**self._directory.get(name, {}), **as_dict(part)}
+        self._seen: set[int] = set()
+        self._asked: set[str] = set()
+        self._made: dict[bytes, list[Change]] = {}
+        self.comparison = Comparison(old.bundle, new.bundle, manifests=documents, old_data=laid[0], new_data=laid[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.comparison.__exit__()
+
+    def calls(self) -> Iterator[ComparedCall]:
+        """Yield the calls."""
+        tools = list(self._tools())
+        made = [tool for document in self._every for tool in _called(document)]
+        few = [tool for document in self._few for tool in _called(document)]
+        self.extent.tools, self.extent.entries = len(tools), len(made) + len(few)
+        clearances = self._clearances((*tools, *made))
+        known = [base for tool in tools for base in self._bases(tool, clearances, known_tool=True)]
+        others = [base for tool in made for base in self._bases(tool, clearances, known_tool=False)]
+        brief = [base for tool in few for base in self._bases(tool, clearances, known_tool=False, settle=False)]
+        paired = [base for base in others if base.tool.name.endswith(_PAIRED)]
+        taken = 0
+        for share, pair, calls in (
+            (1.0, False, (self._call(base) for base in (*known, *others, *brief))),
+            (0.3, False, self._singles(known)),
+            (0.6, True, self._pairs(known, rank=0)),
+            (0.8, False, self._singles(others)),
+            (0.85, False, self._singles(brief, _FEW)),
+            (1.0, True, self._pairs([*known, *paired])),
+        ):
+            for call in islice(self._unasked(calls), max(0, int(self._most * share) - taken)):
+                taken += 1
+                self.extent.pairs += pair
+                self.extent.single += not pair
+                yield call
+        self.extent.cut = taken >= self._most
+        self._count(known)
+
+    def _bases(
+        self, tool: CalledTool, clearances: Sequence[str], *, known_tool: bool, settle: bool = True
+    ) -> Iterator[_Base]:
+        def denials(request: Any) -> int:
+            return self._denials(tool, request)[0]
+
+        request = complete_call(tool, self._vocabulary, clearances, self._directory)
+        if settle:
+            request = allowed_call(request, self._vocabulary, denials, self._directory)
+        _, verdicts = self._denials(tool, request)
+        yield _Base(tool, request, (), known_tool)
+        if Verdict.STEP_UP in verdicts:
+            # Behind a STEP_UP, what else would be denied or allowed shows only once it is approved.
+            approved = edited(request, (("context", "approval"), valid_approval(tool)))
+            yield _Base(tool, approved, (("approval", "with a valid approval"),), known_tool)
+        known = [each for each in self._allowed if known_tool and _names(each) == (tool.digest, tool.name)]
+        for number, each in enumerate(known[:_KNOWN_BASES]):
+            yield _Base(tool, each, (("call", f"as in known call {number + 1}"),), known_tool)
+        if known_tool and not known and not {Verdict.ALLOW, Verdict.STEP_UP} & set(verdicts):
+            self.extent.never_allowed.append(tool.name)
+
+    def _denials(self, tool: CalledTool, request: Any) -> tuple[int, tuple[Verdict, ...]]:
+        """For how many reasons the two bundles deny a request, and their verdicts; many, if it is not understood."""
+        call = self._call(_Base(tool, request, (), known_tool=True))
+        if call is None:
+            return _MANY, ()
+        decisions = self.comparison.decide(call)
+        denials = [code for each in decisions if each.verdict is Verdict.DENY for code in each.codes]
+        malformed = any(code.startswith(("decision.request_invalid", "engine.")) for code in denials)
+        return len(denials) + malformed * _MANY, tuple(each.verdict for each in decisions)
+
+    def _singles(self, bases: Sequence[_Base], most: int | None = None) -> Iterator[ComparedCall | None]:
+        def of(base: _Base) -> Iterator[ComparedCall | None]:
+            return (self._call(base, change) for change in self._changes(base)[:most])
+
+        return _in_turn([of(base) for base in bases])
+
+    def _pairs(self, bases: Sequence[_Base], rank: int | None = None) -> Iterator[ComparedCall | None]:
+        def of(base: _Base) -> Iterator[ComparedCall | None]:
+            chosen = [each for each in self._changes(base) if rank is None or each.rank <= rank]
+            return (self._call(base, *pair) for pair in pairs(chosen))
+
+        return _in_turn([of(base) for base in bases])
+
+    def _changes(self, base: _Base) -> list[Change]:
+        """The changes of a call; generated entries share them where their calls differ in the tool's name alone."""
+        request = base.request
+        if not base.known_tool:
+            resource = {**as_dict(request.get("resource")), "id": None}
+            request = {**request, "action": None, "resource": resource}
+        key = canonical(request)
+        if key not in self._made:
+            self._made[key] = changes(base.request, self._vocabulary, self._directory)
+        return self._made[key]
+
+    def _call(self, base: _Base, *changed: Change) -> ComparedCall | None:
+        edits = [edit for change in changed for edit in change.edits]
+        try:
+            old, new = self._manifests.requests(edited(base.request, *edits))
+        except JsonValueError:
+            return None
+        return ComparedCall(
+            tool=base.tool.name,
+            kind=str(base.tool.stated[-1].get("effect_class", "unclassified")),
+            variant=(*base.words, *((change.dimension, change.description) for change in changed)),
+            old=old,
+            new=new,
+            known_tool=base.known_tool,
+        )
+
+    def _unasked(self, calls: Iterable[ComparedCall | None]) -> Iterator[ComparedCall]:
+        for call in calls:
+            if call is not None and (key := hash((call.old, call.new))) not in self._seen:
+                self._seen.add(key)
+                self._asked.update(dimension for dimension, _ in call.variant)
+                yield call
+
+    def _count(self, bases: Sequence[_Base]) -> None:
+        """Note the dimensions of today's tools, and those that there was no room for."""
+        ranks: dict[str, int] = {}
+        for base in bases:
+            counts: dict[str, int] = {}
+            for change in self._changes(base):
+                counts[change.dimension] = counts.get(change.dimension, 0) + 1
+                ranks[change.dimension] = min(change.rank, ranks.get(change.dimension, change.rank))
+            for name, count in counts.items():
+                self.extent.dimensions[name] = max(self.extent.dimensions.get(name, 0), count)
+        self.extent.dropped = tuple(name for name in ranks if name not in self._asked)
+        self.extent.dropped_changed = tuple(name for name in self.extent.dropped if ranks[name] == 0)
+
+    def _tools(self) -> Iterator[CalledTool]:
+        """The tools of the bundles' manifests; of one that is in several manifests alike, the first stands for all."""
+        seen: set[bytes] = set()
+        for pair, before, after in self._manifests.documents():
+            newest = after or before
+            for name in dict.fromkeys((*as_dict(after.get("tools")), *as_dict(before.get("tools")))):
+                entries = tuple(
+                    entry for each in (before, after) if isinstance(entry := as_dict(each.get("tools")).get(name), dict)
+                )
+                key = canonical([name, [*entries], before.get("agents"), after.get("agents")])
+                if key in seen or not entries:
+                    continue
+                seen.add(key)
+                whole = self._known.get(pair.new or "") or self._known.get(pair.old or "")
+                version = str(newest.get("manifest_version", ""))
+                declared = whole.tools.get(name) if whole else None
+                agents = pinned_agents(as_dict(newest.get("agents")), name)
+                yield CalledTool(name, str(pair.new or pair.old), version, entries, declared, agents)
+
+    def _clearances(self, tools: Iterable[CalledTool]) -> list[str]:
+        """Every marking that there is."""
+        stated = [name for tool in tools for name in tool.names("markings")]
+        for kind in ("corpora", "documents"):
+            for record in as_dict(self._directory.get(kind)).values():
+                stated += texts(as_dict(record).get("markings"))
+        return list(dict.fromkeys(stated))
+
+
+def _called(document: Mapping[str, Any]) -> Iterator[CalledTool]:
+    """The tools of a generated manifest."""
+    digest, version = document_digest(document), str(document["manifest_version"])
+    for name, entry in document["tools"].items():
+        yield CalledTool(name, digest, version, (entry,), None, pinned_agents(document.get("agents", {}), name))
+
+
+def _directory(bundle: Bundle) -> dict[str, Any]:
+    """Corpora and documents for generated entries, where the bundle's directory leaves room for them."""
+    own = bundle.data.get("directory", {})
+    return {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
+
+
+def _names(request: Any) -> tuple[Any, str | None]:
+    return at(request, ("action", "properties", "manifest_digest")), tool_of(request)
+
+
+def _in_turn(iterators: Sequence[Iterator[ComparedCall | None]]) -> Iterator[ComparedCall | None]:
+    """Yield one of each in turn, so that none takes all the room."""
+    turns = list(iterators)
+    while turns:
+        left = []
+        for turn in turns:
+            for call in turn:
+                left.append(turn)
+                yield call
+                break
+        turns = left
