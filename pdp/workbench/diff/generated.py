@@ -29,7 +29,7 @@ from pdp.workbench.neighbours.variants import changes, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from pdp.engine.bundle.file import Bundle
@@ -171,20 +171,21 @@ class GeneratedCalls:
         tools = list(self._tools())
         made = [tool for document in self._every for tool in _called(document)]
         few = [tool for document in self._few for tool in _called(document)]
+        paired = [tool for tool in made if tool.name.endswith(_PAIRED)]
         self.extent.tools, self.extent.entries = len(tools), len(made) + len(few)
         clearances = self._clearances((*tools, *made))
         known = [base for tool in tools for base in self._bases(tool, clearances, known_tool=True)]
-        others = [base for tool in made for base in self._bases(tool, clearances, known_tool=False)]
-        brief = [base for tool in few for base in self._bases(tool, clearances, known_tool=False, settle=False)]
-        paired = [base for base in others if base.tool.name.endswith(_PAIRED)]
+
+        def bases(tools: Sequence[CalledTool], *, settle: bool) -> list[_Base]:
+            return [each for tool in tools for each in self._bases(tool, clearances, known_tool=False, settle=settle)]
+
         taken = 0
         for share, pair, calls in (
-            (1.0, False, (self._call(base) for base in (*known, *others, *brief))),
-            (0.3, False, self._singles(known)),
-            (0.6, True, self._pairs(known, rank=0)),
-            (0.8, False, self._singles(others)),
-            (0.85, False, self._singles(brief, _FEW)),
-            (1.0, True, self._pairs([*known, *paired])),
+            (0.3, False, self._singles(lambda: known)),
+            (0.6, True, self._pairs(lambda: known, changed=True)),
+            (0.8, False, self._singles(lambda: bases(made, settle=True))),
+            (0.85, False, self._singles(lambda: bases(few, settle=False), _FEW)),
+            (1.0, True, self._pairs(lambda: [*known, *bases(paired, settle=True)])),
         ):
             for call in islice(self._unasked(calls), max(0, int(self._most * share) - taken)):
                 taken += 1
@@ -225,18 +226,26 @@ class GeneratedCalls:
         malformed = any(code.startswith(("decision.request_invalid", "engine.")) for code in denials)
         return len(denials) + malformed * _MANY, tuple(each.verdict for each in decisions)
 
-    def _singles(self, bases: Sequence[_Base], most: int | None = None) -> Iterator[ComparedCall | None]:
+    def _singles(self, bases: Callable[[], Sequence[_Base]], most: int | None = None) -> Iterator[ComparedCall | None]:
+        """Yield each base, then one change of each in turn; bases are made when the first is taken."""
+
         def of(base: _Base) -> Iterator[ComparedCall | None]:
             return (self._call(base, change) for change in self._changes(base)[:most])
 
-        return _in_turn([of(base) for base in bases])
+        found = bases()
+        yield from (self._call(base) for base in found)
+        yield from _in_turn([of(base) for base in found])
 
-    def _pairs(self, bases: Sequence[_Base], rank: int | None = None) -> Iterator[ComparedCall | None]:
+    def _pairs(self, bases: Callable[[], Sequence[_Base]], *, changed: bool = False) -> Iterator[ComparedCall | None]:
+        """Yield two changes of each base in turn; `changed`: only those of which a changed rule reads one."""
+
         def of(base: _Base) -> Iterator[ComparedCall | None]:
-            chosen = [each for each in self._changes(base) if rank is None or each.rank <= rank]
-            return (self._call(base, *pair) for pair in pairs(chosen))
+            for pair in pairs(self._changes(base)):
+                if changed and 0 not in (pair[0].rank, pair[1].rank):
+                    return
+                yield self._call(base, *pair)
 
-        return _in_turn([of(base) for base in bases])
+        yield from _in_turn([of(base) for base in bases()])
 
     def _changes(self, base: _Base) -> list[Change]:
         """The changes of a call; generated entries share them where their calls differ in the tool's name alone."""

@@ -94,13 +94,13 @@ class BundleDiff:
     def unseen(self) -> dict[str, str]:
         """Return where something changed and a loosening would not be seen, by the id that an explanation names.
 
-        That is each tool of which no call was found that is not denied, each attribute that a changed module reads and
+        That is each tool of which no call was found that is not denied, each attribute that a changed rule reads and
         there was no room for, and a comparison in which no call was decided. Nothing, where nothing differs.
         """
         if not self.differs:
             return {}
         found = [f"{name}: no call was found that is ALLOW or STEP_UP" for name in self.extent.never_allowed]
-        found += [f"{name}: a changed module reads it, and there was no room for it" for name in
+        found += [f"{name}: a changed rule reads it, and there was no room for it" for name in
                   self.extent.dropped_changed]  # fmt: skip
         if not self.decided:
             found.append("no call was decided: neither a generated one nor one of a scenario or log")

@@ -10,7 +10,8 @@ from pdp.documents import read_bytes
 from pdp.errors import AuditError, EngineError
 from pdp.json import canonical, parse_json
 from pdp.pep import Pep
-from pdp.workbench.diff.grid.bases import Entry, base_request
+from pdp.workbench.neighbours.bases import called_tools, complete_call
+from pdp.workbench.neighbours.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,17 +30,16 @@ def unknown_actions(bundle: Bundle, engine: EmbeddedEngine) -> list[str]:
     """Return the actions of the bundle's manifests that its policy does not know, each with its tool."""
     found = []
     for digest, document in bundle.data.get("manifests", {}).items():
-        for tool, entry in document.get("tools", {}).items():
-            version = str(document.get("manifest_version", ""))
-            request = base_request(Entry(tool, digest, version, (entry,), None, ()), [], {})
+        for tool in called_tools(document, digest, {}):
+            request = complete_call(tool, Vocabulary((), (), ()), [], {})
             try:
                 codes = parse_decision(engine.evaluate(canonical(request))).codes
             except EngineError as error:
                 codes = (error.code,)
             wrong = [code for code in codes if code in _UNKNOWN or code.startswith("engine.")]
             if wrong:
-                action = entry.get("pdp_action", "no action")
-                found.append(f"{tool} of manifest {version}: {action} is {', '.join(wrong)}")
+                action = tool.stated[0].get("pdp_action", "no action")
+                found.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
     return found
 
 

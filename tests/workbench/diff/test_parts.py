@@ -13,7 +13,6 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.comparison import change_of
-from pdp.workbench.diff.grid.probes import probes
 from pdp.workbench.diff.manifests import ManifestPair, Manifests
 from pdp.workbench.diff.reports import html, markdown, text_lines
 from pdp.workbench.diff.structure import data_changes
@@ -142,20 +141,6 @@ def test_data_are_compared_path_by_path(tmp_path: Path) -> None:
         "settings.hours.open": ("changed", "unclear"),
     }
     assert len(found) == 8
-
-
-def test_the_grid_has_every_tier_and_class_and_pattern() -> None:
-    documents, found = probes()
-    entries = [(one.entry.get("effect_class"), one.entry.get("risk_tier")) for one in found]
-    classes = {"pure", "read-internal", "read-external", "stage", "commit-low", "commit-high", None}
-
-    assert {(effect, tier) for effect in classes for tier in ("low", "medium", "high", None)} <= set(entries)
-    assert {str(one.entry.get("pattern")) for one in found if one.tool.startswith("grid_pattern")} == {
-        "extraction", "lookup", "validation", "classification", "composition", "action-staging", "approval-request",
-        "aggregation", "conversion", "search",
-    }  # fmt: skip
-    assert {one.digest for one in found} == set(documents)
-    assert len({(one.digest, one.tool) for one in found}) == len(found)
 
 
 @pytest.fixture(scope="module")
