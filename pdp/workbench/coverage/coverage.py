@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.decision import Verdict
 from pdp.workbench.coverage.line_coverage import FileLines, counted_modules, measured_lines
+from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.opa.rules import RuleSite, rule_sites
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import policy_modules
-from pdp.workbench.scenarios.running.engines import NO_DECISION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.data import merged_data
 from pdp.json import canonical, digest
+from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.opa.evaluation import Evaluator, Lines
 from pdp.workbench.opa.rules import rule_sites, statements
 from pdp.workbench.scenarios.files.suite import policy_modules
-from pdp.workbench.scenarios.running.engines import NO_DECISION, bundle_of
+from pdp.workbench.scenarios.running.engines import bundle_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.errors import EngineTimeoutError, UsageError
+from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, UsageError
 from pdp.json import canonical
 from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
 from pdp.workbench.explain.trace import RuleRun, trace
 from pdp.workbench.explain.wording import in_words
+from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import DECISION_ITSELF, rule_sites, sites_by_code
 from pdp.workbench.reports.masking import Mask
-from pdp.workbench.scenarios.running.engines import NO_DECISION, WITHOUT_OPA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.rules import RuleSite
 
 PASSED, FAILED, NOT_REACHED = "passed", "failed", "not reached"
+
+NO_DECISION: Final = frozenset(error.code for error in (EngineError, EngineTimeoutError, AnswerInvalidError))
+"""The codes of a DENY that stands for a decision which the policy did not make."""
 
 # The order in which a person would ask; concerns of the user's own follow, and the decision itself is last.
 _ORDER: Final = (

@@ -23,6 +23,9 @@ OPA_VERSION: Final = "1.22.0"
 OPA_VARIABLE: Final = "PDP_OPA"
 """The environment variable that names the program to use."""
 
+WITHOUT_OPA: Final = f" without OPA {OPA_VERSION}; get it with: pdp opa install"
+"""Why something is not known without OPA, to go on from "not known"."""
+
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _ANSWER_TIMEOUT: Final = 20.0
 _PROCESSORS: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}

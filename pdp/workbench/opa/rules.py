@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -166,8 +167,13 @@ def _text_of(metadata: Mapping[str, Any], name: str) -> str:
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
-def statements(text: str) -> Iterator[Statement]:
+@lru_cache(maxsize=512)
+def statements(text: str) -> tuple[Statement, ...]:
     """Split a module into its statements. A statement begins in the first column, outside of all brackets."""
+    return tuple(_statements(text))
+
+
+def _statements(text: str) -> Iterator[Statement]:
     block: list[str] | None = None
     metadata: dict[str, Any] = {}
     held: dict[str, Any] = {}

@@ -14,12 +14,12 @@ from pdp.approvals.approvals import Approvals
 from pdp.audit.chain import MemoryAudit
 from pdp.errors import PdpError
 from pdp.pep import Pep
-from pdp.workbench.explain.diagnosis import Diagnoses
 from pdp.workbench.scenarios.files.suite import load_suite, policy_suite
 from pdp.workbench.scenarios.opa_server import NoOpaServerError
 from pdp.workbench.scenarios.opa_server import opa_server as serve
 from pdp.workbench.scenarios.pytest_plugin import ENGINES
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
+from pdp.workbench.scenarios.running.diagnosis import Diagnoses
 from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
 from pdp.workbench.scenarios.running.runner import Runner, agreed
 

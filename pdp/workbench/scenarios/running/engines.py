@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.protocol import Engine
-from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
 from pdp.workbench.engines import open_engine as open_named_engine
 from pdp.workbench.engines import policy_bundle
-from pdp.workbench.opa.program import OPA_VERSION
 from pdp.workbench.scenarios.results import EngineAnswer
 
 if TYPE_CHECKING:
@@ -20,13 +18,6 @@ if TYPE_CHECKING:
     from pdp.decision import Decision
     from pdp.engine.bundle.file import Bundle
     from pdp.workbench.scenarios.files.suite import Suite
-
-
-NO_DECISION: Final = frozenset(error.code for error in (EngineError, EngineTimeoutError, AnswerInvalidError))
-"""The codes of a DENY that stands for a decision which the policy did not come to."""
-
-WITHOUT_OPA: Final = f" without OPA {OPA_VERSION}; get it with: pdp opa install"
-"""Why it cannot be told where rules stopped, to go on from "not known"."""
 
 
 @contextmanager

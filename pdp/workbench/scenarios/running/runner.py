@@ -12,10 +12,11 @@ import orjson
 
 from pdp.errors import UsageError
 from pdp.pep import Pep
-from pdp.workbench.explain.diagnosis import Diagnoses
+from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult, SuiteResult
-from pdp.workbench.scenarios.running.engines import NO_DECISION, RecordingEngine, open_engine
+from pdp.workbench.scenarios.running.diagnosis import Diagnoses
+from pdp.workbench.scenarios.running.engines import RecordingEngine, open_engine
 from pdp.workbench.scenarios.running.expectation import equal
 from pdp.workbench.scenarios.running.scenario_run import ScenarioRun, returning
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.documents import nearest
 from pdp.engine.data import merged_data
 from pdp.errors import BundleError, EngineError, UsageError
-from pdp.workbench.opa.program import find_opa
+from pdp.workbench.explain.explain import NO_DECISION
+from pdp.workbench.explain.trace import trace
+from pdp.workbench.opa.program import WITHOUT_OPA, find_opa
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import policy_modules
 from pdp.workbench.scenarios.results import Diagnosis, Fired, Missed
-from pdp.workbench.scenarios.running.engines import NO_DECISION, WITHOUT_OPA, bundle_of
+from pdp.workbench.scenarios.running.engines import bundle_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -164,8 +166,6 @@ class Diagnoses:
         if self._left <= 0:
             return {}, ": enough others are traced already; select this one with -k"
         self._left -= 1
-        from pdp.workbench.explain.trace import trace  # noqa: PLC0415
-
         try:
             runs = trace(self._opa, self._modules, self._data, body)
         except (UsageError, EngineError, BundleError) as error:
