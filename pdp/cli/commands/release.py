@@ -14,9 +14,8 @@ from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.workbench.gate.explanations import read_explanations
 from pdp.workbench.gate.gate import NAMES, Gate, release_check
-from pdp.workbench.gate.outcome import Check
-from pdp.workbench.gate.report import junit as as_junit
-from pdp.workbench.gate.report import lines, summary
+from pdp.workbench.gate.result import Check, lines, summary
+from pdp.workbench.gate.result import junit as as_junit
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 app = command_app("Check whether a bundle may be released.")

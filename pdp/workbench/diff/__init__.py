@@ -1,1 +1,8 @@
-"""Two bundles compared: in structure, on requests that are known, and on a grid of those that are not."""
+"""Two bundles compared: in structure, on known calls, and on generated ones.
+
+bundle_diff: the three layers together.
+structure: what changed in rules, data and manifests; policies: rule by rule; manifests: which became which, and how.
+known: calls of scenarios and decision logs; generated: calls that nobody wrote.
+comparison: the same calls decided by both bundles; groups: differences that have the same cause.
+result: everything that was found; reports: as text, Markdown and HTML.
+"""

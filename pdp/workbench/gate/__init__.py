@@ -1,1 +1,7 @@
-"""The release gate: one line for each thing that has to hold before a bundle goes out."""
+"""The release gate: one line for each thing that has to hold before a bundle is released.
+
+gate: the checks, in their order.
+packs: contract test packs of tools.
+explanations: loosenings that a person explained.
+result: what the gate found, as lines and as JUnit's XML.
+"""

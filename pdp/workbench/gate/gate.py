@@ -9,25 +9,24 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pdp.audit.chain import MemoryAudit, verify_chain
+from pdp.decision import parse_decision
+from pdp.documents import read_bytes
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import PdpError
+from pdp.errors import AuditError, EngineError, PdpError
+from pdp.json import canonical, parse_json
+from pdp.pep import Pep
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
-from pdp.workbench.gate.manifests import (
-    absent_manifests,
-    reused_versions,
-    unexamined_manifests,
-    unknown_actions,
-    unpinned_events,
-    unpinned_golden_events,
-)
-from pdp.workbench.gate.outcome import Check, ReleaseCheck, check, skipped
 from pdp.workbench.gate.packs import pack_faults
+from pdp.workbench.gate.result import Check, ReleaseCheck, check, skipped
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.run import MutationRun, mutate
+from pdp.workbench.neighbours.bases import called_tools, complete_call
+from pdp.workbench.neighbours.vocabulary import Vocabulary
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.results import RunResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
@@ -46,6 +45,10 @@ NAMES: Final = (
 )  # fmt: skip
 """The checks, in their order."""
 
+_UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "effects.unknown",
+                             "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
+_SHOWN: Final = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Gate:
@@ -57,11 +60,11 @@ class Gate:
         last: the bundle of the last release; None: this is the first.
         explanations: of loosenings.
         coverage: how many of a hundred lines of Rego scenarios have to reach; None: only tools and codes are asked for.
-        mutation: how many of a hundred mutants scenarios have to notice; None: not looked at.
+        mutation: how many of a hundred mutants scenarios have to notice; None: not checked.
         packs: folders with contract test packs; those called `packs` beside the scenario files are looked in as well.
         audit: audit files of a run with this bundle.
         skip: names of checks that are not made.
-        grid: how many calls the search for loosenings makes up.
+        grid: how many calls the search for loosenings generates.
     """
 
     bundle: Path
@@ -85,19 +88,19 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
 
     Raises:
         BundleError: a bundle that cannot be used.
-        UsageError, EngineError: a file, or an engine, that cannot be had at all.
+        UsageError, EngineError: a file that cannot be read, or an engine that cannot be opened.
     """
     bundle = read_bundle(gate.bundle)
     last = None if gate.last is None else read_bundle(gate.last)
     done: list[Check] = []
     with ExitStack() as stack:
-        work = _Work(gate, bundle, last, stack)
+        checks = _Checks(gate, bundle, last, stack)
         for name in NAMES:
             if name in gate.skip:
                 made = skipped(name, "left out, as was asked for")
             else:
                 try:
-                    made = work.made(name)
+                    made = checks.made(name)
                 except PdpError as error:
                     made = check(name, "could not be checked", error.message.splitlines())
             done.append(made)
@@ -106,7 +109,7 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
     return ReleaseCheck(bundle.revision, bundle.release, tuple(done))
 
 
-class _Work:
+class _Checks:
     def __init__(self, gate: Gate, bundle: Bundle, last: Bundle | None, stack: ExitStack) -> None:
         self._gate, self._bundle, self._last = gate, bundle, last
         held = bundle.data.get("manifests", {})
@@ -132,8 +135,8 @@ class _Work:
             yield SuiteResult(suite, "embedded", results, {}, time.perf_counter() - started), engine
 
     def _manifest_digest(self, name: str) -> Check:
-        reasons = absent_manifests(self._bundle, self._gate.suites)
-        reasons += unexamined_manifests(self._bundle, self._last, self._gate.suites)
+        reasons = _absent_manifests(self._bundle, self._gate.suites)
+        reasons += _unexamined_manifests(self._bundle, self._last, self._gate.suites)
         for run in self._run.suites:
             if run.bundle_revision not in (None, self._bundle.revision):
                 reasons.append(f"{run.suite.file}: decided by {run.bundle_revision}")
@@ -189,7 +192,7 @@ class _Work:
 
     def _actions_known(self, name: str) -> Check:
         count = sum(len(each.get("tools", {})) for each in self._bundle.data.get("manifests", {}).values())
-        reasons = unknown_actions(self._bundle, self._engine)
+        reasons = _unknown_actions(self._bundle, self._engine)
         return check(name, f"{count} tools", reasons if count else ["the bundle has no tool"])
 
     def _coverage(self, name: str) -> Check:
@@ -250,12 +253,12 @@ class _Work:
     def _manifest_version(self, name: str) -> Check:
         last = {} if self._last is None else self._last.data.get("manifests", {})
         new = self._bundle.data.get("manifests", {})
-        return check(name, f"{len(new)} manifests", reused_versions(new, last))
+        return check(name, f"{len(new)} manifests", _reused_versions(new, last))
 
     def _audit_pinned(self, name: str) -> Check:
-        events, reasons = unpinned_golden_events(self._bundle, [(run.suite, engine) for run, engine in self._runs])
+        events, reasons = _unpinned_golden_events(self._bundle, [(run.suite, engine) for run, engine in self._runs])
         for file in self._gate.audit:
-            count, wrong = unpinned_events(file, self._bundle)
+            count, wrong = _unpinned_events(file, self._bundle)
             events += count
             reasons += wrong
         if not events:
@@ -292,3 +295,106 @@ class _Work:
 
 def _counted(changed: Mapping[str, Collection[str]]) -> str:
     return f"{sum(map(len, changed.values()))} tools that are new or changed"
+
+
+def _unknown_actions(bundle: Bundle, engine: EmbeddedEngine) -> list[str]:
+    """Return the actions of the bundle's manifests that its policy does not know, each with its tool."""
+    found = []
+    for digest, document in bundle.data.get("manifests", {}).items():
+        for tool in called_tools(document, digest, {}):
+            request = complete_call(tool, Vocabulary((), (), ()), [], {})
+            try:
+                codes = parse_decision(engine.evaluate(canonical(request))).codes
+            except EngineError as error:
+                codes = (error.code,)
+            wrong = [code for code in codes if code in _UNKNOWN or code.startswith("engine.")]
+            if wrong:
+                action = tool.stated[0].get("pdp_action", "no action")
+                found.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
+    return found
+
+
+def _reused_versions(new: Mapping[str, Any], last: Mapping[str, Any]) -> list[str]:
+    """Return the manifests that have other content than one of the same version; documents by digest."""
+    versions: dict[str, str] = {str(document.get("manifest_version")): digest for digest, document in last.items()}
+    found = []
+    for digest, document in new.items():
+        version = str(document.get("manifest_version"))
+        known = versions.setdefault(version, digest)
+        if known != digest and digest not in last:
+            found.append(f"manifest {version} is {digest}, and {known} has that version already: give it a new one")
+    return found
+
+
+def _absent_manifests(bundle: Bundle, suites: Sequence[Suite]) -> list[str]:
+    """Return the scenario files whose manifest the bundle does not hold, by digest."""
+    held = bundle.data.get("manifests", {})
+    return [
+        f"{suite.file}: about manifest {suite.manifest.version}, {suite.manifest.digest}: the bundle does not hold it"
+        for suite in suites
+        if suite.manifest.digest not in held
+    ]
+
+
+def _unexamined_manifests(bundle: Bundle, last: Bundle | None, suites: Sequence[Suite]) -> list[str]:
+    """Return the manifests of the bundle that the last release does not have and no scenario file is about.
+
+    Several may stand side by side, and scenarios about one of them say nothing about another.
+    """
+    known = {} if last is None else last.data.get("manifests", {})
+    examined = {suite.manifest.digest for suite in suites}
+    return [
+        f"manifest {document.get('manifest_version')}, {digest}: new in this release, and no scenario file is about it"
+        for digest, document in bundle.data.get("manifests", {}).items()
+        if digest not in known and digest not in examined
+    ]
+
+
+def _unpinned_golden_events(bundle: Bundle, runs: Sequence[tuple[Suite, EmbeddedEngine]]) -> tuple[int, list[str]]:
+    """Propose the golden calls once more, and return how many events that made, and what is wrong with them.
+
+    Every event has to name version and digest of the suite's manifest, and, where a policy decided, this revision.
+    """
+    events, wrong = 0, []
+    for suite, engine in runs:
+        audit = MemoryAudit()
+        pep = Pep(suite.manifest, engine, audit=audit)
+        for at, scenario in enumerate(suite.scenarios):
+            for step, session in zip(scenario.steps, suite.sessions[at], strict=True):
+                if scenario.golden and step.action == "propose" and session is not None:
+                    pep.decide(step.propose, session)
+        pinned = {suite.manifest.digest: suite.manifest.version}
+        events += len(audit.events)
+        wrong += [f"{suite.file}: {each}" for each in _unpinned(audit.events, pinned, bundle.revision)]
+    return events, wrong[:_SHOWN]
+
+
+def _unpinned_events(file: Path, bundle: Bundle) -> tuple[int, list[str]]:
+    """Return how many events an audit file has, and which of them are not pinned to a manifest of this bundle.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    lines = read_bytes(file).splitlines()
+    try:
+        verify_chain(lines)
+    except AuditError as error:
+        return len(lines), [f"{file}: {error.message}"]
+    pinned = {
+        digest: str(document.get("manifest_version")) for digest, document in bundle.data.get("manifests", {}).items()
+    }
+    wrong = [f"{file}: {each}" for each in _unpinned([parse_json(line) for line in lines], pinned, bundle.revision)]
+    return len(lines), wrong[:_SHOWN]
+
+
+def _unpinned(events: Sequence[Mapping[str, Any]], pinned: Mapping[str, str], revision: str) -> Iterator[str]:
+    for event in events:
+        # What happens to a bundle is about no call, and names no manifest.
+        if str(event.get("type")).startswith("bundle."):
+            continue
+        which = f"event {event.get('seq')} ({event.get('type')})"
+        digest, version = event.get("manifest_digest"), event.get("manifest_version")
+        if version is None or pinned.get(str(digest)) != version:
+            yield f"{which} names manifest {version}, {digest}"
+        elif event.get("bundle_revision") not in (None, revision):
+            yield f"{which} was decided by the bundle {event.get('bundle_revision')}"
