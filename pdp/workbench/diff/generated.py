@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _READ: Final = ("directory", "settings")
 _KNOWN_BASES: Final = 2
 _FEW: Final = 60
-_MANY: Final = 1000
 _PAIRED: Final = ("_plain", "_low")
 """Generated entries of these names are called with two changes as well."""
 
@@ -198,13 +197,13 @@ class GeneratedCalls:
     def _bases(
         self, tool: CalledTool, clearances: Sequence[str], *, known_tool: bool, settle: bool = True
     ) -> Iterator[_Base]:
-        def denials(request: Any) -> int:
-            return self._denials(tool, request)[0]
+        def denials(request: Any) -> frozenset[str]:
+            return self._decided(tool, request)[0]
 
         request = complete_call(tool, self._vocabulary, clearances, self._directory)
         if settle:
             request = allowed_call(request, self._vocabulary, denials, self._directory)
-        _, verdicts = self._denials(tool, request)
+        _, verdicts = self._decided(tool, request)
         yield _Base(tool, request, (), known_tool)
         if Verdict.STEP_UP in verdicts:
             # Behind a STEP_UP, what else would be denied or allowed shows only once it is approved.
@@ -213,18 +212,22 @@ class GeneratedCalls:
         known = [each for each in self._allowed if known_tool and _names(each) == (tool.digest, tool.name)]
         for number, each in enumerate(known[:_KNOWN_BASES]):
             yield _Base(tool, each, (("call", f"as in known call {number + 1}"),), known_tool)
-        if known_tool and not known and not {Verdict.ALLOW, Verdict.STEP_UP} & set(verdicts):
+        if known_tool and not known and not {Verdict.ALLOW, Verdict.STEP_UP} & verdicts:
             self.extent.never_allowed.append(tool.name)
 
-    def _denials(self, tool: CalledTool, request: Any) -> tuple[int, tuple[Verdict, ...]]:
-        """For how many reasons the two bundles deny a request, and their verdicts; many, if it is not understood."""
+    def _decided(self, tool: CalledTool, request: Any) -> tuple[frozenset[str], frozenset[Verdict]]:
+        """For what the two bundles deny a request, and their verdicts."""
         call = self._call(_Base(tool, request, (), known_tool=True))
         if call is None:
-            return _MANY, ()
+            return frozenset(("not JSON",)), frozenset()
         decisions = self.comparison.decide(call)
-        denials = [code for each in decisions if each.verdict is Verdict.DENY for code in each.codes]
-        malformed = any(code.startswith(("decision.request_invalid", "engine.")) for code in denials)
-        return len(denials) + malformed * _MANY, tuple(each.verdict for each in decisions)
+        denials = {
+            f"{side} {code}"
+            for side, decision in zip(("old", "new"), decisions, strict=True)
+            if decision.verdict is Verdict.DENY
+            for code in decision.codes
+        }
+        return frozenset(denials), frozenset(decision.verdict for decision in decisions)
 
     def _singles(self, bases: Callable[[], Sequence[_Base]], most: int | None = None) -> Iterator[ComparedCall | None]:
         """Yield each base, then one change of each in turn; bases are made when the first is taken."""
@@ -237,11 +240,11 @@ class GeneratedCalls:
         yield from _in_turn([of(base) for base in found])
 
     def _pairs(self, bases: Callable[[], Sequence[_Base]], *, changed: bool = False) -> Iterator[ComparedCall | None]:
-        """Yield two changes of each base in turn; `changed`: only those of which a changed rule reads one."""
+        """Yield two changes of each base in turn; `changed`: only while one is new, or read by a changed rule."""
 
         def of(base: _Base) -> Iterator[ComparedCall | None]:
             for pair in pairs(self._changes(base)):
-                if changed and 0 not in (pair[0].rank, pair[1].rank):
+                if changed and not any(each.rank == 0 or each.new for each in pair):
                     return
                 yield self._call(base, *pair)
 

@@ -5,8 +5,8 @@ In a call that is denied for five reasons, a sixth shows nothing: variants begin
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.neighbours.entries import CORPUS
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pdp.manifest.model import Tool
     from pdp.workbench.neighbours.values import Edit
+    from pdp.workbench.neighbours.variants import Change
     from pdp.workbench.neighbours.vocabulary import Vocabulary
 
 LIMIT: Final = 100
@@ -159,9 +160,9 @@ def allowed_call(
     for _ in range(_STEPS):
         if not codes:
             break
-        for change in islice(changes(request, vocabulary, directory), _TRIED):
-            # Only an argument may have to be absent: all else of a complete call is needed.
-            if any(value is GONE and path[:2] != _ARGUMENTS for path, value in change.edits):
+        for change in _likeliest(request, changes(request, vocabulary, directory)):
+            # Another action is another call. Only an argument may have to be absent: all else of the call is needed.
+            if any(path[0] == "action" or (value is GONE and path[:2] != _ARGUMENTS) for path, value in change.edits):
                 continue
             other = edited(request, *change.edits)
             fewer = denials(other)
@@ -177,6 +178,16 @@ def allowed_call(
         if denials(other) <= codes:
             request = other
     return request
+
+
+def _likeliest(request: Any, tried: Sequence[Change]) -> list[Change]:
+    """The changes to try: what the call does not have yet first, and the first values of all before the second ones."""
+    places: Counter[str] = Counter()
+    ordered = []
+    for change in tried:
+        places[change.dimension] += 1
+        ordered.append((at(request, change.edits[0][0]) is not GONE, places[change.dimension], change))
+    return [change for *_, change in sorted(ordered, key=lambda each: each[:2])[:_TRIED]]
 
 
 def _resource(tool: CalledTool) -> dict[str, Any]:

@@ -88,14 +88,10 @@ def _near_roles(grant: dict[str, Any]) -> Iterator[list[str]]:
 
 def agent_changes(request: Any) -> Iterator[Worded]:
     """Yield chains of one to five agents that hold what the subject holds, and what one of them lacks."""
-    properties = at(request, _PROPERTIES)
-    if not isinstance(properties, dict):
+    if not isinstance(at(request, _PROPERTIES), dict):
         return
-    purpose, agent = at(request, ("context", "purpose")), at(request, ("context", "agent"))
-    held = {name: properties[name] for name in _HELD if name in properties}
-    if isinstance(purpose, str):
-        held["purposes"] = [purpose]
-    name = agent if isinstance(agent, str) else "agent:acting"
+    agent = acting_agent(request)
+    name, held = agent["sub"], {key: value for key, value in agent.items() if key != "sub"}
     chain: Any = None
     for depth in range(1, _LONGEST + 1):
         chain = {"sub": name if depth == 1 else f"agent:{depth}", **held, **({} if chain is None else {"act": chain})}
@@ -110,6 +106,16 @@ def agent_changes(request: Any) -> Iterator[Worded]:
             if what in chain:
                 yield f"{words}, one that states no {what}", ((_ACT, _deepest(chain, what, GONE)),)
     yield "through an agent without a name", ((_ACT, {"sub": "", **held}),)
+
+
+def acting_agent(request: Any) -> dict[str, Any]:
+    """Return an agent that acts for the subject and holds what the subject holds."""
+    properties, purpose = as_dict(at(request, _PROPERTIES)), at(request, ("context", "purpose"))
+    agent = at(request, ("context", "agent"))
+    held: dict[str, Any] = {name: properties[name] for name in _HELD if name in properties}
+    if isinstance(purpose, str):
+        held["purposes"] = [purpose]
+    return {"sub": agent if isinstance(agent, str) else "agent:acting", **held}
 
 
 def _near_held(value: Any) -> Iterator[Any]:

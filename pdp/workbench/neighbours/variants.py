@@ -7,12 +7,13 @@ dimension is what a change is about: an attribute, the approval, the agents. Two
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product, zip_longest
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.workbench.neighbours.people import agent_changes, approval_changes
+from pdp.workbench.neighbours.people import acting_agent, agent_changes, approval_changes
 from pdp.workbench.neighbours.values import (
     ANY,
     GONE,
@@ -42,6 +43,7 @@ _DIGEST: Final = ("action", "properties", "manifest_digest")
 _CLEARANCES: Final = ("subject", "properties", "clearances")
 _MARKINGS: Final = ("resource", "properties", "markings")
 _LIMITS: Final = ("subject", "properties", "limits")
+_ACT: Final = ("subject", "properties", "act")
 _KEYED: Final = (("action",), ("action", "properties"), ("subject",), ("resource",), ("context",))
 """Objects of which every key is an attribute."""
 
@@ -142,8 +144,8 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
 def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
     """Yield pairs of changes that are not about the same.
 
-    First of new constants in what a rule reads that only one policy has, then of all else that is new or that such a
-    rule reads, then one of these with another, then all others.
+    First of new constants in what a rule reads that only one policy has, with all else; then of what else is new or
+    what else such a rule reads, then all others.
     """
     kinds: tuple[list[Change], ...] = ([], [], [])
     for each in singles:
@@ -151,9 +153,22 @@ def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
             kinds[2 - (each.rank == 0) - each.new].append(each)
     new, first, rest = kinds
     yield from _spread(list(combinations(new, 2)))
-    yield from _spread([*product(new, first), *combinations(first, 2)])
-    yield from _spread(list(product((*new, *first), rest)))
+    yield from _likeliest(list(product(new, (*first, *rest))), singles)
+    yield from _spread(list(combinations(first, 2)))
+    yield from _spread(list(product(first, rest)))
     yield from _spread(list(combinations(rest, 2)))
+
+
+def _likeliest(every: Sequence[tuple[Change, Change]], singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
+    """Yield pairs of the first values of two dimensions before those of later values."""
+    counts: Counter[str] = Counter()
+    places: dict[int, int] = {}
+    for change in singles:
+        places[id(change)] = counts[change.dimension]
+        counts[change.dimension] += 1
+    yield from sorted(
+        (pair for pair in every if _apart(*pair)), key=lambda pair: places[id(pair[0])] + places[id(pair[1])]
+    )
 
 
 def _spread(every: Sequence[tuple[Change, Change]]) -> Iterator[tuple[Change, Change]]:
@@ -313,7 +328,9 @@ def _resources(directory: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Edit, 
 
 
 def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, ...]:
-    """A change with what goes with it: with a marking the clearance for it, so that this alone denies nothing."""
+    """A change with what goes with it, so that nothing else denies it: clearances for markings, an agent's rights."""
+    if path[: len(_ACT)] == _ACT and len(path) > len(_ACT) and at(request, _ACT) is GONE:
+        return (_ACT, acting_agent(request)), (path, value)
     if path == _MARKINGS and isinstance(value, list):
         held = texts(at(request, _CLEARANCES))
         return (path, value), (_CLEARANCES, [*held, *(each for each in texts(value) if each not in held)])
