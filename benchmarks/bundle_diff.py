@@ -1,6 +1,6 @@
-"""The bundle diff: its speed, and how many mutants of the baseline its grid finds. `python -m benchmarks.bundle_diff`.
+"""The bundle diff: its speed, and how many mutants of the baseline its generated calls find. `python -m benchmarks.bundle_diff`.
 
-Goals: 50,000 requests of the grid decided by both bundles within 20 s on two cores, and at least 95 % of a sample of
+Goals: 50,000 generated requests decided by both bundles within 20 s on two cores, and at least 95 % of a sample of
 the mutants of Rego that `pdp mutate` makes, found without any scenario. `--mutants NUMBER` says how many (0: none).
 """
 
@@ -38,7 +38,7 @@ SCENARIOS = ROOT / "policies/scenarios/base.yaml"
 
 
 def speed(bundle: Path) -> bool:
-    """Compare a bundle with itself, and say how long the grid took."""
+    """Compare a bundle with itself, and say how long that took."""
     started, used = time.perf_counter(), time.process_time()
     found = bundle_diff(bundle, bundle, most=REQUESTS)
     wall, used = time.perf_counter() - started, time.process_time() - used
@@ -51,7 +51,7 @@ def speed(bundle: Path) -> bool:
 
 
 def mutants(count: int) -> bool:
-    """Let the grid find a sample of mutants, and say how many it did."""
+    """Let generated calls find a sample of mutants, and say how many it did."""
     opa = find_opa()
     if opa is None:
         print("mutants need OPA: pdp opa install")

@@ -87,7 +87,7 @@ def test_every_command_of_the_page_does_what_it_shows(tmp_path: Path, opa: Path)
     programs, work = tmp_path / "bin", tmp_path / "work"
     programs.mkdir()
     work.mkdir()
-    grid = f'case "$1 $2" in "bundle diff" | "release check") set -- "$@" --grid {GRID} ;; esac'
+    grid = f'case "$1 $2" in "bundle diff" | "release check") set -- "$@" --generate {GRID} ;; esac'
     pdp = programs / "pdp"
     pdp.write_text(f'#!/usr/bin/env bash\n{grid}\nexec {shlex.quote(sys.executable)} -m pdp "$@"\n')
     pdp.chmod(0o755)

@@ -56,7 +56,7 @@ def check(
     skip: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="A check to leave out. May be repeated.")
     ] = None,
-    grid: Annotated[
+    generate: Annotated[
         int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
     ] = 50_000,
     junit: JunitFile = None,
@@ -82,7 +82,7 @@ def check(
         packs=packs or [],
         audit=audit or [],
         skip=frozenset(skip or []),
-        grid=grid,
+        generate=generate,
     )
     result = release_check(gate, None if as_json else _show)
     if junit is not None:

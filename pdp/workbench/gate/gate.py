@@ -64,7 +64,7 @@ class Gate:
         packs: folders with contract test packs; those called `packs` beside the scenario files are looked in as well.
         audit: audit files of a run with this bundle.
         skip: names of checks that are not made.
-        grid: how many calls the search for loosenings generates.
+        generate: how many calls the search for loosenings generates.
     """
 
     bundle: Path
@@ -76,7 +76,7 @@ class Gate:
     packs: Sequence[Path] = ()
     audit: Sequence[Path] = ()
     skip: Collection[str] = ()
-    grid: int = GENERATED
+    generate: int = GENERATED
 
 
 def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -> ReleaseCheck:
@@ -236,7 +236,7 @@ class _Checks:
     def _loosening(self, name: str) -> Check:
         if self._gate.last is None:
             return skipped(name, "no last release was named: --last FILE")
-        diff = bundle_diff(self._gate.last, self._gate.bundle, suites=self._gate.suites, most=self._gate.grid)
+        diff = bundle_diff(self._gate.last, self._gate.bundle, suites=self._gate.suites, most=self._gate.generate)
         loosenings = diff.loosenings()
         # What could not be looked at has to be explained as well, or a loosening would pass where nobody looks.
         found = {**loosenings, **diff.unseen()}

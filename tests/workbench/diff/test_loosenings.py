@@ -199,14 +199,14 @@ def test_a_cap_that_rises_fails_ci_and_the_gate(tmp_path: Path, opa: Path) -> No
     (group,) = [one for one in found.generated if one.tools]
     assert (group.direction, group.may_loosen, marked(group)) == ("unclear", True, "unclear (counts as loosening)")
     assert (found.loosens, found.fails("loosening"), list(found.loosenings())) == (True, True, [group.id])
-    assert pdp("bundle", "diff", old, new, "--grid", 300, "--fail-on", "loosening").code == 1
+    assert pdp("bundle", "diff", old, new, "--generate", 300, "--fail-on", "loosening").code == 1
     assert gate_reasons(new, old) == (f"{group.id} is not explained: {group.title}",)
 
 
 def gate_reasons(bundle: Path, last: Path) -> tuple[str, ...]:
     suite = load_suite(EXAMPLE / "scenarios.yaml")
     skip = [name for name in NAMES if name != "loosening"]
-    checked = release_check(Gate(bundle, [suite], last=last, skip=skip, grid=300))
+    checked = release_check(Gate(bundle, [suite], last=last, skip=skip, generate=300))
     return tuple(next(one for one in checked.checks if one.name == "loosening").reasons)
 
 
@@ -227,10 +227,9 @@ def test_what_a_changed_rule_reads_and_there_is_no_room_for_reaches_the_gate(tmp
     found = bundle_diff(*files, most=300)
 
     unseen = list(found.unseen().values())
-    assert unseen
-    assert "context.zz199: a changed rule reads it, and there was no room for it" in unseen
-    assert not [what for what in unseen if "context.zz000:" in what]
-    assert " attributes that there was no room for: context.zz" in found.not_covered()[-1]
+    without_room = [what for what in unseen if what.endswith(": a changed rule reads it, and there was no room for it")]
+    assert 100 < len(without_room) < 200
+    assert " attributes that there was no room for: context." in found.not_covered()[-1]
     assert found.as_json()["generated"]["not_covered"] == list(found.not_covered())
     assert f"and {len(unseen)} places where a loosening would not be seen" in verdict(found)
     assert [each.split(": ", 1)[1] for each in gate_reasons(files[1], files[0])] == unseen
@@ -342,7 +341,7 @@ def test_a_reordered_policy_is_no_difference_for_ci(tmp_path: Path, opa: Path) -
     file = "own/custom/concerns/beneficiary/beneficiary.rego"
     new = compiled(tmp_path, opa, (file, "".join(lookup), "".join(reversed(lookup))))
 
-    assert pdp("bundle", "diff", BUNDLE, new, "--grid", 300, "--fail-on", "any").code == 0
+    assert pdp("bundle", "diff", BUNDLE, new, "--generate", 300, "--fail-on", "any").code == 0
 
 
 def test_where_nothing_was_decided_nothing_is_promised(tmp_path: Path) -> None:
@@ -350,7 +349,7 @@ def test_where_nothing_was_decided_nothing_is_promised(tmp_path: Path) -> None:
         document["tools"]["initiate_wire"]["scopes"] = []
 
     new = made(tmp_path / "new.tar.gz", manifest=manifest(lenient))
-    same = pdp("bundle", "diff", BUNDLE, BUNDLE, "--grid", 0)
+    same = pdp("bundle", "diff", BUNDLE, BUNDLE, "--generate", 0)
     other: BundleDiff = bundle_diff(BUNDLE, new, most=0)
 
     assert same.code == 0
@@ -359,14 +358,14 @@ def test_where_nothing_was_decided_nothing_is_promised(tmp_path: Path) -> None:
     assert list(other.unseen().values()) == [
         "no call was decided: neither a generated one nor one of a scenario or log"
     ]
-    refused = pdp("bundle", "diff", BUNDLE, new, "--grid", 0, "--fail-on", "loosening")
+    refused = pdp("bundle", "diff", BUNDLE, new, "--generate", 0, "--fail-on", "loosening")
     assert (refused.code, refused.out, refused.err) == (
         2, "",
         (
             "error: --fail-on loosening says nothing: no call was decided by the two bundles\n"
-            "    hint: name scenarios or a log that hold calls (--scenarios, --log), or a --grid above 0\n"
+            "    hint: name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated (--generate)\n"
         ),
     )  # fmt: skip
     scenarios = EXAMPLE / "scenarios.yaml"
-    line = ["bundle", "diff", BUNDLE, BUNDLE, "--grid", 0, "--fail-on", "any", "--scenarios", scenarios]
+    line = ["bundle", "diff", BUNDLE, BUNDLE, "--generate", 0, "--fail-on", "any", "--scenarios", scenarios]
     assert pdp(*line).code == 0

@@ -198,7 +198,7 @@ def test_the_command_says_it_in_every_form(tmp_path: Path) -> None:
         document["tools"]["initiate_wire"]["scopes"] = []
 
     new = made(tmp_path / "new.tar.gz", manifest=manifest(lenient))
-    line = ["bundle", "diff", BUNDLE, new, "--grid", 300]
+    line = ["bundle", "diff", BUNDLE, new, "--generate", 300]
 
     plain = pdp(*line, "--fail-on", "loosening", "--html", tmp_path / "page.html")
     as_json = pdp(*line, "--json")
@@ -226,8 +226,8 @@ def test_schemas_are_compared_where_the_manifests_are_named(tmp_path: Path) -> N
     governance = ("-g", EXAMPLE / "governance.yaml")
     files = ("-m", EXAMPLE / "manifest.json", *governance, "-m", other, *governance)
 
-    without = pdp("bundle", "diff", BUNDLE, new, "--grid", 0, "--json").json["structure"]["manifests"][0]
-    named = pdp("bundle", "diff", BUNDLE, new, *files, "--grid", 0, "--json").json["structure"]["manifests"][0]
+    without = pdp("bundle", "diff", BUNDLE, new, "--generate", 0, "--json").json["structure"]["manifests"][0]
+    named = pdp("bundle", "diff", BUNDLE, new, *files, "--generate", 0, "--json").json["structure"]["manifests"][0]
 
     assert (without["schemas_compared"], named["schemas_compared"]) == (False, True)
     assert [one["field"] for one in without["diff"]["tools"][0]["governance"]] == ["contract"]

@@ -82,7 +82,7 @@ def project(tmp_path: Path) -> Path:
 
 def checked(project: Path, *options: object) -> Done:
     return pdp(
-        "release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz", "--json", "--grid", 300,
+        "release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz", "--json", "--generate", 300,
         *options,
     )  # fmt: skip
 

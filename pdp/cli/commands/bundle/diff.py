@@ -48,8 +48,8 @@ def diff(
         ),
     ] = None,
     governance: GovernanceFiles = None,
-    grid: Annotated[
-        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="How many calls to make up at most; 0: none.")
+    generate: Annotated[
+        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="How many calls to generate at most; 0: none.")
     ] = 50_000,
     html: HtmlFile = None,
     fail_on: Annotated[
@@ -70,11 +70,11 @@ def diff(
     known = [read_log(file) for file in logs]
     effective = load_manifests(manifests, governances)
     with progress_bar(quiet=as_json or as_markdown) as progress:
-        found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=grid, progress=progress)
+        found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=generate, progress=progress)
     if fail_on is not None and not found.decided:
         raise UsageError(
             f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
-            hint="name scenarios or a log that hold calls (--scenarios, --log), or a --grid above 0",
+            hint="name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated (--generate)",
         )
     if html is not None:
         write_report(html, reports.html(found))
