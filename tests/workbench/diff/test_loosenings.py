@@ -363,7 +363,8 @@ def test_where_nothing_was_decided_nothing_is_promised(tmp_path: Path) -> None:
         2, "",
         (
             "error: --fail-on loosening says nothing: no call was decided by the two bundles\n"
-            "    hint: name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated (--generate)\n"
+            "    hint: name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated "
+            "(--generate)\n"
         ),
     )  # fmt: skip
     scenarios = EXAMPLE / "scenarios.yaml"
