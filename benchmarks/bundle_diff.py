@@ -1,4 +1,4 @@
-"""The bundle diff: its speed, and how many mutants of the baseline its generated calls find. `python -m benchmarks.bundle_diff`.
+"""The bundle diff: its speed, and how many mutants of the baseline it finds. `python -m benchmarks.bundle_diff`.
 
 Goals: 50,000 generated requests decided by both bundles within 20 s on two cores, and at least 95 % of a sample of
 the mutants of Rego that `pdp mutate` makes, found without any scenario. `--mutants NUMBER` says how many (0: none).
