@@ -111,7 +111,7 @@ class _KnownCalls:
     """Decides the known calls by both bundles.
 
     Attributes:
-        count: how many were decided; allowed: those that are ALLOW, as the new bundle is asked them.
+        count: how many were decided; allowed: those that both allow, as the new bundle is asked them.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class _KnownCalls:
         self.allowed += [
             orjson.loads(call.new)
             for call in calls
-            if not call.plan and Verdict.ALLOW in {decision.verdict for decision in comparison.decide(call)}
+            if not call.plan and {decision.verdict for decision in comparison.decide(call)} == {Verdict.ALLOW}
         ]
 
 

@@ -118,7 +118,7 @@ class GeneratedCalls:
         new: the other.
         manifests: theirs.
         known: whole manifests by digest, of files that were named.
-        allowed: known requests that are ALLOW.
+        allowed: known requests that both bundles allow.
         most: how many calls there may be.
 
     Attributes:
@@ -180,10 +180,10 @@ class GeneratedCalls:
 
         taken = 0
         for share, pair, calls in (
-            (0.3, False, self._singles(lambda: known)),
-            (0.6, True, self._pairs(lambda: known, changed=True)),
-            (0.8, False, self._singles(lambda: bases(made, settle=True))),
-            (0.85, False, self._singles(lambda: bases(few, settle=False), _FEW)),
+            (0.5, False, self._singles(lambda: known)),
+            (0.7, True, self._pairs(lambda: known, changed=True)),
+            (0.85, False, self._singles(lambda: bases(made, settle=True))),
+            (0.9, False, self._singles(lambda: bases(few, settle=False), _FEW)),
             (1.0, True, self._pairs(lambda: [*known, *bases(paired, settle=True)])),
         ):
             for call in islice(self._unasked(calls), max(0, int(self._most * share) - taken)):
@@ -210,8 +210,7 @@ class GeneratedCalls:
             approved = edited(request, (("context", "approval"), valid_approval(tool)))
             yield _Base(tool, approved, (("approval", "with a valid approval"),), known_tool)
         known = [each for each in self._allowed if known_tool and _names(each) == (tool.digest, tool.name)]
-        for number, each in enumerate(known[:_KNOWN_BASES]):
-            yield _Base(tool, each, (("call", f"as in known call {number + 1}"),), known_tool)
+        yield from (_Base(tool, each, (), known_tool) for each in known[:_KNOWN_BASES])
         if known_tool and not known and not {Verdict.ALLOW, Verdict.STEP_UP} & verdicts:
             self.extent.never_allowed.append(tool.name)
 

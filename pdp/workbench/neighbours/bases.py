@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pdp.manifest.model import Tool
-    from pdp.workbench.neighbours.values import Edit
+    from pdp.workbench.neighbours.values import Edit, JsonPath
     from pdp.workbench.neighbours.variants import Change
     from pdp.workbench.neighbours.vocabulary import Vocabulary
 
@@ -30,7 +30,7 @@ _CALL: Final = "sha256:made-up"
 _ARGUMENTS: Final = ("context", "arguments")
 _MOST_GRANTS: Final = 9
 _TRIED: Final = 500
-_STEPS: Final = 3
+_STEPS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def allowed_call(
     for _ in range(_STEPS):
         if not codes:
             break
-        for change in _likeliest(request, changes(request, vocabulary, directory)):
+        for change in _likeliest(request, changes(request, vocabulary, directory), {path for path, _ in needed}):
             # Another action is another call. Only an argument may have to be absent: all else of the call is needed.
             if any(path[0] == "action" or (value is GONE and path[:2] != _ARGUMENTS) for path, value in change.edits):
                 continue
@@ -180,13 +180,14 @@ def allowed_call(
     return request
 
 
-def _likeliest(request: Any, tried: Sequence[Change]) -> list[Change]:
-    """The changes to try: what the call does not have yet first, and the first values of all before the second ones."""
+def _likeliest(request: Any, tried: Sequence[Change], given: AbstractSet[JsonPath]) -> list[Change]:
+    """The changes to try: what the call did not have at first before all else, and first values before second ones."""
     places: Counter[str] = Counter()
     ordered = []
     for change in tried:
         places[change.dimension] += 1
-        ordered.append((at(request, change.edits[0][0]) is not GONE, places[change.dimension], change))
+        path = change.edits[0][0]
+        ordered.append((path not in given and at(request, path) is not GONE, places[change.dimension], change))
     return [change for *_, change in sorted(ordered, key=lambda each: each[:2])[:_TRIED]]
 
 

@@ -346,4 +346,7 @@ def _described(path: JsonPath, value: Any, current: Any) -> str:
         return f"without {_dotted(path)}"
     if isinstance(value, list) and value and isinstance(current, list) and current and value[:-1] == current:
         return f"with {json.dumps(value[-1])} among {_dotted(path)}"
+    if isinstance(value, list) and value and isinstance(current, list) and len(value) == len(current) - 1:
+        missing = next((each for each in current if each not in value), None)
+        return f"without {json.dumps(missing)[:_SHOWN]} among {_dotted(path)}"
     return f"with {_dotted(path)} {json.dumps(value)[:_SHOWN]}"

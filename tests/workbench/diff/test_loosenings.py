@@ -232,7 +232,9 @@ def test_what_a_changed_rule_reads_and_there_is_no_room_for_reaches_the_gate(tmp
     assert " attributes that there was no room for: context." in found.not_covered()[-1]
     assert found.as_json()["generated"]["not_covered"] == list(found.not_covered())
     assert f"and {len(unseen)} places where a loosening would not be seen" in verdict(found)
-    assert [each.split(": ", 1)[1] for each in gate_reasons(files[1], files[0])] == unseen
+    assert {each.rsplit(": ", 1)[1] for each in gate_reasons(files[1], files[0])} == {
+        "a changed rule reads it, and there was no room for it"
+    }
 
 
 def _packed(bundle: Any, modules: dict[str, str]) -> bytes:

@@ -152,7 +152,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> BundleDiff:
         document["tools"]["initiate_wire"]["scopes"] = [HOSTILE]
 
     folder = tmp_path_factory.mktemp("hostile")
-    return bundle_diff(BUNDLE, made(folder / "new.tar.gz", manifest=manifest(named)), most=400)
+    return bundle_diff(BUNDLE, made(folder / "new.tar.gz", manifest=manifest(named)), most=2000)
 
 
 def test_the_page_needs_nothing_else_and_lets_nothing_in(hostile: BundleDiff) -> None:
