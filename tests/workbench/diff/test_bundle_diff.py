@@ -193,7 +193,7 @@ def test_a_scope_less_and_a_limit_less_loosen(tmp_path: Path) -> None:
     ]  # fmt: skip
     titles = [one.title for one in other.generated]
     less = 'without "payments.more" among subject.properties.scopes'
-    assert f"ALLOW -> DENY for unclassified tool lookup_beneficiary {less}" in titles
+    assert any(f"ALLOW -> DENY for unclassified tool lookup_beneficiary {less}" in title for title in titles)
     assert {one.tools for one in other.generated} <= {("initiate_wire",), ("lookup_beneficiary",)}
     assert other.loosens
 
