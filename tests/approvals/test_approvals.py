@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -162,14 +161,6 @@ def test_an_approval_counts_from_its_opening_up_to_its_end(now: str, usable: boo
     assert (approvals.usable(granted.call_digest, now) is not None) is usable
 
 
-def test_a_record_that_says_granted_without_its_quorum_lets_nothing_through() -> None:
-    approvals = Approvals()
-    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
-
-    assert granted.usable(SOON)
-    assert not replace(granted, quorum=2).usable(SOON)
-
-
 @pytest.mark.parametrize(
     ("by", "reason"),
     [
@@ -249,26 +240,21 @@ COMPOSED, DECOMPOSED, HIDDEN = "Jos\u00e9", "Jose\u0301", "an\u200bn"
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [
-        pytest.param({"sub": COMPOSED}, {"sub": DECOMPOSED}, Refusal.NO_SUBJECT, id="composed and decomposed"),
-        pytest.param({"sub": "ann"}, {"sub": "ann "}, Refusal.NO_SUBJECT, id="a blank behind"),
-        pytest.param({"sub": "ann"}, {"sub": "\u00a0ann"}, Refusal.NO_SUBJECT, id="a blank before"),
-        pytest.param({"sub": "ann"}, {"sub": HIDDEN}, Refusal.NO_SUBJECT, id="an invisible letter"),
-        pytest.param({"sub": "ann"}, {"sub": "Ann"}, Refusal.ALREADY_GRANTED, id="a capital letter"),
-        pytest.param({"sub": "ann"}, {"sub": "\uff41\uff4e\uff4e"}, Refusal.ALREADY_GRANTED, id="wide letters"),
-        pytest.param(
-            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://id/"}, Refusal.ALREADY_GRANTED,
-            id="a slash behind the issuer",
-        ),
-        pytest.param(
-            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://ID"}, Refusal.ALREADY_GRANTED,
-            id="the issuer in capitals",
-        ),
-        pytest.param(
-            {"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": "https://id "}, Refusal.NO_SUBJECT,
-            id="a blank behind the issuer",
-        ),
+        *[
+            ({"sub": first}, {"sub": second}, Refusal.NO_SUBJECT)
+            for first, second in ((COMPOSED, DECOMPOSED), ("ann", "ann "), ("ann", "\u00a0ann"), ("ann", HIDDEN))
+        ],
+        *[({"sub": "ann"}, {"sub": second}, Refusal.ALREADY_GRANTED) for second in ("Ann", "\uff41\uff4e\uff4e")],
+        *[
+            ({"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": issuer}, reason)
+            for issuer, reason in (
+                ("https://id/", Refusal.ALREADY_GRANTED),
+                ("https://ID", Refusal.ALREADY_GRANTED),
+                ("https://id ", Refusal.NO_SUBJECT),
+            )
+        ],
     ],
-)  # fmt: skip
+)
 def test_one_person_under_two_spellings_is_no_quorum_of_two_and_no_approver_of_their_own_call(
     first: dict[str, str], second: dict[str, str], reason: Refusal
 ) -> None:
@@ -337,13 +323,6 @@ def test_a_doubt_that_cannot_be_recorded_is_logged(caplog: pytest.LogCaptureFixt
     approvals.record_doubt("consumed", approval)
 
     assert caplog.messages == [f"that approval {approval.id} may not have been consumed could not be recorded"]
-
-
-def test_what_was_granted_is_granted_no_more() -> None:
-    approvals = Approvals()
-    approval = approvals.grant(opened(approvals).id, APPROVER, SOON)
-
-    assert refusal(lambda: approvals.grant(approval.id, OTHER, SOON)) is Refusal.NOT_PENDING
 
 
 def test_what_is_over_is_refused_and_marked() -> None:
@@ -417,7 +396,11 @@ def test_it_is_used_once() -> None:
 
 def test_what_is_used_is_what_the_policy_saw() -> None:
     approvals = Approvals()
-    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+    pending = opened(approvals)
+    assert refusal(lambda: approvals.consume(pending, SOON)) is Refusal.NOT_PENDING
+    granted = approvals.grant(pending.id, APPROVER, SOON)
+    assert refusal(lambda: approvals.grant(pending.id, OTHER, SOON)) is Refusal.NOT_PENDING
+    assert (granted.usable(SOON), replace(granted, quorum=2).usable(SOON)) == (True, False)
 
     for other, now, reason in (
         (replace(granted, call_digest="sha256:other"), SOON, Refusal.NOT_PENDING),
@@ -426,13 +409,6 @@ def test_what_is_used_is_what_the_policy_saw() -> None:
         (granted, END, Refusal.EXPIRED),
     ):
         assert refusal(lambda other=other, now=now: approvals.consume(other, now)) is reason  # type: ignore[misc]
-
-
-def test_a_pending_approval_cannot_be_used() -> None:
-    approvals = Approvals()
-    pending = opened(approvals)
-
-    assert refusal(lambda: approvals.consume(pending, SOON)) is Refusal.NOT_PENDING
 
 
 def test_every_step_is_an_event() -> None:
@@ -571,28 +547,6 @@ def test_a_store_in_memory_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -
 
     assert list(approvals.list()) == kept[1:]
     assert opened(approvals, body(purpose="a")).id != kept[0].id
-
-
-def test_threads_that_use_one_approval_at_once_use_it_once() -> None:
-    approvals = Approvals()
-    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
-    gate, came = threading.Barrier(8), []
-
-    def use() -> None:
-        gate.wait()
-        try:
-            came.append(approvals.consume(granted, SOON).state.value)
-        except ApprovalRefusedError as error:
-            came.append(error.reason.value)
-
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(came) == ["consumed"] * 8
-    assert [event["type"] for event in log_of(approvals)].count("approval.consumed") == 1
 
 
 PEOPLE = [

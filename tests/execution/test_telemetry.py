@@ -92,20 +92,6 @@ def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.records == []
 
 
-def test_a_call_that_is_denied_has_a_dispatch_alone() -> None:
-    collected = Collected()
-
-    call = collected.telemetry.dispatched("unknown", 1.0, {})
-    call.run_ended(cut_short())
-    call.ended()
-    call.ended()
-
-    assert {name: dict(span.attributes or {}) for name, span in collected.spans().items()} == {
-        "tool.unknown.dispatch": {"pdp.tool": "unknown"}
-    }
-    assert collected.counts() == {}
-
-
 @pytest.mark.parametrize(
     ("execution", "outcome", "error_class", "message"),
     [

@@ -72,6 +72,9 @@ def functions() -> dict[str, Callable[..., Any]]:
     }
 
 
+both = pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+
+
 class Scripted:
     """A model that answers what it is told to, in turn, and remembers what it was asked."""
 
@@ -114,7 +117,7 @@ def test_the_model_sees_what_its_calls_came_to_and_then_answers(pep: Pep) -> Non
     assert [evaluation.trace.tool_call_id for evaluation in finished.evaluations] == ["c1"]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(pep: Pep, asynchronous: bool) -> None:
     calls = (ToolCall("c1", "meet_other", '{"name": "left"}'), ToolCall("c2", "meet_other", {"name": "right"}))
     turns = (Turn(calls=calls), Turn("done"))
@@ -154,7 +157,7 @@ def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> No
     assert [evaluation.executed for evaluation in finished.evaluations] == [False, False, True, *(False,) * 4]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 @pytest.mark.parametrize("tool", ["add_numbers", "keep_note"])
 def test_a_call_of_another_shape_is_rejected_and_the_turns_other_calls_keep_their_results(
     pep: Pep, asynchronous: bool, tool: Any
@@ -183,7 +186,7 @@ class Connection:
         return "Connection(password=hunter2)"
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep, asynchronous: bool) -> None:
     def break_down() -> None:
         raise ConnectionError("cannot reach postgresql://me:hunter2@hub")
@@ -255,7 +258,7 @@ def test_a_call_gets_a_key_where_it_needs_one_and_has_no_other(pep: Pep) -> None
     assert all(evaluation.executed for evaluation in finished.evaluations)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 def test_within_one_prompt_the_same_call_is_one_call(pep: Pep, asynchronous: bool) -> None:
     turns = (
         Turn(calls=(note("c1", {"text": "a"}), note("c2", '{"text":  "\\u0061"}'))),
@@ -313,7 +316,7 @@ def test_an_approval_granted_between_two_turns_lets_the_same_call_through(pep: P
     assert [approval.state for approval in approvals.list()] == [ApprovalState.CONSUMED]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 def test_more_than_a_hundred_calls_of_one_turn_are_none(pep: Pep, asynchronous: bool) -> None:
     with pytest.raises(TooManyCallsError) as caught:
         looped(pep, asynchronous, Turn(calls=tuple(add(f"c{number}") for number in range(101))))
@@ -324,7 +327,7 @@ def test_more_than_a_hundred_calls_of_one_turn_are_none(pep: Pep, asynchronous: 
     assert tool_results(caught.value.messages) == []
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep, asynchronous: bool) -> None:
     live: list[int] = []
     most: list[int] = []
@@ -372,7 +375,7 @@ def test_tools_are_asked_for_before_each_turn(pep: Pep) -> None:
     assert [request.tools for request in model.asked] == [({"name": "add_numbers"},), ()]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 def test_a_loop_can_end_in_json_without_tools(pep: Pep, asynchronous: bool) -> None:
     turns = (Turn("", (add("c1"),)), Turn("It is 3."), Turn("three"), Turn('{"sum": 3}'))
     model = Asynchronous(*turns) if asynchronous else Scripted(*turns)
@@ -408,62 +411,41 @@ def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str)
     assert tool_results(caught.value.messages) == []
 
 
-NUMBER = "(a whole number, at least 1)"
 WITHOUT_MODEL: Any = Scripted(Turn("x"))
 
 
 @pytest.mark.parametrize(
-    ("attempt", "fault"),
+    ("options", "prompt", "fault"),
     [
-        *[
-            (
-                lambda pep, limit=limit: AgentLoop(pep, WITHOUT_MODEL, SESSION, max_tool_iterations=limit),
-                f"max_tool_iterations: {limit!r} is out of range {NUMBER}",
-            )
-            for limit in (0, "3", 2.5, True, None)
-        ],
-        (lambda pep: AgentLoop(pep, WITHOUT_MODEL, None), "no session is given"),
-        (
-            lambda pep: AgentLoop(pep, Asynchronous(Turn("x")), SESSION).run("x"),
-            "the model is asynchronous (run the loop with `arun`)",
-        ),
-        (
-            lambda pep: AgentLoop(pep, lambda _request: "x", SESSION).run("x"),  # type: ignore[arg-type]
-            "the model answered str (return a `Turn`)",
-        ),
-        (
-            lambda pep: AgentLoop(pep, WITHOUT_MODEL, SESSION).run(None),  # type: ignore[arg-type]
-            "the prompt is NoneType (hand in a text)",
-        ),
-        (
-            lambda pep: asyncio.run(AgentLoop(pep, WITHOUT_MODEL, SESSION).arun(["x"])),  # type: ignore[arg-type]
-            "the prompt is list (hand in a text)",
-        ),
-        (
-            lambda pep: AgentLoop(pep, WITHOUT_MODEL, SESSION).run("x", prompt_id=7),  # type: ignore[arg-type]
-            "prompt_id is int (hand in a text)",
-        ),
-        *[
-            (
-                lambda pep, tries=tries: AgentLoop(pep, WITHOUT_MODEL, SESSION).run_with_output(
-                    "x", SCHEMA, attempts=tries
-                ),
-                f"attempts: {tries!r} is out of range {NUMBER}",
-            )
-            for tries in (0, "3")
-        ],
+        *[({"max_tool_iterations": limit}, "x", f"max_tool_iterations: {limit!r} is out of range (a whole number, at")
+          for limit in (0, "3", 2.5, True, None)],
+        ({"session": None}, "x", "no session is given"),
+        ({"model": Asynchronous(Turn("x"))}, "x", "the model is asynchronous (run the loop with `arun`)"),
+        ({"model": lambda _request: "x"}, "x", "the model answered str (return a `Turn`)"),
+        ({}, None, "the prompt is NoneType (hand in a text)"),
+        ({}, ["x"], "the prompt is list (hand in a text)"),
     ],
-)
-def test_what_cannot_be_used_is_named(pep: Pep, attempt: Callable[[Pep], object], fault: str) -> None:
+)  # fmt: skip
+def test_what_cannot_be_used_is_named(pep: Pep, options: dict[str, Any], prompt: Any, fault: str) -> None:
     with pytest.raises(UsageError) as caught:
-        attempt(pep)
+        AgentLoop(pep, **{"model": WITHOUT_MODEL, "session": SESSION, **options}).run(prompt)
 
     assert str(caught.value).startswith(fault)
 
 
-def test_a_schema_that_is_none_is_named(pep: Pep) -> None:
-    with pytest.raises(UsageError, match=r"^schema: .*\(the answer's JSON Schema, draft 2020-12\)$"):
-        AgentLoop(pep, WITHOUT_MODEL, SESSION).run_with_output("x", {"type": "numbr"})
+@pytest.mark.parametrize(
+    ("schema", "options", "fault"),
+    [
+        *[(SCHEMA, {"attempts": times}, f"attempts: {times!r} is out of range (a whole number") for times in (0, "3")],
+        (SCHEMA, {"prompt_id": 7}, "prompt_id is int (hand in a text)"),
+        ({"type": "numbr"}, {}, "schema: "),
+    ],
+)
+def test_what_cannot_be_used_for_an_output_is_named(pep: Pep, schema: Any, options: Any, fault: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        AgentLoop(pep, WITHOUT_MODEL, SESSION).run_with_output("x", schema, **options)
+
+    assert str(caught.value).startswith(fault)
 
 
 COLLECT = ToolContract(
@@ -515,7 +497,7 @@ def looped(pep: Pep, asynchronous: bool, *turns: Turn, **options: Any) -> tuple[
     return (asyncio.run(loop.arun("Go.")) if asynchronous else loop.run("Go.")), model.asked
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep, asynchronous: bool) -> None:
     finished, _ = looped(
         registered, asynchronous, Turn(calls=(collect("c1", "a"), collect("c2", "b"))),
@@ -544,41 +526,26 @@ def test_effects_that_do_not_go_together_are_logged_and_the_first_stands(
     assert caplog.messages == ["the state effects of collect_notes do not go with those of the calls before it"]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
+@both
 def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(registered: Pep, asynchronous: bool) -> None:
     _, asked = looped(registered, asynchronous, Turn("ok"))
 
-    assert asked[0].tools == (
-        {
-            "name": "collect_notes",
-            "description": "Collect notes.",
-            "parameters": {
-                "type": "object",
-                "properties": {"topic": {"type": "string", "description": "what about"}},
-                "required": ["topic"],
-                "additionalProperties": False,
-            },
-        },
-        {
-            "name": "count_notes",
-            "description": "Count the notes.",
-            "parameters": {
-                "type": "object",
-                "properties": {"topic": {"type": "string", "description": "what about"}},
-                "required": ["topic"],
-                "additionalProperties": False,
-            },
-        },
+    parameters = {
+        "type": "object",
+        "properties": {"topic": {"type": "string", "description": "what about"}},
+        "required": ["topic"],
+        "additionalProperties": False,
+    }
+    assert asked[0].tools == tuple(
+        {"name": name, "description": description, "parameters": parameters}
+        for name, description in (("collect_notes", "Collect notes."), ("count_notes", "Count the notes."))
     )
 
 
-def test_tools_that_are_stated_stand_in_the_place_of_the_registrys(registered: Pep) -> None:
-    _, asked = looped(registered, True, Turn("ok"), tools=lambda: [{"name": "fly_away"}])
+def test_stated_tools_replace_the_registrys_and_without_either_none_are_shown(pep: Pep, registered: Pep) -> None:
+    shown = [
+        looped(used, True, Turn("ok"), **options)[1][0].tools
+        for used, options in ((registered, {"tools": lambda: [{"name": "fly_away"}]}), (pep, {}))
+    ]
 
-    assert asked[0].tools == ({"name": "fly_away"},)
-
-
-def test_without_a_registry_no_tools_are_shown(pep: Pep) -> None:
-    _, asked = looped(pep, True, Turn("ok"))
-
-    assert asked[0].tools == ()
+    assert shown == [({"name": "fly_away"},), ()]

@@ -12,7 +12,7 @@ from pdp.execution.run import run
 from pdp.manifest.fields import Pattern
 from pdp.manifest.load import load_effective
 from pdp.patterns.enforcement import RULES, HeldCall
-from pdp.patterns.exceptions import NotFoundError, PatternFault
+from pdp.patterns.exceptions import NotFoundError
 from pdp.patterns.rule import CallFacts, PatternResult
 from pdp.patterns.run import Deployment, Pin, Run, Runs, within_run
 from pdp.proposal import Execution
@@ -676,12 +676,3 @@ def test_what_was_found_carries_the_corpus_s_markings() -> None:
     assert checked.markings == frozenset({"internal"})
     assert run_.markings_of("corpus", "guidelines") == frozenset({"internal"})
     assert run_.markings_of("document", "guide/construction") == frozenset({"internal"})
-
-
-def test_a_fault_names_its_rule() -> None:
-    fault = PatternFault("lookup.request_shape", "wrong")
-    assert (fault.code, fault.rule, fault.message) == (
-        "pdp.pattern_fault",
-        "lookup.request_shape",
-        "lookup.request_shape: wrong",
-    )

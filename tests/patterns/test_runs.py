@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from pdp.errors import UsageError
 from pdp.patterns import run as run_module
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 from pdp.patterns.run import Deployment, Pin, Run, RunClosedError, Runs, RunsFullError, pinned, within_run
+from tests.support.at_once import at_once
 
 
 def test_a_run_is_the_same_until_it_ends() -> None:
@@ -125,7 +125,6 @@ def test_the_newest_snapshot_with_a_source_counts() -> None:
 
 
 def test_two_that_open_a_run_at_once_get_the_same() -> None:
-    barrier = threading.Barrier(8)
     read: list[int] = []
 
     def source() -> Pin:
@@ -133,19 +132,8 @@ def test_two_that_open_a_run_at_once_get_the_same() -> None:
         return Pin(f"v-{len(read)}", {})
 
     runs = Runs(Deployment(sources={"ecb": source}))
-    opened: list[Any] = []
 
-    def start() -> None:
-        barrier.wait()
-        opened.append(runs.open("run-1"))
-
-    threads = [threading.Thread(target=start) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len({id(run) for run in opened}) == 1
+    assert len({id(run) for run in at_once([lambda: runs.open("run-1")] * 8)}) == 1
 
 
 def test_pins_are_copies() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from pdp.stores.actions import Action, ActionConflictError, ActionState, ActionS
 from pdp.stores.memory import MemoryActions
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.records import SqlActions
+from tests.support.at_once import at_once
 from tests.support.postgres import DATABASES, empty_database
 
 NOW = 1_782_900_000.25
@@ -157,38 +157,21 @@ def test_an_action_that_has_moved_since_does_not_move(actions: ActionStore) -> N
         actions.move(replace(action, state=ActionState.APPROVED), ActionState.COMMITTED)
 
 
-def at_once(steps: list[Callable[[], object]]) -> None:
-    together = threading.Barrier(len(steps))
-
-    def work(step: Callable[[], object]) -> None:
-        together.wait()
-        step()
-
-    threads = [threading.Thread(target=work, args=(step,)) for step in steps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_of_all_that_move_an_action_one_succeeds(actions: ActionStore) -> None:
-    action, done = stage(actions), list[ActionState]()
+    action = stage(actions)
 
-    def move(state: ActionState) -> None:
+    def move(state: ActionState) -> ActionState | None:
         with suppress(ActionStateError):
-            done.append(actions.move(action, state).state)
+            return actions.move(action, state).state
+        return None
 
-    at_once([partial(move, state) for state in [ActionState.APPROVED, ActionState.DENIED] * 10])
+    states = at_once([partial(move, state) for state in [ActionState.APPROVED, ActionState.DENIED] * 10])
 
-    assert len(done) == 1
-    assert [stored.state for stored in actions.list()] == done
+    assert [state for state in states if state] == [stored.state for stored in actions.list()]
 
 
 def test_of_all_that_stage_one_key_one_stages(actions: ActionStore) -> None:
-    staged = list[Action]()
-    at_once([lambda: staged.append(stage(actions))] * 20)
-
-    assert staged == [*actions.list()] * 20
+    assert at_once([lambda: stage(actions)] * 20) == [*actions.list()] * 20
 
 
 @pytest.mark.parametrize(

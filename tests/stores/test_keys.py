@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from sqlalchemy import Connection, text
 
 from pdp.errors import StoreError, StoreFullError, UsageError
@@ -38,6 +35,7 @@ from pdp.stores.memory import MemoryIdempotency
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support import payments
+from tests.support.at_once import at_once
 from tests.support.postgres import DATABASES, empty_database
 
 NOW = 1_782_900_000.0
@@ -424,122 +422,23 @@ def test_a_call_does_not_wait_for_ever() -> None:
 
 def test_a_thousand_calls_with_a_hundred_keys_run_each_once(keys: IdempotencyStore) -> None:
     runs: Counter[str] = Counter()
-    results: list[tuple[str, Any]] = []
-    together = threading.Barrier(1000)
 
-    def call(number: int) -> None:
+    def call(number: int) -> tuple[str, Any]:
         key = KEY._replace(key=str(number % 100))
-        together.wait()
         steps = begin_waiting(lambda: begin(keys, key, now=time.time()), patience=60)
         try:
             while True:
                 time.sleep(next(steps))
         except StopIteration as end:
-            found: Begun = end.value
-        if isinstance(found, Fresh):
-            runs[key.key] += 1
-            keys.finish(found.token, Execution(result=f"result of {key.key}"), now=time.time())
-            results.append((key.key, f"result of {key.key}"))
-        else:
-            assert isinstance(found, Stored)
-            results.append((key.key, found.execution.result))
+            begun: Begun = end.value
+        if isinstance(begun, Stored):
+            return key.key, begun.execution.result
+        assert isinstance(begun, Fresh)
+        runs[key.key] += 1
+        keys.finish(begun.token, Execution(result=f"result of {key.key}"), now=time.time())
+        return key.key, f"result of {key.key}"
 
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(1000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = at_once([partial(call, number) for number in range(1000)])
 
     assert runs == Counter({str(number): 1 for number in range(100)})
     assert Counter(results) == Counter({(str(number), f"result of {number}"): 10 for number in range(100)})
-
-
-_tenants = count()
-_NAMES = st.sampled_from(["a", "b"])
-_TIMES = st.sampled_from([0.0, 5.0, 10.0, 60.0])
-_ENDS = st.sampled_from([
-    Execution(result=[1]), Execution(result={2}), failed(), failed(effect="none"), failed(effect="done"),
-])  # fmt: skip
-
-
-class BothStores(RuleBasedStateMachine):
-    """Memory and SQLite answer the same, whatever is asked of them in whatever order."""
-
-    sql: SqlIdempotency
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tenant = str(next(_tenants))
-        self.memory = MemoryIdempotency()
-        self.now = NOW
-        self.tokens: list[tuple[str, str]] = [("", "")]
-
-    def key(self, name: str) -> IdempotencyKey:
-        return KEY._replace(tenant=self.tenant, key=name)
-
-    @rule(seconds=_TIMES)
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-
-    @rule(
-        name=_NAMES,
-        arguments=st.sampled_from([ARGUMENTS, OTHERS]),
-        ttl=st.sampled_from([None, 10.0]),
-        approved=st.booleans(),
-    )
-    def begin(self, name: str, arguments: str, ttl: float | None, approved: bool) -> None:
-        approval = ApprovalUse("approval", lambda _: approved)
-        one, two = (
-            begin(store, self.key(name), arguments, ttl=ttl, now=self.now, approval=approval)
-            for store in (self.memory, self.sql)
-        )
-        if isinstance(one, Fresh) and isinstance(two, Fresh):
-            self.tokens.append((one.token, two.token))
-        else:
-            assert one == two
-
-    @rule(data=st.data(), end=_ENDS, effects=st.booleans())
-    def finish(self, data: st.DataObject, end: Execution, effects: bool) -> None:
-        one, two = data.draw(st.sampled_from(self.tokens))
-        self.same(
-            lambda: self.memory.finish(one, end, now=self.now, effects=effects),
-            lambda: self.sql.finish(two, end, now=self.now, effects=effects),
-        )
-
-    @rule(name=_NAMES, end=st.none() | _ENDS)
-    def settle(self, name: str, end: Execution | None) -> None:
-        self.same(
-            lambda: self.memory.settle(self.key(name), end, now=self.now),
-            lambda: self.sql.settle(self.key(name), end, now=self.now),
-        )
-
-    @rule()
-    def prune(self) -> None:
-        self.memory.prune(self.now)
-        self.sql.prune(self.now)
-
-    @rule(name=_NAMES, arguments=st.sampled_from([ARGUMENTS, OTHERS]))
-    def look(self, name: str, arguments: str) -> None:
-        one, two = (store.look(self.key(name), arguments, self.now) for store in (self.memory, self.sql))
-        assert one == two
-
-    def same(self, one: Callable[[], None], two: Callable[[], None]) -> None:
-        told = list[str]()
-        for step in (one, two):
-            try:
-                step()
-                told.append("done")
-            except NotBegunError as error:
-                told.append(str(error))
-        assert told[0] == told[1]
-
-
-def test_memory_and_database_answer_the_same(tmp_path: Path) -> None:
-    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
-
-        class OnThisDatabase(BothStores):
-            sql = SqlIdempotency(store)
-
-        run_state_machine_as_test(
-            OnThisDatabase, settings=settings(max_examples=60, stateful_step_count=20, deadline=None)
-        )

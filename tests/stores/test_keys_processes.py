@@ -1,4 +1,4 @@
-"""Idempotency keys between real processes: at the same moment, and killed at any moment."""
+"""Idempotency keys between real processes, killed at any moment; tests/flow/test_execution.py has whole calls."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pdp.proposal import Execution
-from pdp.stores.keys import ApprovalUse, Fresh, IdempotencyKey, Running, Stored, Unknown
+from pdp.stores.keys import Fresh, IdempotencyKey, Running, Stored, Unknown
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support.postgres import DATABASES, empty_database
@@ -54,14 +52,6 @@ def _effects(path: Path) -> Counter[str]:
     return Counter(path.read_text().splitlines()) if path.exists() else Counter()
 
 
-def _race(url: str, names: list[str], effects: Path, start: Any, found: Any) -> None:
-    with Database.open(url) as store:
-        keys = SqlIdempotency(store)
-        for name in names:
-            start.wait(60)
-            found.put((name, _run(keys, name, effects)))
-
-
 def _until_killed(url: str, names: list[str], effects: Path, calls: int) -> None:
     """Run every key, and die at the `calls`-th call of a function, wherever that is."""
     left = calls
@@ -80,20 +70,6 @@ def _until_killed(url: str, names: list[str], effects: Path, calls: int) -> None
         for name in names:
             _run(keys, name, effects)
         sys.setprofile(None)
-
-
-def _begin_and_die(url: str, approvals: Path) -> None:
-    """Take a key and use an approval, and die before the transaction is committed."""
-    with Database.open(url) as store:
-
-        def use(_connection: object) -> bool:
-            _have_effect("used", approvals)
-            os.kill(os.getpid(), signal.SIGKILL)
-            return True
-
-        SqlIdempotency(store).begin(
-            _key("a"), "sha256:a", ttl=None, now=time.time(), approval=ApprovalUse("approval", use)
-        )
 
 
 @pytest.fixture(params=DATABASES)
@@ -116,20 +92,6 @@ def _joined(processes: list[ForkServerProcess]) -> list[int | None]:
     for process in processes:
         process.close()
     return codes
-
-
-def test_two_processes_with_one_key_at_one_moment_run_the_tool_once(url: str, tmp_path: Path) -> None:
-    names, effects = [str(number) for number in range(50)], tmp_path / "effects"
-    start, found = _context.Barrier(2), _context.Queue()
-    processes = [_context.Process(target=_race, args=(url, names, effects, start, found)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    answers = [found.get(timeout=120) for _ in range(2 * len(names))]
-
-    assert _joined(processes) == [0, 0]
-    assert _effects(effects) == Counter(names)
-    by_name = {name: sorted(answer for each, answer in answers if each == name) for name in names}
-    assert {tuple(answer) for answer in by_name.values()} <= {("Fresh", "Running"), ("Fresh", "Stored")}
 
 
 def test_processes_killed_anywhere_never_run_a_tool_twice(url: str, keys: SqlIdempotency, tmp_path: Path) -> None:
@@ -163,14 +125,3 @@ def test_processes_killed_anywhere_never_run_a_tool_twice(url: str, keys: SqlIde
             assert after[name] == before[name]
     # Once the time that the tools may take is over, what was not finished is unknown: never free.
     assert {type(keys.look(_key(name), "sha256:a", time.time() + 1e6)) for name in names} == {Stored, Unknown}
-
-
-def test_a_process_killed_in_the_transaction_has_taken_nothing(url: str, keys: SqlIdempotency, tmp_path: Path) -> None:
-    process = _context.Process(target=_begin_and_die, args=(url, tmp_path / "used"))
-    process.start()
-
-    assert _joined([process]) == [-signal.SIGKILL]
-    assert _effects(tmp_path / "used") == Counter({"used": 1})
-    begin = partial(keys.begin, _key("a"), "sha256:a", ttl=None, now=time.time())
-    assert isinstance(begin(), Fresh)
-    assert isinstance(begin(), Running)

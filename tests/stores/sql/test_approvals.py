@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from pdp import Approval, ApprovalRefusedError, Approvals, Pep
 from pdp.errors import StoreError
@@ -23,6 +23,7 @@ from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlApprovals
 from tests.support import payments
+from tests.support.at_once import at_once
 from tests.support.payments import session, wire
 from tests.support.postgres import DATABASES, empty_database
 from tests.support.scripted import Scripted, until_approved
@@ -110,19 +111,10 @@ def test_only_what_is_as_it_was_is_replaced(kept: ApprovalStore) -> None:
 
 
 def test_of_all_that_add_one_adds(kept: ApprovalStore) -> None:
-    first, together, found = approval(), threading.Barrier(20), list[Approval]()
+    first = approval()
+    added = at_once([partial(kept.add, replace(first, id=str(number))) for number in range(20)])
 
-    def work(number: int) -> None:
-        together.wait()
-        found.append(kept.add(replace(first, id=str(number))))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert found == list(kept.list()) * 20
+    assert added == list(kept.list()) * 20
 
 
 def test_approvals_survive_a_restart(store: Database) -> None:
@@ -155,35 +147,12 @@ def test_approval_and_key_are_used_in_one_transaction(store: Database) -> None:
     assert SqlIdempotency(store).look(KEY._replace(key="idm-2"), "sha256:a", 0.0) is None
 
 
-def test_an_approval_is_not_used_when_the_key_cannot_be_begun(store: Database) -> None:
-    approvals = SqlApprovals(store)
-    first = granted(Approvals(approvals))
-
-    def breaks(connection: Connection | None) -> bool:
-        assert approvals.replace(first, replace(first, state=ApprovalState.CONSUMED), within=connection)
-        raise OSError("away")
-
-    with pytest.raises(OSError, match="away"):
-        SqlIdempotency(store).begin(KEY, "sha256:a", ttl=None, now=0.0, approval=ApprovalUse(first.id, breaks))
-    assert approvals.list() == [first]
-
-
 def test_of_all_keys_that_want_one_approval_one_gets_it(store: Database) -> None:
     approvals = SqlApprovals(store)
     first = granted(Approvals(approvals))
-    together, found = threading.Barrier(10), list[str]()
+    begun = at_once([partial(begin, store, approvals, first, str(number)) for number in range(10)])
 
-    def work(number: int) -> None:
-        together.wait()
-        found.append(type(begin(store, approvals, first, str(number))).__name__)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(found) == ["Fresh"] + ["NotApproved"] * 9
+    assert sorted(type(answer).__name__ for answer in begun) == ["Fresh"] + ["NotApproved"] * 9
 
 
 def test_a_transaction_of_another_database_is_not_used(store: Database, tmp_path: Path) -> None:

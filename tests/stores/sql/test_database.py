@@ -24,6 +24,7 @@ from pdp.stores.sql import database as database_module
 from pdp.stores.sql import tables
 from pdp.stores.sql.database import Database, read_url
 from pdp.stores.sql.tables import SCHEMA, VERSIONS, metadata
+from tests.support.at_once import at_once
 from tests.support.postgres import DATABASES, empty_database, server
 
 HINT = "(write sqlite:///path/to/file.db or postgresql://user@host/database)"
@@ -66,61 +67,34 @@ def test_upgrading_again_changes_nothing(url: str) -> None:
 
 
 def test_several_may_upgrade_at_once(url: str) -> None:
-    together, done = threading.Barrier(6), list[str]()
-
-    def work() -> None:
-        together.wait()
+    def work() -> str:
         with Database.open(url, upgrade=True) as opened:
-            done.append(opened.dialect)
+            return opened.dialect
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(done) == 6
+    assert len(at_once([work] * 6)) == 6
 
 
-def test_a_database_without_tables_is_an_error(url: str) -> None:
-    Database.open(url, upgrade=True).close()
-    with Database.open(url) as opened:
-        name = opened.name
-        with opened.write() as connection:
-            connection.execute(text("DROP TABLE pdp_schema"))
-
-    assert told(lambda: Database.open(url)) == (
-        StoreSchemaError, f"database {name}: it has no tables yet (run `pdp db upgrade`)",
-    )  # fmt: skip
+NEWER = (
+    f"its tables are of revision 9999, and this release knows them up to {SCHEMA} "
+    "(use a newer release of tool-pdp; going back is not supported)"
+)
 
 
-@pytest.mark.parametrize("upgrade", [False, True])
-def test_a_database_of_a_newer_release_is_an_error(url: str, upgrade: bool) -> None:
+@pytest.mark.parametrize(
+    ("statement", "upgrade", "fault"),
+    [
+        ("DROP TABLE pdp_schema", False, "it has no tables yet (run `pdp db upgrade`)"),
+        ("UPDATE pdp_schema SET version_num = '0000'", False,
+         f"its tables are of revision 0000, and this release works with {SCHEMA} (run `pdp db upgrade`)"),
+        *[("UPDATE pdp_schema SET version_num = '9999'", upgrade, NEWER) for upgrade in (False, True)],
+    ],
+)  # fmt: skip
+def test_a_database_of_another_release_is_an_error(url: str, statement: str, upgrade: bool, fault: str) -> None:
     with Database.open(url, upgrade=True) as opened, opened.write() as connection:
         name = opened.name
-        connection.execute(text("UPDATE pdp_schema SET version_num = '9999'"))
+        connection.execute(text(statement))
 
-    assert told(lambda: Database.open(url, upgrade=upgrade)) == (
-        StoreSchemaError,
-        (
-            f"database {name}: its tables are of revision 9999, and this release knows them up to {SCHEMA} "
-            "(use a newer release of tool-pdp; going back is not supported)"
-        ),
-    )
-
-
-def test_a_database_of_an_older_release_is_an_error(url: str) -> None:
-    with Database.open(url, upgrade=True) as opened, opened.write() as connection:
-        name = opened.name
-        connection.execute(text("UPDATE pdp_schema SET version_num = '0000'"))
-
-    assert told(lambda: Database.open(url)) == (
-        StoreSchemaError,
-        (
-            f"database {name}: its tables are of revision 0000, and this release works with {SCHEMA} "
-            "(run `pdp db upgrade`)"
-        ),
-    )
+    assert told(lambda: Database.open(url, upgrade=upgrade)) == (StoreSchemaError, f"database {name}: {fault}")
 
 
 def test_a_failed_upgrade_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,37 +142,15 @@ def test_sqlite_waits_for_the_disk_and_keeps_a_log_ahead(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        pytest.param("nonsense", f"the database URL cannot be read {HINT}", id="no URL"),
-        pytest.param("", f"the database URL cannot be read {HINT}", id="empty"),
-        pytest.param(
-            "sqlite://",
-            f"the database URL cannot be used: SQLite is a file here, without options {HINT}",
-            id="in memory",
-        ),
-        pytest.param(
-            "sqlite:///:memory:",
-            f"the database URL cannot be used: SQLite is a file here, without options {HINT}",
-            id="in memory, by name",
-        ),
-        pytest.param(
-            "sqlite:///a.db?mode=ro",
-            f"the database URL cannot be used: SQLite is a file here, without options {HINT}",
-            id="with options",
-        ),
-        pytest.param(
-            "mysql://root:secret@db/x",
-            f"database mysql://root:***@db/x: mysql is not supported {HINT}",
-            id="another database",
-        ),
-        pytest.param(
-            "sqlite+aiosqlite:///a.db",
-            f"database sqlite:///a.db: sqlite+aiosqlite is not supported {HINT}",
-            id="another driver",
-        ),
+        *[(url, "the database URL cannot be read") for url in ("nonsense", "")],
+        *[(url, "the database URL cannot be used: SQLite is a file here, without options")
+          for url in ("sqlite://", "sqlite:///:memory:", "sqlite:///a.db?mode=ro")],
+        ("mysql://root:secret@db/x", "database mysql://root:***@db/x: mysql is not supported"),
+        ("sqlite+aiosqlite:///a.db", "database sqlite:///a.db: sqlite+aiosqlite is not supported"),
     ],
-)
+)  # fmt: skip
 def test_a_url_that_cannot_be_used(url: str, message: str) -> None:
-    assert told(lambda: Database.open(url, upgrade=True)) == (UsageError, message)
+    assert told(lambda: Database.open(url, upgrade=True)) == (UsageError, f"{message} {HINT}")
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
