@@ -15,9 +15,7 @@ from pdp.cli.output import complain, print_json, printable, tell
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
-from pdp.workbench.mutation.report import as_json as report
-from pdp.workbench.mutation.report import lines, summary
-from pdp.workbench.mutation.run import MutationRun
+from pdp.workbench.mutation.run import MutationRun, survivor_lines
 from pdp.workbench.mutation.run import mutate as run_mutants
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
@@ -80,13 +78,13 @@ def mutate(
 
 def _tell(run: MutationRun, *, as_json: bool) -> None:
     if as_json:
-        print_json(report(run))
+        print_json(run.as_json())
         return
     for survivor in run.of(Fate.SURVIVED):
-        tell("\n".join(printable(line.expandtabs(4)) for line in lines(survivor)) + "\n")
+        tell("\n".join(printable(line.expandtabs(4)) for line in survivor_lines(survivor)) + "\n")
     for note in run.notes:
         complain(note)
-    tell(summary(run) if run.complete else f"interrupted; {summary(run)}")
+    tell(run.summary() if run.complete else f"interrupted; {run.summary()}")
 
 
 @contextmanager

@@ -8,6 +8,5 @@ trial: the scenarios run with a mutant, on OPA or on the embedded engine.
 equivalents: the file in which a person marks mutants as equivalent.
 search: the search for a call that shows a survivor, with the neighbours of recorded calls.
 proposal: the scenario that would kill a survivor.
-run: a whole run.
-report: a run as JSON and as plain lines.
+run: a whole run, and its results as JSON and as plain lines.
 """

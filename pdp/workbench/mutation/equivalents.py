@@ -9,7 +9,7 @@ from pdp.documents import nearest, read_document, shown_name
 from pdp.errors import FileFaultsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pdp.documents import Document
@@ -90,11 +90,6 @@ def check_known(marked: Iterable[Marked], ids: Iterable[str]) -> list[Marked]:
     if faults:
         raise FileFaultsError(faults)
     return [each for each in marked if _file(each.mutant) not in files]
-
-
-def by_id(marked: Iterable[Marked]) -> Mapping[str, Marked]:
-    """Return the entries by their mutants."""
-    return {each.mutant: each for each in marked}
 
 
 def _file(identity: str) -> str:

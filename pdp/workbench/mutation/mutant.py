@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import unified_diff
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pdp.errors import Place
     from pdp.manifest.effective import EffectiveManifest
     from pdp.workbench.mutation.proposal import Proposal
+    from pdp.workbench.scenarios.files.suite import Suite
 
 _CONTEXT: Final = 2
 _HASH: Final = 8
@@ -59,12 +60,20 @@ class ManifestMutant(Mutant):
     manifest: EffectiveManifest
     tool: str | None
 
+    def applied(self, suite: Suite) -> Suite:
+        """Return the suite with this manifest."""
+        return replace(suite, manifest=self.manifest)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataMutant(Mutant):
     """Changed data: the roots `directory` and `settings`, whole."""
 
     data: dict[str, Any]
+
+    def applied(self, suite: Suite) -> Suite:
+        """Return the suite with this data."""
+        return replace(suite, data=self.data)
 
 
 class Fate(StrEnum):

@@ -12,16 +12,19 @@ from pdp.errors import AnswerInvalidError
 from pdp.workbench.scenarios.running.expectation import has_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.decision import Decision, Reason
+    from pdp.decision import Decision, Obligation
     from pdp.workbench.mutation.mutant import Mutant
 
 Outcome = dict[str, Any]
-"""What an expectation can name of a decision: verdict, codes, obligations; `reasons` are `[code, message, details]`."""
+"""What an expectation can name: verdict, codes, obligations; `reasons` are `[code, message, details]`.
 
-_WHOLE: Final = ("verdict", "codes", "obligations")
+Of an evaluation also status, rejection and `trace`.
+"""
+
+_PARTS: Final = ("reasons", "trace")
 _WIDTH: Final = 110
 
 
@@ -52,12 +55,12 @@ def outcome_of(decision: Decision) -> Outcome:
     return {
         "verdict": decision.verdict.value,
         "codes": list(decision.codes),
-        "obligations": [{"id": each.id, "parameters": each.parameters} for each in decision.obligations],
-        "reasons": plain_reasons(decision.reasons),
+        "obligations": obligations_of(decision.obligations),
+        "reasons": [[reason.code, reason.message, reason.details] for reason in decision.reasons],
     }
 
 
-def answered(answer: bytes | None) -> Outcome:
+def outcome_of_answer(answer: bytes | None) -> Outcome:
     """Return what an expectation can name of an engine's answer; None stands for an evaluation that failed."""
     try:
         if answer is not None:
@@ -68,23 +71,26 @@ def answered(answer: bytes | None) -> Outcome:
     return {"verdict": "DENY", "codes": [code], "obligations": [], "reasons": [[code, "", {}]]}
 
 
-def plain_reasons(reasons: Sequence[Reason]) -> list[list[Any]]:
-    """Return reasons as lists of code, message and details."""
-    return [[each.code, each.message, each.details] for each in reasons]
+def obligations_of(obligations: Iterable[Obligation]) -> list[dict[str, Any]]:
+    """Return what an expectation can name of obligations."""
+    return [{"id": obligation.id, "parameters": obligation.parameters} for obligation in obligations]
 
 
 def expectation(original: Outcome, mutant: Outcome) -> dict[str, Any] | None:
     """Return an expectation that holds for the original and not for the mutant; None when there is none.
 
-    What reasons say is named only where verdict, codes and obligations are the same.
+    What reasons say is named only where all else is the same, and of the trace only what differs.
     """
-    if any(original[name] != mutant[name] for name in _WHOLE):
-        return {name: original[name] for name in _WHOLE}
-    more = reasons_expectation(original["reasons"], mutant["reasons"])
-    return {"verdict": original["verdict"], "codes": original["codes"], **more} if more else None
+    whole, other = ({key: value for key, value in each.items() if key not in _PARTS} for each in (original, mutant))
+    trace = mutant.get("trace", {})
+    traced = {name: value for name, value in original.get("trace", {}).items() if trace.get(name) != value}
+    if traced or whole != other:
+        return {**whole, **({"trace": traced} if traced else {})}
+    more = _reasons_expectation(original.get("reasons", ()), mutant.get("reasons", ()))
+    return {"verdict": original["verdict"], **more} if more else None
 
 
-def reasons_expectation(original: Sequence[Sequence[Any]], mutant: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def _reasons_expectation(original: Sequence[Sequence[Any]], mutant: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """Return `details` and `messages` that hold for the original's reasons and not for the mutant's."""
     expect: dict[str, dict[str, Any]] = {}
     for code, message, details in original:

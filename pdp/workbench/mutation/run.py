@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
-from threading import Event
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
-from pdp.engine.data import merged_data
 from pdp.json import canonical
 from pdp.workbench.mutation.data_edits import data_mutants
-from pdp.workbench.mutation.equivalents import by_id, check_known
+from pdp.workbench.mutation.equivalents import check_known
 from pdp.workbench.mutation.manifest_edits import StatedFiles, manifest_mutants, stated
 from pdp.workbench.mutation.mutant import Fate, RegoMutant
 from pdp.workbench.mutation.rego_edits import rego_mutants
-from pdp.workbench.mutation.search import propose_for_data, propose_for_manifest, propose_for_rego
-from pdp.workbench.mutation.trial import DataTrial, ManifestTrial, RegoTrial, record
+from pdp.workbench.mutation.search import propose_for_embedded, propose_for_rego
+from pdp.workbench.mutation.trial import EmbeddedTrial, open_rego_trial, record
 from pdp.workbench.scenarios.files.suite import policy_modules
-from pdp.workbench.scenarios.running.engines import bundle_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pdp.errors import Fault
@@ -33,12 +31,10 @@ if TYPE_CHECKING:
     from pdp.workbench.scenarios.files.suite import Suite
 
 WORKERS: Final = 2
-"""How many runs of OPA at a time: the rest of the work is Python's, which does one thing at a time."""
+"""How many mutants are judged at a time: OPA's runs side by side; the rest of the work is Python's."""
 
 MOST_SEARCHED: Final = 60
 """For how many survivors a scenario is searched: where there are more, those will show what to do."""
-
-_AT_ONCE: Final = 64
 
 
 @dataclass(slots=True)
@@ -47,7 +43,7 @@ class MutationRun:
 
     Attributes:
         total: how many mutants there are to judge.
-        judgements: by mutant, in the order in which they came.
+        judgements: by mutant, in the order in which they were made.
         complete: whether every mutant was judged, and every survivor searched for.
         notes: what was left out, and why.
         faults: of entries that mark a mutant as equivalent which is not.
@@ -61,7 +57,7 @@ class MutationRun:
 
     def count(self, fate: Fate) -> int:
         """Return how many mutants have this fate."""
-        return sum(each.fate is fate for each in self.judgements.values())
+        return len(self.of(fate))
 
     @property
     def score(self) -> float | None:
@@ -71,36 +67,97 @@ class MutationRun:
 
     def of(self, fate: Fate) -> list[Judgement]:
         """Return the judgements of one fate, in the order of their places."""
-        judgements = [each for each in self.judgements.values() if each.fate is fate]
+        judgements = [judgement for judgement in self.judgements.values() if judgement.fate is fate]
         return sorted(judgements, key=lambda each: (each.mutant.place.file, each.mutant.place.line, each.mutant.id))
 
-    def add(self, judgement: Judgement, equivalent: Mapping[str, Marked]) -> None:
-        """Add a judgement; of a change that several manifests have, the one that was noticed counts."""
-        mutant, fate = judgement.mutant, judgement.fate
-        known = self.judgements.get(mutant.id)
-        if known is not None and known.fate is Fate.KILLED:
-            return
-        entry = equivalent.get(mutant.id)
-        if entry is not None and fate is Fate.SURVIVED:
-            if count := judgement.unnoticed:
-                what = "a recorded request is" if count == 1 else f"{count} recorded requests are"
-                self.faults.append(
-                    entry.fault(f"`{mutant.id}` is not equivalent: {what} decided differently", "expect what differs")
-                )
-            judgement = replace(judgement, fate=Fate.EQUIVALENT, by=entry.reason)
-        elif entry is not None and fate in (Fate.KILLED, Fate.INVALID):
-            what = f"killed by {judgement.by}" if fate is Fate.KILLED else f"no mutant: {judgement.by}"
-            self.faults.append(entry.fault(f"`{mutant.id}` is not equivalent but {what}", "take this entry out"))
-        self.judgements[mutant.id] = judgement
+    def add(self, judgement: Judgement, entry: Marked | None) -> None:
+        """Add a judgement; `entry` is the one that marks its mutant as equivalent, if there is one."""
+        if entry is not None:
+            self._check(entry, judgement)
+            if judgement.fate is Fate.SURVIVED:
+                judgement = replace(judgement, fate=Fate.EQUIVALENT, by=entry.reason)
+        self.judgements[judgement.mutant.id] = judgement
+
+    def _check(self, entry: Marked, judgement: Judgement) -> None:
+        """Check that a mutant that is marked as equivalent survived, with no recorded request decided differently."""
+        if judgement.fate is not Fate.SURVIVED:
+            what = "killed by" if judgement.fate is Fate.KILLED else "no mutant:"
+            message = f"`{entry.mutant}` is not equivalent but {what} {judgement.by}"
+            self.faults.append(entry.fault(message, "take this entry out"))
+        elif judgement.unnoticed:
+            message = f"`{entry.mutant}` is not equivalent: {_decided_differently(judgement, 'a')}"
+            self.faults.append(entry.fault(message, "expect what differs"))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a run as plain JSON: counts, the score in percent (null: nothing was judged), and every survivor.
+
+        `total` counts what was made, `invalid` of it what OPA refuses; `complete` is false when the run was
+        interrupted, and then killed, survived, equivalent and invalid do not come to `total`.
+        """
+        return {
+            **{fate.value: self.count(fate) for fate in Fate},
+            "total": self.total,
+            "score": None if self.score is None else round(self.score, 2),
+            "complete": self.complete,
+            "notes": self.notes,
+            "survivors": [_survivor(survivor) for survivor in self.of(Fate.SURVIVED)],
+        }
+
+    def summary(self) -> str:
+        """Return the counts on one line."""
+        counts = ", ".join(
+            f"{self.count(fate)} {fate.value}" for fate in Fate if self.count(fate) or fate is Fate.KILLED
+        )
+        judged, total = len(self.judgements), self.total
+        whole = f"{total} mutant{'s' * (total != 1)}" if judged == total else f"{judged} of {total} mutants"
+        score = "nothing to score" if self.score is None else f"score {self.score:.1f} %"
+        return f"{whole}: {counts}; {score}"
+
+
+def survivor_lines(survivor: Judgement) -> Iterator[str]:
+    """Yield a survivor as plain lines: where, what, the change as a diff, and the scenario that would kill it."""
+    mutant, proposal = survivor.mutant, survivor.proposal
+    yield f"{mutant.place.file}:{mutant.place.line}: {mutant.kind} in {mutant.owner} survives"
+    yield f"  {mutant.id}"
+    yield from (f"    {line}" for line in mutant.diff.splitlines())
+    if survivor.unnoticed:
+        yield f"  {_decided_differently(survivor, '1')}, and no expectation says so"
+    if proposal is not None and proposal.scenario is None:
+        yield f"  no scenario to propose: {proposal.note}"
+    elif proposal is not None and proposal.scenario is not None:
+        yield f"  add to {proposal.file}:" + (f" ({proposal.note})" if proposal.note else "")
+        yield from (f"    {line}" for line in proposal.scenario.splitlines())
+
+
+def _decided_differently(judgement: Judgement, single: str) -> str:
+    count = judgement.unnoticed
+    requests = f"{single} recorded request is" if count == 1 else f"{count} recorded requests are"
+    return f"{requests} decided differently"
+
+
+def _survivor(survivor: Judgement) -> dict[str, Any]:
+    mutant, proposal = survivor.mutant, survivor.proposal
+    return {
+        "id": mutant.id,
+        "kind": mutant.kind,
+        "owner": mutant.owner,
+        "file": mutant.place.file,
+        "line": mutant.place.line,
+        "original": mutant.original,
+        "changed": mutant.changed,
+        "diff": mutant.diff,
+        "unnoticed": survivor.unnoticed,
+        "proposal": proposal and {**asdict(proposal), "file": proposal.file and str(proposal.file)},
+    }
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """Mutants of one kind, what judges them, and what searches for a scenario that would notice one of them."""
+class _Attempt:
+    """A mutant with a group of suites: what judges it there, and what searches for a scenario that would notice it."""
 
-    mutants: Sequence[Mutant]
-    judge: Callable[[], Iterable[Judgement]]
-    propose: Callable[[Mutant], Proposal]
+    mutant: Mutant
+    judge: Callable[[], Judgement]
+    propose: Callable[[], Proposal]
 
 
 def mutate(
@@ -131,6 +188,7 @@ def mutate(
     """
     recorded, ids = record(suites), set[str]()
     own = {path for suite in suites for path, module in policy_modules(suite).items() if module.custom}
+    equivalent = {entry.mutant: entry for entry in marked}
 
     def wanted(mutant: Mutant) -> bool:
         ids.add(mutant.id)
@@ -138,101 +196,78 @@ def mutate(
             return False
         return only is None or only in mutant.id or only in mutant.kind
 
+    def add(judgement: Judgement) -> None:
+        run.add(judgement, equivalent.get(judgement.mutant.id))
+        if progress is not None:
+            progress(run)
+
     with ExitStack() as stack:
-        by_opa = [] if opa is None else list(_rego_tasks(recorded, opa, stack, wanted))
-        in_process = [*_manifest_tasks(recorded, opa, wanted), *_data_tasks(recorded, opa, wanted)]
-        if opa is None:
-            run.notes.append("Rego is not broken without Open Policy Agent: run pdp opa install")
-        checkable = [each for each in marked if opa is not None or ".rego:" not in each.mutant]
-        if elsewhere := check_known(checkable, ids):
-            names = ", ".join(sorted({each.mutant.split(":", 1)[0] for each in elsewhere}))
-            run.notes.append(f"marked as equivalent in files that these scenarios do not state: {names}")
-        run.total = len({mutant.id for task in (*by_opa, *in_process) for mutant in task.mutants})
-        equivalent = by_id(marked)
-
-        def take(judged: Iterable[Judgement]) -> None:
-            for each in judged:
-                run.add(each, equivalent)
-            if progress is not None:
-                progress(run)
-
-        _work([task.judge for task in _mixed(by_opa, in_process)], take)
-        search = {mutant.id: task.propose for task in (*in_process, *by_opa) for mutant in task.mutants}
+        attempts: dict[str, list[_Attempt]] = {}
+        by_opa = _rego_attempts(recorded, opa, stack, wanted) if opa is not None else ()
+        for attempt in chain(by_opa, _embedded_attempts(recorded, opa, wanted)):
+            attempts.setdefault(attempt.mutant.id, []).append(attempt)
+        run.notes += _left_out(marked, ids, opa)
+        run.total = len(attempts)
+        # By the hash at the end of the id, so that mutants for OPA and for the embedded engine are mixed.
+        mixed = sorted(attempts, key=lambda identity: identity.rpartition(":")[2])
+        _work([partial(_judged, attempts[identity]) for identity in mixed], add)
         survivors = run.of(Fate.SURVIVED)[:MOST_SEARCHED]
-        _work([_searching(each, search[each.mutant.id]) for each in survivors], take)
+        _work([partial(_searched, survivor, attempts[survivor.mutant.id]) for survivor in survivors], add)
         run.complete = True
 
 
-def _rego_tasks(
+def _left_out(marked: Sequence[Marked], ids: Iterable[str], opa: Path | None) -> Iterator[str]:
+    """Check that the entries of files that are broken here name mutants, and say what is left out."""
+    if opa is None:
+        yield "Rego is not broken without Open Policy Agent: run pdp opa install"
+    elsewhere = check_known([entry for entry in marked if opa is not None or ".rego:" not in entry.mutant], ids)
+    if elsewhere:
+        names = ", ".join(sorted({entry.mutant.split(":", 1)[0] for entry in elsewhere}))
+        yield f"marked as equivalent in files that these scenarios do not state: {names}"
+
+
+def _rego_attempts(
     recorded: Sequence[Recorded], opa: Path, stack: ExitStack, wanted: Callable[[Mutant], bool]
-) -> Iterator[_Task]:
-    """A mutant of a module that decides in several groups of suites has survived when no group notices it."""
-    trials: dict[str, tuple[RegoMutant, list[RegoTrial]]] = {}
-    groups = _grouped(recorded, lambda each: _deciding(each.suite))
-    # The largest first: it is the likeliest to kill.
-    for group in sorted(groups, key=lambda each: -sum(len(one.results) for one in each)):
-        suite = group[0].suite
-        modules = policy_modules(suite)
-        mutants = [mutant for mutant in rego_mutants(opa, modules) if wanted(mutant)]
+) -> Iterator[_Attempt]:
+    for group in _grouped(recorded, lambda each: _deciding(each.suite)):
+        mutants = [mutant for mutant in rego_mutants(opa, policy_modules(group[0].suite)) if wanted(mutant)]
         if mutants:
-            manifests = {each.suite.manifest.digest: each.suite.manifest.document for each in group}
-            data = merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
-            texts = {path: module.text for path, module in modules.items()}
-            trial = stack.enter_context(RegoTrial(opa, texts, data, group))
+            trial = stack.enter_context(open_rego_trial(opa, group))
             for mutant in mutants:
-                trials.setdefault(mutant.id, (mutant, []))[1].append(trial)
-
-    def task(mutant: RegoMutant, of: Sequence[RegoTrial]) -> _Task:
-        return _Task([mutant], lambda: [_judged(mutant, of)], lambda _: propose_for_rego(of[0], mutant))
-
-    return (task(mutant, of) for mutant, of in trials.values())
+                yield _Attempt(mutant, partial(trial.judge, mutant), partial(propose_for_rego, trial, mutant))
 
 
-def _judged(mutant: RegoMutant, trials: Sequence[RegoTrial]) -> Judgement:
+def _embedded_attempts(
+    recorded: Sequence[Recorded], opa: Path | None, wanted: Callable[[Mutant], bool]
+) -> Iterator[_Attempt]:
+    # What a manifest or data breaks to is the same wherever suites state it: one identity for all their groups.
+    for group in _grouped(recorded, lambda each: each.suite.manifest.digest.encode() + _deciding(each.suite)):
+        suite, trial = group[0].suite, EmbeddedTrial(group)
+        mutants: list[ManifestMutant | DataMutant] = [*manifest_mutants(suite.manifest, StatedFiles(suite))]
+        mutants += data_mutants(suite.data, stated(suite, "data"))
+        for mutant in filter(wanted, mutants):
+            search = partial(propose_for_embedded, group, mutant, opa)
+            yield _Attempt(mutant, partial(trial.judge, mutant), search)
+
+
+def _judged(attempts: Sequence[_Attempt]) -> Judgement:
+    """Judge a mutant by one group of suites after the other: it has survived when no group notices it."""
     unnoticed = 0
-    for trial in trials:
-        judgement = trial.judge(mutant)
+    for attempt in attempts:
+        judgement = attempt.judge()
         unnoticed += judgement.unnoticed
         if judgement.fate is not Fate.SURVIVED:
             return judgement
     return replace(judgement, unnoticed=unnoticed)
 
 
-def _manifest_tasks(
-    recorded: Sequence[Recorded], opa: Path | None, wanted: Callable[[Mutant], bool]
-) -> Iterator[_Task]:
-    def task(group: Sequence[Recorded], part: Sequence[ManifestMutant]) -> _Task:
-        by_id = {mutant.id: mutant for mutant in part}
-        return _Task(
-            part,
-            lambda: ManifestTrial(group).judge_all(part),
-            lambda mutant: propose_for_manifest(group, by_id[mutant.id], opa),
-        )
-
-    for group in _grouped(recorded, lambda each: each.suite.manifest.digest.encode()):
-        suite = group[0].suite
-        mutants = [each for each in manifest_mutants(suite.manifest, StatedFiles(suite)) if wanted(each)]
-        for start in range(0, len(mutants), _AT_ONCE):
-            yield task(group, mutants[start : start + _AT_ONCE])
-
-
-def _data_tasks(recorded: Sequence[Recorded], opa: Path | None, wanted: Callable[[Mutant], bool]) -> Iterator[_Task]:
-    def task(group: Sequence[Recorded], mutant: DataMutant) -> _Task:
-        return _Task([mutant], lambda: [DataTrial(group).judge(mutant)], lambda _: propose_for_data(group, mutant, opa))
-
-    for group in _grouped(recorded, lambda each: canonical(dict(each.suite.data))):
-        suite = group[0].suite
-        yield from (task(group, each) for each in data_mutants(suite.data, stated(suite, "data")) if wanted(each))
-
-
-def _searching(survivor: Judgement, propose: Callable[[Mutant], Proposal]) -> Callable[[], Iterable[Judgement]]:
-    return lambda: [replace(survivor, proposal=propose(survivor.mutant))]
-
-
-def _mixed(*kinds: Sequence[_Task]) -> list[_Task]:
-    """Tasks of several kinds, evenly among each other: while OPA works on one, Python works on another."""
-    places = [(at / len(tasks), number, at) for number, tasks in enumerate(kinds) for at in range(len(tasks))]
-    return [kinds[number][at] for _, number, at in sorted(places)]
+def _searched(survivor: Judgement, attempts: Sequence[_Attempt]) -> Judgement:
+    """Search with one group of suites after the other, until there is a scenario to propose."""
+    for attempt in attempts:
+        proposal = attempt.propose()
+        if proposal.scenario is not None:
+            break
+    return replace(survivor, proposal=proposal)
 
 
 def _deciding(suite: Suite) -> bytes:
@@ -241,26 +276,18 @@ def _deciding(suite: Suite) -> bytes:
 
 
 def _grouped(recorded: Iterable[Recorded], key: Callable[[Recorded], bytes]) -> list[list[Recorded]]:
+    """Suites with the same key; the largest group first: it is the likeliest to notice a mutant."""
     groups: dict[bytes, list[Recorded]] = {}
-    for each in recorded:
-        groups.setdefault(key(each), []).append(each)
-    return list(groups.values())
+    for suite in recorded:
+        groups.setdefault(key(suite), []).append(suite)
+    return sorted(groups.values(), key=lambda group: -sum(len(each.results) for each in group))
 
 
-def _work(tasks: Sequence[Callable[[], Iterable[Judgement]]], take: Callable[[Iterable[Judgement]], None]) -> None:
-    """Do tasks, some at a time, and take their results in this thread; what is not begun is left on an error."""
+def _work(tasks: Sequence[Callable[[], Judgement]], add: Callable[[Judgement], None]) -> None:
+    """Do tasks, some at a time, and add their results in this thread; what is not begun is left on an error."""
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-mutate")
-    stopped = Event()
-
-    def done(task: Callable[[], Iterable[Judgement]]) -> list[Judgement]:
-        return list(takewhile(lambda _: not stopped.is_set(), task()))
-
     try:
-        pending: set[Future[list[Judgement]]] = {pool.submit(done, task) for task in tasks}
-        while pending:
-            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in finished:
-                take(future.result())
+        for future in as_completed([pool.submit(task) for task in tasks]):
+            add(future.result())
     finally:
-        stopped.set()
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,20 +11,21 @@ import orjson
 from pydantic import ValidationError
 
 from pdp.decision import Verdict
-from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import JsonValueError, canonical
 from pdp.pep import Pep
 from pdp.session import Session
+from pdp.workbench.mutation.mutant import ManifestMutant
 from pdp.workbench.mutation.proposal import (
     Outcome,
     Proposal,
     expectation,
     named,
+    obligations_of,
     outcome_of,
-    plain_reasons,
-    reasons_expectation,
+    outcome_of_answer,
     scenario_text,
 )
+from pdp.workbench.mutation.trial import answer_table
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.entries import document_digest, entry_variants
 from pdp.workbench.neighbours.proposals import near_arguments
@@ -34,20 +36,18 @@ from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.scenarios.files.sessions import DEFAULT_TIME, laid_over
 from pdp.workbench.scenarios.files.suite import policy_modules
-from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
+from pdp.workbench.scenarios.running.engines import open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
-    from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, Mutant, RegoMutant
+    from pdp.workbench.mutation.mutant import DataMutant, Mutant, RegoMutant
     from pdp.workbench.mutation.trial import Recorded, RegoTrial
     from pdp.workbench.neighbours.vocabulary import Vocabulary
-    from pdp.workbench.opa.syntax import Node
     from pdp.workbench.scenarios.files.suite import Suite
 
     Ask = Callable[[Sequence[bytes]], list[tuple[Outcome, Outcome]]]
@@ -74,71 +74,66 @@ class _Witness:
 
 def propose_for_rego(trial: RegoTrial, mutant: RegoMutant) -> Proposal:
     """Search for a request that a module and its mutant decide differently."""
-    suite = trial.recorded[0].suite
-    modules = policy_modules(suite)
-    trees = parse_modules(trial.opa, modules)
-    broken = parse_modules(trial.opa, {mutant.module: replace(modules[mutant.module], text=mutant.text)})
+    trees = parse_modules(trial.opa, trial.modules)
+    broken = parse_modules(trial.opa, {mutant.module: replace(trial.modules[mutant.module], text=mutant.text)})
     words = vocabulary(Policy(trees, trial.data), Policy({**trees, **broken}, trial.data))
     concern = mutant.package.rpartition(".")[2]
     bodies = _bases(trial.recorded, lambda codes: any(code.startswith(f"{concern}.") for code in codes))
-    witness, tried = _near_requests(bodies, words, trial.data, lambda batch: trial.outcomes(batch, mutant))
+    witness, tried = _near_requests(bodies, words, trial.data, partial(_decided_by_opa, trial.evaluator, mutant))
     if witness is not None:
         return _proposal(mutant, witness, trial.recorded)
     entries, documents = _near_entries(bodies, trial.data["manifests"])
     if entries:
         data = {**trial.data, "manifests": {**trial.data["manifests"], **documents}}
-        with Evaluator(trial.opa, trial.modules, data) as evaluator:
-            witness = _smallest(list(entries), trial.outcomes(list(entries), mutant, evaluator))
+        texts = {path: module.text for path, module in trial.modules.items()}
+        with Evaluator(trial.opa, texts, data) as evaluator:
+            witness = _smallest(list(entries), _decided_by_opa(evaluator, mutant, list(entries)))
         if witness is not None:
             changed = replace(witness, entry=entries[canonical(witness.request)])
             return _proposal(mutant, changed, trial.recorded)
     return _nothing(tried, len(entries))
 
 
-def propose_for_manifest(recorded: Sequence[Recorded], mutant: ManifestMutant, opa: Path | None) -> Proposal:
-    """Search for a proposal or a request that an entry and its mutant treat differently."""
+def _decided_by_opa(evaluator: Evaluator, mutant: RegoMutant, bodies: Sequence[bytes]) -> list[tuple[Outcome, Outcome]]:
+    """Decide requests by the original and by a mutant; where a mutant was not asked, both are the original's."""
+    original = [outcome_of_answer(answer) for answer in evaluator.evaluate(bodies).answers]
+    broken = answer_table(bodies, evaluator.evaluate(bodies, changed={mutant.module: mutant.text}))
+    return [
+        (before, outcome_of_answer(broken[body]) if body in broken else before)
+        for body, before in zip(bodies, original, strict=True)
+    ]
+
+
+def propose_for_embedded(
+    recorded: Sequence[Recorded], mutant: ManifestMutant | DataMutant, opa: Path | None
+) -> Proposal:
+    """Search for a proposal or a request that an entry, or data, and its mutant treat differently."""
     first = recorded[0].suite
-    manifests = {each.digest: each.document for each in (first.manifest, mutant.manifest)}
-    with EmbeddedEngine(bundle_of(first), manifests=manifests, data=first.data) as engine:
-        proposed = _near_proposals(recorded, mutant, engine)
-        if proposed is not None:
-            return proposed
+    changed = mutant.applied(first)
+    tool = mutant.tool if isinstance(mutant, ManifestMutant) else None
+    with open_engine(first, "embedded") as original, open_engine(changed, "embedded") as broken:
+        if tool is not None:
+            peps = Pep(first.manifest, original), Pep(changed.manifest, broken)
+            proposal = _near_proposals(recorded, mutant, tool, *peps)
+            if proposal is not None:
+                return proposal
 
         def ask(batch: Sequence[bytes]) -> list[tuple[Outcome, Outcome]]:
             return [
-                (outcome_of(engine.decide_body(body)), outcome_of(engine.decide_body(_for(body, mutant.manifest))))
+                (outcome_of(original.decide_body(body)), outcome_of(broken.decide_body(_for(body, changed.manifest))))
                 for body in batch
             ]
 
-        trees = _trees(first, opa)
-        before, after = (
-            Policy(trees, {**first.data, "manifests": each.document["tools"].get(mutant.tool, {})})
-            for each in (first.manifest, mutant.manifest)
-        )
-        bodies = [
-            body
-            for body in _bases(recorded, lambda codes: not codes, first.manifest)
-            if mutant.tool in (None, tool_of(orjson.loads(body)))
-        ]
+        bodies = [_for(body, first.manifest) for body in _bases(recorded, lambda codes: not codes)]
+        bodies = [body for body in bodies if tool in (None, tool_of(orjson.loads(body)))]
         if not bodies:
             return Proposal(None, None, "no scenario calls this tool: write one first")
+        trees = {} if opa is None else parse_modules(opa, policy_modules(first))
+        before, after = (
+            Policy(trees, {**suite.data, "manifests": suite.manifest.document["tools"].get(tool, {})})
+            for suite in (first, changed)
+        )
         witness, tried = _near_requests(bodies, vocabulary(before, after), first.data, ask)
-    return _nothing(tried, 0) if witness is None else _proposal(mutant, witness, recorded)
-
-
-def propose_for_data(recorded: Sequence[Recorded], mutant: DataMutant, opa: Path | None) -> Proposal:
-    """Search for a request that is decided differently with the changed data."""
-    first = recorded[0].suite
-    trees = _trees(first, opa)
-    words = vocabulary(Policy(trees, first.data), Policy(trees, mutant.data))
-    other = replace(first, data=mutant.data)
-    with open_engine(first, "embedded") as original, open_engine(other, "embedded") as broken:
-
-        def ask(batch: Sequence[bytes]) -> list[tuple[Outcome, Outcome]]:
-            return [(outcome_of(original.decide_body(body)), outcome_of(broken.decide_body(body))) for body in batch]
-
-        bodies = _bases(recorded, lambda codes: not codes, first.manifest)
-        witness, tried = _near_requests(bodies, words, first.data, ask)
     return _nothing(tried, 0) if witness is None else _proposal(mutant, witness, recorded)
 
 
@@ -210,27 +205,19 @@ def _fresh(candidates: Iterable[bytes], seen: set[bytes]) -> Iterator[bytes]:
             yield body
 
 
-def _bases(
-    recorded: Iterable[Recorded], near: Callable[[Sequence[str]], bool], manifest: EffectiveManifest | None = None
-) -> list[bytes]:
+def _bases(recorded: Iterable[Recorded], near: Callable[[Sequence[str]], bool]) -> list[bytes]:
     """Every recorded request once: the first of each tool and codes, then the second of each.
 
-    In turn one that speaks of what is searched, and another one, ALLOW before others.
-
-    Args:
-        recorded: the suites.
-        near: whether the codes of a decision speak of what is searched.
-        manifest: the one under which the requests are to be made, if they are of several.
+    In turn one whose codes speak of what is searched (`near`), and another one, ALLOW before others.
     """
-    sorts: dict[tuple[Any, ...], dict[bytes, None]] = {}
-    for each in recorded:
-        for answer in (answer for result in each.results for step in result.steps for answer in step.answers):
-            body = answer.body if manifest is None else _for(answer.body, manifest)
-            decision = answer.decision
-            sort = near(decision.codes), decision.verdict is not Verdict.ALLOW, tool_of(orjson.loads(body))
-            sorts.setdefault((*sort, decision.codes), {})[body] = None
+    kinds: dict[tuple[Any, ...], dict[bytes, None]] = {}
+    for suite in recorded:
+        for answer in (answer for result in suite.results for step in result.steps for answer in step.answers):
+            codes, refused = answer.decision.codes, answer.decision.verdict is not Verdict.ALLOW
+            kind = near(codes), refused, tool_of(orjson.loads(answer.body)), codes
+            kinds.setdefault(kind, {})[answer.body] = None
     turns: dict[bool, list[tuple[int, bool, bytes]]] = {True: [], False: []}
-    for (is_near, refused, *_), bodies in sorts.items():
+    for (is_near, refused, *_), bodies in kinds.items():
         turns[is_near] += [(turn, refused, body) for turn, body in enumerate(bodies)]
     mixed = zip_longest(*(sorted(each, key=lambda turn: turn[:2]) for each in turns.values()))
     return list(dict.fromkeys(turn[2] for pair in mixed for turn in pair if turn is not None))
@@ -242,10 +229,6 @@ def _for(body: bytes, manifest: EffectiveManifest) -> bytes:
     if not isinstance(at(request, _DIGEST), str):
         return body
     return canonical(edited(request, (_DIGEST, manifest.digest)))
-
-
-def _trees(suite: Suite, opa: Path | None) -> dict[str, Node]:
-    return {} if opa is None else parse_modules(opa, policy_modules(suite))
 
 
 def _nothing(requests: int, entries: int) -> Proposal:
@@ -267,88 +250,65 @@ def _proposal(mutant: Mutant, witness: _Witness, recorded: Sequence[Recorded]) -
     return Proposal(scenario_text(mutant, {"request": named(witness.request, names)}, witness.expect), suite.file, note)
 
 
-@dataclass(frozen=True, slots=True)
-class _Proposed:
-    """A proposal of a scenario, and its session: what the scenario lays over that of the file, and the file's."""
-
-    file: Path
-    proposal: dict[str, Any]
-    layers: dict[str, Any]
-    below: dict[str, Any]
-
-
-def _near_proposals(recorded: Sequence[Recorded], mutant: ManifestMutant, engine: Engine) -> Proposal | None:
+def _near_proposals(
+    recorded: Sequence[Recorded], mutant: Mutant, tool: str, original: Pep, broken: Pep
+) -> Proposal | None:
     """Search for a proposal that the enforcement point treats differently by the changed entry, before any policy."""
-    if mutant.tool is None:
-        return None
-    manifest = recorded[0].suite.manifest
-    original, broken = Pep(manifest, engine), Pep(mutant.manifest, engine)
-    for base in islice(_proposed(recorded, mutant.tool), _PROPOSAL_BASES):
-        for proposal, layers in _near_proposal(base, manifest.tools[mutant.tool]):
+    for suite, base, base_layers in islice(_proposed(recorded, tool), _PROPOSAL_BASES):
+        below = suite.model.session
+        for proposal, layers in _near_proposal(base, base_layers, below, suite.manifest.tools[tool]):
             try:
-                session = Session.model_validate({"time": DEFAULT_TIME, **laid_over(base.below, layers)})
+                session = Session.model_validate({"time": DEFAULT_TIME, **laid_over(below, layers)})
             except ValidationError:
                 continue
-            expect = _contract_expectation(*(_treated(pep.decide(proposal, session)) for pep in (original, broken)))
+            expect = expectation(*(_treated(pep.decide(proposal, session)) for pep in (original, broken)))
             if expect is not None:
                 step = {**({"session": layers} if layers else {}), "propose": proposal}
-                return Proposal(scenario_text(mutant, step, expect), base.file)
+                return Proposal(scenario_text(mutant, step, expect), suite.file)
     return None
 
 
-def _proposed(recorded: Sequence[Recorded], tool: str) -> Iterator[_Proposed]:
-    for each in recorded:
-        for scenario in each.suite.scenarios:
+def _proposed(recorded: Sequence[Recorded], tool: str) -> Iterator[tuple[Suite, dict[str, Any], dict[str, Any]]]:
+    """Yield proposals of a tool, each with its suite and with what its scenario lays over the suite's session."""
+    for suite in (each.suite for each in recorded):
+        for scenario in suite.scenarios:
             step = scenario.steps[0]
             proposal = step.propose if step.action == "propose" and isinstance(step.propose, dict) else {}
             if proposal.get("tool", proposal.get("tool_name")) == tool:
-                layers = _merged(scenario.session, step.session)
-                yield _Proposed(each.suite.file, proposal, layers, each.suite.model.session)
+                yield suite, proposal, _merged(scenario.session, step.session)
 
 
-def _near_proposal(base: _Proposed, tool: Tool) -> Iterator[tuple[Any, dict[str, Any]]]:
-    yield base.proposal, base.layers
-    key = "payload" if "payload" in base.proposal else "arguments"
-    arguments = base.proposal.get(key)
+def _near_proposal(
+    proposal: dict[str, Any], layers: dict[str, Any], below: dict[str, Any], tool: Tool
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    yield proposal, layers
+    key = "payload" if "payload" in proposal else "arguments"
+    arguments = proposal.get(key)
     if isinstance(arguments, dict):
         for changed in near_arguments(arguments, tool.schema_):
-            yield base.proposal | {key: changed}, base.layers
+            yield proposal | {key: changed}, layers
     for name in ("idempotency_key", "purpose"):
-        yield base.proposal, base.layers | {name: None}
-        yield base.proposal, base.layers | {name: "another"}
-    facts = laid_over(base.below, base.layers).get("facts")
-    for name, fact in (facts or {}).items():
-        others: tuple[Any, ...] = (None, [] if isinstance(fact, list) else "another", ["another"])
-        for value in others:
-            yield base.proposal, _merged(base.layers, {"facts": {name: value}})
+        yield proposal, layers | {name: None}
+        yield proposal, layers | {name: "another"}
+    for name, fact in (laid_over(below, layers).get("facts") or {}).items():
+        for value in (None, [] if isinstance(fact, list) else "another", ["another"]):
+            yield proposal, _merged(layers, {"facts": {name: value}})
 
 
-def _treated(evaluation: Evaluation) -> dict[str, Any]:
+def _treated(evaluation: Evaluation) -> Outcome:
     """What an expectation can name of an evaluation."""
     rejection = evaluation.outcome.rejection
     treated: dict[str, Any] = {
         "status": evaluation.outcome.status,
         "rejection": rejection.code if rejection else None,
         "verdict": evaluation.verdict,
+        "trace": {name: getattr(evaluation.trace, name) for name in _TRACED},
     }
     if evaluation.decision is not None:
-        treated["codes"] = list(evaluation.decision.codes)
-        treated["reasons"] = plain_reasons(evaluation.decision.reasons)
-        treated["obligations"] = [{"id": each.id, "parameters": each.parameters} for each in evaluation.obligations]
-    treated["trace"] = {name: getattr(evaluation.trace, name) for name in _TRACED}
-    plain: dict[str, Any] = orjson.loads(orjson.dumps(treated))
+        treated |= outcome_of(evaluation.decision)
+        treated["obligations"] = obligations_of(evaluation.obligations)
+    plain: Outcome = orjson.loads(orjson.dumps(treated))
     return plain
-
-
-def _contract_expectation(original: dict[str, Any], mutant: dict[str, Any]) -> dict[str, Any] | None:
-    traced = {name: value for name, value in original["trace"].items() if mutant["trace"][name] != value}
-    plain, other = ({k: each[k] for k in each if k not in {"trace", "reasons"}} for each in (original, mutant))
-    if traced:
-        return {**plain, "trace": traced}
-    if plain != other:
-        return plain
-    more = reasons_expectation(original.get("reasons", ()), mutant.get("reasons", ()))
-    return {"verdict": original["verdict"], **more} if more else None
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

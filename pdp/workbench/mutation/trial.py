@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from pdp.engine.data import merged_data
 from pdp.engine.protocol import Engine
-from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, EngineTimeoutError, FileFaultsError, PdpError, UsageError
-from pdp.json import canonical
-from pdp.workbench.mutation.mutant import Fate, Judgement
-from pdp.workbench.mutation.proposal import answered
+from pdp.workbench.mutation.mutant import Fate, Judgement, ManifestMutant
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.scenarios.files.suite import policy_modules
 from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import Self
 
-    from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, RegoMutant
-    from pdp.workbench.mutation.proposal import Outcome
+    from pdp.workbench.mutation.mutant import DataMutant, RegoMutant
     from pdp.workbench.opa.evaluation import Batch
+    from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult
 
@@ -70,12 +68,12 @@ def record(suites: Iterable[Suite]) -> list[Recorded]:
         UsageError: a scenario fails: nothing could be said about what it notices; or an engine cannot be opened.
         BundleError: a bundle cannot be used.
     """
-    recorded = []
+    recordings = []
     for suite in suites:
         with open_engine(suite, "embedded") as engine:
-            recorded.append(Recorded(suite, tuple(Runner(suite, engine).run_all())))
-    _check_passed([result for each in recorded for result in each.results])
-    return recorded
+            recordings.append(Recorded(suite, tuple(Runner(suite, engine).run_all())))
+    _check_passed([result for recorded in recordings for result in recorded.results])
+    return recordings
 
 
 def _check_passed(results: Iterable[ScenarioResult], where: str = "") -> None:
@@ -90,69 +88,53 @@ def _check_passed(results: Iterable[ScenarioResult], where: str = "") -> None:
     )
 
 
-class RegoTrial:
-    """The suites that share policies and data, ready for one mutant after the other. Safe to share between threads.
-
-    Args:
-        opa: the program.
-        modules: the texts that decide, by their path in the bundle.
-        data: the whole data, the suites' manifests among it.
-        recorded: the suites, all with these policies and this data.
+@contextmanager
+def open_rego_trial(opa: Path, recorded: Sequence[Recorded]) -> Iterator[RegoTrial]:
+    """Stage the policies of suites for OPA, all with the same policies and data, and run their scenarios from there.
 
     Raises:
         UsageError: a scenario fails when OPA decides from the sources; OPA cannot be run.
     """
+    suite = recorded[0].suite
+    manifests = {each.suite.manifest.digest: each.suite.manifest.document for each in recorded}
+    data = merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
+    modules = policy_modules(suite)
+    texts = {path: module.text for path, module in modules.items()}
+    with Evaluator(opa, texts, data, timeout=_TIMEOUT) as evaluator:
+        yield RegoTrial(opa, evaluator, modules, data, recorded)
+
+
+class RegoTrial:
+    """The suites that share policies and data, ready for one mutant after the other. Safe to share between threads."""
 
     def __init__(
-        self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], recorded: Sequence[Recorded]
+        self,
+        opa: Path,
+        evaluator: Evaluator,
+        modules: Mapping[str, Module],
+        data: Mapping[str, Any],
+        recorded: Sequence[Recorded],
     ) -> None:
-        self.opa = opa
-        self.modules = dict(modules)
-        self.data = dict(data)
-        self.recorded = recorded
-        self._evaluator = Evaluator(opa, self.modules, self.data, timeout=_TIMEOUT)
-        self._engine = _Answering(self._evaluator)
+        self.opa, self.evaluator, self.modules, self.data, self.recorded = opa, evaluator, modules, data, recorded
+        self._engine = _TableEngine(evaluator)
         self._runners = [Runner(each.suite, self._engine) for each in recorded]
-        self._bodies: dict[_Key, list[bytes]] = {}
-        self._original: dict[bytes, bytes | None] = {}
         self._killers: defaultdict[str, Counter[_Key]] = defaultdict(Counter)
         # An engine answers for one mutant at a time, and the harness takes the log for itself.
         self._running = threading.Lock()
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.enter_context(self._evaluator)
-            self._begin()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _begin(self) -> None:
-        """Run all scenarios with the original's answers: what is decided from the sources is what mutants change."""
-        seeds = [body for each in self.recorded for index in range(len(each.results)) for body in each.bodies(index)]
-        self._engine.answers = _table(seeds, self._evaluator.evaluate(seeds))
-        results: list[ScenarioResult] = []
-        for number, runner in enumerate(self._runners):
-            for index, result in enumerate(runner.run_all()):
-                results.append(result)
-                self._bodies[number, index] = [answer.body for step in result.steps for answer in step.answers]
-        _check_passed(results, " when OPA decides from the policies' sources")
+        seeds = [body for each in recorded for index in range(len(each.results)) for body in each.bodies(index)]
+        self._engine.answers = answer_table(seeds, evaluator.evaluate(seeds))
+        # What is decided from the sources is what mutants change.
+        results = {
+            (number, index): result
+            for number, runner in enumerate(self._runners)
+            for index, result in enumerate(runner.run_all())
+        }
+        _check_passed(results.values(), " when OPA decides from the policies' sources")
+        self._bodies = {
+            key: [answer.body for step in result.steps for answer in step.answers] for key, result in results.items()
+        }
         # What was asked beyond the seeds is in the table by now.
         self._original = dict(self._engine.answers)
-
-    def outcomes(
-        self, bodies: Sequence[bytes], mutant: RegoMutant, evaluator: Evaluator | None = None
-    ) -> list[tuple[Outcome, Outcome]]:
-        """Decide requests by the original and by a mutant; where a mutant was not asked, both are the original's."""
-        evaluator = evaluator or self._evaluator
-        original = [answered(answer) for answer in evaluator.evaluate(bodies).answers]
-        broken = _table(bodies, evaluator.evaluate(bodies, changed={mutant.module: mutant.text}))
-        return [
-            (before, answered(broken[body]) if body in broken else before)
-            for body, before in zip(bodies, original, strict=True)
-        ]
 
     def judge(self, mutant: RegoMutant) -> Judgement:
         """Return a mutant's fate.
@@ -164,7 +146,7 @@ class RegoTrial:
         for chunk in self._chunks(mutant):
             asked = list(dict.fromkeys(body for key in chunk for body in self._bodies[key] if body not in known))
             try:
-                known |= _table(asked, self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}))
+                known |= answer_table(asked, self.evaluator.evaluate(asked, changed={mutant.module: mutant.text}))
             except EngineTimeoutError:
                 return Judgement(mutant, Fate.KILLED, by="no answer in time")
             except UsageError as error:
@@ -200,7 +182,7 @@ class RegoTrial:
         return None
 
 
-class _Answering(Engine):
+class _TableEngine(Engine):
     """Answers from a table, and what is not in it by OPA. None in the table: the evaluation failed."""
 
     name = "embedded"
@@ -213,98 +195,57 @@ class _Answering(Engine):
 
     def evaluate(self, body: bytes) -> bytes:
         if body not in self.answers:
-            self.answers |= _table([body], self._evaluator.evaluate([body], changed=self.changed))
-        return _given(self.answers[body])
+            self.answers |= answer_table([body], self._evaluator.evaluate([body], changed=self.changed))
+        return _answer(self.answers[body])
 
     def evaluate_plan(self, body: bytes) -> bytes:
         # Mutants are of what decides calls: a plan is decided as the original decides it.
         if body not in self._plans:
-            self._plans |= _table([body], self._evaluator.evaluate([body], document=_PLAN))
-        return _given(self._plans[body])
+            self._plans |= answer_table([body], self._evaluator.evaluate([body], document=_PLAN))
+        return _answer(self._plans[body])
 
     async def aevaluate(self, body: bytes) -> bytes:
         return self.evaluate(body)
 
 
-class ManifestTrial:
-    """The suites of one effective manifest, run again with each mutant of it. Use it from one thread.
+class EmbeddedTrial:
+    """Suites that state the same, run again with each mutant of their manifest or data, on the embedded engine.
 
-    A mutant's requests carry another digest, so all are decided anew. Only scenarios about the changed tool are run:
-    the baseline reads no entry but that of the tool which is called. With policies of one's own, all are.
+    The requests of a manifest's mutant carry another digest, so all are decided anew. Only scenarios about the changed
+    tool are run: the baseline reads no entry but that of the tool which is called. With policies of one's own, all are.
+    Of a mutant of data, the scenarios are run of which a recorded request is decided differently.
     """
 
     def __init__(self, recorded: Sequence[Recorded]) -> None:
-        self._recorded = recorded
+        self.recorded = recorded
         self._tools = [[each.tools(index) for index in range(len(each.results))] for each in recorded]
 
-    def judge_all(self, mutants: Sequence[ManifestMutant]) -> Iterator[Judgement]:
-        """Return the fate of each mutant, in their order; their manifests are all given to one engine."""
-        manifests = {mutant.manifest.digest: mutant.manifest.document for mutant in mutants}
-        with _Engines(manifests) as engines:
-            for mutant in mutants:
-                yield self._judge(mutant, engines)
-
-    def _judge(self, mutant: ManifestMutant, engines: _Engines) -> Judgement:
-        for each, tools in zip(self._recorded, self._tools, strict=True):
-            own = each.suite.policies or each.suite.bundle
-            indices = [index for index, named in enumerate(tools) if mutant.tool is None or own or mutant.tool in named]
-            if not indices:
-                continue
-            # Those about the tool first: one of them it will be, if any.
-            indices.sort(key=lambda index: mutant.tool not in tools[index])
-            try:
-                runner = Runner(each.suite, engines.of(each.suite), manifest=mutant.manifest)
-            except PdpError as error:
-                return Judgement(mutant, Fate.INVALID, by=error.message)
-            killer = _first_failing(runner, indices)
-            if killer is not None:
-                return Judgement(mutant, Fate.KILLED, by=killer)
-        return Judgement(mutant, Fate.SURVIVED)
-
-
-class DataTrial:
-    """The suites that share data, their recorded requests decided again with each mutant of it."""
-
-    def __init__(self, recorded: Sequence[Recorded]) -> None:
-        self._recorded = recorded
-
-    def judge(self, mutant: DataMutant) -> Judgement:
+    def judge(self, mutant: ManifestMutant | DataMutant) -> Judgement:
         """Return a mutant's fate."""
         unnoticed = 0
-        with _Engines({each.suite.manifest.digest: each.suite.manifest.document for each in self._recorded}) as engines:
-            for each in self._recorded:
-                suite = replace(each.suite, data=mutant.data)
-                engine = engines.of(suite)
-                differing = [_differing(result, engine) for result in each.results]
-                unnoticed += sum(differing)
-                suspects = [index for index, count in enumerate(differing) if count]
-                killer = _first_failing(Runner(suite, engine), suspects) if suspects else None
-                if killer is not None:
-                    return Judgement(mutant, Fate.KILLED, by=killer)
+        try:
+            with open_engine(mutant.applied(self.recorded[0].suite), "embedded") as engine:
+                for recorded, tools in zip(self.recorded, self._tools, strict=True):
+                    if isinstance(mutant, ManifestMutant):
+                        indices = _about(mutant, recorded.suite, tools)
+                    else:
+                        counts = [_differing(result, engine) for result in recorded.results]
+                        unnoticed += sum(counts)
+                        indices = [index for index, count in enumerate(counts) if count]
+                    runner = Runner(mutant.applied(recorded.suite), engine) if indices else None
+                    for result in (runner.run(index) for index in indices if runner):
+                        if not result.passed:
+                            return Judgement(mutant, Fate.KILLED, by=_named(result))
+        except PdpError as error:
+            return Judgement(mutant, Fate.INVALID, by=error.message)
         return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
 
 
-class _Engines:
-    """Embedded engines that all have the same manifests, one for all suites with the same policies and data."""
-
-    def __init__(self, manifests: Mapping[str, Any]) -> None:
-        self._manifests = manifests
-        self._stack = ExitStack()
-        self._opened: dict[bytes, EmbeddedEngine] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def of(self, suite: Suite) -> EmbeddedEngine:
-        """Return the engine for a suite, opened when it is asked for first."""
-        key = canonical([str(suite.bundle), [str(folder) for folder in suite.policies], dict(suite.data)])
-        if key not in self._opened:
-            engine = EmbeddedEngine(bundle_of(suite), manifests=self._manifests, data=suite.data)
-            self._opened[key] = self._stack.enter_context(engine)
-        return self._opened[key]
+def _about(mutant: ManifestMutant, suite: Suite, tools: Sequence[set[str]]) -> list[int]:
+    """The scenarios that may notice a changed entry, those about its tool first."""
+    every = mutant.tool is None or suite.policies or suite.bundle
+    indices = [index for index, names in enumerate(tools) if every or mutant.tool in names]
+    return sorted(indices, key=lambda index: mutant.tool not in tools[index])
 
 
 def _differing(result: ScenarioResult, engine: Engine) -> int:
@@ -320,16 +261,11 @@ def _differing(result: ScenarioResult, engine: Engine) -> int:
     )
 
 
-def _first_failing(runner: Runner, indices: Sequence[int]) -> str | None:
-    results = (runner.run(index) for index in indices)
-    return next((_named(result) for result in results if not result.passed), None)
-
-
 def _named(result: ScenarioResult) -> str:
     return f"{result.place.file}:{result.place.line} {result.name}"
 
 
-def _given(answer: bytes | None) -> bytes:
+def _answer(answer: bytes | None) -> bytes:
     if answer is None:
         raise AnswerInvalidError("the policy fails")
     return answer
@@ -340,8 +276,8 @@ def _does_not_compile(error: UsageError) -> bool:
     return isinstance(error, FileFaultsError) or error.message.startswith("OPA refuses the policies")
 
 
-def _table(bodies: Sequence[bytes], batch: Batch) -> dict[bytes, bytes | None]:
-    """The answers by request, without those that were not asked for because too many before them failed."""
+def answer_table(bodies: Sequence[bytes], batch: Batch) -> dict[bytes, bytes | None]:
+    """Return the answers by request, without requests that were not asked because too many before them failed."""
     return {
         body: batch.answers[index]
         for index, body in enumerate(bodies)
