@@ -339,12 +339,8 @@ def _corrected(
 
 def changed_arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the arguments that differ, sorted; 1 and true differ."""
-    names = before.keys() | after.keys()
-    return tuple(sorted(name for name in names if _member(before, name) != _member(after, name)))
-
-
-def _member(arguments: Mapping[str, Any], name: str) -> bytes | None:
-    return canonical(arguments[name]) if name in arguments else None
+    old, new = ({name: canonical(value) for name, value in arguments.items()} for arguments in (before, after))
+    return tuple(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
 
 
 def log_trips(tool: str, trips: tuple[Trip, ...]) -> None:

@@ -287,25 +287,21 @@ class _Watched(asyncio.SubprocessProtocol):
             raise ToolResultError(f"the program wrote more than {self._limits[_STDOUT]} bytes", "too_large")
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Keep what is within the limit, and drop the rest: the program must not wait for a reader."""
-        kept = self.output[fd]
-        room = self._limits[fd] - len(kept)
-        kept += data[:room]
+        # What is beyond the limit is dropped: the program must not wait for a reader.
+        room = self._limits[fd] - len(self.output[fd])
+        self.output[fd] += data[:room]
         if fd == _STDOUT and len(data) > room:
             _set(self._overflowed)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - an end is an end
-        """Note that nothing more will come."""
         self._open.discard(fd)
         if not self._open:
             _set(self.closed)
 
     def process_exited(self) -> None:
-        """Note that the program itself has ended."""
         _set(self.exited)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - an end is an end
-        """Note that the program has ended and its pipes are closed."""
         _set(self.ended)
 
 

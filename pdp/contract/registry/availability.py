@@ -12,7 +12,6 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.circuit import Circuit
 from pdp.contract.registry.tool_contract import end_coroutine
 from pdp.errors import UsageError
 from pdp.manifest.programs import program_path
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.contract")
 
-_PAUSE: Final = 30.0
-_BINARY: Final = "binary:"
-_VARIABLE: Final = "env:"
 _LONGEST: Final = 200
 
 
@@ -39,11 +35,6 @@ class ToolStatus:
     description: str
     available: bool
     reason: str
-
-
-def tool_circuit() -> Circuit:
-    """Return a tool's circuit breaker: after five failures in a row it is open for half a minute."""
-    return Circuit(pause=_PAUSE)
 
 
 def why_unavailable(entry: Tool, capabilities: Collection[str], probe: Callable[[], Any] | None) -> str:
@@ -74,11 +65,10 @@ def why_lacking(entry: Tool, capabilities: Collection[str]) -> str:
 
 
 def _why_lacking(need: str, capabilities: Collection[str]) -> str:
-    if need.startswith(_BINARY):
-        name = need.removeprefix(_BINARY)
+    kind, _, name = need.partition(":")
+    if kind == "binary":
         return "" if name and shutil.which(name) else f"program {name} is not found"
-    if need.startswith(_VARIABLE):
-        name = need.removeprefix(_VARIABLE)
+    if kind == "env":
         return "" if os.environ.get(name) else f"environment variable {name} is not set"
     return "" if need in capabilities else f"capability {need} is not granted"
 

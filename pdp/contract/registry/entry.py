@@ -20,12 +20,14 @@ from pdp.manifest.rules.rules import entry_findings, governable_findings
 from pdp.manifest.schema.walk import arguments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pdp.contract.registry.tool_contract import ToolContract
-    from pdp.manifest.model import ActionRules, DeclaredTool
+    from pdp.errors import Fault
+    from pdp.manifest.findings import Finding
+    from pdp.manifest.model import DeclaredTool, Governance
 
-OWN_FIELDS: Final = frozenset(("name", "schema", "description", "invariants", "config", "state"))
+_OWN_FIELDS: Final = frozenset(("name", "schema", "description", "invariants", "config", "state"))
 """The fields of an entry that the contract itself states."""
 
 _NAMES: Final = {
@@ -36,7 +38,7 @@ _UNTYPED: Final = ("Any", "any", "object")
 _KNOWN: Final = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal[...]"
 
 
-def declared_tool(contract: ToolContract, fields: Mapping[str, Any]) -> DeclaredTool:
+def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance: Governance) -> DeclaredTool:
     """Return the entry of a contract, as a manifest would declare it.
 
     The invariants' rules are in its description, where the model reads them; their functions stay in the contract.
@@ -44,18 +46,21 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any]) -> Declared
     Args:
         contract: the contract.
         fields: what else the entry states, such as `effect_class` and `scopes`, spelt as in a manifest.
+        governance: its rules for the entry's action are checked together with the entry.
 
     Raises:
-        UsageError: the entry is faulty; every fault.
+        UsageError: the entry is faulty, or does not go with its rules; every fault.
     """
     where = f"contract {shown_name(contract.name)}"
-    owned = sorted(OWN_FIELDS & fields.keys())
+    owned = sorted(_OWN_FIELDS & fields.keys())
     if owned:
         raise UsageError(f"{where}: `{owned[0]}` is the contract's own", hint="state it in the contract")
+    lines = [contract.description] if contract.description else []
+    lines += [f"- {item.rule}" for item in contract.invariants if item.rule not in contract.description]
     entry: dict[str, Any] = {
         **fields,
         "name": contract.name,
-        "description": described_with_rules(contract),
+        "description": "\n".join(lines),
         "schema": argument_schema(contract.schema, where),
     }
     if contract.config_params:
@@ -76,41 +81,23 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any]) -> Declared
     try:
         check_json([item.default for item in contract.config_params], "config")
         text = canonical({"manifest_version": "1", "tools": [entry]})
-        return load_manifest(contract.name, text=text).tools[0]
+        tool = load_manifest(contract.name, text=text).tools[0]
     except FileFaultsError as error:
-        raise _refused(where, [(fault.message, fault.hint) for fault in error.faults if not fault.warning]) from None
+        raise _refused(where, error.faults) from None
     except JsonValueError as error:
         raise UsageError(f"{where}: {error}", hint="a contract's schema and fields are plain JSON") from None
-
-
-def check_governed(tool: DeclaredTool, rules: ActionRules | None) -> None:
-    """Check the entry of a contract together with the governance file's rules for its action.
-
-    Raises:
-        UsageError: the two do not go together; every fault.
-    """
+    rules = governance.actions.get(tool.action)
     findings = [] if rules is None else list(governable_findings(rules, arguments_of(tool.schema_)))
-    stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
-    findings += entry_findings(effective_tool(tool, rules), tier_stated=stated)
-    faults = [(item.message, item.hint) for item in findings if not item.warning]
-    if faults:
-        raise _refused(f"contract {shown_name(tool.name)}", faults)
+    tier_stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
+    findings += entry_findings(effective_tool(tool, rules), tier_stated=tier_stated)
+    if any(not finding.warning for finding in findings):
+        raise _refused(where, findings)
+    return tool
 
 
-def described_with_rules(contract: ToolContract) -> str:
-    """Return the contract's description, then each invariant's rule that it does not contain, one a line."""
-    lines = [contract.description] if contract.description else []
-    lines += [f"- {item.rule}" for item in contract.invariants if item.rule not in contract.description]
-    return "\n".join(lines)
-
-
-def _refused(where: str, faults: list[tuple[str, str | None]]) -> UsageError:
-    return UsageError("\n".join(f"{where}: {message}" + (f" ({hint})" if hint else "") for message, hint in faults))
-
-
-def is_shorthand(schema: Mapping[str, Any]) -> bool:
-    """Return whether a contract's schema is in shorthand, and not a JSON Schema already."""
-    return "$ref" not in schema and schema.get("type") != "object" and not isinstance(schema.get("properties"), dict)
+def _refused(where: str, faults: Iterable[Fault | Finding]) -> UsageError:
+    lines = (fault.message + (f" ({fault.hint})" if fault.hint else "") for fault in faults if not fault.warning)
+    return UsageError("\n".join(f"{where}: {line}" for line in lines))
 
 
 def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -127,7 +114,7 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         UsageError: not a type; the message names the argument.
     """
-    if not is_shorthand(schema):
+    if "$ref" in schema or schema.get("type") == "object" or isinstance(schema.get("properties"), dict):
         return dict(schema)
     properties: dict[str, Any] = {}
     required = []

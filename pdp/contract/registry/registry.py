@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from pdp.circuit import Circuit
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.plan import validate_plan
-from pdp.contract.registry.availability import ToolStatus, tool_circuit, why_lacking, why_unavailable
-from pdp.contract.registry.entry import check_governed, declared_tool
+from pdp.contract.registry.availability import ToolStatus, why_lacking, why_unavailable
+from pdp.contract.registry.entry import declared_tool
 from pdp.contract.registry.inputs import Inputs
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
@@ -26,11 +28,13 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pdp.circuit import Circuit
     from pdp.contract.plan import CheckedPlan
     from pdp.contract.registry.tool_contract import ToolContract
     from pdp.manifest.model import AgentPins, DeclaredTool, Tool
     from pdp.session import Session
+
+
+_tool_circuit: Final = partial(Circuit, pause=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Registry:
         governance: the policy author's half, for the tools of files and of contracts alike.
         version: the manifest's version; when absent that of the manifests, or `1` without any.
         capabilities: what the deployment grants of `safety.requires`; nothing when absent.
-        circuit: makes the circuit breaker of each tool.
+        circuit: makes the circuit breaker of each tool; when absent, one that is open for half a minute.
 
     Raises:
         UsageError: a tool or agent is declared twice, or the manifests have several versions and `version` is absent.
@@ -64,7 +68,7 @@ class Registry:
         *,
         version: str | None = None,
         capabilities: Iterable[str] = (),
-        circuit: Callable[[], Circuit] = tool_circuit,
+        circuit: Callable[[], Circuit] = _tool_circuit,
     ) -> None:
         self._lock = threading.RLock()
         self._governance = governance or Governance.model_construct(actions={})
@@ -125,8 +129,7 @@ class Registry:
             UsageError: a tool of that name is there; the entry is faulty; the manifest is in use already; or as of
                 `bind`.
         """
-        tool = declared_tool(contract, fields)
-        check_governed(tool, self._governance.actions.get(tool.action))
+        tool = declared_tool(contract, fields, self._governance)
         with self._lock:
             if self._compiled is not None:
                 raise UsageError(
@@ -198,11 +201,6 @@ class Registry:
             raise self._unknown(name)
         binding = self._bindings.get(name)
         return binding.function if binding else None
-
-    def functions(self) -> dict[str, Callable[..., Any]]:
-        """Return the bound functions, by tool."""
-        with self._lock:
-            return {name: binding.function for name, binding in self._bindings.items()}
 
     def inputs(self, name: str, state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the tool's function gets beside its arguments, from state and resolved config."""

@@ -17,7 +17,7 @@ from pdp.json import JsonValueError, check_json
 from pdp.manifest.expressions.path import ExpressionError, JsonPath, check_offered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 MAX_LENGTH: Final = 1000
 """Longest expression, in characters."""
@@ -32,6 +32,7 @@ _MAX_MESSAGE: Final = 200
 _PARSER_ERROR: Final = re.compile(r"<input>:\d+:(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?$", re.MULTILINE)
 _GAP: Final = r"(?:\s|//[^\n]*\n)*"
 _MACRO: Final = re.compile(rf"\.{_GAP}(all|exists|existsOne|exists_one|filter|map){_GAP}\({_GAP}(\w*)")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
 # Names of members up to an index or a method: all of what stands there is read.
 _READ: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*(?!\s*\()(?!\w))*)")
 _RECEIVER: Final = re.compile(r"(?<![\w.\])])[A-Za-z_][\w.\[\]]*$")
@@ -71,14 +72,15 @@ class CelProgram:
             check_offered(JsonPath(name), variables)
         # A raw or triple-quoted string may hide a path here; what is not seen here is missing when it is evaluated.
         bare = _STRING.sub("''", text)
-        self._reads = frozenset(path for path in _reads(bare) if path.variable in self.variables)
+        paths = (JsonPath(match[1], tuple(_NAME.findall(match[2]))) for match in _READ.finditer(bare))
+        self._reads = frozenset(path for path in paths if path.variable in self.variables)
         self._fields: dict[str, frozenset[str | int] | None] = {}
         for variable in sorted(self.variables):
-            paths = [path for path in self._reads if path.variable == variable]
-            for path in sorted(paths, key=str):
+            of_it = sorted((path for path in self._reads if path.variable == variable), key=str)
+            for path in of_it:
                 check_offered(path, variables)
-            whole = any(not path.steps for path in paths)
-            self._fields[variable] = None if whole else frozenset(path.steps[0] for path in paths)
+            whole = any(not path.steps for path in of_it)
+            self._fields[variable] = None if whole else frozenset(path.steps[0] for path in of_it)
 
     def evaluate(self, inputs: Mapping[str, Any]) -> Any:
         """Return the value on these inputs, by the name of the variable.
@@ -168,12 +170,6 @@ def _macro(text: str, variables: frozenset[str]) -> tuple[str | None, JsonPath |
             hint="the length of the list is checked before the macro runs",
         )
     return element, path
-
-
-def _reads(bare: str) -> Iterator[JsonPath]:
-    """Yield the static paths in an expression that has no strings and comments any more."""
-    for match in _READ.finditer(bare):
-        yield JsonPath(match[1], tuple(re.findall(r"[A-Za-z_]\w*", match[2])))
 
 
 def first_line(error: BaseException) -> str:

@@ -157,78 +157,65 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        pytest.param(
+        (
             lambda: Registry([manifest("search_web"), manifest("search_web")]),
             "tool search_web is declared twice (names are unique: rename or remove one)",
-            id="twice in files",
         ),
-        pytest.param(
+        (
             lambda: Registry([manifest("search_web")]).register_contract(contract()),
             "tool search_web is declared twice (names are unique: rename or remove one)",
-            id="in a file and in Python",
         ),
-        pytest.param(
+        (
             lambda: one().register_contract(contract()),
             "tool search_web is declared twice (names are unique: rename or remove one)",
-            id="twice in Python",
         ),
-        pytest.param(
+        (
             lambda: Registry([manifest("a"), manifest("b", manifest_version="2")]),
             "the manifests have versions 1, 2 (state `version=`)",
-            id="several versions",
         ),
-        pytest.param(
+        (
             lambda: Registry([manifest("a", **PINS), manifest("b", **PINS)]),
             "agent agent:a is pinned twice (pin its tools in one manifest)",
-            id="an agent twice",
         ),
-        pytest.param(
+        (
             lambda: one().bind("serch_web", print),
             "`serch_web` is not a tool of this registry (did you mean `search_web`?)",
-            id="a function for no tool",
         ),
-        pytest.param(
+        (
             lambda: Registry().function("x"),
             "`x` is not a tool of this registry (add it to a manifest, or register its contract)",
-            id="the function of no tool",
         ),
-        pytest.param(
+        (
             lambda: one().bind("search_web", "text"),  # type: ignore[arg-type]
             "the function of search_web cannot be called (bind a function)",
-            id="no function",
         ),
         *[
-            pytest.param(
+            (
                 lambda method=method: getattr(one(), method)("foo"),
                 "`foo` is not a format of a tool list (known: plain, openai, anthropic, mcp)",
-                id=f"no format for {method}",
             )
             for method in ("definitions", "all_definitions")
         ],
-        pytest.param(
+        (
             lambda: bound().bind("search_web", print),
             "search_web has a function already (one function for a tool; remove one)",
-            id="two functions",
         ),
-        pytest.param(
+        (
             lambda: in_use().register_contract(contract("other_tool")),
             "contract `other_tool` comes after the manifest was made "
             "(register every contract before the registry is used)",
-            id="too late",
         ),
-        pytest.param(
+        (
             lambda: Registry().register_contract(contract(), invariants=[]),
             "contract `search_web`: `invariants` is the contract's own (state it in the contract)",
-            id="a field of the contract's own",
         ),
-        pytest.param(
+        (
             lambda: Registry().register_contract(
                 contract(invariants=[ToolInvariant("R", "r", lambda *_: True, print, corrects=["text"])])
             ),
             "contract `search_web`: invariant `R` corrects `text`, which is not an argument of the schema",
-            id="a corrector of no argument",
         ),
-        pytest.param(
+        (
             lambda: Registry().register_contract(contract(), risk_tier="high", idempotency={"required": False},
                                                  effect_class="commit-low", compensation="undo_it"),
             "contract `search_web`: high risk tier without idempotency (write `idempotency: {required: true}`; or "
@@ -236,31 +223,26 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
             "contract `search_web`: argument `query` is the only one of a tool with effects, and any text "
             "(not_a_tool.free_text) (state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most "
             "200)",
-            id="what the entry as a whole gets wrong",
         ),
-        pytest.param(
+        (
             lambda: Registry().register_contract(contract(), scopes={"a"}),
             "contract `search_web`: value: Type is not JSON serializable: set "
             "(a contract's schema and fields are plain JSON)",
-            id="a field that is no JSON",
         ),
-        pytest.param(
+        (
             lambda: one(config_params=[ToolConfigParam("mode", float("nan"))]),
             "contract `search_web`: config[0]: nan is not a number of JSON (a contract's schema and fields are plain "
             "JSON)",
-            id="a default that is no JSON",
         ),
-        pytest.param(
+        (
             lambda: one(state_effects=[ToolStateEffect("notes", tuple, "add")]),
             "contract `search_web`: `state.effects[0].merge` must be one of replace, append, merge_dict, not `add`\n"
             "contract `search_web`: `state.effects[0].type` must be one of object, array, string, number, integer, "
             "boolean, not `tuple`",
-            id="an effect of another type",
         ),
-        pytest.param(
+        (
             lambda: one(config_params=[ToolConfigParam("mode"), ToolConfigParam("mode")]),
             "contract `search_web`: config parameter `mode` is stated twice (remove one)",
-            id="a config parameter twice",
         ),
     ],
 )  # fmt: skip
@@ -298,7 +280,6 @@ def test_dispatch_is_by_name_and_does_not_ask_for_availability() -> None:
 
     assert registry.bind("search_web", search_web, available=lambda: False) is search_web
     assert registry.function("search_web") is search_web
-    assert registry.functions() == {"search_web": search_web}
     assert ("search_web" in registry, "absent_tool" in registry) == (True, False)
 
 
@@ -413,10 +394,10 @@ def test_the_state_through_a_turn() -> None:
 def test_a_contract_in_python_checks_calls() -> None:
     rule = ToolInvariant("NO_X", "Never x", lambda call, state, config: call["query"] != "x")
     registry = one(invariants=[rule])
-    found = registry.validate_plan(
+    checked = registry.validate_plan(
         [{"tool": "search_web", "arguments": {"query": text}} for text in ("x", "y")], Session(claims={})
     )
 
-    assert [str(step) for step in found.steps] == [
+    assert [str(step) for step in checked.steps] == [
         "step 1: rejected: INVALID_PAYLOAD: NO_X: Never x", "step 2: accepted",
     ]  # fmt: skip
