@@ -202,8 +202,8 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
         ),
         (
             lambda: in_use().register_contract(contract("other_tool")),
-            "contract `other_tool` comes after the manifest was made "
-            "(register every contract before the registry is used)",
+            ("contract `other_tool` comes after the manifest was made "
+            "(register every contract before the registry is used)"),
         ),
         (
             lambda: Registry().register_contract(contract(), invariants=[]),
@@ -218,27 +218,27 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
         (
             lambda: Registry().register_contract(contract(), risk_tier="high", idempotency={"required": False},
                                                  effect_class="commit-low", compensation="undo_it"),
-            "contract `search_web`: high risk tier without idempotency (write `idempotency: {required: true}`; or "
+            ("contract `search_web`: high risk tier without idempotency (write `idempotency: {required: true}`; or "
             "declare an effect class without side effects)\n"
             "contract `search_web`: argument `query` is the only one of a tool with effects, and any text "
             "(not_a_tool.free_text) (state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most "
-            "200)",
+            "200)"),
         ),
         (
             lambda: Registry().register_contract(contract(), scopes={"a"}),
-            "contract `search_web`: value: Type is not JSON serializable: set "
-            "(a contract's schema and fields are plain JSON)",
+            ("contract `search_web`: value: Type is not JSON serializable: set "
+            "(a contract's schema and fields are plain JSON)"),
         ),
         (
             lambda: one(config_params=[ToolConfigParam("mode", float("nan"))]),
-            "contract `search_web`: config[0]: nan is not a number of JSON (a contract's schema and fields are plain "
-            "JSON)",
+            ("contract `search_web`: config[0]: nan is not a number of JSON (a contract's schema and fields are plain "
+            "JSON)"),
         ),
         (
             lambda: one(state_effects=[ToolStateEffect("notes", tuple, "add")]),
-            "contract `search_web`: `state.effects[0].merge` must be one of replace, append, merge_dict, not `add`\n"
+            ("contract `search_web`: `state.effects[0].merge` must be one of replace, append, merge_dict, not `add`\n"
             "contract `search_web`: `state.effects[0].type` must be one of object, array, string, number, integer, "
-            "boolean, not `tuple`",
+            "boolean, not `tuple`"),
         ),
         (
             lambda: one(config_params=[ToolConfigParam("mode"), ToolConfigParam("mode")]),
