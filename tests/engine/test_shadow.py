@@ -14,20 +14,15 @@ import orjson
 import pytest
 
 from pdp import Approvals, MemoryAudit, Pep, ShadowEngine
-from pdp.engine.bundle.follow import FollowingEngine
-from pdp.engine.bundle.trust import BundleTrust
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import Engine
 from pdp.engine.shadow import ShadowDifference
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
-from pdp.request import Request
 from pdp.workbench.opa.local import LocalOpa
-from tests.engine.bundle.test_follow import released
 from tests.support import payments
-from tests.support.bundle_releases import bundle
 from tests.support.scripted import Scripted, answer, duty, until_approved
-from tests.support.shadow_bundles import lax, scenario_requests, strict, usual_file, wire_body
+from tests.support.shadow_bundles import lax, scenario_requests, strict, wire_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,10 +111,8 @@ def whole(decision: Any) -> dict[str, Any]:
 def other_shadows() -> dict[str, Callable[[], Engine]]:
     return {
         "lax": loose,
-        "strict": tight,
         "says ALLOW": constant,
         "fails": lambda: Raising(EngineError("no")),
-        "breaks": lambda: Raising(ZeroDivisionError("oops")),
         "exits": lambda: Raising(SystemExit(3)),
         "lies": lambda: Scripted(lambda _: {"verdict": "ALLOW"}),
     }
@@ -513,29 +506,6 @@ def test_counts_are_exact_under_sixteen_threads() -> None:
     assert reported == result.differing
 
 
-async def test_tasks_and_batches() -> None:
-    requests = [Request(**_parts(wire_body(20000 + number, "hit" if number % 2 else "clear"))) for number in range(40)]
-    async with ShadowEngine(usual(), loose()) as engine, usual() as bare:
-        expected = [whole(bare.decide(request)) for request in requests]
-        assert [whole(decision) for decision in await engine.adecide_batch(requests)] == expected
-        assert [whole(decision) for decision in engine.decide_batch(requests)] == expected
-        gathered = await asyncio.gather(*(engine.adecide(request) for request in requests))
-        assert [whole(decision) for decision in gathered] == expected
-        await asyncio.to_thread(engine.drain, LONG)
-        result = engine.counts()
-        assert (result.decided, result.same, sum(result.differing.values())) == (120, 60, 60)
-
-
-def _parts(body: bytes) -> dict[str, Any]:
-    from pdp.request import Entity, RequestedAction
-
-    asked = orjson.loads(body)
-    return {
-        "subject": Entity(**asked["subject"]), "action": RequestedAction(**asked["action"]),
-        "resource": Entity(**asked["resource"]), "context": asked["context"],
-    }  # fmt: skip
-
-
 # Other engines on either side
 
 
@@ -544,8 +514,7 @@ def sidecar(opa: LocalOpa) -> SidecarEngine:
 
 
 @pytest.mark.opa
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_sidecar_as_shadow(opa: Path, asynchronous: bool) -> None:
+def test_a_sidecar_as_shadow(opa: Path) -> None:
     bodies, plans = scenario_requests()
     with (
         contextlib.ExitStack() as running,
@@ -553,13 +522,10 @@ def test_a_sidecar_as_shadow(opa: Path, asynchronous: bool) -> None:
         ShadowEngine(usual(), loose()) as within,
     ):
         for engine in (beside, within):
-            if asynchronous:
-                asyncio.run(_ask(engine, bodies, plans))
-            else:
-                for body in bodies:
-                    engine.evaluate(body)
-                for plan in plans:
-                    engine.evaluate_plan(plan)
+            for body in bodies:
+                engine.evaluate(body)
+            for plan in plans:
+                engine.evaluate_plan(plan)
             assert engine.drain(LONG)
         assert beside.counts() == within.counts()
         assert sum(beside.counts().differing.values()) >= 2
@@ -567,29 +533,6 @@ def test_a_sidecar_as_shadow(opa: Path, asynchronous: bool) -> None:
         assert beside.decide_body(wire_body()).verdict == "ALLOW"
         beside.drain(LONG)
         assert beside.counts().shadow_failed == {"engine.unavailable": 1}
-
-
-async def _ask(engine: Engine, bodies: Any, plans: Any) -> None:
-    await asyncio.gather(*(engine.aevaluate(body) for body in bodies))
-    await asyncio.gather(*(engine.aevaluate_plan(plan) for plan in plans))
-
-
-def test_a_channel_is_watched_before_it_is_trusted(tmp_path: Path) -> None:
-    folder = tmp_path / "repository"
-    released(folder, bundle(1, signed=None))
-    released(folder, bundle(2, signed=None, content=2), "canary")
-    with ShadowEngine(
-        *(FollowingEngine(folder / f"channels/{name}.tar.gz", BundleTrust()) for name in ("stable", "canary"))
-    ) as engine:
-        engine.evaluate(wire_body())
-        engine.drain(LONG)
-        released(folder, usual_file(3), "canary")
-        assert isinstance(engine.shadow, FollowingEngine)
-        assert engine.shadow.refresh().state == "current"
-        for _ in range(2):
-            engine.evaluate(wire_body(47500))
-        engine.drain(LONG)
-        assert counts(engine) == counted(decided=3, same=3)
 
 
 def test_a_shadow_may_have_a_shadow() -> None:

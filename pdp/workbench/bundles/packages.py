@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.errors import Fault, FileFaultsError, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.opa.tool import OpaTool
@@ -45,11 +45,6 @@ _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"
 _NAME_IT: Final = "the decision finds concerns by their path: one package each, and no name of the baseline"
 _BE_A_SET: Final = "the decision collects reasons from sets, and would misread anything else"
-_ASK_LESS: Final = (
-    "the request is in `input`, what may be shared in `data.authz.lib`, data of your own in `data.settings`"
-)
-_AUTHZ: Final = ["data", "authz"]
-_OPEN: Final = (["lib"], ["concerns"])
 _NO_TEST: Final = (
     "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
     "test's own"
@@ -162,45 +157,7 @@ def _custom_faults(
             if not _is_partial_set(rule):
                 message = f"`{name}` of a concern must be a partial set: `{name} contains … if {{ … }}`"
                 faults.append(_fault(module, rule, message, _BE_A_SET))
-    asking = "a concern cannot ask the decision, which asks the concern"
-    faults += [_fault(module, reference, asking, _ASK_LESS) for reference in _of_the_decision(tree)]
     return faults
-
-
-def _of_the_decision(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The references to what stands in `data.authz` beside the library and the concerns, or to all of `data`.
-
-    OPA refuses them as well, as a recursion of a dozen rules that its author has never seen.
-    """
-    imported = [(one["path"], _names(one["path"]["value"]), one.get("alias")) for one in tree.get("imports", ())]
-    # `import data.authz` gives its parts shorter names, and asks nothing yet.
-    short = {alias or "authz" for _, names, alias in imported if names == _AUTHZ}
-    left: list[Any] = [tree.get("rules", []), [path for path, names, _ in imported if names != _AUTHZ]]
-    while left:
-        node = left.pop()
-        if isinstance(node, list):
-            left.extend(reversed(node))
-        elif isinstance(node, dict):
-            if node.get("type") == "ref" and _is_of_the_decision(_names(node["value"]), short):
-                yield node
-            left.extend(reversed(node.values()))
-
-
-def _is_of_the_decision(names: Sequence[str | None], short: set[str]) -> bool:
-    if names[0] in short:
-        names = [*_AUTHZ, *names[1:]]
-    if names[0] != "data":
-        return False
-    # What stands for any name stands for `authz` as well.
-    return names[1:2] in ([], [None]) or (names[:2] == _AUTHZ and names[2:3] not in _OPEN)
-
-
-def _names(parts: Sequence[Mapping[str, Any]]) -> list[str | None]:
-    """The parts of a reference; None for one that is no name."""
-    head, *rest = parts
-    return [head["value"] if head["type"] == "var" else None] + [
-        part["value"] if part["type"] == "string" else None for part in rest
-    ]
 
 
 def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:

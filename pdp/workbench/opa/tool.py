@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _TIMEOUT: Final = 120
 _UNDEFINED: Final = "undefined function "
+_RECURSIVE: Final = (
+    "no rule may need itself: take one of these references out; "
+    "a concern cannot ask the decision, which asks the concern"
+)
 _AT_END: Final = "unexpected eof token"
 _EMPTY: Final = "empty module"
 
@@ -160,8 +164,7 @@ class OpaTool:
         if message.startswith("yaml: "):
             message = message.removeprefix("yaml: ")
             return f"METADATA is not YAML: {message}", "check its indentation, quotes and brackets"
-        hint = "no rule may need itself: take one of these references out" if " recursive: " in message else None
-        return message, hint
+        return message, _RECURSIVE if " recursive: " in message else None
 
     def _builtins(self) -> set[str]:
         current = json.loads(self._run("capabilities", "--current"))

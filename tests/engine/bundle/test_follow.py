@@ -108,14 +108,6 @@ def test_a_new_release_takes_the_old_ones_place(
         assert health.age < 60
 
 
-def test_an_engine_may_follow_the_canary(folder: Path, file: Path) -> None:
-    released(folder, bundle(1))
-    released(folder, bundle(2), "canary")
-
-    with following(folder / "channels/canary.tar.gz") as canary, following(file) as stable:
-        assert (decided_by(canary), decided_by(stable)) == (2, 1)
-
-
 def test_a_rollback_reaches_engines_that_never_go_back(folder: Path, file: Path, tmp_path: Path) -> None:
     released(folder, bundle(1, content=1))
     released(folder, bundle(2, content=2))
@@ -331,11 +323,11 @@ def test_a_bundle_that_nobody_confirms_any_longer_decides_nothing(server: Bundle
         server.kill()
         now[0] += 300
         engine.refresh()
-        kept = (engine.health().state, engine.health().age, decided_by(engine))
+        behind = (engine.health().state, engine.health().age, decided_by(engine))
         now[0] += 1
         stale = engine.health()
 
-        assert kept == ("behind", 300.0, 1)
+        assert behind == ("behind", 300.0, 1)
         assert (stale.state, stale.age, codes(engine)) == ("stale", 301.0, ["bundle.stale"])
         assert engine.decide_body(b"{}").verdict == "DENY"
         assert engine.decide_plan(b"{}").reasons[0].code == "bundle.stale"
@@ -427,19 +419,13 @@ SECONDS = "is not a number of seconds (above 0, at most 315360000)"
     [
         ({"every": 0}, f"every: 0 {SECONDS}"),
         ({"every": float("nan")}, f"every: nan {SECONDS}"),
-        ({"every": "60"}, f"every: '60' {SECONDS}"),
-        ({"every": True}, f"every: True {SECONDS}"),
-        ({"every": None}, f"every: None {SECONDS}"),
-        ({"every": 10**400}, f"every: {'1'.ljust(40, '0')} {SECONDS}"),
         ({"max_age": -1}, f"max_age: -1 {SECONDS}"),
-        ({"max_age": float("inf")}, f"max_age: inf {SECONDS}"),
-        ({"max_age": "60"}, f"max_age: '60' {SECONDS}"),
         ({"timeout": 0}, "timeout: 0 is not a number of seconds (above 0, at most 3600)"),
         ({"deadline": "5"}, "deadline: '5' is not a number of seconds (above 0, at most 3600)"),
         ({"memory_limit": "5"}, "memory_limit: '5' bytes are out of range (1048576 to 2147483648)"),
     ],
 )
-def test_what_cannot_be_used_is_said(folder: Path, file: Path, options: dict[str, Any], message: str) -> None:
+def test_arguments_that_cannot_be_used(folder: Path, file: Path, options: dict[str, Any], message: str) -> None:
     released(folder, bundle(1))
     with pytest.raises(UsageError) as caught:
         following(file, **options)

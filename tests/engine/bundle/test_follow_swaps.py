@@ -52,11 +52,11 @@ def released_file(release: int) -> bytes:
 @cache
 def expected() -> dict[tuple[int, bytes], dict[str, Any]]:
     """What each release decides on each request, asked by itself."""
-    found: dict[tuple[int, bytes], dict[str, Any]] = {}
+    decisions: dict[tuple[int, bytes], dict[str, Any]] = {}
     for release in range(1, LAST + 1):
         with EmbeddedEngine(read_bundle(released_file(release))) as engine:
-            found |= {(release, body): whole(engine.decide_body(body)) for body in BODIES}
-    return found
+            decisions |= {(release, body): whole(engine.decide_body(body)) for body in BODIES}
+    return decisions
 
 
 def whole(decision: Decision) -> dict[str, Any]:

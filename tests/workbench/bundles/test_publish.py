@@ -36,19 +36,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def released(folder: Path, packed: bytes, **changes: Any) -> ChannelChange:
-    options: dict[str, Any] = {
-        "channel": "stable",
-        "by": "ann",
-        "why": "a reason",
-        "audit": MemoryAudit(),
-        "keys": None,
-    }
-    return publish(folder, packed, **options | {"clock": lambda: NOON} | changes)
+    options = {"channel": "stable", "by": "ann", "why": "a reason", "audit": MemoryAudit(), "keys": None}
+    return publish(folder, packed, **{**options, "clock": lambda: NOON, **changes})
 
 
 def taken_back(folder: Path, **changes: Any) -> ChannelChange:
-    options: dict[str, Any] = {"channel": "stable", "by": "bob", "why": "it was bad", "audit": MemoryAudit()}
-    return rollback(folder, **options | {"clock": lambda: NOON} | changes)
+    options = {"channel": "stable", "by": "bob", "why": "it was bad", "audit": MemoryAudit()}
+    return rollback(folder, **{**options, "clock": lambda: NOON, **changes})
 
 
 def gate(packed: bytes, **changes: Any) -> dict[str, Any]:
@@ -116,38 +110,26 @@ def test_once_more_the_same_changes_nothing(folder: Path) -> None:
     assert files(folder) == before
 
 
+TAKEN = "release 3 was published already, with another content or signature: releases never change"
+BUILD_ANEW = "build it with --release 4"
+
+
 @pytest.mark.parametrize(
     ("packed", "message", "hint"),
     [
-        (
-            lambda: tiny(3, other=1),
-            "release 3 was published already, with another content or signature: releases never change",
-            "build it with --release 4",
-        ),
-        (
-            lambda: tiny(3, signed="one"),
-            "release 3 was published already, with another content or signature: releases never change",
-            "build it with --release 4",
-        ),
-        (
-            lambda: tiny(2),
-            "release 2 is older than release 3 in the channel stable",
-            "to go back, run: pdp bundle rollback",
-        ),
-        (
-            lambda: tiny(4)[:-1], "bundle: cut off", "copy the file again, or build it with `pdp bundle build`",
-        ),
+        (tiny(3, other=1), TAKEN, BUILD_ANEW),
+        (tiny(3, signed="one"), TAKEN, BUILD_ANEW),
+        (tiny(2), "release 2 is older than release 3 in the channel stable", "to go back, run: pdp bundle rollback"),
+        (tiny(4)[:-1], "bundle: cut off", "copy the file again, or build it with `pdp bundle build`"),
     ],
     ids=["another content", "another signature", "older", "truncated"],
-)  # fmt: skip
-def test_releases_never_change_and_never_go_back(
-    folder: Path, packed: Callable[[], bytes], message: str, hint: str
-) -> None:
+)
+def test_releases_never_change_and_never_go_back(folder: Path, packed: bytes, message: str, hint: str) -> None:
     released(folder, tiny(3))
     before = files(folder)
 
     with pytest.raises(BundleError) as caught:
-        released(folder, packed())
+        released(folder, packed)
 
     assert (caught.value.message, caught.value.hint) == (message, hint)
     assert files(folder) == before
@@ -295,19 +277,16 @@ def test_each_change_is_audited_before_and_after(folder: Path) -> None:
     released(folder, tiny(2, content=2), audit=audit)
     change = taken_back(folder, audit=audit)
 
-    revisions = [read_bundle(tiny(1, content=content)).revision for content in (1, 1, 2, 2, 1, 1)]
-    assert [(one["type"], one["subject"], one["bundle_revision"], one["outcome"]) for one in audit.events] == [
+    first, second = (read_bundle(tiny(1, content=content)).revision for content in (1, 2))
+    assert [
+        (event["type"], event["subject"], event["bundle_revision"], event["outcome"]) for event in audit.events
+    ] == [
         (kind, who, revision, outcome)
-        for (kind, who, outcome), revision in zip(
-            [
-                (kind, who, outcome)
-                for kind, who in (("bundle.publish", "ann"), ("bundle.publish", "ann"), ("bundle.rollback", "bob"))
-                for outcome in ("unknown", "succeeded")
-            ],
-            revisions,
-            strict=True,
+        for kind, who, revision in (
+            ("bundle.publish", "ann", first), ("bundle.publish", "ann", second), ("bundle.rollback", "bob", first),
         )
-    ]
+        for outcome in ("unknown", "succeeded")
+    ]  # fmt: skip
     assert audit.events[-1]["arguments_digest"] == audit.digest(canonical(change.model_dump()))
 
 
@@ -327,7 +306,7 @@ def test_the_order_is_the_histories_whatever_the_clock_says(folder: Path) -> Non
     for release, now in ((1, NOON), (2, NOON - 86_400), (3, 0.0)):
         released(folder, tiny(release), clock=lambda now=now: now)
 
-    assert [(each.release, each.time) for each in history(folder)] == [
+    assert [(change.release, change.time) for change in history(folder)] == [
         (1, "2026-07-01T10:00:00Z"),
         (2, "2026-06-30T10:00:00Z"),
         (3, "1970-01-01T00:00:00Z"),
@@ -412,7 +391,7 @@ def test_a_publish_that_is_killed_anywhere_leaves_the_old_state_or_the_new(tmp_p
         released(base, tiny(3))
         assert (current(base), releases(base)) == (3, [1, 2, 3])
         assert not [name for name in files(base) if "/." in name or name.startswith(".")]
-        assert [each.release for each in history(base)] == [1, 2, 3]
+        assert [change.release for change in history(base)] == [1, 2, 3]
         if code == 0:
             break
 
@@ -441,7 +420,7 @@ def test_a_disk_without_room_leaves_the_old_state(folder: Path, most: int) -> No
             f"{folder}: cannot be changed: File too large; the channel is as it was before "
             f"(check the disk's space and the folder's permissions, and run the same again)"
         )
-        assert [(one["type"], one["outcome"]) for one in audit.events] == [
+        assert [(event["type"], event["outcome"]) for event in audit.events] == [
             ("bundle.publish", "unknown"),
             ("bundle.publish", "failed"),
         ]
@@ -490,7 +469,7 @@ def test_a_lost_bundle_does_not_keep_the_next_from_being_published(folder: Path)
     ],
     ids=["no folder above", "a file", "a folder of something else"],
 )
-def test_a_folder_that_is_no_repository(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
+def test_a_folder_that_is_not_a_repository(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
     folder = tmp_path / "above/repository"
     make(folder)
 

@@ -428,7 +428,7 @@ def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
     concern("knot", 'data.authz.decision.verdict == "ALLOW"')
     checked = pdp("check", "--policies", "policies").err.splitlines()
 
-    assert f"{file}:13:55: a concern cannot ask the decision, which asks the concern" in checked
+    assert any(line.startswith(f"{file}:13:1: {rules}.deny may be recursive: ") for line in checked)
     # OPA's words for the same in the baseline's own files would only be in the way.
     assert {line.partition(":")[0] for line in checked if re.match(r"\S+\.rego:", line)} == {file}
 
