@@ -30,10 +30,6 @@ _ANNOTATIONS: Final = frozenset((
     "$comment", "$defs", "$schema", "default", "definitions", "deprecated", "description", "examples", "readOnly",
     "title", "writeOnly",
 ))  # fmt: skip
-_ITEMS: Final = frozenset(("items", "unevaluatedItems"))
-_MEMBERS: Final = frozenset(("additionalProperties", "unevaluatedProperties"))
-# Keywords that may name properties in schemas that the walker leaves unread.
-_NAMING: Final = frozenset(("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +105,6 @@ class SchemaNode:
                 schemas.setdefault(name, {})[node] = None
         return {name: self._walker.any_of(list(nodes)) for name, nodes in schemas.items()}
 
-    def may_hold(self, path: Sequence[str | int]) -> bool:
-        """Return whether a value of this schema may have something at `path`: names of members, positions of items.
-
-        Ask this of a schema that is closed (`closed_schema`): what an object does not close may be anything.
-        """
-        if not path:
-            return bool(self.alternatives)
-        return any(_may_hold(alternative, path[0], path[1:]) for alternative in self.alternatives)
-
-
-def _may_hold(alternative: Alternative, step: str | int, inner: Sequence[str | int]) -> bool:
-    if alternative.values is not None:
-        return any(_has(value, (step, *inner)) for value in alternative.values)
-    kind, stated = ("array", _ITEMS) if isinstance(step, int) else ("object", _MEMBERS)
-    if alternative.types is not None and kind not in alternative.types:
-        return False
-    if step in alternative.properties:
-        return alternative.properties[str(step)].may_hold(inner)
-    nodes = alternative.items if isinstance(step, int) else alternative.members
-    unstated = alternative.rest.keys().isdisjoint(stated) or not alternative.rest.keys().isdisjoint(_NAMING)
-    return unstated or any(node.may_hold(inner) for node in nodes)
-
 
 def walk(schema: Any) -> SchemaNode:
     """Return a schema to be walked; it stands on its own and has no fault, or else is read as far as possible."""
@@ -201,9 +175,9 @@ class _Walker:
         values = (schema["const"],) if "const" in schema else None
         if isinstance(schema.get("enum"), list):
             values = tuple(value for value in schema["enum"] if values is None or value in values)
-        items = (*_list(schema, "prefixItems"), *(schema[key] for key in sorted(_ITEMS) if key in schema))
+        items = (*_list(schema, "prefixItems"), *_stated(schema, "items", "unevaluatedItems"))
         members = (
-            *(schema[key] for key in sorted(_MEMBERS) if key in schema),
+            *_stated(schema, "additionalProperties", "unevaluatedProperties"),
             *_mapping(schema, "patternProperties").values(),
         )
         own = Alternative(
@@ -312,13 +286,8 @@ def _kind(value: Any) -> str:
     return kinds.get(type(value), "object")
 
 
-def _has(value: Any, path: Sequence[str | int]) -> bool:
-    for step in path:
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return True
+def _stated(schema: Mapping[str, Any], *keys: str) -> list[Any]:
+    return [schema[key] for key in keys if key in schema]
 
 
 def _list(schema: Mapping[str, Any], key: str) -> list[Any]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from pdp.errors import FileFaultsError
 from pdp.manifest.effective import effective_tool
+from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import DeclaredTool
 from pdp.manifest.rules.forbidden import LONGEST_NAME, forbidden_entry_findings, forbidden_findings, staged_commits
 
@@ -291,3 +293,92 @@ def test_only_staging_tools_stage() -> None:
         declared(name="stage_any", pattern="action-staging"),
     ]
     assert staged_commits(tools) == {"do_it"}
+
+
+# When a manifest is loaded: every fault at once, each with its place
+
+FAULTY = """\
+manifest_version: "1"
+tools:
+  - name: lookup_customer
+    description: Look a customer up
+    pattern: lookup
+    schema: {type: object, required: [identifier], properties: {identifier: {type: integer}}}
+    result_schema: {type: object}
+  - name: run_anything
+    description: Do whatever
+    effect_class: stage
+    idempotency: {required: true}
+    schema: {type: object, properties: {prompt: {type: string}}}
+  - name: query_claims
+    description: Query the claims
+    safety: {requires: [database]}
+    schema: {type: object, properties: {where: {}}}
+  - name: pay_bill
+    description: Pay a bill
+    effect_class: commit-high
+    idempotency: {required: true}
+    approval: {unless_within_limits: true}
+    schema: {type: object, properties: {amount: {type: number}}}
+"""
+
+
+def test_every_fault_stands_at_its_place() -> None:
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest("m.yaml", text=FAULTY.encode())
+    assert [(fault.place.line, fault.place.column, fault.message) for fault in caught.value.faults] == [
+        (6, 13, "pattern lookup: argument `source` is missing"),
+        (6, 77, "pattern lookup: argument `identifier` must be of type string, not integer"),
+        (12, 49, "argument `prompt` is the only one of a tool with effects, and any text (not_a_tool.free_text)"),
+        (15, 25, "database is reached without an effect class (not_a_tool.direct_access)"),
+        (16, 48, "argument `where` may be anything (not_a_tool.untyped)"),
+        (
+            17,
+            11,
+            "`pay_bill` commits without approval within limits, and nothing stages it (not_a_tool.unstaged_commit)",
+        ),
+    ]
+
+
+def test_the_governance_file_may_state_what_is_missing() -> None:
+    governance = b"actions: {query_claims: {effect_class: read-internal, scopes: [claims.read]}}"
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective("m.yaml", "g.yaml", manifest_text=FAULTY.encode(), governance_text=governance)
+    assert "direct_access" not in str(caught.value)
+
+
+CONVERSION = """\
+manifest_version: "1"
+tools:
+  - name: convert_currency
+    pattern: conversion
+    scopes: [rates]
+    risk_tier: low
+    schema:
+      type: object
+      required: [value, target]
+      properties:
+        value:
+          type: object
+          required: [amount, currency]
+          properties: {amount: {type: number}, currency: {type: string}}
+        target: {type: object, required: [currency], properties: {currency: {type: string}}}
+    result_schema:
+      type: object
+      required: [amount, rateSource, asOf]
+      properties: {amount: {type: number}, rateSource: {type: object}, asOf: {type: string}}
+"""
+
+
+def test_the_governance_file_cannot_give_a_pattern_another_class() -> None:
+    rules = b"actions:\n  convert_currency: {effect_class: commit-high}\n"
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective("m.yaml", "g.yaml", manifest_text=CONVERSION.encode(), governance_text=rules)
+
+    assert [(fault.place.file, fault.place.line, fault.message) for fault in caught.value.faults] == [
+        (
+            "g.yaml",
+            2,
+            "effect class commit-high disagrees with pattern conversion of the manifest, which is pure",
+        )
+    ]

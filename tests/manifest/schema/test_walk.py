@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdp.manifest.load import load_manifest
-from pdp.manifest.schema.compile import closed_schema, compile_schema
+from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.walk import Alternative, SchemaNode, arguments_of, walk
 
 TYPES = {"integer": int, "string": str, "boolean": bool, "null": type(None), "array": list, "object": dict}
@@ -120,43 +120,6 @@ def test_what_a_validator_admits_the_walker_admits(schema: Any, value: Any) -> N
     whole = {"allOf": [schema], "$defs": {"d": {"type": "object", "properties": {"a": {"type": "string"}}}}}
     if compile_schema(whole).is_valid(value):
         assert admitted(walk(whole), value)
-
-
-CLOSED = closed_schema(
-    {
-        "type": "object",
-        "properties": {
-            "a": {"type": "object", "properties": {"b": {"type": "string"}}},
-            "list": {"type": "array", "items": {"$ref": "#/$defs/item"}},
-            "free": {"type": "object"},
-            "by_name": {"type": "object", "additionalProperties": {"type": "integer"}},
-            "constant": {"const": {"x": [1]}},
-            "if": {
-                "properties": {"k": {"type": "string"}},
-                "if": {"required": ["k"]},
-                "then": {"properties": {"l": {}}},
-            },
-        },
-        "oneOf": [
-            {"properties": {"kind": {"const": "card"}, "number": {"type": "string"}}},
-            {"properties": {"kind": {"const": "cash"}}},
-        ],
-        "$defs": {"item": {"type": "object", "properties": {"c": {"type": "string"}}}},
-    }
-)
-
-
-@pytest.mark.parametrize(
-    ("path", "there"),
-    [
-        ("a", True), ("a.b", True), ("a.c", False), ("b", False), ("a.b.c", False), ("kind", True), ("number", True),
-        ("list.0.c", True), ("list.0.d", False), ("list.c", False), ("free.anything.at.all", True), ("by_name.x", True),
-        ("by_name.x.y", False), ("constant.x.0", True), ("constant.y", False), ("if.k", True), ("if.l", True),
-    ],
-)  # fmt: skip
-def test_which_paths_a_closed_schema_has(path: str, there: bool) -> None:
-    steps = [int(step) if step.isdecimal() else step for step in path.split(".")]
-    assert walk(CLOSED).may_hold(steps) is there
 
 
 @pytest.mark.parametrize("levels", [16, 25, 400])
