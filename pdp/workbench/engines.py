@@ -88,11 +88,12 @@ def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
         BundleError: the bundle cannot be used.
     """
     from pdp.workbench.bundles.build import compile_bundle  # noqa: PLC0415 - only what compiles needs it
-    from pdp.workbench.opa.modules import baseline_policies_path, collect  # noqa: PLC0415
+    from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect  # noqa: PLC0415
     from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
 
     baseline = baseline_policies_path()
     folders = [baseline, *policies]
+    baseline_folder(folders)
     modules = collect(baseline, folders)
     if not policies:
         released = read_bundle(baseline_bundle_path())

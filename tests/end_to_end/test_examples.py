@@ -371,7 +371,7 @@ def test_all_options_at_once_admit_no_undeclared_tool(options: dict[str, list[li
 
 @pytest.mark.opa
 def test_every_option_was_tried(options: dict[str, list[list[object]]]) -> None:
-    command = typer.main.get_command(app).commands["decide"]  # type: ignore[attr-defined]
+    command = typer.main.get_command(app).get_command(None, "decide")  # type: ignore[attr-defined]
 
     assert {parameter.name for parameter in command.params} == set(options)
 
@@ -428,7 +428,7 @@ def test_the_variables_that_the_package_reads() -> None:
         ("COLUMNS", "cli"),
         ("PDP_DATABASE_URL", "cli"),
         ("PDP_OPA", "workbench"),
-        ("PDP_OPA_TOKEN", "workbench"),
+        ("PDP_OPA_TOKEN", "engine"),
         ("PDP_SIGNING_KEY", "cli"),
         ("PDP_TRACEBACK", "cli"),
         ("PDP_VERIFICATION_KEYS", "cli"),

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support import ROOT, payments
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -62,17 +64,33 @@ def test_tells_the_story(installed: Path, tmp_path: Path) -> None:
     assert "called once" in told.stdout
 
 
+def test_what_needs_an_extra_says_which(installed: Path, tmp_path: Path) -> None:
+    said = run(installed, "db", "upgrade", "sqlite:///pdp.db", cwd=tmp_path)
+
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == "error: this needs the extra \"sql\": pip install 'tool-pdp[sql]'\n"
+
+
+@pytest.fixture(scope="module")
+def workbench(installed: Path) -> Path:
+    """The same environment, with the extra that policy authors install."""
+    [wheel] = installed.parents[1].glob("tool_pdp-*.whl")
+    command = [installed / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*command, f"{wheel}[workbench]"], check=True)
+    return installed
+
+
 @pytest.mark.opa
-def test_a_new_project_tests_itself(installed: Path, tmp_path: Path, opa: Path) -> None:
+def test_a_new_project_tests_itself(workbench: Path, tmp_path: Path, opa: Path) -> None:
     """Scenarios on both engines, the page, the conventions, and OPA's own tests with the Rego of the wheel."""
     with_opa = {"PDP_OPA": str(opa), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    made = run(installed, "init", "desk", cwd=tmp_path)
+    made = run(workbench, "init", "desk", cwd=tmp_path)
     desk = tmp_path / "desk"
 
-    tested = run(installed, "test", ".", "--engine", "both", "--coverage", "--html", "page.html", cwd=desk, **with_opa)
-    checked = run(installed, "check", "--policies", "policies", "--scenarios", ".", cwd=desk, **with_opa)
-    linted = run(installed, "manifest", "lint", "manifest.yaml", "-g", "governance.yaml", "--strict", cwd=desk)
-    where = run(installed, "policies", "path", cwd=desk)
+    tested = run(workbench, "test", ".", "--engine", "both", "--coverage", "--html", "page.html", cwd=desk, **with_opa)
+    checked = run(workbench, "check", "--policies", "policies", "--scenarios", ".", cwd=desk, **with_opa)
+    linted = run(workbench, "manifest", "lint", "manifest.yaml", "-g", "governance.yaml", "--strict", cwd=desk)
+    where = run(workbench, "policies", "path", cwd=desk)
 
     answers = (made, tested, checked, linted, where)
     assert [(one.returncode, one.stderr) for one in answers] == [(0, "")] * len(answers)
@@ -83,7 +101,7 @@ def test_a_new_project_tests_itself(installed: Path, tmp_path: Path, opa: Path) 
     assert page.count("a large refund is paid once the desk&#39;s lead has approved it") >= 2
 
     policies = Path(where.stdout.strip())
-    assert policies.is_relative_to(installed.parent)
+    assert policies.is_relative_to(workbench.parent)
     assert re.search(r"^PASS: \d+/\d+$", opa_tested(opa, policies / "authz", desk / "policies"), re.MULTILINE)
 
 

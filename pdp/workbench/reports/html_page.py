@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from pdp.installed import extra
+
 _STYLE: Final = Path(__file__).parent / "report.css"
 
 
@@ -23,8 +25,9 @@ def render_page(template: Path, *, script: Path | None = None, **values: Any) ->
         script: the page's JavaScript; when absent none can run.
         values: what the template shows.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
-    from markupsafe import Markup  # noqa: PLC0415
+    with extra("workbench"):
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+        from markupsafe import Markup  # noqa: PLC0415
 
     environment = Environment(
         loader=FileSystemLoader(template.parent),
