@@ -75,8 +75,7 @@ def test_what_needs_an_extra_says_which(installed: Path, tmp_path: Path) -> None
 def workbench(installed: Path) -> Path:
     """The same environment, with the extra that policy authors install."""
     [wheel] = installed.parents[1].glob("tool_pdp-*.whl")
-    command = [installed / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*command, f"{wheel}[workbench]"], check=True)
+    subprocess.run([installed / "python", "-m", "pip", "install", "--quiet", f"{wheel}[workbench]"], check=True)
     return installed
 
 
