@@ -12,8 +12,7 @@ from pdp.cli.options import Policies, command_app
 from pdp.cli.output import tell
 from pdp.documents import read_document
 from pdp.errors import Fault, FileFaultsError
-from pdp.workbench.bundles.conventions import check_conventions
-from pdp.workbench.bundles.packages import check_packages, check_unit_tests, parse_modules
+from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests, parse_modules
 from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect, write_modules
 from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.opa.tool import OpaTool

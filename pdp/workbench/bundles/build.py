@@ -12,15 +12,14 @@ from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER, JsonValueError, parse_json
-from pdp.workbench.bundles.conventions import check_conventions
-from pdp.workbench.bundles.packages import check_packages, check_unit_tests, parse_modules
+from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests, parse_modules
 from pdp.workbench.opa.modules import baseline_folder, collect, write_modules
 from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdp.workbench.bundles.packages import Concerns
+    from pdp.workbench.bundles.admission import Concerns
     from pdp.workbench.opa.modules import Module
 
 _MAX_CONFIG: Final = 1024 * 1024

@@ -12,9 +12,8 @@ import pytest
 
 from pdp.cli.commands.check import check, expected_codes
 from pdp.errors import FileFaultsError, UsageError
+from pdp.workbench.bundles.admission import check_conventions, parse_modules
 from pdp.workbench.bundles.build import compile_bundle
-from pdp.workbench.bundles.conventions import check_conventions
-from pdp.workbench.bundles.packages import parse_modules
 from pdp.workbench.opa.modules import Module, baseline_policies_path, collect, write_modules
 from pdp.workbench.opa.tool import OpaTool
 from tests.support.payments import EXAMPLE

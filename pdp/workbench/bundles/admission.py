@@ -1,23 +1,29 @@
-"""Who may write what where: every module is held to its package, and a user's to what a concern may define.
+"""Which Rego is admitted: every module in its package, a user's as a concern, and by the conventions.
 
 The baseline's modules are packages under `authz`. A user's are all `package custom.concerns.NAME`: they could otherwise
-join a package of the baseline, or be overlooked by the decision, which finds concerns by their path.
+join a package of the baseline, or be overlooked by the decision, which finds concerns by their path. Conventions are
+those of `policies/checks`, which is Rego about Rego.
 """
 
 from __future__ import annotations
 
 import re
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from pdp.errors import Fault, FileFaultsError, Place
+from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pdp.workbench.opa.modules import Module
-    from pdp.workbench.opa.tool import OpaTool
 
 _PARTS: Final = ("deny", "step_up", "allow", "obligations")
 # Who else gives codes, or names like them, by their first part. A baseline with a concern of that name says so itself.
@@ -49,6 +55,7 @@ _NO_TEST: Final = (
     "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
     "test's own"
 )
+_FINDINGS: Final = "data.checks.findings"
 _STAND_APART: Final = "a module of your own stands in a folder of your own"
 
 
@@ -140,6 +147,57 @@ def check_unit_tests(modules: Mapping[str, Module], trees: Mapping[str, Any]) ->
         raise FileFaultsError(faults)
 
 
+def check_conventions(
+    modules: Mapping[str, Module],
+    trees: Mapping[str, Any],
+    opa: Path,
+    *,
+    tests: Mapping[str, Any] | None = None,
+    scenario_codes: Iterable[str] | None = None,
+) -> list[Fault]:
+    """Return what the checks of the baseline's folder `checks` object to, in the order of places.
+
+    Args:
+        modules: the modules to check, by their path.
+        trees: syntax trees by path, as `parse_modules` returns them; those of other modules are not looked at.
+        opa: the OPA program; it is run once.
+        tests: the trees of the unit tests, to find concerns without any; None: nobody asks.
+        scenario_codes: the reason codes that scenarios expect, to find concerns without any; None: nobody asks.
+
+    Raises:
+        UsageError: OPA cannot be run, or the checks are not installed.
+    """
+    if not modules:
+        return []
+    policies = baseline_policies_path()
+    document = {
+        "modules": [
+            {"file": path, "source": str(module.file), "tree": trees[path]} for path, module in modules.items()
+        ],
+        "builtins": _builtins(policies / "capabilities.json"),
+        "tests": None if tests is None else [{"tree": tree} for tree in tests.values()],
+        "scenario_codes": None if scenario_codes is None else sorted(set(scenario_codes)),
+    }
+    with tempfile.TemporaryDirectory(prefix="pdp-checks-") as temporary:
+        file = Path(temporary, "input.json")
+        file.write_bytes(orjson.dumps(document))
+        findings = OpaTool(opa, policies / "checks", sources={}).evaluate(_FINDINGS, file)
+    faults = [
+        _fault_at(modules[item["file"]], item["line"], item["column"], item["message"], item["hint"])
+        for item in findings
+    ]
+    return sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column, fault.message))
+
+
+def _builtins(capabilities: Path) -> dict[str, Any]:
+    """What policies may call, by name: the types of arguments and result."""
+    listed = orjson.loads(capabilities.read_bytes())["builtins"]
+    return {
+        builtin["name"]: {"args": builtin["decl"].get("args", []), "result": builtin["decl"].get("result", {})}
+        for builtin in listed
+    }
+
+
 def _custom_faults(
     path: str, module: Module, tree: Mapping[str, Any], baseline: set[str], custom: dict[str, dict[str, set[str]]]
 ) -> list[Fault]:
@@ -188,5 +246,8 @@ def _package(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _fault(module: Module, node: Mapping[str, Any], message: str, hint: str) -> Fault:
-    row, column = node["location"]["row"], node["location"]["col"]
-    return Fault(Place(str(module.file), row, column), message, hint=hint, source=module.text.split("\n")[row - 1])
+    return _fault_at(module, node["location"]["row"], node["location"]["col"], message, hint)
+
+
+def _fault_at(module: Module, line: int, column: int, message: str, hint: str) -> Fault:
+    return Fault(Place(str(module.file), line, column), message, hint=hint, source=module.text.split("\n")[line - 1])
