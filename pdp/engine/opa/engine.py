@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from pdp.circuit import FAILURES, PAUSE, Circuit
-from pdp.engine.opa.address import parse_address
-from pdp.engine.opa.client import Answer, OpaClient
+from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.seconds import check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from pdp.decision import Decision
-    from pdp.engine.opa.address import Address
+    from pdp.engine.opa.client import Address, Answer
     from pdp.request import Request
 
 TIMEOUT: Final = 1.0

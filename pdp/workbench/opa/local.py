@@ -1,72 +1,94 @@
-"""An OPA of our own beside the process: started, waited for, and ended whatever happens.
+"""An OPA server for as long as it is needed: a process of ours, or a container where Docker runs.
 
-Who may talk to it: on a Unix socket (the default) only the user's own processes, as it stands in a folder that nobody
-else may enter. On TCP anybody on the machine could, so OPA then asks for a token, and answers nothing but decisions and
-its health: nobody, with the token or without, can write policies or data.
+Who may ask a process: on a Unix socket (the default) only the user's own processes, as it stands in a folder that
+nobody else may enter. On TCP anybody on the machine could, so OPA then asks for a token, and answers nothing but
+decisions and its health (`deploy/authz.rego`): nobody, with the token or without, can write policies or data.
 """
 
 from __future__ import annotations
 
+import gc
 import secrets
 import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
-from contextlib import ExitStack
-from os import getpid
+import warnings
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.engine.bundle.file import ROOTS, Bundle, read_bundle
+from pdp.engine.bundle.file import ROOTS
 from pdp.engine.data import merged_data
-from pdp.engine.opa.address import parse_address
-from pdp.engine.opa.client import OpaClient
+from pdp.engine.opa.client import OpaClient, parse_address
+from pdp.engine.opa.engine import TOKEN_VARIABLE
 from pdp.errors import EngineError, UsageError
+from pdp.installed import packaged
 from pdp.json import canonical
-from pdp.workbench.opa.program import opa_environment
+from pdp.workbench.opa.program import OPA_VERSION, find_opa, opa_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from typing import Self
+
+    from pdp.engine.bundle.file import Bundle
+
+IMAGE: Final = f"openpolicyagent/opa:{OPA_VERSION}-static"
+"""What the container runs; the same release as the local program."""
 
 START_TIMEOUT: Final = 15.0
 """Default time for OPA to load its bundle and answer, in seconds."""
 
-_TRIES: Final = 3
+_CONTAINER_TIMEOUT: Final = 60
+_LOCK: Final = "deploy/authz.rego"
+_FOLDER: Final = "/pdp"
+_PORT: Final = 8181
 _PAUSE: Final = 0.01
 _LOG_TAIL: Final = 4096
 _OK: Final = 200
-_PORT_TAKEN: Final = "address already in use"
-# Asks Linux to end OPA when we die without a chance to do it (SIGKILL), then becomes OPA.
-_LAUNCH: Final = (
-    "import ctypes, os, sys\n"
-    "ctypes.CDLL(None).prctl(1, 9)\n"
-    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
-    "try: os.execv(sys.argv[2], sys.argv[2:])\n"
-    "except OSError as error: sys.exit(f'{sys.argv[2]}: {error.strerror}')"
-)
-_LOCK: Final = """\
-package system.authz
 
-default allow := false
 
-allow if {{
-	input.method == "GET"
-	input.path in [["health"], ["v1", "data", "system", "authz", "instance"]]
-}}
+class NoOpaServerError(UsageError):
+    """Neither a container nor a local process can run."""
 
-allow if {{
-	input.method == "POST"
-	array.slice(input.path, 0, 3) == ["v1", "data", "authz"]
-	input.identity == "{token}"
-}}
 
-instance := "{instance}"
-"""
+@dataclass(frozen=True, slots=True)
+class OpaServer:
+    """A running OPA with a policy's bundle.
+
+    Attributes:
+        url: for `SidecarEngine` or any HTTP client: `POST {url}/v1/data/authz/decision`.
+        token: to be sent as `Authorization: Bearer`.
+        container: whether it runs in Docker; else it is a process of ours.
+    """
+
+    url: str
+    token: str = field(repr=False)
+    container: bool
+
+
+@contextmanager
+def opa_server(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[OpaServer]:
+    """Run an OPA that asks for a token, in a container where Docker runs; arguments and errors as of `LocalOpa`.
+
+    Raises:
+        NoOpaServerError: neither Docker nor OPA is here.
+    """
+    if docker_runs():
+        with _container(bundle, manifests, data) as server:
+            yield server
+        return
+    program = find_opa()
+    if program is None:
+        raise NoOpaServerError(
+            f"neither Docker (with the extra tool-pdp[docker]) nor Open Policy Agent {OPA_VERSION} is here",
+            hint="run: pdp opa install",
+        )
+    with LocalOpa(program, bundle=bundle, manifests=manifests, data=data, tcp=True) as local:
+        yield OpaServer(local.url, local.token or "", container=False)
 
 
 class LocalOpa:
@@ -80,38 +102,31 @@ class LocalOpa:
         bundle: what it decides by; its Rego is evaluated, not its WebAssembly.
         manifests: the document of each effective manifest by its digest, beside those in the bundle.
         data: the roots `directory` and `settings`, laid over the bundle's.
-        paths: instead of a bundle, Rego and data files, or folders of them, taken as they are and without checks;
-            `*_test.rego` is left out.
         tcp: listen on 127.0.0.1 and a free port instead of a Unix socket, and ask for a token.
         start_timeout: seconds that it may take to be ready.
 
+    Attributes:
+        token: the token that it asks for, for `SidecarEngine`; None when it asks for none.
+
     Raises:
-        UsageError: neither a bundle nor paths, or both; data that is not admitted.
+        UsageError: data that is not admitted.
+        EngineError: OPA does not start.
     """
 
     def __init__(
         self,
         program: Path,
         *,
-        bundle: Bundle | Path | None = None,
+        bundle: Bundle,
         manifests: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
-        paths: Sequence[Path] = (),
         tcp: bool = False,
         start_timeout: float = START_TIMEOUT,
     ) -> None:
-        if (bundle is None) == (not paths) or (paths and (manifests or data)):
-            raise UsageError("a local OPA is given either a bundle, with data beside it, or paths")
         self._program = program.resolve()
-        self._bundle = read_bundle(bundle) if isinstance(bundle, Path) else bundle
-        self._documents = (
-            canonical(merged_data(self._bundle.data, manifests=manifests, data=data)) if self._bundle else b""
-        )
-        self._paths = [_as_argument(path) for path in paths]
-        self._tcp = tcp
+        self._files = _files(bundle, manifests, data, lock=tcp)
         self._start_timeout = start_timeout
-        self._instance = secrets.token_hex(16)
-        self._token = secrets.token_hex(32) if tcp else None
+        self.token = secrets.token_hex(32) if tcp else None
         self._url: str | None = None
         self._running = ExitStack()
 
@@ -126,24 +141,19 @@ class LocalOpa:
             raise EngineError("the local OPA is not started", hint="use it in a with statement")
         return self._url
 
-    @property
-    def token(self) -> str | None:
-        """The token that it asks for, for `SidecarEngine`; None when it asks for none."""
-        return self._token
-
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pdp-opa-")))
-            sources = self._written(folder)
-            for attempt in range(_TRIES):
-                address, url = self._free_address(folder)
-                with ExitStack() as started:
-                    process = _started(self._program, address, self._token, sources, folder / "opa.log")
-                    started.callback(_end, process)
-                    # A port that was free a moment ago may be taken by now: then OPA ends, and we take another one.
-                    if self._is_ready(process, url, folder / "opa.log", retry=self._tcp and attempt + 1 < _TRIES):
-                        stack.push(started.pop_all())
-                        break
+            _write(folder, self._files)
+            address = url = f"unix://{folder / 'opa.sock'}"
+            if self.token is not None:
+                with socket.create_server(("127.0.0.1", 0)) as free:
+                    address = f"127.0.0.1:{free.getsockname()[1]}"
+                url = f"http://{address}"
+            process = self._started(address, folder)
+            stack.callback(process.wait)
+            stack.callback(process.kill)  # at once: it holds nothing that could be lost
+            self._wait_until_ready(process, url, folder / "opa.log")
             self._running = stack.pop_all()
             self._url = url
         return self
@@ -152,96 +162,115 @@ class LocalOpa:
         self._url = None
         self._running.close()
 
-    def _written(self, folder: Path) -> list[str]:
-        """Write what OPA is to load into `folder` and return its arguments for it."""
-        lock = _LOCK.format(token=self._token, instance=self._instance) if self._tcp else None
-        if self._bundle is None:
-            if lock is None:
-                return self._paths
-            (folder / "lock.rego").write_text(lock, encoding="utf-8")
-            return [*self._paths, str(folder / "lock.rego")]
-        files = {path: text.encode() for path, text in self._bundle.modules.items()}
-        files["data.json"] = self._documents
-        roots = list(ROOTS)
-        if lock is not None:
-            files["system/authz.rego"] = lock.encode()
-            roots.append("system/authz")
-        files[".manifest"] = canonical({"revision": self._bundle.revision, "roots": roots, "rego_version": 1})
-        for path, content in files.items():
-            file = folder / "bundle" / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-        return ["--bundle", str(folder / "bundle")]
-
-    def _free_address(self, folder: Path) -> tuple[str, str]:
-        """Return an address to listen on, as OPA's option and as the URL."""
-        if not self._tcp:
-            url = f"unix://{folder / 'opa.sock'}"
-            return url, url
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        return f"127.0.0.1:{port}", f"http://127.0.0.1:{port}"
-
-    def _is_ready(self, process: subprocess.Popen[bytes], url: str, log: Path, *, retry: bool) -> bool:
-        """Wait until OPA is ready; False when it could not listen and may try again elsewhere."""
-        deadline = time.monotonic() + self._start_timeout
-        client = OpaClient(parse_address(url), connect_timeout=1.0, connections=1)
+    def _started(self, address: str, folder: Path) -> subprocess.Popen[bytes]:
+        environment = opa_environment() | ({} if self.token is None else {TOKEN_VARIABLE: self.token})
+        arguments = _arguments(address, str(folder), lock=self.token is not None)
         try:
+            with (folder / "opa.log").open("wb") as output:
+                return subprocess.Popen(  # noqa: S603 - the program that the caller named, with arguments made here
+                    [self._program, *arguments],
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+        except OSError as error:
+            raise EngineError(
+                f"{self._program}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
+            ) from error
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        deadline = time.monotonic() + self._start_timeout
+        with closing(OpaClient(parse_address(url), connect_timeout=1.0, connections=1)) as client:
             while time.monotonic() < deadline:
+                try:
+                    is_ready = client.exchange("GET", "/health?bundle=true", None, 1.0).status == _OK
+                except EngineError:
+                    is_ready = False
+                # Checked after the answer, which may come from something else that has taken the port: then OPA ends.
                 if process.poll() is not None:
-                    if retry and _PORT_TAKEN in _log_tail(log):
-                        return False
                     raise EngineError(f"OPA did not start:\n{_log_tail(log)}")
-                if _get(client, "/health?bundle=true") is not None and self._is_ours(client):
-                    return True
+                if is_ready:
+                    return
                 time.sleep(_PAUSE)
-        finally:
-            client.close()
         raise EngineError(f"OPA was not ready within {self._start_timeout:g} s:\n{_log_tail(log)}")
 
-    def _is_ours(self, client: OpaClient) -> bool:
-        """Whether it is our OPA that answers, not something else that has taken the port: it would get the token."""
-        return not self._tcp or bool(_get(client, "/v1/data/system/authz/instance") == {"result": self._instance})
 
-
-def _started(
-    program: Path, address: str, token: str | None, sources: Sequence[str], log: Path
-) -> subprocess.Popen[bytes]:
-    lock = ["--authentication=token", "--authorization=basic"] if token else []
-    options = ["--log-level=error", "--skip-version-check", "--unix-socket-perm=600", "--ignore=*_test.rego"]
-    command = [str(program), "run", "--server", f"--addr={address}", *options, *lock, *sources]
-    # Linux takes the thread that started a process for its parent, so this holds for the main thread only.
-    if sys.platform == "linux" and sys.executable and threading.current_thread() is threading.main_thread():
-        command = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(getpid()), *command]
+def docker_runs() -> bool:
+    """Whether containers can be started: testcontainers is installed, and a Docker engine answers."""
     try:
-        with log.open("wb") as output:
-            return subprocess.Popen(  # noqa: S603 - the program that the caller named, with arguments made here
-                command,
-                cwd=log.parent,
-                env=opa_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-    except OSError as error:
-        raise EngineError(
-            f"{program}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
-        ) from error
+        from docker import from_env  # noqa: PLC0415
+        from docker.errors import DockerException  # noqa: PLC0415
+        from testcontainers.core import container  # noqa: F401, PLC0415
+    except ImportError:
+        return False
+    with warnings.catch_warnings():
+        # Where no engine listens, Docker's client drops its socket without closing it.
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            with closing(from_env(timeout=5)) as client:
+                answers = bool(client.ping())
+        # Docker's client lets what its own client for HTTP raises through, which is an OSError.
+        except (DockerException, OSError):
+            answers = False
+        gc.collect()
+    return answers
 
 
-# At once: it holds nothing that could be lost.
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
+@contextmanager
+def _container(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[OpaServer]:
+    from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+    from testcontainers.core.wait_strategies import HttpWaitStrategy  # noqa: PLC0415
+
+    token = secrets.token_hex(32)
+    with tempfile.TemporaryDirectory(prefix="pdp-opa-") as folder:
+        _write(Path(folder), _files(bundle, manifests, data, lock=True))
+        for path in (Path(folder), *Path(folder).rglob("*")):
+            path.chmod(0o755)  # readable for the container's user
+        container = (
+            DockerContainer(IMAGE)
+            .with_env(TOKEN_VARIABLE, token)
+            .with_volume_mapping(folder, _FOLDER)
+            .with_exposed_ports(_PORT)
+            .with_command(_arguments(f"0.0.0.0:{_PORT}", _FOLDER, lock=True))
+            .waiting_for(HttpWaitStrategy(_PORT, "/health?bundle").with_startup_timeout(_CONTAINER_TIMEOUT))
+        )
+        with container:
+            host, port = container.get_container_host_ip(), container.get_exposed_port(_PORT)
+            yield OpaServer(f"http://{host}:{port}", token, container=True)
 
 
-def _get(client: OpaClient, path: str) -> Any:
-    """Return the JSON at `path`, or None when it is not there (yet)."""
-    try:
-        answer = client.exchange("GET", path, None, 1.0)
-        return orjson.loads(answer.body) if answer.status == _OK else None
-    except (EngineError, ValueError):
-        return None
+def _arguments(address: str, folder: str, *, lock: bool) -> list[str]:
+    """Return the arguments with which OPA serves what `_write` put into `folder`."""
+    return [
+        "run", "--server", f"--addr={address}", "--log-level=error", "--skip-version-check", "--unix-socket-perm=600",
+        *(["--authentication=token", "--authorization=basic"] if lock else []), "--bundle", f"{folder}/bundle",
+    ]  # fmt: skip
+
+
+def _files(
+    bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, *, lock: bool
+) -> dict[str, bytes]:
+    """Return the files of a bundle in a folder: Rego, data, and the lock where OPA asks for a token."""
+    files = {path: text.encode() for path, text in bundle.modules.items()}
+    files["data.json"] = canonical(merged_data(bundle.data, manifests=manifests, data=data))
+    roots = list(ROOTS)
+    if lock:
+        file = packaged(_LOCK)
+        if file is None:
+            raise UsageError(f"{_LOCK} is not installed", hint="install tool-pdp again")
+        files["system/authz.rego"] = file.read_bytes()
+        roots.append("system/authz")
+    files[".manifest"] = canonical({"revision": bundle.revision, "roots": roots, "rego_version": 1})
+    return files
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for path, content in files.items():
+        file = folder / "bundle" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
 
 
 def _log_tail(log: Path) -> str:
@@ -253,9 +282,3 @@ def _log_tail(log: Path) -> str:
         except (ValueError, TypeError):
             lines.append(line)
     return "\n".join(f"  {line}" for line in lines) or "  (OPA wrote nothing)"
-
-
-# `a:b` means data of the file b under the path a, unless it is a URL.
-def _as_argument(path: Path) -> str:
-    absolute = str(path.resolve())
-    return f"file://{absolute}" if ":" in absolute else absolute

@@ -6,5 +6,4 @@ reports           a folder: a run as text, JSON, JUnit's XML and a page
 results           a run as plain records, which reports, coverage and mutation read
 pytest_plugin     the settings of the pytest plugin; nothing else until one is stated
 pytest_scenarios  the pytest plugin: scenarios as items, and fixtures
-opa_server        the OPA of a fixture: a container, or a local process
 """

@@ -14,9 +14,9 @@ from pdp.approvals.approvals import Approvals
 from pdp.audit.chain import MemoryAudit
 from pdp.errors import PdpError
 from pdp.pep import Pep
+from pdp.workbench.opa.local import NoOpaServerError
+from pdp.workbench.opa.local import opa_server as serve
 from pdp.workbench.scenarios.files.suite import load_suite, policy_suite
-from pdp.workbench.scenarios.opa_server import NoOpaServerError
-from pdp.workbench.scenarios.opa_server import opa_server as serve
 from pdp.workbench.scenarios.pytest_plugin import ENGINES
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
+    from pdp.workbench.opa.local import OpaServer
     from pdp.workbench.scenarios.files.suite import Suite
-    from pdp.workbench.scenarios.opa_server import OpaServer
 
 _NAMES: Final = ("scenarios.yaml", "scenarios.yml", "scenarios.json")
 

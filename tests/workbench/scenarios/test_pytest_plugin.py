@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,10 @@ import pytest
 
 from pdp.cli.commands.init import project_files
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
-from pdp.engine.opa.engine import TOKEN_VARIABLE
+from pdp.workbench.opa.local import docker_runs, opa_server
 from pdp.workbench.scenarios.files.suite import load_suite, policy_suite
-from pdp.workbench.scenarios.opa_server import (
-    container_arguments,
-    docker_runs,
-    opa_server,
-    write_served,
-)
 from pdp.workbench.scenarios.pytest_scenarios import _item_names
 from pdp.workbench.scenarios.running.engines import bundle_of
-from tests.end_to_end.test_compose import TOKEN, answers, free_port
 from tests.support import ROOT, payments
 
 pytest_plugins = "pytester"
@@ -431,33 +423,6 @@ def decided(url: str, token: str) -> Any:
     )  # fmt: skip
     with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310 - likewise
         return json.load(answer)["result"]["verdict"]
-
-
-def test_what_the_container_runs_also_runs_as_a_process(opa: Path, tmp_path: Path) -> None:
-    """The very arguments and files of the container, where there may be no Docker."""
-    write_served(tmp_path, read_bundle(baseline_bundle_path()), {}, {"settings": {"a": 1}})
-    port = free_port()
-    command = [str(opa), *container_arguments(str(tmp_path), f"127.0.0.1:{port}")]
-    process = subprocess.Popen(command, env={TOKEN_VARIABLE: TOKEN})
-    try:
-        deadline = time.monotonic() + 30
-        while not healthy(port):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert decided(f"http://127.0.0.1:{port}", TOKEN) == "DENY"
-        assert answers(port, "POST", "/v1/data/authz/decision", "{}", "another") == 401
-        assert answers(port, "GET", "/v1/data/settings") == 401
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
-def healthy(port: int) -> bool:
-    try:
-        return answers(port, "GET", "/health?bundle") == 200
-    except OSError:
-        return False
 
 
 @pytest.mark.docker
