@@ -27,9 +27,10 @@ Way = Literal["sync", "async"]
 
 
 def policy(text: str, release: int = 1, **data: Any) -> Bundle:
-    identity = {"revision": digest(text.encode()), "release": release}
-    data = {**data, "config": {**data.get("config", {}), "bundle": identity}}
-    return Bundle(**identity, wasm=b"\0asm, which OPA is not to see", data=data, modules={MODULE: text}, size=0)
+    revision = digest(text.encode())
+    config = {**data.get("config", {}), "bundle": {"revision": revision, "release": release}}
+    wasm = b"\0asm, which OPA is not to see"
+    return Bundle(revision, release, wasm, data={**data, "config": config}, modules={MODULE: text}, size=0)
 
 
 MODULE = "authz/decision.rego"
