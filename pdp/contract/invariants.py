@@ -17,8 +17,7 @@ import orjson
 
 from pdp.contract.registry.tool_contract import DROP_STEP, DropStep, end_coroutine
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.manifest.expressions.expression import compile_check
-from pdp.manifest.expressions.path import ExpressionError
+from pdp.manifest.expressions.expression import ExpressionError, compile_check
 from pdp.manifest.model import Correction
 from pdp.proposal import Rejection, RejectionCode
 

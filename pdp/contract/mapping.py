@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.clock import to_seconds
 from pdp.errors import PdpError
 from pdp.json import canonical, digest, has_plain_form
-from pdp.manifest.expressions.path import MISSING
+from pdp.manifest.expressions.expression import MISSING
 from pdp.request import Entity, Request
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pdp.errors import AuditError, StateError, UsageError
 from pdp.flow.call import Asked, Decided, Prepared
 from pdp.flow.record import log_decision, record_dispatch
 from pdp.json import JsonValueError
-from pdp.manifest.expressions.path import ExpressionError
+from pdp.manifest.expressions.expression import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 from pdp.session import Session
 

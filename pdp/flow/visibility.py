@@ -12,7 +12,7 @@ from pdp.clock import to_seconds
 from pdp.contract.mapping import call_digest
 from pdp.decision import Decision, Verdict
 from pdp.json import JsonValueError, canonical
-from pdp.manifest.expressions.path import MISSING, ExpressionError
+from pdp.manifest.expressions.expression import MISSING, ExpressionError
 from pdp.request import Entity, Request, bounded
 
 if TYPE_CHECKING:

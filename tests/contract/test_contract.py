@@ -12,7 +12,7 @@ from pdp.contract.compiled import CompiledManifest
 from pdp.contract.mapping import MappingError, build_request, call_digest
 from pdp.json import canonical
 from pdp.manifest.effective import effective_manifest
-from pdp.manifest.expressions.path import ExpressionError
+from pdp.manifest.expressions.expression import ExpressionError
 from pdp.manifest.load import load_manifest
 from pdp.proposal import Proposal
 from pdp.request import Request

@@ -140,25 +140,25 @@ BUNDLED: dict[str, Any] = {"subquestion_ids": ["a", "b"]}
     ],
 )  # fmt: skip
 def test_plans(where: str, steps: list[Any], plan: list[Any], explained: list[str]) -> None:
-    found = checked(*steps, where=where)
+    result = checked(*steps, where=where)
 
-    assert (found.plan, list(found.explained())) == (plan, explained)
-    assert found.valid == (not any("rejected" in line for line in explained))
-    assert checked(*found.plan, where=where).as_json()["steps"] == [
-        {"position": at, "name": None, "status": "accepted", "pruned": False, "trips": [], "proposal": one}
-        for at, one in enumerate(plan)
+    assert (result.plan, list(result.explained())) == (plan, explained)
+    assert result.valid == (not any("rejected" in line for line in explained))
+    assert checked(*result.plan, where=where).as_json()["steps"] == [
+        {"position": at, "name": None, "status": "accepted", "pruned": False, "trips": [], "proposal": proposal}
+        for at, proposal in enumerate(plan)
     ]
 
 
 def test_the_whole_object() -> None:
-    found = checked({"tool_name": TOOL, "payload": {"query": "q", **BUNDLED}, "step_name": "first"}, {"tool": "other"})
+    result = checked({"tool_name": TOOL, "payload": {"query": "q", **BUNDLED}, "step_name": "first"}, {"tool": "other"})
     correction = {
         "invariant": "BUNDLED_REQUIRES_WEB_SEARCH", "rule": RULES["BUNDLED_REQUIRES_WEB_SEARCH"],
         "resolution": "corrected", "changed": ["web_search"],
     }  # fmt: skip
     reason = "'other' is not a tool of manifest 1.0.0"
 
-    assert found.as_json() == {
+    assert result.as_json() == {
         "valid": False,
         "steps": [
             {"position": 0, "name": "first", "status": "transformed", "pruned": False, "trips": [correction],
@@ -168,18 +168,18 @@ def test_the_whole_object() -> None:
         ],
         "plan": [step(**BUNDLED, web_search=True)],
     }  # fmt: skip
-    assert found.for_policy("clinical.answer") == {
+    assert result.for_policy("clinical.answer") == {
         "steps": [step(**BUNDLED, web_search=True)], "context": {"purpose": "clinical.answer"},
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", [None, "text", {"tool": TOOL, "extra": 1}, {"tool": TOOL, "arguments": {"query": 1}}])
 def test_a_step_that_is_no_proposal_is_rejected(bad: Any) -> None:
-    found = checked(bad, step())
+    result = checked(bad, step())
 
-    assert [one.status.value for one in found.steps] == ["rejected", "accepted"]
-    assert found.steps[0].rejection is not None
-    assert found.steps[0].rejection.code == "INVALID_PAYLOAD"
+    assert [one.status.value for one in result.steps] == ["rejected", "accepted"]
+    assert result.steps[0].rejection is not None
+    assert result.steps[0].rejection.code == "INVALID_PAYLOAD"
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,7 @@ def test_what_is_no_plan(steps: Any, message: str) -> None:
 
 def alone(call: dict[str, Any], plan: list[Any]) -> bool:
     """Whether a call that is made by itself goes on, in a session with this plan."""
-    found = check(Proposal.read(call), SESSION.with_changes(plan=plan), MANIFESTS["manifest"])
-    return isinstance(found, Checked)
+    return isinstance(check(Proposal.read(call), SESSION.with_changes(plan=plan), MANIFESTS["manifest"]), Checked)
 
 
 FIRST, SECOND = step("q", **BUNDLED, web_search=True), step("r", **BUNDLED, web_search=True)
@@ -237,11 +236,11 @@ STEPS = st.builds(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=5))
 def test_settled_plans_stay_and_both_declarations_agree(steps: list[Any]) -> None:
-    found = checked(*steps)
-    again = checked(*found.plan)
-    bundled = [one for one in found.plan if one["arguments"].get("subquestion_ids") is not None]
-    keys = [(one["arguments"]["query"], one["arguments"].get("web_search") is True) for one in found.plan]
+    result = checked(*steps)
+    again = checked(*result.plan)
+    bundled = [one for one in result.plan if one["arguments"].get("subquestion_ids") is not None]
+    keys = [(one["arguments"]["query"], one["arguments"].get("web_search") is True) for one in result.plan]
 
-    assert (again.plan, again.explained(), again.valid) == (found.plan, (), True)
-    assert checked(*steps).as_json() == found.as_json() == checked(*steps, where="python").as_json()
+    assert (again.plan, again.explained(), again.valid) == (result.plan, (), True)
+    assert checked(*steps).as_json() == result.as_json() == checked(*steps, where="python").as_json()
     assert (len(bundled) <= 1, len(keys) - len(set(keys))) == (True, 0)

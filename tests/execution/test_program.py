@@ -60,6 +60,7 @@ def script(text: str, **options: Any) -> Tool:
 # The template
 
 
+NO_PART = "has a part that cannot stand on a command line: an object, a list or null"
 GREP = ("grep", "{ignore_case:--ignore-case}", "{limit:-m}", "--regexp={pattern}", "--", "{paths}")
 
 
@@ -89,6 +90,7 @@ GREP = ("grep", "{ignore_case:--ignore-case}", "{limit:-m}", "--regexp={pattern}
         (("p", "--", "{{{a}}}", "{{b}}"), {"a": "x"}, ["p", "--", "{x}", "{b}"]),
         (("p", "--", "{a}"), {"a": "{b}"}, ["p", "--", "{b}"]),
         (("p", "--", "{a}"), {"a": "ü 漢\n"}, ["p", "--", "ü 漢\n"]),
+        (("git", "log", "{n:-n}", "--", "{a}"), {"a": "x", "n": True}, ["git", "log", "-n", "--", "x"]),
     ],
 )
 def test_a_template_and_its_command_line(template: tuple[str, ...], arguments: dict[str, Any], argv: list[str]) -> None:
@@ -98,19 +100,21 @@ def test_a_template_and_its_command_line(template: tuple[str, ...], arguments: d
 @pytest.mark.parametrize(
     ("template", "arguments", "message"),
     [
-        (("p", "-e", "--", "{a}"), {"a": "-x"}, "begins with `-`, which the program would read as an option"),
-        (("p", "-e", "--", "{a}"), {"a": ["x", "--y"]}, "begins with `-`, which the program would read as an option"),
-        (("p", "{a:-n}"), {"a": -1}, "begins with `-`, which the program would read as an option"),
-        (("p", "{a:-a}"), {"a": "-x"}, "begins with `-`, which the program would read as an option"),
-        (
-            ("p", "-e", "--", "{b}{a}"),
-            {"a": "-", "b": ""},
-            "begins with `-`, which the program would read as an option",
+        *(
+            (template, arguments, "begins with `-`, which the program would read as an option")
+            for template, arguments in [
+                (("p", "-e", "--", "{a}"), {"a": "-x"}),
+                (("p", "-e", "--", "{a}"), {"a": ["x", "--y"]}),
+                (("p", "{a:-n}"), {"a": -1}),
+                (("p", "{a:-a}"), {"a": "-x"}),
+                (("p", "-e", "--", "{b}{a}"), {"a": "-", "b": ""}),
+                (("git", "log", "{n:-n}", "--", "{a}"), {"a": "--output=x", "n": True}),  # an option's value is no end
+            ]
         ),
         (("p", "--", "{a}"), {"a": "x\0y"}, "has a NUL character"),
-        (("p", "--a={a}"), {"a": {}}, "has a part that cannot stand on a command line: an object, a list or null"),
-        (("p", "{a:-a}"), {"a": [[1]]}, "has a part that cannot stand on a command line: an object, a list or null"),
-        (("p", "{a:-a}"), {"a": [None]}, "has a part that cannot stand on a command line: an object, a list or null"),
+        (("p", "--a={a}"), {"a": {}}, NO_PART),
+        (("p", "{a:-a}"), {"a": [[1]]}, NO_PART),
+        (("p", "{a:-a}"), {"a": [None]}, NO_PART),
         (("p", "--", "{b}{a}"), {"a": [1], "b": [2]}, "is a list, and so is another argument of the same item"),
     ],
 )
@@ -141,17 +145,6 @@ def test_no_argument_ever_becomes_an_option(arguments: dict[str, Any]) -> None:
     if "paths" in arguments:
         paths = arguments["paths"] if isinstance(arguments["paths"], list) else [arguments["paths"]]
         assert len(argv[argv.index("--") + 1 :]) == len(paths)
-
-
-@pytest.mark.parametrize("template", [("grep", "-e", "--", "{a}"), ("git", "log", "{n:-n}", "--", "{a}")])
-def test_an_options_value_is_no_end_of_options(template: tuple[str, ...]) -> None:
-    tool = CliTool(entry(*template))
-
-    with pytest.raises(ToolArgumentError) as caught:
-        tool.argv({"a": "--output=x", "n": True})
-
-    assert str(caught.value) == "argument a: begins with `-`, which the program would read as an option"
-    assert tool.argv({"a": "x", "n": True})[-1] == "x"
 
 
 def test_a_shells_own_script_may_take_arguments_as_parameters() -> None:
@@ -185,6 +178,13 @@ def test_what_the_governance_file_does_not_allow_is_never_run(tool: Tool, messag
 # Real programs
 
 
+TOO_LARGE = {"exception": "ToolResultError", "result": "too_large"}
+
+
+def exit_of(code: int) -> dict[str, Any]:
+    return {"exception": "ToolExitError", "exit_code": code}
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> None:
@@ -194,15 +194,13 @@ def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> Non
         cwd=str(tmp_path), exit_codes={"result": [0, 1]},
     )  # fmt: skip
 
-    found = executed(tool, asynchronous, pattern="one", ignore_case=True, paths=["a.txt"])
+    matched = executed(tool, asynchronous, pattern="one", ignore_case=True, paths=["a.txt"])
     dashed = executed(tool, asynchronous, pattern="-two", paths=["a.txt"])
     none = executed(tool, asynchronous, pattern="three", paths=["a.txt"])
     absent = executed(tool, asynchronous, pattern="one", paths=["b.txt"])
 
-    assert [found, dashed, none] == [Execution("One\n"), Execution("-two\n"), Execution("")]
-    assert absent.failure == Failure(
-        FAILED, "grep ended with exit code 2", {"exception": "ToolExitError", "exit_code": 2}
-    )
+    assert [matched, dashed, none] == [Execution("One\n"), Execution("-two\n"), Execution("")]
+    assert absent.failure == Failure(FAILED, "grep ended with exit code 2", exit_of(2))
 
 
 @pytest.mark.process
@@ -215,6 +213,11 @@ def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> Non
         pytest.param(script("""echo '{"a": [1, 2.5, null]}'""", output="json"), {"a": [1, 2.5, None]}, id="JSON"),
         pytest.param(script("exit 7", exit_codes={"result": [7]}), "", id="a code that is a result"),
         pytest.param(script("cat; echo read"), "read\n", id="no standard input"),
+        pytest.param(script("printf 1234", max_output=4), "1234", id="as many bytes as are admitted"),
+        pytest.param(script("head -c 3000000 /dev/zero >&2; echo done"), "done\n", id="standard error without end"),
+        pytest.param(
+            script("(sleep 0.1; echo late) & echo early"), "early\nlate\n", id="a child writes a little longer"
+        ),
     ],
 )
 def test_what_a_program_gives(tool: Tool, result: Any) -> None:
@@ -225,52 +228,27 @@ def test_what_a_program_gives(tool: Tool, result: Any) -> None:
 @pytest.mark.parametrize(
     ("tool", "message", "details"),
     [
-        pytest.param(
-            script("echo out; echo /srv/x is bad >&2; echo more >&2; exit 3"),
-            "sh ended with exit code 3: <path> is bad", {"exception": "ToolExitError", "exit_code": 3},
-            id="the first line of standard error",
-        ),
-        pytest.param(
-            script("echo out; exit 3"),
-            "sh ended with exit code 3: out", {"exception": "ToolExitError", "exit_code": 3},
-            id="of standard output when there is none",
-        ),
-        pytest.param(
-            script("exit 0", exit_codes={"result": [1]}),
-            "sh ended with exit code 0", {"exception": "ToolExitError", "exit_code": 0}, id="zero need not be a result",
-        ),
-        pytest.param(
-            script("kill -KILL $$"),
-            "sh was ended by SIGKILL", {"exception": "ToolExitError", "exit_code": -9}, id="a signal",
-        ),
-        pytest.param(
-            script("kill -40 $$"),
-            "sh was ended by signal 40", {"exception": "ToolExitError", "exit_code": -40}, id="a signal without a name",
-        ),
-        pytest.param(
+        # The first line of standard error, or of standard output when there is none.
+        (script("echo /x/y is bad >&2; echo more >&2; exit 3"), "sh ended with exit code 3: <path> is bad", exit_of(3)),
+        (script("echo out; exit 3"), "sh ended with exit code 3: out", exit_of(3)),
+        (script("exit 0", exit_codes={"result": [1]}), "sh ended with exit code 0", exit_of(0)),
+        (script("kill -KILL $$"), "sh was ended by SIGKILL", exit_of(-9)),
+        (script("kill -40 $$"), "sh was ended by signal 40", exit_of(-40)),
+        (
             script("echo '{'", output="json"),
-            "the program's output is not JSON: value: not JSON: Expecting property name enclosed in double quotes: "
-            "line 2 column 1 (char 2)",
-            {"exception": "ToolResultError", "result": "invalid"}, id="no JSON",
+            ("the program's output is not JSON: value: not JSON: Expecting property name enclosed in double quotes: "
+            "line 2 column 1 (char 2)"),
+            {"exception": "ToolResultError", "result": "invalid"},
         ),
-        pytest.param(
-            script(r"printf '\377'", output="json"),
-            "the program's output is not JSON: value: not UTF-8 text",
-            {"exception": "ToolResultError", "result": "invalid"}, id="JSON that is no UTF-8",
+        (
+            script(r"printf '\377'", output="json"), "the program's output is not JSON: value: not UTF-8 text",
+            {"exception": "ToolResultError", "result": "invalid"},
         ),
-        pytest.param(
-            script("yes", max_output=1000),
-            "the program wrote more than 1000 bytes",
-            {"exception": "ToolResultError", "result": "too_large"}, id="output without end",
-        ),
-        pytest.param(
-            script("printf 12345", max_output=4),
-            "the program wrote more than 4 bytes",
-            {"exception": "ToolResultError", "result": "too_large"}, id="one byte too much",
-        ),
-        pytest.param(
-            entry("printf", "--", "%s", "{a}"),
-            "the arguments are longer than a command line can be", {"exception": "ToolError"}, id="too long",
+        (script("yes", max_output=1000), "the program wrote more than 1000 bytes", TOO_LARGE),
+        (script("printf 12345", max_output=4), "the program wrote more than 4 bytes", TOO_LARGE),
+        (
+            entry("printf", "--", "%s", "{a}"), "the arguments are longer than a command line can be",
+            {"exception": "ToolError"},
         ),
     ],
 )  # fmt: skip
@@ -278,19 +256,6 @@ def test_a_program_that_fails(tool: Tool, message: str, details: dict[str, Any])
     arguments: dict[str, Any] = {"a": "x" * 10_000_000} if tool.schema_["properties"] else {}
 
     assert executed(tool, **arguments).failure == Failure(FAILED, message, details)
-
-
-@pytest.mark.process
-def test_output_may_have_as_many_bytes_as_are_admitted() -> None:
-    assert executed(script("printf 1234", max_output=4)) == Execution("1234")
-
-
-@pytest.mark.process
-def test_standard_error_without_end_is_dropped() -> None:
-    """The program does not wait for a reader, and nobody keeps more of it than the first 16 KiB."""
-    noisy = script("head -c 3000000 /dev/zero >&2; echo done")
-
-    assert executed(noisy) == Execution("done\n")
 
 
 @pytest.mark.process
@@ -314,16 +279,6 @@ def test_what_is_not_there_is_unavailable_and_not_started(tmp_path: Path, asynch
         assert (execution.failure, execution.started) == (
             Failure(FailureCode.TOOL_UNAVAILABLE, message, {"exception": "ToolUnavailableError"}), False,
         )  # fmt: skip
-
-
-@pytest.mark.process
-def test_whether_it_can_run_is_told_beforehand(tmp_path: Path) -> None:
-    def reason(tool: Tool) -> str | None:
-        return CliTool(tool).unavailable()
-
-    assert reason(entry("sh", cwd=str(tmp_path))) is None
-    assert reason(entry("no-such-program")) == "program no-such-program is not found"
-    assert reason(entry("sh", cwd=str(tmp_path / "gone"))) == "the working folder is not there"
 
 
 @pytest.mark.process
@@ -381,6 +336,13 @@ def all_end(numbers: Path, count: int) -> bool:
     return not left
 
 
+async def cancelled(calling: asyncio.Task[Any], ready: Path) -> None:
+    """Cancel a call as soon as its program has made a file."""
+    while not ready.exists():  # noqa: ASYNC110, ASYNC240 - the event is another process's
+        await asyncio.sleep(0.01)
+    calling.cancel()
+
+
 FAMILY = """
 { sh -c 'echo $$ >> "$1"; TRAP; sleep 300 & echo $! >> "$1"; wait; wait' name "$1" & }
 echo $$ >> "$1"
@@ -416,9 +378,7 @@ def test_a_time_out_ends_the_whole_family(
 async def test_cancellation_ends_the_whole_family(tmp_path: Path) -> None:
     numbers = tmp_path / "numbers"
     calling = asyncio.create_task(ToolRunner(family("wait")).arun({"file": str(numbers)}))
-    while not (tmp_path / "numbers.ready").exists():  # noqa: ASYNC110 - the event is another process's
-        await asyncio.sleep(0.01)
-    calling.cancel()
+    await cancelled(calling, (tmp_path / "numbers.ready"))
 
     with pytest.raises(asyncio.CancelledError):
         await calling
@@ -431,9 +391,7 @@ async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch
     begun, cleaned = tmp_path / "begun", tmp_path / "cleaned"
     text = 'trap \'echo cleaned > "$1/cleaned"; exit\' TERM; sleep 300 > /dev/null 2>&1 & echo > "$1/begun"; wait'
     calling = asyncio.create_task(CliTool(entry("sh", "-c", text, "--", "{folder}"))(folder=str(tmp_path)))
-    while not begun.exists():  # noqa: ASYNC110 - the event is another process's
-        await asyncio.sleep(0.01)
-    calling.cancel()
+    await cancelled(calling, begun)
 
     with pytest.raises(asyncio.CancelledError):
         await calling
@@ -465,9 +423,7 @@ async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: p
     numbers = tmp_path / "numbers"
     tool = CliTool(family("trap '' TERM; while :; do wait; done", "trap '' TERM"))
     calling = asyncio.create_task(tool(file=str(numbers)))
-    while not (tmp_path / "numbers.ready").exists():  # noqa: ASYNC110 - the event is another process's
-        await asyncio.sleep(0.01)
-    calling.cancel()
+    await cancelled(calling, (tmp_path / "numbers.ready"))
     for _ in range(3):  # until it has noticed
         await asyncio.sleep(0)
     calling.cancel()
@@ -499,11 +455,6 @@ def test_too_much_output_ends_the_whole_family(tmp_path: Path) -> None:
     assert failure is not None
     assert failure.message == "the program wrote more than 1000 bytes"
     assert all_end(numbers, 3)
-
-
-@pytest.mark.process
-def test_a_child_may_write_a_little_longer_than_the_program() -> None:
-    assert executed(script("(sleep 0.1; echo late) & echo early")) == Execution("early\nlate\n")
 
 
 @pytest.mark.process

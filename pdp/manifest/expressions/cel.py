@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.errors import MissingExtraError
 from pdp.installed import extra
 from pdp.json import JsonValueError, check_json
-from pdp.manifest.expressions.path import ExpressionError, JsonPath, check_offered
+from pdp.manifest.expressions.expression import ExpressionError, JsonPath, check_offered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +102,7 @@ class CelProgram:
             raise
         # The library's panics derive from BaseException alone: they reject an expression, and do not end the process.
         except BaseException as error:  # noqa: BLE001
-            raise ExpressionError(f"{self.text}: {first_line(error)}") from None
+            raise ExpressionError(f"{self.text}: {_first_line(error)}") from None
         return value
 
     def _parts(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _compiled(text: str) -> Any:
         raise
     except BaseException as error:  # noqa: BLE001 - a panic of the library, as above
         match = _PARSER_ERROR.search(str(error))
-        problem = f"{match[2][:_MAX_MESSAGE]} (at character {match[1]})" if match else first_line(error)
+        problem = f"{match[2][:_MAX_MESSAGE]} (at character {match[1]})" if match else _first_line(error)
         raise ExpressionError(f"not CEL: {problem}") from None
 
 
@@ -172,7 +172,7 @@ def _macro(text: str, variables: frozenset[str]) -> tuple[str | None, JsonPath |
     return element, path
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Return the first line of an error's text, shortened."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0][:_MAX_MESSAGE]

@@ -10,8 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
-from pdp.manifest.expressions.expression import compile_check, compile_expression
-from pdp.manifest.expressions.path import ExpressionError
+from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
 from pdp.manifest.fields import PATTERN_EFFECTS, READ_CLASSES, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import Correction

@@ -13,8 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdp.errors import FileFaultsError
-from pdp.manifest.expressions.expression import compile_check, compile_expression
-from pdp.manifest.expressions.path import MISSING, SESSION_FIELDS, ExpressionError
+from pdp.manifest.expressions.expression import (
+    MISSING,
+    SESSION_FIELDS,
+    ExpressionError,
+    compile_check,
+    compile_expression,
+)
 from pdp.manifest.load import load_manifest
 
 SESSION_OFFERS = (
