@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
@@ -58,11 +59,8 @@ class ToolEvent:
         return event
 
 
-class Observer(Protocol):
-    """A plain function that takes one event."""
-
-    def __call__(self, event: ToolEvent, /) -> object:
-        """Take note of `event`."""
+Observer = Callable[[ToolEvent], object]
+"""A plain function that takes one event."""
 
 
 def check_observers(observers: Iterable[Observer]) -> None:

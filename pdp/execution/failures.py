@@ -91,7 +91,6 @@ class ToolExitError(ToolError):
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message, details={"exit_code": exit_code})
-        self.exit_code = exit_code
 
 
 class ToolResultError(ToolError):

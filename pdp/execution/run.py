@@ -34,14 +34,9 @@ MOST_LATE: Final = 64
 
 
 class LateThreads:
-    """The threads of one tool that run on although nobody waits for them any more. Thread-safe.
+    """The threads of one tool that run on although nobody waits for them any more. Thread-safe."""
 
-    Args:
-        most: how many at once are tolerated; then the tool is not to be run.
-    """
-
-    def __init__(self, most: int = MOST_LATE) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running = 0
 
@@ -53,7 +48,7 @@ class LateThreads:
 
     def why_full(self) -> str:
         """Return why the tool is not to be run; empty when it may be."""
-        return f"{self._most} of its calls timed out and are still running" if self._running >= self._most else ""
+        return f"{MOST_LATE} of its calls timed out and are still running" if self._running >= MOST_LATE else ""
 
     def _ended(self, _: Future[Execution]) -> None:
         with self._lock:

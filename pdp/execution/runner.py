@@ -46,9 +46,13 @@ class ToolRunner:
         if function is None and entry.type != "cli":
             raise UsageError(f"tool {entry.name} has no function", hint="give it one, or write `type: cli`")
         self.entry = entry
-        self.function: Callable[..., Any] = _program(entry) if function is None else function
-        self.attempts = attempts(entry)
         self._is_program = function is None
+        if function is None:
+            from pdp.execution.program import CliTool  # noqa: PLC0415 - only tools of type `cli`
+
+            function = CliTool(entry)
+        self.function: Callable[..., Any] = function
+        self.attempts = attempts(entry)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._results = ResultContract(entry, max_bytes=max_result)
         self._late = LateThreads()
@@ -197,18 +201,12 @@ def attempts(entry: DeclaredTool) -> int:
     return 1 + entry.retries if idempotent else 1
 
 
-def _program(entry: Tool) -> Callable[..., Any]:
-    from pdp.execution.program import CliTool  # noqa: PLC0415 - only tools of type `cli`
-
-    return CliTool(entry)
-
-
 def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return frozenset()  # a function written in C may not tell
-    return frozenset(each.name for each in parameters if each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD})
+    return frozenset(item.name for item in parameters if item.kind not in {item.VAR_POSITIONAL, item.VAR_KEYWORD})
 
 
 def _size(result: Any) -> int:

@@ -249,7 +249,7 @@ class AgentLoop:
         if registry is None:
             return ()
         visible = yield _Step(lambda: pep.visible_tools(session), lambda: pep.avisible_tools(session))
-        tools = (each["function"] for each in registry.definitions(ExportFormat.OPENAI))
+        tools = (definition["function"] for definition in registry.definitions(ExportFormat.OPENAI))
         return tuple(tool for tool in tools if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
 
     def _question(self, request: ModelRequest) -> _Step:

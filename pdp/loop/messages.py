@@ -6,10 +6,10 @@ then structured output without tools).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import orjson
@@ -18,8 +18,6 @@ from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from pdp.evaluation import Evaluation
 
 
@@ -76,11 +74,8 @@ class ModelRequest:
     schema: Mapping[str, Any] | None = None
 
 
-class Model(Protocol):
-    """A model, as a function: it may be a coroutine function where the loop runs asynchronously."""
-
-    def __call__(self, request: ModelRequest, /) -> Turn | Awaitable[Turn]:
-        """Answer a request."""
+Model = Callable[[ModelRequest], Turn | Awaitable[Turn]]
+"""A model, as a function: it may be a coroutine function where the loop runs asynchronously."""
 
 
 def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:

@@ -68,13 +68,15 @@ class Duties:
 
     def _failed(self, execution: Execution) -> Execution:
         """Return a failure without its text, where an obligation hides parts of results: the text could quote them."""
-        hiding = next((each.id for each, _ in self.duties if each.id not in _SHOWING), None)
+        hiding = next((duty.id for duty, _ in self.duties if duty.id not in _SHOWING), None)
         failure = execution.failure
         if hiding is None or failure is None:
             return execution
-        kept: dict[str, Any] = {name: item for name, item in failure.details.items() if name in ("effect", "exception")}
+        details: dict[str, Any] = {
+            name: item for name, item in failure.details.items() if name in ("effect", "exception")
+        }
         message = f"the tool failed; its message is withheld by the obligation {hiding}"
-        return execution._replace(failure=replace(failure, message=message, details=kept), error=None)
+        return execution._replace(failure=replace(failure, message=message, details=details), error=None)
 
 
 NO_DUTIES: Final = Duties()
@@ -106,15 +108,15 @@ class Obligations:
         """
         if decision.verdict is not Verdict.ALLOW:
             return Duties(log_level=log_level(decision.obligations))
-        unknown = sorted({each.id for each in decision.obligations} - self._handlers.keys())
+        unknown = sorted({obligation.id for obligation in decision.obligations} - self._handlers.keys())
         if unknown:
             raise ObligationError(f"nobody here can fulfil: {', '.join(unknown)}")
-        for each in decision.obligations:
-            _attempt(each.id, self._handlers[each.id].check, each.parameters)
+        for obligation in decision.obligations:
+            _attempt(obligation.id, self._handlers[obligation.id].check, obligation.parameters)
         return Duties(
             tuple(
-                (each, self._handlers[each.id])
-                for each in sorted(decision.obligations, key=lambda obligation: self._places[obligation.id])
+                (obligation, self._handlers[obligation.id])
+                for obligation in sorted(decision.obligations, key=lambda duty: self._places[duty.id])
             ),
             log_level(decision.obligations),
             _transform(decision.obligations, transformed=transformed),
@@ -122,10 +124,10 @@ class Obligations:
 
 
 def _transform(obligations: Iterable[Obligation], *, transformed: bool) -> Mapping[str, Any] | None:
-    found = [each.parameters for each in obligations if each.id == "transform"]
-    if len(found) > (0 if transformed else 1):
+    transforms = [obligation.parameters for obligation in obligations if obligation.id == "transform"]
+    if len(transforms) > (0 if transformed else 1):
         raise ObligationError("transform: a proposal is transformed once, and this would be the second time")
-    return found[0] if found else None
+    return transforms[0] if transforms else None
 
 
 def _attempt(name: str, step: Any, *given: Any) -> None:

@@ -42,7 +42,7 @@ class Validation(PatternRule):
         if result["verdict"] != heaviest:
             raise PatternFault(
                 "validation.unexplained",
-                f"the verdict is {result['verdict']}, and the heaviest of its rules says {heaviest}",
+                f"the verdict is {result['verdict']}, and the heaviest of its rules is {heaviest}",
             )
         for rule in result["trace"]:
             refer_back(rule.get("evidence", []), call.run)
@@ -69,7 +69,7 @@ class Classification(PatternRule):
 
 def _bands(entry: Tool) -> set[Any]:
     band = arguments_of(entry.result_schema or {}).get("band")
-    return {value for one in band.alternatives for value in one.values or ()} if band else set()
+    return {value for alternative in band.alternatives for value in alternative.values or ()} if band else set()
 
 
 class Composition(PatternRule):

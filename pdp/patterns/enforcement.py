@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -25,13 +25,8 @@ from pdp.patterns.derivations import Classification, Composition, Conversion, Va
 from pdp.patterns.effects import ActionStaging, ApprovalRequest, check_staged
 from pdp.patterns.exceptions import PatternFault
 from pdp.patterns.reads import Aggregation, Extraction, Lookup, Search
-from pdp.patterns.rule import UNKNOWN, PatternCall, PatternResult, PatternRule, check_snapshots
+from pdp.patterns.rule import PatternCall, PatternResult, PatternRule, check_snapshots
 from pdp.proposal import Execution
-
-if TYPE_CHECKING:
-    from pdp.manifest.model import Tool
-    from pdp.patterns.rule import CallFacts
-    from pdp.patterns.run import Run
 
 _log = logging.getLogger("pdp.patterns")
 
@@ -52,39 +47,27 @@ RULES: Final[dict[Pattern, PatternRule]] = {
 _EFFECTS: Final = frozenset((EffectClass.STAGE, EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 
 
-class HeldCall:
-    """One call that may run, held to its pattern.
-
-    Args:
-        entry: the effective entry.
-        arguments: as decided; they are not changed.
-        run: the run that the call belongs to.
-        about: what else is known of it.
-    """
-
-    __slots__ = ("_call",)
-
-    def __init__(self, entry: Tool, arguments: dict[str, Any], run: Run, about: CallFacts = UNKNOWN) -> None:
-        self._call = PatternCall(entry, arguments, run, about)
+class HeldCall(PatternCall):
+    """One call that may run, held to its pattern."""
 
     def before(self) -> Execution | None:
         """Return what the call came to without its tool: a cached record, a staged action, or a failure. None: run it.
 
         A failure's details say `{"rule": "<pattern>.<finding>", "effect": "none"}`, and the tool was not started.
         """
-        call, entry = self._call, self._call.entry
+        entry = self.entry
         try:
-            if call.about.resource is not None and call.about.markings:
-                call.run.check_markable(*call.about.resource)
+            if self.about.resource is not None and self.about.markings:
+                self.run.check_markable(*self.about.resource)
             if entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits:
-                check_staged(call)
+                check_staged(self)
             if entry.pattern is None:
                 return None
-            _check_shape(call, call.arguments, "request")
-            check_snapshots(call.arguments, call.run)
-            return RULES[entry.pattern].before(call)
+            _check_shape(self, self.arguments, "request")
+            check_snapshots(self.arguments, self.run)
+            return RULES[entry.pattern].before(self)
         except Exception as error:  # noqa: BLE001 - whatever it was, the tool must not run
-            return _failed(call, error, Execution(started=False))
+            return _failed(self, error, Execution(started=False))
 
     def after(self, execution: Execution) -> PatternResult:
         """Return an execution as its pattern leaves it: the result with what the pattern adds to it, or a failure.
@@ -92,14 +75,14 @@ class HeldCall:
         What the tool returned is not changed; what `before` gave passes as well. A failure by the rules says
         `{"rule": ...}`; of a tool with effects also `{"effect": "unknown"}`, since it ran.
         """
-        call, entry = self._call, self._call.entry
-        checked = PatternResult(execution, markings=call.about.markings)
+        entry = self.entry
+        checked = PatternResult(execution, markings=self.about.markings)
         if execution.failure is not None:
             return checked
         # No markings may mean that the policy stated none: an object without any is not an unknown one.
-        if call.about.resource is not None and call.about.markings:
+        if self.about.resource is not None and self.about.markings:
             try:
-                call.run.mark(*call.about.resource, call.about.markings)
+                self.run.mark(*self.about.resource, self.about.markings)
             except PatternFault as error:
                 # Others have filled the run meanwhile. A result whose markings nobody would remember does not go out.
                 error.details["effect"] = "done"
@@ -108,13 +91,13 @@ class HeldCall:
             return checked
         try:
             rule = RULES[entry.pattern]
-            result = _copied(call, execution.result)
-            _check_shape(call, result, "response")
+            result = _copied(self, execution.result)
+            _check_shape(self, result, "response")
             if not rule.names_snapshots:
-                check_snapshots(result, call.run)
-            return rule.after(call, replace(checked, execution=execution._replace(result=result)))
+                check_snapshots(result, self.run)
+            return rule.after(self, replace(checked, execution=execution._replace(result=result)))
         except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
-            return PatternResult(_failed(call, error, execution))
+            return PatternResult(_failed(self, error, execution))
 
 
 def _check_shape(call: PatternCall, value: Any, part: str) -> None:

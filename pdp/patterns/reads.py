@@ -21,7 +21,7 @@ class Extraction(PatternRule):
     """A value, the span of its source that justifies it, and a confidence."""
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Demand evidence out of the source that was asked call.about."""
+        """Demand evidence out of the source that was asked about."""
         result = checked.execution.result
         if result["evidence"]["source"]["id"] != call.arguments["source"]["id"]:
             raise PatternFault(
@@ -32,7 +32,7 @@ class Extraction(PatternRule):
 
 
 class Lookup(PatternRule):
-    """A record of a system of record: once per identifier and version of the source within a call.run."""
+    """A record of a system of record: once per identifier and version of the source within a run."""
 
     def before(self, call: PatternCall) -> Execution | None:
         """Answer with what this run has looked up already."""
@@ -65,13 +65,13 @@ class Aggregation(PatternRule):
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Mark the metric with the union.
 
-        Of objects that nobody knows, the policy has told the markings, as those of the call's resource; where it was
+        Of objects that nobody knows, the policy states the markings, as those of the call's resource; where it was
         not asked, all that the entry declares.
         """
         result = checked.execution.result
         union = checked.markings | set(result.get("markings", ()))
-        for one in call.arguments["objects"]:
-            known = call.run.markings_of(one["type"], one["id"])
+        for item in call.arguments["objects"]:
+            known = call.run.markings_of(item["type"], item["id"])
             if known is not None:
                 union |= known
             elif call.about.decision_id is None:
@@ -80,19 +80,19 @@ class Aggregation(PatternRule):
         if not_declared:
             raise PatternFault(
                 "aggregation.marking_not_allowed",
-                f"its objects carry what the tool does not declare: {_said(not_declared)}",
+                f"its objects carry what the tool does not declare: {_listed(not_declared)}",
             )
         not_cleared = [] if call.about.clearances is None else sorted(union - call.about.clearances)
         if not_cleared:
             raise PatternFault(
                 "aggregation.marking_not_cleared",
-                f"its objects carry what the subject is not cleared for: {_said(not_cleared)}",
+                f"its objects carry what the subject is not cleared for: {_listed(not_cleared)}",
             )
         marked = {**result, "markings": sorted(union)}
         return replace(checked, execution=checked.execution._replace(result=marked), markings=union)
 
 
-def _said(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     return ", ".join(names[:5])
 
 
@@ -117,7 +117,7 @@ class Search(PatternRule):
             raise PatternFault("search.not_ranked", "the spans are not in the order of their scores, the best first")
         refer_back(spans, call.run)
         call.run.keep_snapshot(snapshot, (span["source"]["id"] for span in spans))
-        for kind, name in _found(call.arguments, spans):
+        for kind, name in _sources(call.arguments, spans):
             call.run.mark(kind, name, checked.markings)
         return replace(checked, retrieval_snapshot=snapshot)
 
@@ -125,13 +125,13 @@ class Search(PatternRule):
 def _is_ranked(spans: list[dict[str, Any]]) -> bool:
     scores = [span.get("score") for span in spans]
     numbers = [score for score in scores if isinstance(score, int | float) and not isinstance(score, bool)]
-    # A tool need not tell scores. If it does, then for every span.
+    # A tool need not score spans. If it does, then every span.
     if not numbers:
         return all(score is None for score in scores)
     return len(numbers) == len(scores) and numbers == sorted(numbers, reverse=True)
 
 
-def _found(arguments: dict[str, Any], spans: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _sources(arguments: dict[str, Any], spans: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     yield "corpus", arguments["corpus"]["id"]
     for span in spans:
         yield span["source"].get("kind", "document"), span["source"]["id"]

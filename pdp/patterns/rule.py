@@ -86,7 +86,7 @@ class PatternCall:
     entry: Tool
     arguments: dict[str, Any]
     run: Run
-    about: CallFacts
+    about: CallFacts = UNKNOWN
     record_key: Any = None
 
 

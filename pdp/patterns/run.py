@@ -269,16 +269,10 @@ class Runs:
 
     Args:
         deployment: what holds for all of them.
-        most: how many are open at once.
-        most_closed: how many closed ones are known as such.
     """
 
-    def __init__(
-        self, deployment: Deployment | None = None, *, most: int = MOST_RUNS, most_closed: int = MOST_CLOSED
-    ) -> None:
+    def __init__(self, deployment: Deployment | None = None) -> None:
         self.deployment = deployment or Deployment()
-        self._most = most
-        self._most_closed = most_closed
         self._runs: OrderedDict[bytes, Run] = OrderedDict()
         self._closed: set[bytes] = set()
         self._lock = threading.Lock()
@@ -334,9 +328,9 @@ class Runs:
         return run
 
     def _make_room(self) -> None:
-        while len(self._runs) >= self._most:
-            if len(self._closed) >= self._most_closed:
-                raise RunsFullError(f"{self._most} runs are open, and no more can be closed", hint="end what is over")
+        while len(self._runs) >= MOST_RUNS:
+            if len(self._closed) >= MOST_CLOSED:
+                raise RunsFullError(f"{MOST_RUNS} runs are open, and no more can be closed", hint="end what is over")
             key, _ = self._runs.popitem(last=False)
             self._closed.add(key)
 

@@ -10,9 +10,9 @@ re-invocation with the same key returns the existing action; it is the only path
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from pdp.clock import to_milliseconds
 from pdp.decision import new_id
@@ -110,10 +110,6 @@ class Action:
         if approval_id is not None and state is not ActionState.APPROVED:
             raise ActionStateError(f"action {self.id}: an action that becomes {state} takes no approval")
         return replace(self, state=state, approval_id=self.approval_id if approval_id is None else approval_id)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON."""
-        return {**asdict(self), "state": self.state.value}
 
 
 class ActionConflictError(PdpError):

@@ -11,7 +11,7 @@ from pdp.errors import UsageError
 from pdp.patterns import run as run_module
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 from pdp.patterns.run import Deployment, Pin, Run, RunClosedError, Runs, RunsFullError, pinned, within_run
-from tests.support.at_once import at_once
+from tests.support import at_once
 
 
 def test_a_run_is_the_same_until_it_ends() -> None:
@@ -26,8 +26,11 @@ def test_a_run_is_the_same_until_it_ends() -> None:
     assert runs.open("run-1") is not first
 
 
-def test_the_run_that_was_used_least_recently_is_closed_first_and_stays_closed() -> None:
-    runs = Runs(most=2)
+def test_the_run_that_was_used_least_recently_is_closed_first_and_stays_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 2)
+    runs = Runs()
     first, second = runs.open("run-1"), runs.open("run-2")
     runs.open("run-1")
     runs.open("run-3")
@@ -44,8 +47,10 @@ def test_the_run_that_was_used_least_recently_is_closed_first_and_stays_closed()
     assert runs.open("run-2") is not second
 
 
-def test_no_more_runs_are_opened_than_can_be_known_as_closed() -> None:
-    runs = Runs(most=1, most_closed=1)
+def test_no_more_runs_are_opened_than_can_be_known_as_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    monkeypatch.setattr(run_module, "MOST_CLOSED", 1)
+    runs = Runs()
     runs.open("run-1")
     second = runs.open("run-2")
     with pytest.raises(RunsFullError) as caught:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ from pdp.stores.actions import Action, ActionConflictError, ActionState, ActionS
 from pdp.stores.memory import MemoryActions
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.records import SqlActions
-from tests.support.at_once import at_once
+from tests.support import at_once
 from tests.support.postgres import DATABASES, empty_database
 
 NOW = 1_782_900_000.25
@@ -60,7 +60,7 @@ def stage(actions: ActionStore, owner: str = "https://id officer-123", **changes
 def test_what_is_staged(actions: ActionStore) -> None:
     action = stage(actions)
 
-    assert action.as_json() == {
+    assert asdict(action) == {
         "id": action.id,
         "kind": "bind",
         "target": "policy/7 \x00",

@@ -34,8 +34,7 @@ from pdp.stores.keys import (
 from pdp.stores.memory import MemoryIdempotency
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
-from tests.support import payments
-from tests.support.at_once import at_once
+from tests.support import at_once, payments
 from tests.support.postgres import DATABASES, empty_database
 
 NOW = 1_782_900_000.0

@@ -22,8 +22,7 @@ from pdp.stores.memory import MemoryApprovals
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlApprovals
-from tests.support import payments
-from tests.support.at_once import at_once
+from tests.support import at_once, payments
 from tests.support.payments import session, wire
 from tests.support.postgres import DATABASES, empty_database
 from tests.support.scripted import Scripted, until_approved

@@ -24,7 +24,7 @@ from pdp.stores.sql import database as database_module
 from pdp.stores.sql import tables
 from pdp.stores.sql.database import Database, read_url
 from pdp.stores.sql.tables import SCHEMA, VERSIONS, metadata
-from tests.support.at_once import at_once
+from tests.support import at_once
 from tests.support.postgres import DATABASES, empty_database, server
 
 HINT = "(write sqlite:///path/to/file.db or postgresql://user@host/database)"

@@ -1,1 +1,1 @@
-"""One module for each revision, by its number."""
+"""One module for each revision: r0001_keys_actions_approvals makes the tables."""
