@@ -161,7 +161,7 @@ def _reasons(items: list[Any]) -> tuple[Reason, ...]:
 def _obligations(items: list[Any]) -> tuple[Obligation, ...]:
     obligations = [_obligation(item) for item in items]
     if len(obligations) > 1:
-        obligations.sort(key=lambda one: (one.id, canonical(one.parameters)))
+        obligations.sort(key=lambda obligation: (obligation.id, canonical(obligation.parameters)))
     return tuple(obligations)
 
 
@@ -177,7 +177,7 @@ def _reason(item: Any) -> Reason:
         code, message, details = item["code"], item["message"], item["details"]
         if type(code) is str and type(message) is str and type(details) is dict:
             return Reason(code, message, details)
-    _refuse("a reason that is none")
+    _refuse("malformed reason")
 
 
 def _obligation(item: Any) -> Obligation:
@@ -185,7 +185,7 @@ def _obligation(item: Any) -> Obligation:
         name, on, parameters = item["id"], item["on"], item["parameters"]
         if type(name) is str and type(on) is str and on in _VERDICTS and type(parameters) is dict:
             return Obligation(name, _VERDICTS[on], parameters)
-    _refuse("an obligation that is none")
+    _refuse("malformed obligation")
 
 
 def _identity(bundle: Any) -> tuple[str | None, int | None]:
@@ -195,7 +195,7 @@ def _identity(bundle: Any) -> tuple[str | None, int | None]:
         revision, release = bundle["revision"], bundle["release"]
         if type(revision) is str and type(release) is int and release >= 1:
             return revision, release
-    _refuse("a bundle that is none")
+    _refuse("malformed bundle")
 
 
 def _code(reason: Reason) -> str:

@@ -2,39 +2,68 @@
 
 The claims are the verified content of the caller's token; this package does not verify tokens. Nothing about the
 subject, markings or approvals is ever taken from a tool's arguments.
+
+Who asks must not be who approves, and a quorum is of different people (design, Approvals): in doubt, two names that
+look alike are one person.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pdp.errors import UsageError
 from pdp.json import canonical, check_json
-from pdp.person import is_plain_name
 from pdp.request import Entity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
-
-
 _LONGEST: Final = 1024
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_HIDDEN: Final = frozenset(("Cc", "Cf", "Co", "Cn", "Zl", "Zp"))
 
 
-def _is_time(text: str) -> bool:
-    try:
-        datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return False
-    return True
+class Person(NamedTuple):
+    """A person or an agent, as a token names them: `sub`, which is unique for one issuer `iss` (None: not stated)."""
+
+    iss: str | None
+    sub: str
+
+    def may_be(self, other: Person) -> bool:
+        """Return whether both can be the same person.
+
+        Equal `sub`, upper and lower case being the same, and no two issuers that differ; a slash at an issuer's end and
+        its case make no difference.
+        """
+        if _folded(self.sub) != _folded(other.sub):
+            return False
+        return not self.iss or not other.iss or _folded(self.iss).rstrip("/") == _folded(other.iss).rstrip("/")
+
+
+def is_plain_name(text: str) -> bool:
+    """Return whether a name is written so that no other text looks the same by accident.
+
+    Not empty, in Unicode's composed form (NFC), without blanks at its ends, and without control or invisible letters.
+    """
+    return (
+        bool(text)
+        and unicodedata.is_normalized("NFC", text)
+        and text == text.strip()
+        and not any(unicodedata.category(letter) in _HIDDEN for letter in text)
+    )
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 class ClaimsError(UsageError):
@@ -90,9 +119,12 @@ class Session(BaseModel):
     @field_validator("time")
     @classmethod
     def _a_time(cls, value: str | None) -> str | None:
-        if value is not None and (not _TIME.fullmatch(value) or not _is_time(value)):
-            raise ValueError("is not a time such as 2026-07-01T10:00:00Z")
-        return value
+        if value is None:
+            return None
+        with suppress(ValueError):
+            if _TIME.fullmatch(value) and datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC):
+                return value
+        raise ValueError("is not a time such as 2026-07-01T10:00:00Z")
 
     @classmethod
     def read(cls, value: Any) -> Self:

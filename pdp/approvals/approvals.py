@@ -22,7 +22,7 @@ from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.person import Person, is_plain_name
+from pdp.session import Person, is_plain_name
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import Approval, ApprovalState, Grant, check_time
 from pdp.stores.memory import MemoryApprovals

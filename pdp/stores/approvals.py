@@ -20,7 +20,7 @@ import orjson
 from pdp.decision import new_id
 from pdp.errors import UsageError
 from pdp.manifest.fields import duration_seconds
-from pdp.person import Person
+from pdp.session import Person
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

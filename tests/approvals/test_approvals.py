@@ -19,7 +19,7 @@ from pdp.audit.event import AuditEvent
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool
-from pdp.person import Person
+from pdp.session import Person
 from pdp.stores.approvals import ApprovalState, Grant
 from pdp.stores.memory import MemoryApprovals
 from tests.support import payments

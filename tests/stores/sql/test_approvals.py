@@ -15,7 +15,7 @@ from pdp import Approval, ApprovalRefusedError, Approvals, Pep
 from pdp.errors import StoreError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
-from pdp.person import Person
+from pdp.session import Person
 from pdp.stores.approvals import ApprovalState, ApprovalStore, Grant
 from pdp.stores.keys import ApprovalUse, Begun, Fresh, IdempotencyKey, NotApproved, Running
 from pdp.stores.memory import MemoryApprovals
