@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
+from pydantic import BaseModel
 
 from pdp.documents import read_document
 from pdp.manifest.effective import made_of
@@ -15,10 +15,9 @@ from pdp.workbench.mutation.mutant import Identities, ManifestMutant, difference
 from pdp.workbench.neighbours.values import GONE, at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from pdp.documents import Document
     from pdp.errors import Place
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
@@ -34,31 +33,38 @@ _LIGHTER: Final = {
     EffectClass.READ_INTERNAL: EffectClass.PURE,
 }
 # Patterns with rules of their own, beyond the class that they fix (tool pattern library, patterns 1, 5, 8 and 10).
-_WEIGHTY: Final = frozenset((Pattern.EXTRACTION, Pattern.COMPOSITION, Pattern.AGGREGATION, Pattern.SEARCH))
+_WEIGHTY: Final = dict.fromkeys((Pattern.EXTRACTION, Pattern.COMPOSITION, Pattern.AGGREGATION, Pattern.SEARCH))
 _LONGER: Final = 10
 _BOUNDS: Final = (
     "type", "enum", "const", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
     "multipleOf", "minLength", "maxLength", "minItems", "maxItems", "uniqueItems",
 )  # fmt: skip
-_INSIDE: Final = ("properties", "$defs")
+_LISTS: Final[tuple[tuple[str, JsonPath, str], ...]] = (
+    ("scope dropped", ("scopes",), "scopes"),
+    ("limit dropped", ("limits",), "limits"),
+    ("marking dropped", ("markings",), "markings"),
+    ("invariant dropped", ("invariants",), "invariants"),
+    ("approver dropped", ("approval", "approvers"), "approvers"),
+    ("provenance dropped", ("provenance", "required"), "provenance"),
+)
+"""Kind, way to the list, and what a list is called, of which each element is dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weakening:
-    """An entry with one field changed.
+class Weakening(NamedTuple):
+    """One field of an entry changed.
 
     Attributes:
-        kind: what was done.
+        kind: what is done.
         path: where it stands in the entry, as a manifest writes it.
         original, changed: that part, before and after, as a person would write it.
-        tool: the entry as it is then.
+        value: what stands there then; `GONE`: nothing.
     """
 
     kind: str
-    path: tuple[str | int, ...]
+    path: JsonPath
     original: str
     changed: str
-    tool: Tool
+    value: Any
 
 
 def stated(suite: Suite, setting: str) -> tuple[Path, ...]:
@@ -81,34 +87,22 @@ class StatedFiles:
     def __init__(self, suite: Suite) -> None:
         self.manifest = stated(suite, "manifest")[0]
         self._manifest = read_document(self.manifest)
-        governance = stated(suite, "governance")
-        self._governance: Document | None = read_document(governance[0]) if governance else None
+        self._governance = [read_document(file) for file in stated(suite, "governance")]
 
     def place(self, path: JsonPath) -> Place:
         """Return where something stands in the manifest file."""
         return self._manifest.place(path)
 
-    def place_of(self, tool: str, action: str, path: JsonPath) -> Place:
+    def place_of(self, tool: Tool, path: JsonPath) -> Place:
         """Return where a part of an effective entry stands: in the manifest or, when it is not there, in the other."""
-        value = self._manifest.value
-        entries = value.get("tools") if isinstance(value, dict) else None
-        index = next(
-            (
-                number
-                for number, entry in enumerate(entries or ())
-                if isinstance(entry, dict) and entry.get("name") == tool
-            ),
-            None,
-        )
-        base: JsonPath = () if index is None else ("tools", index)
-        rules: JsonPath = ("actions", action)
-        stated_here = at(value, (*base, path[0])) is not GONE
-        if (
-            self._governance is not None
-            and not stated_here
-            and at(self._governance.value, (*rules, path[0])) is not GONE
-        ):
-            return self._governance.place((*rules, *path))
+        entries = at(self._manifest.value, ("tools",))
+        names = [at(entry, ("name",)) for entry in entries] if isinstance(entries, list) else []
+        base: JsonPath = ("tools", names.index(tool.name)) if tool.name in names else ()
+        if at(self._manifest.value, (*base, path[0])) is GONE:
+            rules: JsonPath = ("actions", tool.pdp_action)
+            for governance in self._governance:
+                if at(governance.value, (*rules, path[0])) is not GONE:
+                    return governance.place((*rules, *path))
         return self._manifest.place((*base, *path))
 
 
@@ -121,40 +115,31 @@ def manifest_mutants(manifest: EffectiveManifest, files: StatedFiles) -> list[Ma
     """
     identities = Identities(file_name(files.manifest))
     agents = manifest.document.get("agents")
-    found: dict[str, ManifestMutant] = {}
+    mutants: dict[str, ManifestMutant] = {}
     for tool in manifest.tools.values():
-        before = _written(tool)
-        for weakening in weakenings(tool):
-            tools = {**manifest.tools, tool.name: weakening.tool}
-            changed = made_of(manifest.version, tools, agents=agents)
-            if changed.digest == manifest.digest:
+        for kind, path, original, changed, value in _weakenings(tool):
+            weaker: Tool = _replaced(tool, path, value)
+            mutated = made_of(manifest.version, {**manifest.tools, tool.name: weaker}, agents=agents)
+            if mutated.digest == manifest.digest:
                 continue
-            identity = identities.of(tool.name, weakening.kind, _named(weakening), weakening.changed)
-            found.setdefault(
-                changed.digest,
-                ManifestMutant(
-                    id=identity,
-                    kind=weakening.kind,
-                    owner=tool.name,
-                    place=files.place_of(tool.name, tool.pdp_action, weakening.path),
-                    original=weakening.original,
-                    changed=weakening.changed,
-                    diff=difference(f"{files.manifest}, {tool.name} in effect", before, _written(weakening.tool)),
-                    manifest=changed,
-                    tool=tool.name,
-                ),
+            # Without positions, which change with edits elsewhere.
+            way = ".".join(step for step in path if isinstance(step, str))
+            mutant = ManifestMutant(
+                id=identities.of(tool.name, kind, f"{way} {original}", changed),
+                kind=kind,
+                owner=tool.name,
+                place=files.place_of(tool, path),
+                original=original,
+                changed=changed,
+                diff=difference(f"{files.manifest}, {tool.name} in effect", _written(tool), _written(weaker)),
+                manifest=mutated,
+                tool=tool.name,
             )
-    mutants = list(found.values())
-    if agents is not None:
-        mutants.append(_unpinned(manifest, agents, files, identities))
-    return mutants
-
-
-def _unpinned(
-    manifest: EffectiveManifest, agents: dict[str, Any], files: StatedFiles, identities: Identities
-) -> ManifestMutant:
+            mutants.setdefault(mutated.digest, mutant)
+    if agents is None:
+        return list(mutants.values())
     before = yaml.safe_dump({"agents": agents}, sort_keys=False)
-    return ManifestMutant(
+    unpinned = ManifestMutant(
         id=identities.of("agents", "pins removed", before, ""),
         kind="pins removed",
         owner="agents",
@@ -165,12 +150,7 @@ def _unpinned(
         manifest=made_of(manifest.version, manifest.tools, agents=None),
         tool=None,
     )
-
-
-def _named(weakening: Weakening) -> str:
-    """The way there without positions, which change with edits elsewhere, and what stood there."""
-    way = ".".join(step for step in weakening.path if isinstance(step, str))
-    return f"{way} {weakening.original}"
+    return [*mutants.values(), unpinned]
 
 
 def _written(tool: Tool) -> str:
@@ -178,156 +158,129 @@ def _written(tool: Tool) -> str:
     return yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100)
 
 
-def weakenings(tool: Tool) -> Iterator[Weakening]:
+def _replaced(holder: Any, path: JsonPath, value: Any) -> Any:
+    """Return a part of an entry with something else at `path`; of a model, a field that is gone is None."""
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if isinstance(holder, BaseModel):
+        field = "schema_" if step == "schema" else str(step)
+        inner = _replaced(getattr(holder, field), rest, value)
+        return holder.model_copy(update={field: None if inner is GONE else inner})
+    if isinstance(holder, dict):
+        inner = _replaced(holder.get(step), rest, value)
+        return {key: each for key, each in {**holder, step: inner}.items() if each is not GONE}
+    position = int(step)
+    inner = _replaced(holder[position], rest, value)
+    return type(holder)([*holder[:position], *(() if inner is GONE else (inner,)), *holder[position + 1 :]])
+
+
+def _weakenings(tool: Tool) -> Iterator[Weakening]:
     """Yield every weakening of an effective entry."""
     yield from _classes(tool)
-    for field, kind in (("scopes", "scope dropped"), ("limits", "limit dropped"), ("markings", "marking dropped")):
-        yield from _shortened(tool, field, kind)
-    yield from _markings(tool)
-    yield from _purposes(tool)
-    yield from _idempotency(tool)
+    for kind, path, name in _LISTS:
+        for index, item in enumerate(_part(tool, path) or ()):
+            yield Weakening(kind, (*path, index), f"{name}: {_shown(item)}", "", GONE)
+    yield from _emptied(tool)
+    if tool.idempotency.required:
+        path = ("idempotency", "required")
+        yield Weakening("idempotency off", path, "required: true", "required: false", value=False)
+        if tool.idempotency.key is not None:
+            key = f"key: {tool.idempotency.key}"
+            yield Weakening("derived key dropped", ("idempotency", "key"), key, "", GONE)
     yield from _approval(tool)
-    yield from _provenance(tool)
     for field in ("resource", "context"):
-        yield from _mapping(tool, field)
-    yield from _shortened(tool, "invariants", "invariant dropped")
-    yield from _schema(tool)
-
-
-def _with(tool: Tool, **changes: Any) -> Tool:
-    return tool.model_copy(update=changes)
+        for key, value in (getattr(tool, field) or {}).items():
+            # A resource without type and id is refused for what it is.
+            if field == "context" or key not in {"type", "id"}:
+                yield Weakening(f"{field} field dropped", (field, key), f"{key}: {value}", "", GONE)
+    yield from _loosened(tool.schema_, ("schema",))
+    if "additionalProperties" not in tool.schema_:
+        path = ("schema", "additionalProperties")
+        yield Weakening("schema loosened", path, "", "additionalProperties: true", value=True)
 
 
 def _classes(tool: Tool) -> Iterator[Weakening]:
-    lower = _LOWER.get(tool.risk_tier)
-    if lower is not None:
-        changed = _with(tool, risk_tier=lower)
-        yield Weakening("tier lowered", ("risk_tier",), f"risk_tier: {tool.risk_tier}", f"risk_tier: {lower}", changed)
-    lighter = _LIGHTER.get(tool.effect_class) if tool.effect_class else None
-    if lighter is not None:
-        before, after = f"effect_class: {tool.effect_class}", f"effect_class: {lighter}"
-        changed = _with(tool, effect_class=lighter)
-        yield Weakening("effect class lightened", ("effect_class",), before, after, changed)
-    if tool.pattern in _WEIGHTY:
-        changed = _with(tool, pattern=None)
-        yield Weakening("pattern dropped", ("pattern",), f"pattern: {tool.pattern}", "", changed)
+    tables: tuple[tuple[str, str, Mapping[Any, Any]], ...] = (
+        ("tier lowered", "risk_tier", _LOWER),
+        ("effect class lightened", "effect_class", _LIGHTER),
+        ("pattern dropped", "pattern", _WEIGHTY),
+    )
+    for kind, field, weaker in tables:
+        stated_value = getattr(tool, field)
+        if stated_value in weaker:
+            value = weaker[stated_value]
+            after = "" if value is None else f"{field}: {value}"
+            yield Weakening(kind, (field,), f"{field}: {stated_value}", after, value)
 
 
-def _shortened(tool: Tool, field: str, kind: str) -> Iterator[Weakening]:
-    items = getattr(tool, field) or ()
-    for index, item in enumerate(items):
-        rest = (*items[:index], *items[index + 1 :])
-        yield Weakening(kind, (field, index), f"{field}: {_shown(item)}", "", _with(tool, **{field: rest}))
-
-
-def _markings(tool: Tool) -> Iterator[Weakening]:
+def _emptied(tool: Tool) -> Iterator[Weakening]:
     # Of one marking, dropping it has emptied the list.
     if tool.markings and len(tool.markings) > 1:
-        before = f"markings: [{', '.join(tool.markings)}]"
-        yield Weakening("markings emptied", ("markings",), before, "markings: []", _with(tool, markings=()))
-
-
-def _purposes(tool: Tool) -> Iterator[Weakening]:
-    if tool.purposes is None:
-        return
-    before = f"purposes: [{', '.join(tool.purposes)}]"
-    yield Weakening("purposes removed", ("purposes",), before, "", _with(tool, purposes=None))
-    if tool.purposes:
-        yield Weakening("purposes emptied", ("purposes",), before, "purposes: []", _with(tool, purposes=()))
-
-
-def _idempotency(tool: Tool) -> Iterator[Weakening]:
-    stated = tool.idempotency
-    if stated.required:
-        off = stated.model_copy(update={"required": False})
         yield Weakening(
-            "idempotency off", ("idempotency",), "required: true", "required: false", _with(tool, idempotency=off)
+            "markings emptied", ("markings",), f"markings: [{', '.join(tool.markings)}]", "markings: []", ()
         )
-        if stated.key is not None:
-            underived = stated.model_copy(update={"key": None})
-            changed = _with(tool, idempotency=underived)
-            yield Weakening("derived key dropped", ("idempotency", "key"), f"key: {stated.key}", "", changed)
+    if tool.purposes is not None:
+        before = f"purposes: [{', '.join(tool.purposes)}]"
+        yield Weakening("purposes removed", ("purposes",), before, "", GONE)
+        if tool.purposes:
+            yield Weakening("purposes emptied", ("purposes",), before, "purposes: []", ())
 
 
 def _approval(tool: Tool) -> Iterator[Weakening]:
     approval = tool.approval
-    approvers = approval.approvers or ()
 
-    def changed(kind: str, field: str, before: str, after: str, value: Any) -> Weakening:
-        copy = _with(tool, approval=approval.model_copy(update={field: value}))
-        return Weakening(kind, ("approval", field), before, after, copy)
+    def changed(kind: str, field: str, before: Any, after: Any, value: Any) -> Weakening:
+        return Weakening(kind, ("approval", field), f"{field}: {before}", f"{field}: {after}", value)
 
-    for index, role in enumerate(approvers):
-        rest = (*approvers[:index], *approvers[index + 1 :])
-        yield changed("approver dropped", "approvers", f"approvers: {role}", "", rest)
     if approval.quorum > 1:
-        before, after = f"quorum: {approval.quorum}", f"quorum: {approval.quorum - 1}"
-        yield changed("quorum lowered", "quorum", before, after, approval.quorum - 1)
+        lower = approval.quorum - 1
+        yield changed("quorum lowered", "quorum", approval.quorum, lower, lower)
     if tool.limits:
         other = not approval.unless_within_limits
-        before, after = (f"unless_within_limits: {str(value).lower()}" for value in (not other, other))
-        yield changed(f"unless_within_limits {'on' if other else 'off'}", "unless_within_limits", before, after, other)
-    if approvers:
+        kind = f"unless_within_limits {'on' if other else 'off'}"
+        yield changed(kind, "unless_within_limits", str(not other).lower(), str(other).lower(), other)
+    if approval.approvers:
         longer = f"PT{duration_seconds(approval.expires) * _LONGER:g}S"
-        yield changed("expiry longer", "expires", f"expires: {approval.expires}", f"expires: {longer}", longer)
+        yield changed("expiry longer", "expires", approval.expires, longer, longer)
 
 
-def _provenance(tool: Tool) -> Iterator[Weakening]:
-    required = tool.provenance.required
-    for index, name in enumerate(required):
-        rest = tool.provenance.model_copy(update={"required": (*required[:index], *required[index + 1 :])})
-        changed = _with(tool, provenance=rest)
-        yield Weakening("provenance dropped", ("provenance", "required", index), f"provenance: {name}", "", changed)
+def _loosened(schema: dict[str, Any], path: JsonPath) -> Iterator[Weakening]:
+    """Yield each rule of a schema that can be taken away."""
 
+    def loosened(step: JsonPath, original: str, changed: str = "", value: Any = GONE) -> Weakening:
+        return Weakening("schema loosened", (*path, *step), original, changed, value)
 
-def _mapping(tool: Tool, field: str) -> Iterator[Weakening]:
-    mapping = getattr(tool, field) or {}
-    for key, value in mapping.items():
-        # A resource without type and id is refused for what it is.
-        if field == "resource" and key in {"type", "id"}:
-            continue
-        rest = {name: each for name, each in mapping.items() if name != key}
-        yield Weakening(f"{field} field dropped", (field, key), f"{key}: {value}", "", _with(tool, **{field: rest}))
-
-
-def _schema(tool: Tool) -> Iterator[Weakening]:
-    for path, before, after, schema in loosened(tool.schema_):
-        changed = _with(tool, schema_=schema)
-        yield Weakening("schema loosened", ("schema", *path), before, after, changed)
-    if "additionalProperties" not in tool.schema_:
-        open_ = tool.schema_ | {"additionalProperties": True}
-        changed = _with(tool, schema_=open_)
-        yield Weakening("schema loosened", ("schema",), "", "additionalProperties: true", changed)
-
-
-def loosened(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str, str, dict[str, Any]]]:  # noqa: C901 - one branch for each rule that a schema can have
-    """Yield a schema with one rule less each: the way to it, it, what stands there then, and the whole schema."""
     required = schema.get("required")
-    if isinstance(required, list):
-        for index, name in enumerate(required):
-            rest = [*required[:index], *required[index + 1 :]]
-            yield ("required", index), f"required: {name}", "", schema | {"required": rest}
+    for index, name in enumerate(required if isinstance(required, list) else ()):
+        yield loosened(("required", index), f"required: {name}")
     if schema.get("additionalProperties") is False:
-        before, after = "additionalProperties: false", "additionalProperties: true"
-        yield ("additionalProperties",), before, after, schema | {"additionalProperties": True}
+        name = "additionalProperties"
+        yield loosened((name,), f"{name}: false", f"{name}: true", value=True)
     for name in _BOUNDS:
         if name in schema and not (name == "type" and schema["type"] == "object"):
-            rest_ = {key: value for key, value in schema.items() if key != name}
-            yield (name,), f"{name}: {schema[name]}", "", rest_
-    for name in _INSIDE:
-        for key, inner in (schema.get(name) or {}).items():
-            # A shared type is no statement of the manifest's: it only refers to it.
-            shared = name == "$defs" and key.startswith(SHARED_PREFIX)
-            if isinstance(inner, dict) and not shared:
-                for path, before, after, changed in loosened(inner):
-                    yield (name, key, *path), before, after, schema | {name: schema[name] | {key: changed}}
-    if isinstance(schema.get("items"), dict):
-        for path, before, after, changed in loosened(schema["items"]):
-            yield ("items", *path), before, after, schema | {"items": changed}
+            yield loosened((name,), f"{name}: {schema[name]}")
+    # A shared type is no statement of the manifest's: it only refers to it.
+    own = {key: inner for key, inner in (schema.get("$defs") or {}).items() if not key.startswith(SHARED_PREFIX)}
+    inside: list[tuple[JsonPath, Any]] = [
+        *((("properties", key), inner) for key, inner in (schema.get("properties") or {}).items()),
+        *((("$defs", key), inner) for key, inner in own.items()),
+        (("items",), schema.get("items")),
+    ]
+    for step, inner in inside:
+        if isinstance(inner, dict):
+            yield from _loosened(inner, (*path, *step))
+
+
+def _part(tool: Tool, path: JsonPath) -> Any:
+    part: Any = tool
+    for step in path:
+        part = getattr(part, str(step))
+    return part
 
 
 def _shown(item: Any) -> str:
     if isinstance(item, str):
         return item
-    stated = item.model_dump(mode="json", exclude_none=True)
-    return str(stated.get("limit", stated.get("id", stated)))
+    named = item.model_dump(mode="json", exclude_none=True)
+    return str(named.get("limit", named.get("id", named)))
