@@ -18,6 +18,7 @@ from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.neighbours.bases import (
     CalledTool,
     allowed_call,
+    called_tools,
     complete_call,
     pinned_agents,
     tool_of,
@@ -168,8 +169,8 @@ class GeneratedCalls:
     def calls(self) -> Iterator[ComparedCall]:
         """Yield the calls."""
         tools = list(self._tools())
-        made = [tool for document in self._every for tool in _called(document)]
-        few = [tool for document in self._few for tool in _called(document)]
+        made = [tool for document in self._every for tool in called_tools(document, document_digest(document))]
+        few = [tool for document in self._few for tool in called_tools(document, document_digest(document))]
         paired = [tool for tool in made if tool.name.endswith(_PAIRED)]
         self.extent.tools, self.extent.entries = len(tools), len(made) + len(few)
         clearances = self._clearances((*tools, *made))
@@ -321,13 +322,6 @@ class GeneratedCalls:
             for record in as_dict(self._directory.get(kind)).values():
                 stated += texts(as_dict(record).get("markings"))
         return list(dict.fromkeys(stated))
-
-
-def _called(document: Mapping[str, Any]) -> Iterator[CalledTool]:
-    """The tools of a generated manifest."""
-    digest, version = document_digest(document), str(document["manifest_version"])
-    for name, entry in document["tools"].items():
-        yield CalledTool(name, digest, version, (entry,), None, pinned_agents(document.get("agents", {}), name))
 
 
 def _directory(bundle: Bundle) -> dict[str, Any]:

@@ -301,7 +301,7 @@ def _unknown_actions(bundle: Bundle, engine: EmbeddedEngine) -> list[str]:
     """Return the actions of the bundle's manifests that its policy does not know, each with its tool."""
     found = []
     for digest, document in bundle.data.get("manifests", {}).items():
-        for tool in called_tools(document, digest, {}):
+        for tool in called_tools(document, digest):
             request = complete_call(tool, Vocabulary((), (), ()), [], {})
             try:
                 codes = parse_decision(engine.evaluate(canonical(request))).codes

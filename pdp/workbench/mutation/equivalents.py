@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pdp.documents import nearest, read_document, shown_name
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pdp.documents import faults_of, nearest, read_document
 from pdp.errors import FileFaultsError
+from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,8 +21,14 @@ if TYPE_CHECKING:
 NAME: Final = "mutants.yaml"
 """The file beside the scenarios."""
 
-_KEYS: Final = ("mutant", "reason")
 _SHAPE: Final = "write `- {mutant: ID, reason: why nothing can notice it}`"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mutant: Text
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +58,25 @@ def read_equivalents(files: Sequence[Path]) -> list[Marked]:
         UsageError: a file cannot be read.
         FileFaultsError: a file is faulty; every fault of all of them.
     """
-    marked: list[Marked] = []
+    marked: dict[str, Marked] = {}
     faults: list[Fault] = []
     for file in files:
         document = read_document(file)
         if not isinstance(document.value, list):
             faults.append(document.fault((), "must be a list", _SHAPE))
             continue
-        for index, entry in enumerate(document.value):
-            wrong = list(_faults(document, index, entry))
-            faults += wrong
-            if not wrong:
-                marked.append(Marked(entry["mutant"], entry["reason"], document, index))
-    seen: set[str] = set()
-    for each in marked:
-        if each.mutant in seen:
-            faults.append(each.fault(f"`{each.mutant}` stands twice", "take one of them out"))
-        seen.add(each.mutant)
+        for index, value in enumerate(document.value):
+            try:
+                entry = Marked(**_Entry.model_validate(value).model_dump(), document=document, index=index)
+            except ValidationError as error:
+                faults += faults_of(error, document, _Entry, base=(index,))
+                continue
+            if entry.mutant in marked:
+                faults.append(entry.fault(f"`{entry.mutant}` stands twice", "take one of them out"))
+            marked[entry.mutant] = entry
     if faults:
         raise FileFaultsError(faults)
-    return marked
+    return list(marked.values())
 
 
 def check_known(marked: Iterable[Marked], ids: Iterable[str]) -> list[Marked]:
@@ -78,18 +86,19 @@ def check_known(marked: Iterable[Marked], ids: Iterable[str]) -> list[Marked]:
         FileFaultsError: the entries that name none, of files that are.
     """
     known = set(ids)
-    files = {_file(each) for each in known}
+    files = {_file(identity) for identity in known}
     faults = [
-        each.fault(
-            f"no mutant `{each.mutant}`",
-            nearest(each.mutant, _same_rule(each.mutant, known)) or "its text has changed: look again, or take it out",
+        entry.fault(
+            f"no mutant `{entry.mutant}`",
+            nearest(entry.mutant, _same_rule(entry.mutant, known))
+            or "its text has changed: look again, or take it out",
         )
-        for each in marked
-        if each.mutant not in known and _file(each.mutant) in files
+        for entry in marked
+        if entry.mutant not in known and _file(entry.mutant) in files
     ]
     if faults:
         raise FileFaultsError(faults)
-    return [each for each in marked if _file(each.mutant) not in files]
+    return [entry for entry in marked if _file(entry.mutant) not in files]
 
 
 def _file(identity: str) -> str:
@@ -99,17 +108,4 @@ def _file(identity: str) -> str:
 def _same_rule(identity: str, known: set[str]) -> list[str]:
     """The mutants of the same file and rule: the others are no near miss, however alike their names."""
     start = ":".join(identity.split(":")[:2])
-    return [each for each in known if each.startswith(f"{start}:")]
-
-
-def _faults(document: Document, index: int, entry: Any) -> Iterable[Fault]:
-    if not isinstance(entry, dict):
-        yield document.fault((index,), "must be a mapping", _SHAPE)
-        return
-    for key in entry:
-        if key not in _KEYS:
-            yield document.fault((index, key), f"unknown key {shown_name(key)}", _SHAPE, key=True)
-    for key in _KEYS:
-        value = entry.get(key)
-        if not isinstance(value, str) or not value.strip():
-            yield document.fault((index, key), f"`{key}` must be a text that is not empty", _SHAPE)
+    return [other for other in known if other.startswith(f"{start}:")]

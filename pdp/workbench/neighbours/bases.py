@@ -68,14 +68,14 @@ class CalledTool:
 
     def approvals(self) -> list[dict[str, Any]]:
         """Return what the entries say of approval."""
-        return [each for entry in self.stated if isinstance(each := entry.get("approval"), dict)]
+        return [approval for entry in self.stated if isinstance(approval := entry.get("approval"), dict)]
 
 
-def called_tools(manifest: Mapping[str, Any], digest: str, declared: Mapping[str, Tool]) -> list[CalledTool]:
-    """Return the tools of an effective manifest."""
+def called_tools(manifest: Mapping[str, Any], digest: str) -> list[CalledTool]:
+    """Return the tools of an effective manifest, given as its document."""
     version, pins = str(manifest.get("manifest_version", "")), as_dict(manifest.get("agents"))
     return [
-        CalledTool(name, digest, version, (entry,), declared.get(name), pinned_agents(pins, name))
+        CalledTool(name, digest, version, (entry,), None, pinned_agents(pins, name))
         for name, entry in as_dict(manifest.get("tools")).items()
         if isinstance(entry, dict)
     ]

@@ -20,7 +20,6 @@ from pdp.workbench.neighbours.values import (
     Edit,
     as_dict,
     at,
-    edited,
     expanded,
     is_number,
     leaves,
@@ -82,31 +81,14 @@ class Change:
     new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A request with one change or two."""
-
-    changes: tuple[Change, ...]
-    request: Any
-
-
-def near(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] | None = None) -> Iterator[Variant]:
-    """Yield requests near one: with one change each, and then with two; as many as are taken.
+def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] | None = None) -> list[Change]:
+    """Return single changes: of each dimension in turn, those of rank 0 before all others.
 
     Args:
         request: one that is known, best one that is ALLOW: in what is denied anyway, little shows.
         vocabulary: of the policies.
         directory: corpora, documents and entitlements, to be the resource of a call.
     """
-    singles = changes(request, vocabulary, directory)
-    for change in singles:
-        yield Variant((change,), edited(request, *change.edits))
-    for pair in pairs(singles):
-        yield Variant(pair, edited(request, *pair[0].edits, *pair[1].edits))
-
-
-def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] | None = None) -> list[Change]:
-    """Return single changes: of each dimension in turn, those of rank 0 before all others."""
     dimensions: dict[int, list[list[Change]]] = {0: [], 1: [], 2: []}
     for attribute, path in _attributes(request, vocabulary):
         values = list(_distinct(_values(request, at(request, path), path, attribute, vocabulary), at(request, path)))

@@ -62,16 +62,13 @@ class Attribute:
 class Vocabulary:
     """Attributes, the most interesting first, and all constants, new ones first.
 
-    Attributes:
-        new: the constants that only one policy has, or has in a rule that differs.
-        changed: the paths of modules that differ.
+    `new` are the constants that only one policy has, or has in a rule that differs.
     """
 
     attributes: tuple[Attribute, ...]
     strings: tuple[str, ...]
     numbers: tuple[float, ...]
     new: frozenset[Constant] = frozenset()
-    changed: frozenset[str] = frozenset()
 
 
 def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
@@ -103,7 +100,7 @@ def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
             every |= dict.fromkeys(side.constants(modules))
     for side in sides:
         every |= dict.fromkeys(_constants(leaves(dict(side.policy.data))))
-    return Vocabulary(tuple(attributes), *_sorted_out(every, new), frozenset(new), changed)
+    return Vocabulary(tuple(attributes), *_sorted_out(every, new), frozenset(new))
 
 
 @dataclass(slots=True)
@@ -132,18 +129,25 @@ class _RuleReads:
 
 
 class _Side:
-    """One policy, with the names that stand for parts of the request."""
+    """One policy, with the names that stand for parts of the request.
+
+    Attributes:
+        aliases: the parts of a request that a rule's value is.
+        arguments: the parts of a request that a function is called with, by its name and the argument's position.
+        packages: of each module, its package.
+        imports: of each module, the path that a name is imported for.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._packages = {path: package_of(tree) for path, tree in policy.trees.items()}
-        self._imports = {path: _imports(tree) for path, tree in policy.trees.items()}
-        self._aliases: dict[_Rule, set[JsonPath]] = defaultdict(set)
-        self._arguments: dict[tuple[_Rule, int], set[JsonPath]] = defaultdict(set)
+        self.packages = {path: package_of(tree) for path, tree in policy.trees.items()}
+        self.imports = {path: _imports(tree) for path, tree in policy.trees.items()}
+        self.aliases: dict[_Rule, set[JsonPath]] = defaultdict(set)
+        self.arguments: dict[tuple[_Rule, int], set[JsonPath]] = defaultdict(set)
         self._uses: dict[str, set[str]] = defaultdict(set)
         self._data: dict[str, set[str]] = defaultdict(set)
         self._heads = {
-            (self._packages[path], rule_name(rule).split(".")[0])
+            (self.packages[path], rule_name(rule).split(".")[0])
             for path, tree in policy.trees.items()
             for rule in tree.get("rules", ())
         }
@@ -156,7 +160,7 @@ class _Side:
                 break
 
     def _size(self) -> int:
-        return sum(map(len, (*self._aliases.values(), *self._arguments.values())))
+        return sum(map(len, (*self.aliases.values(), *self.arguments.values())))
 
     def _rules(self) -> Iterator[tuple[str, Node]]:
         return ((path, rule) for path, tree in self.policy.trees.items() for rule in tree.get("rules", ()))
@@ -165,8 +169,8 @@ class _Side:
         """Return every rule by what it says, wherever it stands in its package."""
         names = {path: rule_names(tree) for path, tree in self.policy.trees.items()}
         return {
-            (self._packages[path], normal_form(rule, names[path])): _RuleReads(
-                path, (self._packages[path], rule_name(rule)), rule, frozenset(_Reader(self, path, rule).read())
+            (self.packages[path], normal_form(rule, names[path])): _RuleReads(
+                path, (self.packages[path], rule_name(rule)), rule, frozenset(_Reader(self, path, rule).read())
             )
             for path, rule in self._rules()
         }
@@ -185,15 +189,15 @@ class _Side:
 
     def linked(self, modules: Iterable[str]) -> set[str]:
         """Return the modules that use these, or that these use."""
-        packages = {self._packages[path] for path in modules if path in self._packages}
+        packages = {self.packages[path] for path in modules if path in self.packages}
         used = {package for path in modules for package in self._uses[path]}
-        return {path for path, package in self._packages.items() if package in used or self._uses[path] & packages}
+        return {path for path, package in self.packages.items() if package in used or self._uses[path] & packages}
 
     def resolved(self, module: str, parts: tuple[Any, ...]) -> tuple[_Rule | None, tuple[Any, ...]]:
         """Return the rule that a reference leads to and what follows it; data that no rule makes is noted."""
-        whole = (*self._imports[module].get(parts[0], parts[:1]), *parts[1:])
+        whole = (*self.imports[module].get(parts[0], parts[:1]), *parts[1:])
         if whole[0] != "data":
-            rule = (self._packages[module], str(whole[0]))
+            rule = (self.packages[module], str(whole[0]))
             return (rule, whole[1:]) if rule in self._heads else (None, ())
         for end in range(2, len(whole)):
             rule = (".".join(map(str, whole[1:end])), str(whole[end]))
@@ -203,22 +207,6 @@ class _Side:
         if len(whole) > 1 and whole[1] in self.policy.data and whole[1] != "manifests":
             self._data[module].add(str(whole[1]))
         return None, ()
-
-    def imported(self, module: str, name: str) -> tuple[Any, ...] | None:
-        """Return the path that a name was imported for."""
-        return self._imports[module].get(name)
-
-    def alias(self, rule: _Rule) -> set[JsonPath]:
-        """The parts of a request that a rule's value is, to be added to."""
-        return self._aliases[rule]
-
-    def argument(self, rule: _Rule, index: int) -> set[JsonPath]:
-        """The parts of a request that a function is called with, to be added to."""
-        return self._arguments[rule, index]
-
-    def own(self, module: str, rule: Node) -> _Rule:
-        """Return a rule's name, with its package."""
-        return self._packages[module], rule_name(rule).split(".")[0]
 
 
 class _Reader:
@@ -230,16 +218,16 @@ class _Reader:
 
     def read(self) -> Iterator[tuple[JsonPath, bool]]:
         """Return what the rule reads, each attribute with whether it is gone through; names are noted on the way."""
-        own = self._side.own(self._module, self._rule)
+        own = (self._side.packages[self._module], rule_name(self._rule).split(".")[0])
         for branch in branches(self._rule):
             for index, argument in enumerate(branch["head"].get("args", ())):
-                self._bind(argument, self._side.argument(own, index))
+                self._bind(argument, self._side.arguments[own, index])
         for node in nodes(self._rule):
             self._declare(node)
         for branch in branches(self._rule):
             value = branch["head"].get("value")
             if value is not None and "key" not in branch["head"]:
-                self._side.alias(own).update(path for path in self._paths(value) if len(path) <= _DEEPEST)
+                self._side.aliases[own].update(path for path in self._paths(value) if len(path) <= _DEEPEST)
         found: dict[tuple[JsonPath, bool], None] = {}
         for node in nodes(self._rule):
             if node.get("type") == "ref" or (node.get("type") == "call" and operator(node["value"]) == "object.get"):
@@ -260,7 +248,7 @@ class _Reader:
                 rule, _ = self._side.resolved(self._module, tuple(parts)) if parts else (None, ())
                 for index, term in enumerate(terms[1:] if rule else ()):
                     if rule is not None:
-                        self._side.argument(rule, index).update(
+                        self._side.arguments[rule, index].update(
                             path for path in self._paths(term) if len(path) <= _DEEPEST
                         )
         for symbol in as_symbols(node):
@@ -299,11 +287,11 @@ class _Reader:
             return {steps}
         if name in self._scope:
             return {(*path, *steps) for path in self._scope[name]}
-        imported = self._side.imported(self._module, name)
+        imported = self._side.imports[self._module].get(name)
         if imported is not None and imported[0] == "input":
             return {(*imported[1:], *steps)}
         rule, rest = self._side.resolved(self._module, (name, *steps))
-        return {(*path, *rest) for path in self._side.alias(rule)} if rule else set()
+        return {(*path, *rest) for path in self._side.aliases[rule]} if rule else set()
 
 
 def as_symbols(node: Node) -> list[list[Node]]:

@@ -260,12 +260,12 @@ def test_an_entry_of_a_file_that_is_not_broken_here_is_a_note() -> None:
     ("text", "faults"),
     [
         ("a: b\n", ["mutants.yaml:1:1: must be a list"]),
-        ("- a\n", ["mutants.yaml:1:3: must be a mapping"]),
+        ("- a\n", ["mutants.yaml:1:3: must be a mapping, not `a`"]),
         (
             "- {mutant: 1, reson: b}\n",
             [
-                "mutants.yaml:1:3: `reason` must be a text that is not empty",
-                "mutants.yaml:1:12: `mutant` must be a text that is not empty",
+                "mutants.yaml:1:3: `reason` is missing",
+                "mutants.yaml:1:12: `mutant` must be a string, not `1`",
                 "mutants.yaml:1:15: unknown key `reson`",
             ],
         ),
