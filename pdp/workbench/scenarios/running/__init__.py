@@ -3,5 +3,6 @@
 runner        the scenarios of a file on one engine or both, which have to agree
 scenario_run  one scenario, step by step
 expectation   what is expected of a step, held against what happened
+diagnosis     why a scenario failed
 engines       the engine of a suite, and the one that records
 """
