@@ -8,7 +8,7 @@ validation: what a pydantic model finds wrong in a document, as faults with plac
 
 from pdp.documents.document import Document, Part, shown_name
 from pdp.documents.read import MAX_FILE_BYTES, read_bytes, read_document
-from pdp.documents.validation import FieldError, faults_of, known_keys, nearest
+from pdp.documents.validation import FieldError, faults_of, nearest
 
 __all__ = [
     "MAX_FILE_BYTES",
@@ -16,7 +16,6 @@ __all__ = [
     "FieldError",
     "Part",
     "faults_of",
-    "known_keys",
     "nearest",
     "read_bytes",
     "read_document",

@@ -37,8 +37,7 @@ def read_document(path: Path | str, *, text: bytes | str | None = None, faults: 
     """
     name = "<stdin>" if str(path) == "-" else str(path)
     raw = read_bytes(path) if text is None else text.encode() if isinstance(text, str) else text
-    _check_size(raw, name)
-    content = _decode(raw, name)
+    content = _decode(_bounded(raw, name), name)
     expects_json = name.endswith(".json") or (
         not name.endswith((".yaml", ".yml")) and content.lstrip()[:1] in ("{", "[") and is_json(content)
     )
@@ -61,25 +60,11 @@ def read_bytes(path: Path | str) -> bytes:
         UsageError: the file is missing, a folder, not readable, or larger than 32 MiB.
     """
     name = "<stdin>" if str(path) == "-" else str(path)
-    content = _content(path, name)
-    _check_size(content, name)
-    return content
-
-
-def _check_size(content: bytes, name: str) -> None:
-    if len(content) > MAX_FILE_BYTES:
-        raise UsageError(
-            f"{name}: larger than {MAX_FILE_BYTES // 1024 // 1024} MiB",
-            hint="check that this is the right file, or split it",
-        )
-
-
-def _content(path: Path | str, name: str) -> bytes:
     try:
         if str(path) == "-":
-            return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+            return _bounded(sys.stdin.buffer.read(MAX_FILE_BYTES + 1), name)
         with Path(path).open("rb") as file:
-            return file.read(MAX_FILE_BYTES + 1)
+            return _bounded(file.read(MAX_FILE_BYTES + 1), name)
     except FileNotFoundError:
         raise UsageError(f"{name}: no such file", hint="check the path") from None
     except IsADirectoryError:
@@ -89,6 +74,15 @@ def _content(path: Path | str, name: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise UsageError(f"{name!r}: cannot be read: {reason or error}", hint="check the path") from None
+
+
+def _bounded(content: bytes, name: str) -> bytes:
+    if len(content) > MAX_FILE_BYTES:
+        raise UsageError(
+            f"{name}: larger than {MAX_FILE_BYTES // 1024 // 1024} MiB",
+            hint="check that this is the right file, or split it",
+        )
+    return content
 
 
 def _decode(raw: bytes, name: str) -> str:

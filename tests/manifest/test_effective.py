@@ -185,42 +185,25 @@ def digest_of(tool: dict[str, Any], **fields: Any) -> str:
 
 
 FULL: dict[str, Any] = {
-    "name": "pay_bill",
-    "id": "tool.pay_bill",
-    "pdp_action": "pay_bill",
-    "schema": SCHEMA,
-    "scopes": ["b", "a"],
-    "markings": ["y", "x"],
-    "purposes": ["q", "p"],
-    "risk_tier": "high",
-    "idempotency": {"required": False},
+    "name": "pay_bill", "id": "tool.pay_bill", "pdp_action": "pay_bill", "schema": SCHEMA, "scopes": ["b", "a"],
+    "markings": ["y", "x"], "purposes": ["q", "p"], "risk_tier": "high", "idempotency": {"required": False},
     "limits": [{"limit": "b", "argument": "amount"}, {"limit": "a", "argument": "amount"}],
     "approval": {"approvers": ["n", "m"], "quorum": 1, "expires": "PT60M"},
-    "provenance": {"required": ["sum", "amount"]},
-    "sensitive": ["sum", "amount"],
-    "safety": {"requires": ["b", "a"]},
-    "state": {"reads": ["b", "a"]},
-    "timeout": "PT60S",
-    "context": {"a": 1.0, "b": "x"},
-}
+    "provenance": {"required": ["sum", "amount"]}, "sensitive": ["sum", "amount"], "safety": {"requires": ["b", "a"]},
+    "state": {"reads": ["b", "a"]}, "timeout": "PT60S", "context": {"a": 1.0, "b": "x"},
+}  # fmt: skip
 
 
 def test_order_spelling_defaults_and_repetition_do_not_change_the_digest() -> None:
     other = {
-        "context": {"b": "x", "a": 1},
-        "timeout": "PT1M",
-        "state": {"reads": ["a", "b"]},
-        "safety": {"requires": ["a", "b"]},
-        "sensitive": ["amount", "sum", "sum"],
+        "context": {"b": "x", "a": 1}, "timeout": "PT1M", "state": {"reads": ["a", "b"]},
+        "safety": {"requires": ["a", "b"]}, "sensitive": ["amount", "sum", "sum"],
         "provenance": {"required": ["amount", "sum"]},
         "approval": {"approvers": ["m", "n"], "expires": "PT1H", "unless_within_limits": True},
         "limits": [{"argument": "amount", "limit": "a"}, {"argument": "amount", "limit": "b"}],
-        "purposes": ["p", "q"],
-        "markings": ["x", "y", "x"],
-        "scopes": ["a", "b", "a"],
-        "name": "pay_bill",
+        "purposes": ["p", "q"], "markings": ["x", "y", "x"], "scopes": ["a", "b", "a"], "name": "pay_bill",
         "schema": {"properties": {"sum": {"type": "number"}, "amount": {"type": "number"}}, "type": "object"},
-    }
+    }  # fmt: skip
 
     assert digest_of(FULL) == digest_of(other)
 
@@ -244,29 +227,14 @@ def test_yaml_json_and_camel_case_have_the_same_digest() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("scopes", ["a"]),
-        ("scopes", []),
-        ("risk_tier", "low"),
-        ("schema", {"type": "object"}),
-        ("description", "x"),
-        ("context", {"a": 2, "b": "x"}),
-        ("context", None),
-        ("resource", {"type": "t", "id": "i"}),
-        ("timeout", "PT61S"),
-        ("sensitive", ["sum"]),
-        ("purposes", None),
-        ("purposes", []),
-        ("version", "1.0.0"),
-        ("effect_class", "pure"),
-        ("retries", 1),
-        ("result_schema", {"type": "object"}),
-        ("compensation", "x"),
-        ("idempotency", {"required": True}),
-        ("invariants", [{"id": "A", "rule": "r", "check": "true"}]),
-        ("writes", "proposal"),
-        ("type", "cli"),
+        ("scopes", ["a"]), ("scopes", []), ("risk_tier", "low"), ("schema", {"type": "object"}), ("description", "x"),
+        ("context", {"a": 2, "b": "x"}), ("context", None), ("resource", {"type": "t", "id": "i"}),
+        ("timeout", "PT61S"), ("sensitive", ["sum"]), ("purposes", None), ("purposes", []), ("version", "1.0.0"),
+        ("effect_class", "pure"), ("retries", 1), ("result_schema", {"type": "object"}), ("compensation", "x"),
+        ("idempotency", {"required": True}), ("invariants", [{"id": "A", "rule": "r", "check": "true"}]),
+        ("writes", "proposal"), ("type", "cli"),
     ],
-)
+)  # fmt: skip
 def test_every_change_changes_the_digest(field: str, value: Any) -> None:
     changed = {name: one for name, one in {**FULL, field: value}.items() if one is not None}
 
@@ -294,36 +262,26 @@ def _terms() -> st.SearchStrategy[list[str]]:
 
 
 _DURATIONS = st.sampled_from(["PT1M", "PT60M", "PT1H", "P1D", "P1W", "PT0.5S"])
+_APPROVALS = {
+    "approvers": _terms(), "quorum": st.integers(1, 4), "expires": _DURATIONS, "unless_within_limits": st.booleans(),
+}  # fmt: skip
+_IDEMPOTENCY = {"required": st.booleans(), "key": st.just("derive(args)"), "ttl": _DURATIONS}
+_LIMIT = st.fixed_dictionaries({"limit": st.sampled_from("ab"), "argument": st.sampled_from("cd")})
 _FIELDS = st.fixed_dictionaries(
     {},
     optional={
-        "effect_class": st.sampled_from([one.value for one in EffectClass]),
-        "risk_tier": st.sampled_from([one.value for one in RiskTier]),
-        "scopes": _terms(),
-        "markings": _terms(),
-        "purposes": _terms(),
-        "idempotency": st.fixed_dictionaries(
-            {}, optional={"required": st.booleans(), "key": st.just("derive(args)"), "ttl": _DURATIONS}
-        ),
-        "limits": st.lists(
-            st.fixed_dictionaries({"limit": st.sampled_from("ab"), "argument": st.sampled_from("cd")}), max_size=3
-        ),
+        "effect_class": st.sampled_from([*map(str, EffectClass)]),
+        "risk_tier": st.sampled_from([*map(str, RiskTier)]),
+        "scopes": _terms(), "markings": _terms(), "purposes": _terms(), "sensitive": _terms(),
+        "idempotency": st.fixed_dictionaries({}, optional=_IDEMPOTENCY),
+        "limits": st.lists(_LIMIT, max_size=3),
         "resource": st.dictionaries(st.sampled_from(["type", "id", "owner"]), st.sampled_from("ab"), min_size=1),
         "context": st.dictionaries(st.sampled_from("ab"), st.sampled_from("cd")),
-        "approval": st.fixed_dictionaries(
-            {},
-            optional={
-                "approvers": _terms(),
-                "quorum": st.integers(1, 4),
-                "expires": _DURATIONS,
-                "unless_within_limits": st.booleans(),
-            },
-        ),
+        "approval": st.fixed_dictionaries({}, optional=_APPROVALS),
         "provenance": st.fixed_dictionaries({}, optional={"required": _terms()}),
-        "writes": st.sampled_from([one.value for one in Writes]),
-        "sensitive": _terms(),
+        "writes": st.sampled_from([*map(str, Writes)]),
     },
-)
+)  # fmt: skip
 
 
 def _at_least(order: Any, strict: Any, loose: Any) -> bool:

@@ -118,39 +118,25 @@ _GOVERNED = st.fixed_dictionaries(
     optional={
         "effect_class": st.sampled_from(["pure", "stage", "commit-high"]),
         "risk_tier": st.sampled_from(["low", "high"]),
-        "scopes": _TERMS,
-        "markings": _TERMS,
-        "purposes": _TERMS,
+        "scopes": _TERMS, "markings": _TERMS, "purposes": _TERMS,
         "idempotency": st.just({"required": True, "key": "derive(args)", "ttl": "PT13H"}),
         "limits": st.just([{"limit": f"{_MARK}.limit", "argument": "query"}]),
-        "resource": st.just({"type": _MARK, "id": _MARK}),
-        "context": st.just({_MARK: "$arguments.query"}),
+        "resource": st.just({"type": _MARK, "id": _MARK}), "context": st.just({_MARK: "$arguments.query"}),
         "approval": st.just({"approvers": [_MARK], "quorum": 2, "expires": "PT13H"}),
-        "provenance": st.just({"required": ["query"]}),
-        "writes": st.just("proposal"),
-        "sensitive": st.just(["query"]),
+        "provenance": st.just({"required": ["query"]}), "writes": st.just("proposal"), "sensitive": st.just(["query"]),
     },
-)
+)  # fmt: skip
 _DECLARED_ONLY = st.fixed_dictionaries(
     {},
     optional={
-        "id": st.just(_MARK),
-        "version": st.just("13.13.13"),
-        "pdp_action": st.just(_MARK),
-        "ontology_pin": st.just(_MARK),
-        "compensation": st.just(_MARK),
-        "timeout": st.just("PT13H"),
-        "eval_pack": st.just(_MARK),
-        "sla": st.just({"p50": "13ms"}),
+        "id": st.just(_MARK), "version": st.just("13.13.13"), "pdp_action": st.just(_MARK), "type": st.just("cli"),
+        "ontology_pin": st.just(_MARK), "compensation": st.just(_MARK), "timeout": st.just("PT13H"),
+        "eval_pack": st.just(_MARK), "sla": st.just({"p50": "13ms"}), "safety": st.just({"requires": [_MARK]}),
         "release": st.just({"gate": "passed", "drift": "ok", "deprecation": _MARK}),
-        "safety": st.just({"requires": [_MARK]}),
-        "config": st.just([{"key": _MARK}]),
-        "state": st.just({"reads": [_MARK]}),
-        "result_schema": st.just({"description": _MARK}),
-        "type": st.just("cli"),
-        "cli": st.just({"argv": [_MARK]}),
+        "config": st.just([{"key": _MARK}]), "state": st.just({"reads": [_MARK]}),
+        "result_schema": st.just({"description": _MARK}), "cli": st.just({"argv": [_MARK]}),
     },
-)
+)  # fmt: skip
 
 
 @given(_GOVERNED, _DECLARED_ONLY, _GOVERNED, st.sampled_from(list(ExportFormat)))

@@ -281,20 +281,15 @@ def _repeated(base: Path, what: str, items: Iterable[tuple[Hashable, Path]]) -> 
 def _warnings(
     tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, SchemaNode] | None
 ) -> Iterator[Finding]:
-    if "name" not in unusable and not _SNAKE_CASE.fullmatch(tool.name):
-        yield Finding(
-            ("name",),
-            f"name {shown_name(tool.name)} is not snake_case of at least two words",
-            "write a verb first, such as search_web",
-            warning=True,
-        )
-    elif "name" not in unusable and _NOUN.fullmatch(tool.name.partition("_")[0]):
-        yield Finding(
-            ("name",),
-            f"name {shown_name(tool.name)} begins with a noun",
-            "write a verb first, such as search_web",
-            warning=True,
-        )
+    if "name" not in unusable:
+        amiss = None
+        if not _SNAKE_CASE.fullmatch(tool.name):
+            amiss = "is not snake_case of at least two words"
+        elif _NOUN.fullmatch(tool.name.partition("_")[0]):
+            amiss = "begins with a noun"
+        if amiss:
+            hint = "write a verb first, such as search_web"
+            yield Finding(("name",), f"name {shown_name(tool.name)} {amiss}", hint, warning=True)
     if tool.description is None and not {"description", "name"} & unusable:
         yield Finding(
             ("name",), f"tool {shown_name(tool.name)} has no description", "the model chooses tools by it", warning=True

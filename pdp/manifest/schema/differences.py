@@ -89,27 +89,27 @@ class _Comparison:
             if len(old.alternatives) == len(new.alternatives) == 1:
                 pairs = [(old.alternatives[0], new.alternatives[0])]
             else:
-                pairs, gone, come = _paired(old.alternatives, new.alternatives)
-                if gone and come:
+                pairs, removed, added = _paired(old.alternatives, new.alternatives)
+                if removed and added:
                     yield self._change(path, "its alternatives changed", Bump.MAJOR)
-                elif gone or come:
-                    what = "an alternative was removed" if gone else "an alternative was added"
-                    yield self._change(path, what, self._narrower if gone else self._wider)
-            for one, other in pairs:
-                if (id(one), id(other)) in self._compared:
+                elif removed or added:
+                    what = "an alternative was removed" if removed else "an alternative was added"
+                    yield self._change(path, what, self._narrower if removed else self._wider)
+            for before, after in pairs:
+                if (id(before), id(after)) in self._compared:
                     continue
-                self._compared.add((id(one), id(other)))
-                yield from self._type_changes(one, other, path)
-                yield from self._member_changes(one, other, path)
-                yield from self._item_changes(one, other, path)
-                yield from self._constraint_changes(one, other, path)
+                self._compared.add((id(before), id(after)))
+                yield from self._type_changes(before, after, path)
+                yield from self._member_changes(before, after, path)
+                yield from self._item_changes(before, after, path)
+                yield from self._constraint_changes(before, after, path)
                 pending += (
-                    (f"{path}.{name}" if path else name, part, other.properties[name])
-                    for name, part in one.properties.items()
-                    if name in other.properties
+                    (f"{path}.{name}" if path else name, part, after.properties[name])
+                    for name, part in before.properties.items()
+                    if name in after.properties
                 )
-                if len(one.items) == len(other.items):
-                    pending += ((f"{path}[]", *items) for items in zip(one.items, other.items, strict=True))
+                if len(before.items) == len(after.items):
+                    pending += ((f"{path}[]", *items) for items in zip(before.items, after.items, strict=True))
 
     def _change(self, path: str, what: str, bump: Bump) -> SchemaChange:
         return SchemaChange(self._part, path, what, bump)
@@ -119,15 +119,14 @@ class _Comparison:
             if old.types != new.types:
                 narrower, wider = _admits(old.types, new.types), _admits(new.types, old.types)
                 what = f"type {_named(old.types)} became {_named(new.types)}"
-                yield self._change(path, what, self._way(narrower=narrower, wider=wider))
+                yield self._change(path, what, self._bump(narrower=narrower, wider=wider))
             return
-        gone, come = _without(old, new), _without(new, old)
-        if gone:
-            yield self._change(path, f"no longer {_listed(gone)}", self._narrower)
-        if come:
-            yield self._change(path, f"now also {_listed(come)}", self._wider)
+        if removed := _without(old, new):
+            yield self._change(path, f"no longer {_listed(removed)}", self._narrower)
+        if added := _without(new, old):
+            yield self._change(path, f"now also {_listed(added)}", self._wider)
 
-    def _way(self, *, narrower: bool, wider: bool) -> Bump:
+    def _bump(self, *, narrower: bool, wider: bool) -> Bump:
         if narrower == wider:
             return Bump.PATCH if narrower else Bump.MAJOR
         return self._narrower if narrower else self._wider
@@ -146,18 +145,18 @@ class _Comparison:
             elif required != (name in old.required):
                 what = "became required" if required else "became optional"
                 yield self._change(inner, what, self._narrower if required else self._wider)
-        one, other = self._others(old, path), self._others(new, path)
-        if one != other or not all(self._same(key, old, new) for key in _OPENNESS):
-            what = f"further members: {_admitted(one)} became {_admitted(other)}"
-            narrower, wider = one is True or other is False, one is False or other is True
-            yield self._change(path, what, self._way(narrower=narrower, wider=wider))
+        before, after = self._others(old, path), self._others(new, path)
+        if before != after or not all(self._same(key, old, new) for key in _OPENNESS):
+            what = f"further members: {_admitted(before)} became {_admitted(after)}"
+            narrower, wider = before is True or after is False, before is False or after is True
+            yield self._change(path, what, self._bump(narrower=narrower, wider=wider))
 
-    def _others(self, one: Alternative, path: str) -> Any:
+    def _others(self, alternative: Alternative, path: str) -> Any:
         """Return what members that an object does not name may be, as `schema/compile.py` closes them."""
-        stated = [value for key in _OPENNESS for value in one.rest.get(key, ())]
+        stated = [value for key in _OPENNESS for value in alternative.rest.get(key, ())]
         if stated:
             return stated[0] if len(stated) == 1 else tuple(stated)
-        return self._part == "response" or bool(path and not one.properties)
+        return self._part == "response" or bool(path and not alternative.properties)
 
     def _item_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
         if len(old.items) != len(new.items):
@@ -169,13 +168,13 @@ class _Comparison:
         for key in sorted((old.rest.keys() | new.rest.keys()) - {"items", *_OPENNESS}):
             if self._same(key, old, new):
                 continue
-            one, other = _single(old.rest.get(key)), _single(new.rest.get(key))
+            before, after = _single(old.rest.get(key)), _single(new.rest.get(key))
             bump = Bump.MAJOR
-            if key in _NARROWING and (one is None or other is None):
-                bump = self._narrower if one is None else self._wider
-            elif key in (*_LOWER, *_UPPER) and isinstance(one, int | float) and isinstance(other, int | float):
-                bump = self._narrower if (other > one) == (key in _LOWER) else self._wider
-            yield self._change(path, f"`{key}` {_shown(one)} became {_shown(other)}", bump)
+            if key in _NARROWING and (before is None or after is None):
+                bump = self._narrower if before is None else self._wider
+            elif key in (*_LOWER, *_UPPER) and isinstance(before, int | float) and isinstance(after, int | float):
+                bump = self._narrower if (after > before) == (key in _LOWER) else self._wider
+            yield self._change(path, f"`{key}` {_shown(before)} became {_shown(after)}", bump)
 
     def _same(self, key: str, old: Alternative, new: Alternative) -> bool:
         """Whether a keyword has the same values, and refers to the same by them."""
@@ -189,28 +188,28 @@ class _Comparison:
 def _paired(
     old: tuple[Alternative, ...], new: tuple[Alternative, ...]
 ) -> tuple[list[tuple[Alternative, Alternative]], list[Alternative], list[Alternative]]:
-    """Return which alternatives belong together, by their discriminator or type; then what is gone, and what came."""
-    left: dict[Any, deque[Alternative]] = {}
-    for one in new:
-        left.setdefault(_label(one), deque()).append(one)
-    pairs, gone = [], []
-    for one in old:
-        same = left.get(_label(one))
-        if same:
-            pairs.append((one, same.popleft()))
+    """Return which alternatives belong together, by their discriminator or type; what is removed, and what is added."""
+    unpaired: dict[Any, deque[Alternative]] = {}
+    for alternative in new:
+        unpaired.setdefault(_label(alternative), deque()).append(alternative)
+    pairs, removed = [], []
+    for alternative in old:
+        if same := unpaired.get(_label(alternative)):
+            pairs.append((alternative, same.popleft()))
         else:
-            gone.append(one)
-    return pairs, gone, [one for rest in left.values() for one in rest]
+            removed.append(alternative)
+    return pairs, removed, [alternative for rest in unpaired.values() for alternative in rest]
 
 
-def _label(one: Alternative) -> tuple[Any, ...]:
+def _label(alternative: Alternative) -> tuple[Any, ...]:
     """Return its types, and the constants of members that tell it apart from the others."""
     constants: list[str] = []
-    for name in sorted(one.required & one.properties.keys()):
-        values = [value for each in one.properties[name].alternatives for value in each.values or (None, None)]
+    for name in sorted(alternative.required & alternative.properties.keys()):
+        forms = alternative.properties[name].alternatives
+        values = [value for form in forms for value in form.values or (None, None)]
         if len(values) == 1:
             constants.append(f"{name}={values[0]!r}")
-    return one.kinds, *constants
+    return alternative.kinds, *constants
 
 
 def _single(values: tuple[Any, ...] | None) -> Any:
@@ -224,12 +223,12 @@ def _admits(old: frozenset[str] | None, new: frozenset[str] | None) -> bool:
     return new is not None and new <= (old | {"integer"} if "number" in old else old)
 
 
-def _without(one: Alternative, other: Alternative) -> list[Any]:
-    """Return the values of one that the other does not admit."""
-    if one.values is None:
+def _without(alternative: Alternative, other: Alternative) -> list[Any]:
+    """Return the values of an alternative that the other does not admit."""
+    if alternative.values is None:
         return [...]
-    admitted = of_types(one.values, other.types) if other.values is None else other.values
-    return [value for value in one.values if value not in admitted]
+    admitted = of_types(alternative.values, other.types) if other.values is None else other.values
+    return [value for value in alternative.values if value not in admitted]
 
 
 def _listed(values: list[Any]) -> str:

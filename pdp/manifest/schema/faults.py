@@ -40,14 +40,8 @@ FORMATS: Final = frozenset(
 
 # They change what a reference means, and none is needed in a schema that stands on its own.
 _REFUSED: Final = (
-    "$anchor",
-    "$dynamicAnchor",
-    "$dynamicRef",
-    "$id",
-    "$recursiveAnchor",
-    "$recursiveRef",
-    "$vocabulary",
-)
+    "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$vocabulary",
+)  # fmt: skip
 _KEYWORDS: Final = frozenset(
     (
         *SCHEMA_KEYS, *SCHEMA_LISTS, *SCHEMA_MAPS, "$comment", "$ref", "$schema", "const", "contentEncoding",

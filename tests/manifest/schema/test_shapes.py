@@ -37,11 +37,8 @@ RESPONSE = {
 }
 
 
-_SOURCE = "schema.properties.source: pattern extraction: argument"
-
-
-def departures(pattern: str, request: Any = None, response: Any = None, **fields: Any) -> list[str]:
-    """What is said of a tool with these schemas: `path: message`."""
+def shape_faults(pattern: str, request: Any = None, response: Any = None, **fields: Any) -> list[str]:
+    """What is wrong with a tool of these schemas: `path: message`."""
     tool = DeclaredTool.model_validate(
         {
             "name": "do_it",
@@ -55,13 +52,8 @@ def departures(pattern: str, request: Any = None, response: Any = None, **fields
 
 
 def changed(schema: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """`schema` with another schema for one of its members; None: without it."""
-    copied = copy.deepcopy(schema)
-    if value is None:
-        del copied["properties"][name]
-    else:
-        copied["properties"][name] = value
-    return copied
+    """`schema` with another schema for one of its members."""
+    return {**schema, "properties": {**schema["properties"], name: value}}
 
 
 def test_the_examples_have_all_ten_patterns_in_shape() -> None:
@@ -101,90 +93,50 @@ def test_every_required_member_of_a_shape_is_demanded(pattern: Pattern) -> None:
 
 
 def test_an_answer_without_schema_is_a_fault_at_the_pattern() -> None:
-    assert departures("extraction") == ["pattern: pattern extraction without `result_schema`"]
+    assert shape_faults("extraction") == ["pattern: pattern extraction without `result_schema`"]
+
+
+TWO_TYPES = {"anyOf": [{"$ref": "EvidenceSpan"}, {"type": "null"}]}
+NARROWER = {"allOf": [{"$ref": "EvidenceSpan"}, {"required": ["text"]}]}
 
 
 @pytest.mark.parametrize(
-    ("request_schema", "response", "found"),
+    ("name", "schema", "found"),
     [
-        pytest.param(
-            changed(REQUEST, "source", {"type": "string"}), RESPONSE,
-            ["schema.properties.source: pattern extraction: argument `source` must be of type object, not string"],
-            id="another type",
-        ),
-        pytest.param(
-            {"type": "object"}, RESPONSE,
-            ["schema: pattern extraction: argument `source` is missing"],
-            id="missing",
-        ),
-        pytest.param(
-            changed(REQUEST, "source", {"type": "object", "properties": {"id": {"type": "integer"}}}), RESPONSE,
-            [
-                f"{_SOURCE} `source.id` must be of type string, not integer",
-                f"{_SOURCE} `source.id` must be required",
-            ],
-            id="within",
-        ),
-        pytest.param(
-            REQUEST, changed(RESPONSE, "confidence", {"type": "number"}),
-            [
-                ("result_schema.properties.confidence: pattern extraction: member of the result `confidence` must have "
-                "`minimum: 0`"),
-                ("result_schema.properties.confidence: pattern extraction: member of the result `confidence` must have "
-                "`maximum: 1`"),
-            ],
-            id="without bounds",
-        ),
-        pytest.param(
-            REQUEST, changed(RESPONSE, "confidence", {"type": "number", "minimum": -0.1, "maximum": 1}),
-            [
-                ("result_schema.properties.confidence: pattern extraction: member of the result `confidence` must have "
-                "`minimum: 0`"),
-            ],
-            id="wider bounds",
-        ),
-        pytest.param(REQUEST, changed(RESPONSE, "confidence", {"enum": [0, 0.5, 1]}), [], id="constants within bounds"),
-        pytest.param(
-            REQUEST, changed(RESPONSE, "evidence", {"anyOf": [{"$ref": "EvidenceSpan"}, {"type": "null"}]}),
-            [
-                ("result_schema.properties.evidence: pattern extraction: member of the result `evidence` must be of "
-                "type object, not null or object"),
-            ],
-            id="or null",
-        ),
-        pytest.param(
-            REQUEST,
-            changed(RESPONSE, "evidence", {"allOf": [{"$ref": "EvidenceSpan"}, {"required": ["text"]}]}), [],
-            id="narrower",
-        ),
-        pytest.param(
-            REQUEST, changed(RESPONSE, "exceptions", {"type": "array"}),
-            [
-                ("result_schema.properties.exceptions: pattern extraction: member of the result `exceptions[]` must "
-                "have a type"),
-            ],
-            id="items of any type",
-        ),
-        pytest.param(
-            REQUEST, {"type": "string"},
-            ["result_schema: pattern extraction: the result must be of type object, not string"],
-            id="the whole",
-        ),
-        pytest.param(
-            changed(REQUEST, "hints", False), RESPONSE,
-            ["schema.properties.hints: pattern extraction: argument `hints` admits nothing"],
-            id="nothing",
-        ),
+        ("source", {"type": "string"}, ["`source` must be of type object, not string"]),
+        ("source", {"type": "object", "properties": {"id": {"type": "integer"}}},
+         ["`source.id` must be of type string, not integer", "`source.id` must be required"]),
+        ("hints", False, ["`hints` admits nothing"]),
+        ("confidence", {"type": "number"},
+         ["`confidence` must have `minimum: 0`", "`confidence` must have `maximum: 1`"]),
+        ("confidence", {"type": "number", "minimum": -0.1, "maximum": 1}, ["`confidence` must have `minimum: 0`"]),
+        ("confidence", {"enum": [0, 0.5, 1]}, []),
+        ("evidence", TWO_TYPES, ["`evidence` must be of type object, not null or object"]),
+        ("evidence", NARROWER, []),
+        ("exceptions", {"type": "array"}, ["`exceptions[]` must have a type"]),
     ],
 )  # fmt: skip
-def test_what_is_not_in_shape_is_named(request_schema: Any, response: Any, found: list[str]) -> None:
-    assert departures("extraction", request_schema, response) == found
+def test_a_member_that_is_not_in_shape_is_named(name: str, schema: Any, found: list[str]) -> None:
+    in_request = name in ("source", "hints")
+    own = changed(REQUEST if in_request else RESPONSE, name, schema)
+    field, what = ("schema", "argument") if in_request else ("result_schema", "member of the result")
+
+    assert shape_faults("extraction", *((own, RESPONSE) if in_request else (REQUEST, own))) == [
+        f"{field}.properties.{name}: pattern extraction: {what} {message}" for message in found
+    ]
+
+
+def test_a_whole_that_is_not_in_shape_is_named() -> None:
+    assert shape_faults("extraction", {"type": "object"}, {"type": "string"}) == [
+        "schema: pattern extraction: argument `source` is missing",
+        "result_schema: pattern extraction: the result must be of type object, not string",
+    ]
 
 
 def test_a_schema_that_only_refers_to_itself_may_be_anything() -> None:
     response = changed(RESPONSE, "evidence", {"$ref": "#/$defs/loop"}) | {"$defs": {"loop": {"$ref": "#/$defs/loop"}}}
 
-    assert departures("extraction", REQUEST, response) == [
+    assert shape_faults("extraction", REQUEST, response) == [
         (
             "result_schema.properties.evidence: pattern extraction: member of the result `evidence` must be of type "
             "object, not any type"
@@ -212,7 +164,7 @@ def test_bands_are_exhaustive(band: Any, complaint: bool) -> None:
             "evidence": {"type": "array", "items": {"$ref": "EvidenceSpan"}},
         },
     }
-    assert departures("classification", request, response) == (
+    assert shape_faults("classification", request, response) == (
         ["result_schema.properties.band: pattern classification: the bands are not exhaustive"] if complaint else []
     )
 
@@ -227,14 +179,14 @@ def test_a_composition_declares_drafts_alone(state: Any, complaint: bool) -> Non
         "required": ["parts", "template"],
         "properties": {"parts": {"type": "object"}, "template": {"$ref": "TemplateRef"}},
     }
-    assert departures("composition", request, {"type": "object", "properties": {"state": state}}) == (
+    assert shape_faults("composition", request, {"type": "object", "properties": {"state": state}}) == (
         ["result_schema.properties.state: pattern composition: the result is always a draft"] if complaint else []
     )
 
 
 def test_a_request_for_approval_is_addressed() -> None:
     request = {"type": "object", "required": ["subject"], "properties": {"subject": {"$ref": "ObjectRef"}}}
-    assert departures("approval-request", request, {"$ref": "Task"}) == [
+    assert shape_faults("approval-request", request, {"$ref": "Task"}) == [
         "schema: pattern approval-request: neither argument `queue` nor `principal` is there"
     ]
 
@@ -252,7 +204,7 @@ def test_what_is_staged_is_what_is_committed(kind: Any) -> None:
             }
         },
     }
-    assert departures("action-staging", request, {"$ref": "Action"}) == []
-    assert departures("action-staging", request, {"$ref": "Action"}, commits=["pay_bill"]) == [
+    assert shape_faults("action-staging", request, {"$ref": "Action"}) == []
+    assert shape_faults("action-staging", request, {"$ref": "Action"}, commits=["pay_bill"]) == [
         "schema.properties.action: pattern action-staging: `action.kind` admits what `commits` does not name"
     ]
