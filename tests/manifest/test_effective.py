@@ -262,10 +262,10 @@ def _terms() -> st.SearchStrategy[list[str]]:
 
 
 _DURATIONS = st.sampled_from(["PT1M", "PT60M", "PT1H", "P1D", "P1W", "PT0.5S"])
-_APPROVALS = {
+_APPROVALS: dict[str, Any] = {
     "approvers": _terms(), "quorum": st.integers(1, 4), "expires": _DURATIONS, "unless_within_limits": st.booleans(),
 }  # fmt: skip
-_IDEMPOTENCY = {"required": st.booleans(), "key": st.just("derive(args)"), "ttl": _DURATIONS}
+_IDEMPOTENCY: dict[str, Any] = {"required": st.booleans(), "key": st.just("derive(args)"), "ttl": _DURATIONS}
 _LIMIT = st.fixed_dictionaries({"limit": st.sampled_from("ab"), "argument": st.sampled_from("cd")})
 _FIELDS = st.fixed_dictionaries(
     {},
