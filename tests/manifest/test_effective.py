@@ -262,10 +262,16 @@ def _terms() -> st.SearchStrategy[list[str]]:
 
 
 _DURATIONS = st.sampled_from(["PT1M", "PT60M", "PT1H", "P1D", "P1W", "PT0.5S"])
-_APPROVALS: dict[str, Any] = {
-    "approvers": _terms(), "quorum": st.integers(1, 4), "expires": _DURATIONS, "unless_within_limits": st.booleans(),
-}  # fmt: skip
-_IDEMPOTENCY: dict[str, Any] = {"required": st.booleans(), "key": st.just("derive(args)"), "ttl": _DURATIONS}
+_APPROVALS = st.fixed_dictionaries(
+    {},
+    optional={
+        "approvers": _terms(), "quorum": st.integers(1, 4), "expires": _DURATIONS,
+        "unless_within_limits": st.booleans(),
+    },
+)  # fmt: skip
+_IDEMPOTENCY = st.fixed_dictionaries(
+    {}, optional={"required": st.booleans(), "key": st.just("derive(args)"), "ttl": _DURATIONS}
+)
 _LIMIT = st.fixed_dictionaries({"limit": st.sampled_from("ab"), "argument": st.sampled_from("cd")})
 _FIELDS = st.fixed_dictionaries(
     {},
@@ -273,11 +279,11 @@ _FIELDS = st.fixed_dictionaries(
         "effect_class": st.sampled_from([*map(str, EffectClass)]),
         "risk_tier": st.sampled_from([*map(str, RiskTier)]),
         "scopes": _terms(), "markings": _terms(), "purposes": _terms(), "sensitive": _terms(),
-        "idempotency": st.fixed_dictionaries({}, optional=_IDEMPOTENCY),
+        "idempotency": _IDEMPOTENCY,
         "limits": st.lists(_LIMIT, max_size=3),
         "resource": st.dictionaries(st.sampled_from(["type", "id", "owner"]), st.sampled_from("ab"), min_size=1),
         "context": st.dictionaries(st.sampled_from("ab"), st.sampled_from("cd")),
-        "approval": st.fixed_dictionaries({}, optional=_APPROVALS),
+        "approval": _APPROVALS,
         "provenance": st.fixed_dictionaries({}, optional={"required": _terms()}),
         "writes": st.sampled_from([*map(str, Writes)]),
     },
