@@ -134,16 +134,16 @@ class CompiledManifest:
 
     def tool(self, name: str) -> CompiledTool | None:
         """Return the tool of that exact name, or None when the manifest has none."""
-        found = self._tools.get(name)
-        if found is None:
+        tool = self._tools.get(name)
+        if tool is None:
             entry = self.manifest.tools.get(name)
             if entry is None:
                 return None
             with self._lock:
-                found = self._tools.get(name)
-                if found is None:
-                    found = self._tools[name] = CompiledTool(entry, self.manifest, self._contracts.get(name))
-        return found
+                tool = self._tools.get(name)
+                if tool is None:
+                    tool = self._tools[name] = CompiledTool(entry, self.manifest, self._contracts.get(name))
+        return tool
 
 
 def _state_fields(effects: Mapping[str, tuple[StateEffect, ...]]) -> StateFields:

@@ -163,10 +163,10 @@ def _expanded(item: ArgvItem, arguments: Mapping[str, Any], *, guarded: bool) ->
         raise ToolArgumentError(lists[1], "is a list, and so is another argument of the same item")
     if not all(values):
         return
-    for at in range(max(len(each) for each in values)):
+    for at in range(max(map(len, values))):
         text = item.parts[0]
-        for name, each, literal in zip(item.arguments, values, item.parts[2::2], strict=True):
-            text += _text(name, each[min(at, len(each) - 1)], bare=not guarded and not text) + literal
+        for name, items, literal in zip(item.arguments, values, item.parts[2::2], strict=True):
+            text += _text(name, items[min(at, len(items) - 1)], bare=not guarded and not text) + literal
         yield text
 
 

@@ -33,12 +33,8 @@ def test_the_cascade(configurable: dict[str, Any], state: dict[str, Any], value:
     assert dict(Config([MODE]).resolve(configurable, state)) == {"mode": value}
 
 
-def test_what_is_not_declared_comes_from_configurable_alone() -> None:
-    assert dict(Config().resolve({"a": 1}, {"b": 2})) == {"a": 1}
-
-
-def test_nothing_given_and_no_default_is_null() -> None:
-    assert dict(Config([ConfigParameter(key="k")]).resolve({}, {})) == {"k": None}
+def test_what_is_not_declared_comes_from_configurable_alone_and_without_a_default_is_null() -> None:
+    assert dict(Config([ConfigParameter(key="k")]).resolve({"a": 1}, {"b": 2})) == {"a": 1, "k": None}
 
 
 def test_normalizers_in_python() -> None:

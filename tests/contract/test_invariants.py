@@ -136,28 +136,18 @@ def raising(*_: Any) -> Any:
     raise LookupError("secret")
 
 
+UNDECLARED = "its corrector changes {}, which it does not declare"
+NO_PAIR = "its corrector has to return (arguments, true or false) or DROP_STEP"
+
+
 @pytest.mark.parametrize(
     ("invariant", "expected"),
     [
         pytest.param(python(is_one, to_one), ({"a": 1}, None, False, ["R: the rule (corrected: a)"]), id="corrected"),
-        pytest.param(
-            python(is_one, to_one, corrects=["a"]),
-            ({"a": 1}, None, False, ["R: the rule (corrected: a)"]),
-            id="as it declares",
-        ),
-        pytest.param(
-            python(is_one, lambda *_: DROP_STEP), ({"a": 2}, None, True, ["R: the rule (pruned)"]), id="DROP_STEP"
-        ),
-        pytest.param(
-            python(is_one, lambda *_: (DROP_STEP, True)),
-            ({"a": 2}, None, True, ["R: the rule (pruned)"]),
-            id="DROP_STEP with success",
-        ),
-        pytest.param(
-            python(is_one, lambda *_: (None, False)),
-            ({"a": 2}, "R: the rule", False, ["R: the rule (rejected)"]),
-            id="a corrector that cannot help",
-        ),
+        (python(is_one, to_one, corrects=["a"]), ({"a": 1}, None, False, ["R: the rule (corrected: a)"])),
+        (python(is_one, lambda *_: DROP_STEP), ({"a": 2}, None, True, ["R: the rule (pruned)"])),
+        (python(is_one, lambda *_: (DROP_STEP, True)), ({"a": 2}, None, True, ["R: the rule (pruned)"])),
+        (python(is_one, lambda *_: (None, False)), ({"a": 2}, "R: the rule", False, ["R: the rule (rejected)"])),
         *(
             pytest.param(invariant, ({"a": 2}, f"R: {why}", False, ["R: the rule (rejected)"]), id=why)
             for invariant, why in [
@@ -166,20 +156,12 @@ def raising(*_: Any) -> Any:
                 (python(lambda *_: 0), "its check gives int, not true or false"),
                 (python(lambda *_: None), "its check gives NoneType, not true or false"),
                 (python(is_one, raising), "its corrector raised LookupError"),
-                (python(is_one, to_one, corrects=["b"]), "its corrector changes a, which it does not declare"),
-                (python(is_one, to_one, corrects=[]), "its corrector changes a, which it does not declare"),
-                (
-                    python(is_one, lambda c, *_: ({**c, "a": 1, "d": 2}, True)),
-                    "its corrector changes d, which it does not declare",
-                ),
-                (
-                    python(is_one, lambda *_: ({}, True), corrects=["b"]),
-                    "its corrector changes a, which it does not declare",
-                ),
-                (
-                    python(is_one, lambda c, *_: c),
-                    "its corrector has to return (arguments, true or false) or DROP_STEP",
-                ),
+                (python(is_one, to_one, corrects=["b"]), UNDECLARED.format("a")),
+                (python(is_one, to_one, corrects=[]), UNDECLARED.format("a")),
+                (python(is_one, lambda *_: ({}, True), corrects=["b"]), UNDECLARED.format("a")),
+                (python(is_one, lambda c, *_: ({**c, "a": 1, "d": 2}, True)), UNDECLARED.format("d")),
+                (python(is_one, lambda c, *_: c), NO_PAIR),
+                (python(is_one, lambda c, *_: [c, True]), NO_PAIR),
                 (python(is_one, lambda *_: ([], True)), "its corrector gives list, not arguments"),
                 (
                     python(is_one, lambda *_: ({"a": {1}}, True)),
@@ -223,7 +205,7 @@ def test_functions_see_state_config_and_the_plan() -> None:
 @pytest.mark.parametrize(
     ("correcting", "message"),
     [(False, "R: its check gives coroutine, not true or false"),
-     (True, "R: its corrector has to return (arguments, true or false) or DROP_STEP")],
+     (True, f"R: {NO_PAIR}")],
 )  # fmt: skip
 def test_an_asynchronous_function_rejects_and_leaves_nothing_behind(correcting: bool, message: str) -> None:
     async def later(call: Any, state: Any, config: Any) -> bool:

@@ -79,13 +79,15 @@ def test_what_is_no_state(value: Any, message: str) -> None:
 
 
 def fields(**effects: Any) -> StateFields:
-    return StateFields({tool: [effect(**one) for one in each] for tool, each in effects.items()})
+    return StateFields({tool: [effect(**stated) for stated in declared] for tool, declared in effects.items()})
 
 
 def test_a_turn_clears_what_tools_write_and_do_not_preserve() -> None:
-    found = fields(a=[{"key": "kept", "preserve_across_turns": True}, {"key": "cleared"}], b=[{"key": "cleared"}])
+    state_fields = fields(
+        a=[{"key": "kept", "preserve_across_turns": True}, {"key": "cleared"}], b=[{"key": "cleared"}]
+    )
 
-    assert found.at_turn_start({"kept": 1, "cleared": 2, "of the application": 3}) == {
+    assert state_fields.at_turn_start({"kept": 1, "cleared": 2, "of the application": 3}) == {
         "kept": 1, "of the application": 3,
     }  # fmt: skip
 
@@ -112,10 +114,10 @@ def test_a_place_in_the_prompt_has_one_field() -> None:
     ],
 )  # fmt: skip
 def test_what_a_prompt_shows_of_a_field(value: Any, shown: str) -> None:
-    found = fields(a=[{"prompt_template_var": "V"}, {"key": "secret", "prompt_template_var": "OTHER"}])
+    state_fields = fields(a=[{"prompt_template_var": "V"}, {"key": "secret", "prompt_template_var": "OTHER"}])
     state = {} if value == "absent" else {"k": value, "secret": "s"}
 
-    assert found.render_prompt("<{{V}}> <{{ V }}>", state) == f"<{shown}> <{shown}>"
+    assert state_fields.render_prompt("<{{V}}> <{{ V }}>", state) == f"<{shown}> <{shown}>"
 
 
 def test_places_of_others_stay() -> None:

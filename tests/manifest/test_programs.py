@@ -94,8 +94,8 @@ OPERAND = "is an operand, and arguments are not allowed as operands of `{}`"
     ],
 )  # fmt: skip
 def test_anything_else_is_refused(argv: tuple[str, ...], program: Program, message: str) -> None:
-    (found,) = findings(*argv, program=program)
-    assert found.partition("]` ")[2] == message.format(argv[0])
+    (finding,) = findings(*argv, program=program)
+    assert finding.partition("]` ")[2] == message.format(argv[0])
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_the_digest_covers_what_is_listed_and_not_where_the_manifest_is(tmp_path
         file = tmp_path / name / "m.yaml"
         file.write_text(manifest)
         both.append(load_effective(file, governance))
-    folders = [tool.cli.folder for each in both for tool in each.tools.values() if tool.cli]
+    folders = [tool.cli.folder for manifest in both for tool in manifest.tools.values() if tool.cli]
     assert folders == [str(tmp_path / "one/files"), str(tmp_path / "other/files")]
     assert both[0].digest == both[1].digest
 

@@ -53,10 +53,10 @@ def test_the_documents_schema() -> None:
     ],
 )
 def test_types(text: str, schema: dict[str, Any]) -> None:
-    found = argument_schema({"x": text}, "contract")
+    arguments = argument_schema({"x": text}, "contract")
 
-    assert (found["properties"]["x"], found["required"]) == (schema, ["x"])
-    compile_schema(found)
+    assert (arguments["properties"]["x"], arguments["required"]) == (schema, ["x"])
+    compile_schema(arguments)
 
 
 @pytest.mark.parametrize(
