@@ -18,7 +18,7 @@ from pdp.engine.shadow import ShadowEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from tests.support import payments
-from tests.support.shadow_bundles import lax
+from tests.support.bundle_releases import lax
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from pdp import MemoryAudit
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.workbench.bundles.publish import publish
-from tests.support.shadow_bundles import lax_file, usual_file, wire_body
+from tests.support.bundle_releases import lax_file, usual_file, wire_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

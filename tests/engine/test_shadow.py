@@ -21,8 +21,8 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
 from pdp.workbench.opa.local import LocalOpa
 from tests.support import payments
+from tests.support.bundle_releases import lax, scenario_requests, strict, wire_body
 from tests.support.scripted import Scripted, answer, duty, until_approved
-from tests.support.shadow_bundles import lax, scenario_requests, strict, wire_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable

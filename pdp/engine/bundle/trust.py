@@ -41,7 +41,7 @@ class StaleBundleError(BundleError):
 
 
 class ReleaseFloorError(BundleError):
-    """Which release was the newest is not known, or cannot be kept: no bundle is taken until it is mended."""
+    """Which release was the newest is not known, or cannot be written: no bundle is taken until it is mended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ReleaseFloor:
     """The newest release that was decided by. Safe for threads, and with a file for processes as well.
 
     Args:
-        path: where it is kept over restarts; None: as long as the object lives.
+        path: the file that keeps it over restarts; None: as long as the object lives.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -182,7 +182,7 @@ class BundleTrust:
 
         Raises:
             StaleBundleError: a newer one came in between.
-            ReleaseFloorError: the floor cannot be kept.
+            ReleaseFloorError: the floor cannot be written.
         """
         with self.floor.locked() as set_floor:
             newest = self._check(bundle, "bundle", rollback=rollback)
@@ -257,5 +257,6 @@ def _read(path: Path) -> tuple[int, str] | None:
 
 def _unusable(path: Path, error: OSError) -> ReleaseFloorError:
     return ReleaseFloorError(
-        f"{path}: the newest release cannot be kept there: {error.strerror}", hint="name a file in a folder of yours"
+        f"{path}: the newest release cannot be read or written: {error.strerror}",
+        hint="name a file in a folder of yours",
     )

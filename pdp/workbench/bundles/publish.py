@@ -135,7 +135,7 @@ def publish(
     if gate is not None:
         _check_gate(gate, bundle)
     with _locked(folder, begin=True):
-        changes = [each for each in history(folder) if each.channel == channel]
+        changes = [change for change in history(folder) if change.channel == channel]
         current = changes[-1] if changes else None
         _check_number(folder, bundle, current)
         if current is not None and current.digest == bundle.digest:
@@ -181,7 +181,7 @@ def rollback(
     """
     _check_texts(channel, by=by, why=why)
     with _locked(folder):
-        changes = [each for each in history(folder) if each.channel == channel]
+        changes = [change for change in history(folder) if change.channel == channel]
         if not changes:
             raise UsageError(f"{folder}: nothing was published in the channel {channel}", hint="publish there first")
         old = _target(changes, to)
@@ -283,12 +283,12 @@ def _target(changes: Sequence[ChannelChange], to: int | None) -> ChannelChange:
     first = current
     while first.restores in by_release:
         first = by_release[first.restores]
-    older = [each for each in changes if each.release < first.release and each.revision != current.revision]
+    older = [change for change in changes if change.release < first.release and change.revision != current.revision]
     if not older:
         raise UsageError(
             f"the channel {current.channel} had no other content before this one", hint="there is nothing to go back to"
         )
-    return max(older, key=lambda each: each.release)
+    return max(older, key=lambda change: change.release)
 
 
 def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditLog, clock: Callable[[], float]) -> None:
@@ -301,7 +301,7 @@ def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditL
             replace_file(_release_file(folder, change.release), packed)
         changes = history(folder)
         if change not in changes:
-            lines = b"".join(each.model_dump_json().encode() + b"\n" for each in [*changes, change])
+            lines = b"".join(entry.model_dump_json().encode() + b"\n" for entry in [*changes, change])
             replace_file(folder / _HISTORY, lines)
         (folder / "channels").mkdir(exist_ok=True)
         replace_file(_channel_file(folder, change.channel), packed)

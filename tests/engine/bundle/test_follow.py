@@ -403,12 +403,9 @@ def test_addresses_that_are_refused(address: str) -> None:
     with pytest.raises(UsageError) as caught:
         following(address)
     assert caught.value.message == f"{address!r}: not the address of a bundle"
-
-
-def test_an_address_holds_no_password() -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as secret:
         following("http://user:secret@host/b.tar.gz")
-    assert str(caught.value) == "the address of a bundle holds a password (give it as a header: Authorization)"
+    assert str(secret.value) == "the address of a bundle holds a password (give it as a header: Authorization)"
 
 
 SECONDS = "is not a number of seconds (above 0, at most 315360000)"

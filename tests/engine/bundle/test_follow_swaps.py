@@ -19,7 +19,7 @@ from pdp.engine.shadow import ShadowEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.workbench.bundles.publish import publish
 from tests.support import payments
-from tests.support.shadow_bundles import lax_file, strict_file, usual_file, wire_body
+from tests.support.bundle_releases import lax_file, strict_file, usual_file, wire_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -194,12 +194,12 @@ desk.rego:14:2: `startswith` fails where `input.context.desk` is no string
 @pytest.mark.parametrize(("text", "expected"), FAULTS.values(), ids=FAULTS)
 def test_each_check_by_command_and_at_build(opa: Path, tmp_path: Path, text: str, expected: str) -> None:
     policies = desk(tmp_path, text)
-    found = complaint(tmp_path, [policies], [scenarios(tmp_path)])
+    by_command = complaint(tmp_path, [policies], [scenarios(tmp_path)])
     with pytest.raises(FileFaultsError) as refused:
         compile_bundle(policies=[baseline_policies_path(), policies], release=1, opa=opa)
 
-    assert found == expected
-    assert str(refused.value).replace(f"{policies}/custom/concerns/desk/", "") == found
+    assert by_command == expected
+    assert str(refused.value).replace(f"{policies}/custom/concerns/desk/", "") == by_command
 
 
 def test_there_is_a_check_for_each_of_these() -> None:
@@ -338,9 +338,9 @@ def test_only_the_modules_that_are_given_are_checked(opa: Path, tmp_path: Path) 
     modules = {f"{name}.rego": Module(Path(f"my/{name}.rego"), text, custom=True) for name, text in texts.items()}
     trees = parsed(opa, tmp_path, modules)
 
-    found = check_conventions({"b.rego": modules["b.rego"]}, trees, opa)
+    faults = check_conventions({"b.rego": modules["b.rego"]}, trees, opa)
 
-    assert {str(fault.place) for fault in found} == {"my/b.rego:1:1", "my/b.rego:3:1", "my/b.rego:3:15"}
+    assert {str(fault.place) for fault in faults} == {"my/b.rego:1:1", "my/b.rego:3:1", "my/b.rego:3:15"}
     assert check_conventions({}, trees, opa) == []
 
 

@@ -213,11 +213,11 @@ def test_faults_of_several_files_are_reported_at_once(opa: Path, tiny: Path, tmp
         tmp_path / "own", {"a.rego": "package custom.concerns.a\n\ndeny contains\n", "b.rego": "", "c.rego": "x"}
     )
 
-    found = faults(opa, tiny, own)
+    reported = faults(opa, tiny, own)
 
-    assert {place for place, _, _ in found} == {"own/a.rego:3:14", "own/b.rego:1:1", "own/c.rego:1:1"}
+    assert {place for place, _, _ in reported} == {"own/a.rego:3:14", "own/b.rego:1:1", "own/c.rego:1:1"}
     hint = "the file is empty: begin with `package custom.concerns.NAME`, or remove it"
-    assert ("own/b.rego:1:1", "empty module", hint) in found
+    assert ("own/b.rego:1:1", "empty module", hint) in reported
 
 
 def test_what_the_strict_check_finds_is_reported_with_our_file(opa: Path, tiny: Path, tmp_path: Path) -> None:
@@ -534,11 +534,11 @@ def test_a_configuration_that_cannot_be_used_is_refused(opa: Path, tiny: Path, c
 
 def test_other_configuration_is_kept_and_none_is_needed(opa: Path, tiny: Path) -> None:
     written(tiny, {"config/data.json": '{"levels": {"a": 1}}'})
-    kept = build(opa, tiny)
+    built = build(opa, tiny)
     (tiny / "config/data.json").unlink()
     none = build(opa, tiny)
 
-    assert {**kept.data["config"], "bundle": None} == {
+    assert {**built.data["config"], "bundle": None} == {
         "levels": {"a": 1},
         "required_concerns": ["known"],
         "bundle": None,

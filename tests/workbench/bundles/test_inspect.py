@@ -128,12 +128,12 @@ def test_what_people_are_shown(tmp_path: Path) -> None:
     evil = {"manifest_version": "1\x1b[31m", "tools": {"a\nconcern fake": {"effect_class": "pure"}}}
     name = digest(canonical(evil))
     file.write_bytes(packed(manifests={name: evil}))
-    found = read_bundle(file)
+    bundle = read_bundle(file)
 
     assert pdp("bundle", "inspect", file).out.splitlines() == [
-        f"{file}: release 7, {found.size} bytes",
-        f"  revision   {found.revision}",
-        f"  file       {found.digest}",
+        f"{file}: release 7, {bundle.size} bytes",
+        f"  revision   {bundle.revision}",
+        f"  file       {bundle.digest}",
         "  signature  none",
         "  policy     2 Rego modules, WebAssembly of 8 bytes",
         f"  data       config (139 bytes), manifests ({len(canonical({name: evil}))} bytes)",

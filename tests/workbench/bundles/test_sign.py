@@ -116,8 +116,9 @@ def test_two_keys_are_valid_while_they_are_rotated() -> None:
     both = [key("one").public, key("two").public]
 
     assert [read_bundle(sign_bundle(PLAIN, key(name)), keys=both).release for name in ("one", "two")] == [3, 3]
+    known = " or ".join(sorted(public.id for public in both))
     assert refusal(sign_bundle(PLAIN, key("three")), "one", "two") == (
-        f"bundle: signed with the key {key('three').public.id}, not with {' or '.join(sorted(one.id for one in both))}",
+        f"bundle: signed with the key {key('three').public.id}, not with {known}",
         SIGN,
     )
 
@@ -285,11 +286,11 @@ def test_a_generated_pair_is_for_its_owner_and_is_never_overwritten(tmp_path: Pa
 
     assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("k", "k.pub")] == ["0o600", "0o644"]
     assert load_signing_key(tmp_path / "k").public == public
-    kept = (tmp_path / "k").read_bytes()
+    content = (tmp_path / "k").read_bytes()
     with pytest.raises(UsageError) as caught:
         generate_key(tmp_path / "k", "ES256")
     assert str(caught.value) == f"{tmp_path}/k: there already (name another file; a key is never overwritten)"
-    assert (tmp_path / "k").read_bytes() == kept
+    assert (tmp_path / "k").read_bytes() == content
     (tmp_path / "other.pub").write_text("mine")
     with pytest.raises(UsageError, match=r"other\.pub: there already"):
         generate_key(tmp_path / "other", "ES256")
@@ -564,7 +565,7 @@ def test_a_record_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
         trust.loaded(trust.admit(bundle(4)))
 
     assert caught.value.message == (
-        f"{tmp_path}/none/newest: the newest release cannot be kept there: No such file or directory"
+        f"{tmp_path}/none/newest: the newest release cannot be read or written: No such file or directory"
     )
 
 
@@ -580,12 +581,12 @@ def test_keys_are_made_and_used_on_the_command_line(tmp_path: Path, algorithm: A
     verified = pdp("bundle", "verify", tmp_path / "b", "--key", tmp_path / "k.pub", "--json").json
 
     (public,) = load_public_keys([tmp_path / "k.pub"])
-    found = read_bundle(tmp_path / "b", keys=[public])
+    bundle = read_bundle(tmp_path / "b", keys=[public])
     assert made == {
         "private": f"{tmp_path}/k", "public": f"{tmp_path}/k.pub", "key_id": public.id, "algorithm": algorithm,
     }  # fmt: skip
     assert signed == verified == {
-        "file": f"{tmp_path}/b", "revision": found.revision, "release": found.release, "digest": found.digest,
+        "file": f"{tmp_path}/b", "revision": bundle.revision, "release": bundle.release, "digest": bundle.digest,
         "key_id": public.id, "algorithm": algorithm,
     }  # fmt: skip
 
