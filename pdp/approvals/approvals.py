@@ -163,7 +163,6 @@ class Approvals:
         now = _now(at)
 
         def granted(old: Approval) -> tuple[Approval, str]:
-            _check_open(old, now)
             _check_begun(old, now)
             if old.state is not ApprovalState.PENDING:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
@@ -181,7 +180,6 @@ class Approvals:
         now, reason = _now(at), recordable(why)
 
         def denied(old: Approval) -> tuple[Approval, str]:
-            _check_open(old, now)
             _check_begun(old, now)
             person, _ = _approver(old, claims)
             new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=reason)
@@ -194,7 +192,6 @@ class Approvals:
         now = _now(at)
 
         def withdrawn(old: Approval) -> tuple[Approval, str]:
-            _check_open(old, now)
             person = _person(old, claims)
             if not any(person.may_be(requester) for requester in old.requesters):
                 raise ApprovalRefusedError(old.id, Refusal.NOT_A_REQUESTER, old)
@@ -223,7 +220,6 @@ class Approvals:
         """
 
         def consumed(old: Approval) -> tuple[Approval, str]:
-            _check_open(old, now)
             if old != approval or not old.usable(now):
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
             return replace(old, state=ApprovalState.CONSUMED, closed_at=now), old.subject
@@ -280,10 +276,12 @@ class Approvals:
         change: Callable[[Approval], tuple[Approval, str]],
         within: Connection | None = None,
     ) -> Approval:
+        """Take a step on an approval that is open; `change` returns the new record and who makes the step."""
         with self._lock:
             while True:
                 old = self.get(approval_id)
                 try:
+                    _check_open(old, now)
                     new, who = change(old)
                 except ApprovalRefusedError as error:
                     if error.reason is Refusal.EXPIRED and old.state in _OPEN and old.expired(now):

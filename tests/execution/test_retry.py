@@ -7,8 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pdp.execution.failures import ToolArgumentError, ToolError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.execution.retry import FIRST_PAUSE, LONGEST_PAUSE, aretried, retried, worth_repeating
@@ -59,9 +57,6 @@ class Flaky:
         return retried(self.attempt, times, timeout, sleep=self.pauses.append)
 
 
-# Which tools
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -81,9 +76,6 @@ class Flaky:
 def test_only_what_does_no_harm_twice_is_tried_again(fields: dict[str, Any], expected: int) -> None:
     assert attempts(entry(retries=3, **fields)) == expected
     assert attempts(entry(**fields)) == 1
-
-
-# What failures
 
 
 @pytest.mark.parametrize(
@@ -109,9 +101,6 @@ def test_only_what_could_come_to_something_else_is_tried_again(execution: Execut
     assert worth_repeating(execution) is expected
 
 
-# How often
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(
     ("executions", "times", "expected"),
@@ -133,8 +122,7 @@ def test_until_it_succeeds_or_the_attempts_are_over(
     assert len(flaky.pauses) == len(executions) - 1
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.booleans())
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_pauses_grow_and_vary_and_are_bounded(asynchronous: bool) -> None:
     flaky = Flaky(*[DOWN] * 11)
 
@@ -161,12 +149,7 @@ def test_a_pause_that_does_not_fit_into_the_time_out_ends_it(asynchronous: bool)
     """Pauses are not slept here; real time is that of the attempts alone."""
     flaky = Flaky(DOWN, DOWN)
 
-    came = flaky.tried(2, 1e-9, asynchronous)
-
-    assert (came, flaky.pauses) == (DOWN, [])
-
-
-# A tool
+    assert (flaky.tried(2, 1e-9, asynchronous), flaky.pauses) == (DOWN, [])
 
 
 class Hub:

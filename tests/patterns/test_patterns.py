@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from pdp.execution.run import run
-from pdp.manifest.fields import Pattern
 from pdp.manifest.load import load_effective
-from pdp.patterns.enforcement import RULES, HeldCall
+from pdp.patterns.enforcement import HeldCall
 from pdp.patterns.exceptions import NotFoundError
 from pdp.patterns.rule import CallFacts, PatternResult
 from pdp.patterns.run import Deployment, Pin, Run, Runs, within_run
@@ -78,13 +77,6 @@ def succeeded(checked: PatternResult) -> Any:
     return checked.execution.result
 
 
-# All of them
-
-
-def test_each_pattern_has_its_rules() -> None:
-    assert set(RULES) == set(Pattern)
-
-
 def test_arguments_without_the_shape_do_not_run() -> None:
     checked = called("lookup_policyholder", {"identifier": "ph-1"}, opened())
 
@@ -138,9 +130,6 @@ def test_a_fault_of_the_rules_themselves_is_a_failure() -> None:
     assert broken(checked)[0] == "patterns.internal_error"
 
 
-# Extraction
-
-
 def test_an_extraction_gives_value_evidence_and_confidence() -> None:
     assert succeeded(called("extract_insured_sum", {"source": {"id": "sub-7"}}, opened())) == {
         "value": {"amount": 400000.0, "currency": "EUR"},
@@ -161,9 +150,6 @@ def test_evidence_is_of_the_source_that_was_asked_about(evidence: Any, rule: str
     returns = {"value": {"amount": 1, "currency": "EUR"}, "evidence": evidence, "confidence": 1}
     checked = called("extract_insured_sum", {"source": {"id": "sub-7"}}, opened(), returns=returns)
     assert broken(checked) == (rule, None, True)
-
-
-# Lookup
 
 
 def test_a_record_is_asked_for_once_in_a_run() -> None:
@@ -259,8 +245,6 @@ def test_nothing_outlives_its_run() -> None:
     assert alone == [True, True]
 
 
-# Validation
-
 VALIDATE = {"candidate": {"sum_insured": 1, "claims": 4}, "rulePack": {"id": "property", "version": "7"}}
 
 
@@ -294,9 +278,6 @@ def test_a_candidate_of_another_ontology_is_refused() -> None:
     succeeded(called("validate_submission", {**VALIDATE, "ontologyPin": "2026.1"}, opened()))
 
 
-# Classification
-
-
 @pytest.mark.parametrize("construction", ["concrete", "timber"])
 def test_what_is_in_no_band_is_out_of_distribution(construction: str) -> None:
     arguments = {
@@ -313,9 +294,6 @@ def test_what_is_in_no_band_is_out_of_distribution(construction: str) -> None:
     assert broken(checked)[0] == "classify.out_of_distribution"
 
 
-# Composition
-
-
 def test_nothing_but_a_draft_is_composed() -> None:
     arguments = {"parts": {}, "template": {"id": "quote"}}
     draft = {"text": "a quote", "state": "draft"}
@@ -323,9 +301,6 @@ def test_nothing_but_a_draft_is_composed() -> None:
     assert succeeded(called("compose_quote", arguments, opened(), returns=draft)) == draft
     live = called("compose_quote", arguments, opened(), returns={"text": "a quote", "state": "live"})
     assert broken(live) == ("composition.not_a_draft", None, True)
-
-
-# Action-staging
 
 
 def test_the_same_key_returns_the_same_action() -> None:
@@ -338,13 +313,6 @@ def test_the_same_key_returns_the_same_action() -> None:
         "id": staged.id, "kind": "issue_policy", "target": "policies", "state": "staged", "idempotencyKey": "idm-1",
     }  # fmt: skip
     assert (staged.decision_id, staged.state) == ("dec-1", ActionState.STAGED)
-
-
-def test_a_key_is_its_callers_own() -> None:
-    actions = MemoryActions()
-    for caller in ("underwriter-7", "underwriter-8"):
-        succeeded(called("stage_policy", STAGE, opened(actions), about=replace(ABOUT, caller=caller)))
-    assert len(actions.list()) == 2
 
 
 def test_the_same_key_for_another_action_is_refused() -> None:
@@ -413,9 +381,6 @@ def test_without_a_store_nothing_is_staged() -> None:
     assert (checked.execution.failure.code, checked.execution.started) == ("TOOL_UNAVAILABLE", False)
 
 
-# Commits
-
-
 def excused() -> dict[str, Any]:
     return {"approval": ENTRIES["issue_policy"].approval.model_copy(update={"unless_within_limits": True})}
 
@@ -452,9 +417,6 @@ def test_an_action_that_was_denied_commits_nothing() -> None:
     assert broken(called("issue_policy", PAYLOAD, run_, **excused()))[0] == "commit.unstaged"
 
 
-# Approval-request
-
-
 def test_a_task_carries_what_it_was_asked_for_with() -> None:
     bare = {"id": "task-1", "subject": TASK["subject"]}
     result = succeeded(called("request_approval", {**TASK, "sla": "PT1H"}, opened(), returns=bare))
@@ -487,9 +449,6 @@ def test_a_task_that_is_another_is_refused(task: dict[str, Any], rule: str) -> N
     returns = {"id": "task-1", "subject": TASK["subject"], **task}
     # The task was made: nobody may simply try again.
     assert broken(called("request_approval", TASK, opened(), returns=returns)) == (rule, "unknown", True)
-
-
-# Aggregation
 
 
 def test_a_metric_carries_the_markings_of_all_its_objects() -> None:
@@ -550,9 +509,6 @@ def test_markings_that_the_subject_is_not_cleared_for_withhold_the_metric() -> N
     succeeded(called("aggregate_exposure", AGGREGATE, opened(), about=cleared))
     checked = called("aggregate_exposure", AGGREGATE, opened(), about=uncleared)
     assert broken(checked)[0] == "aggregation.marking_not_cleared"
-
-
-# Conversion
 
 
 def test_a_run_converts_at_the_rates_of_its_start() -> None:
@@ -617,9 +573,6 @@ def test_the_same_is_converted_to_the_same() -> None:
     called("convert_premium", CONVERT, run_)
     other = called("convert_premium", CONVERT, run_, returns={"amount": 1, "currency": "TRY"})
     assert broken(other)[0] == "conversion.not_reproducible"
-
-
-# Search
 
 
 def test_spans_name_the_snapshot_and_later_ones_refer_to_it() -> None:

@@ -297,18 +297,19 @@ def test_what_is_not_unknown_is_not_settled(keys: IdempotencyStore) -> None:
     assert begin(keys, done) == Stored(Execution(result=1, started=False), None)
 
 
+LENGTH = "is not a length of time (give seconds, more than zero)"
+
+
 @pytest.mark.parametrize(
     ("times", "message"),
     [
-        pytest.param({"now": math.nan}, "nan is not a time (give seconds since 1970)", id="now"),
-        pytest.param({"ttl": 0.0}, "ttl of 0.0 is not a length of time (give seconds, more than zero)", id="ttl"),
-        pytest.param({"ttl": math.nan}, "ttl of nan is not a length of time (give seconds, more than zero)", id="NaN"),
-        pytest.param(
-            {"lasting": math.inf}, "lasting of inf is not a length of time (give seconds, more than zero)", id="lasting"
-        ),
+        ({"now": math.nan}, "nan is not a time (give seconds since 1970)"),
+        ({"ttl": 0.0}, f"ttl of 0.0 {LENGTH}"),
+        ({"ttl": math.nan}, f"ttl of nan {LENGTH}"),
+        ({"lasting": math.inf}, f"lasting of inf {LENGTH}"),
     ],
 )
-def test_times_that_are_none_begin_nothing(keys: IdempotencyStore, times: dict[str, Any], message: str) -> None:
+def test_invalid_times_begin_nothing(keys: IdempotencyStore, times: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         begin(keys, **times)
 
