@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, StrictStr, StringConstraints
+from pydantic import AfterValidator, StrictStr, StringConstraints
 from semver import Version
 
 from pdp.documents import FieldError
@@ -140,16 +140,8 @@ def refuse_canonical(value: Any) -> Any:
     return value
 
 
-def _string_or_fault(value: Any) -> Any:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        raise FieldError("must be a string", "YAML reads it as a number: write it in quotes")
-    return value
-
-
-_Text = Annotated[StrictStr, BeforeValidator(_string_or_fault)]
-
 Name = Annotated[
-    _Text,
+    StrictStr,
     matching(
         r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}",
         "must be a name of letters, digits and `_ . : / -`, at most 128 characters",
@@ -158,24 +150,24 @@ Name = Annotated[
 """What a tool, an action, an agent or a field is called: no blanks, at most 128 characters."""
 
 Term = Annotated[
-    _Text, matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,200}", "must be one word without blanks, at most 200 characters")
+    StrictStr, matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,200}", "must be one word without blanks, at most 200 characters")
 ]
 """A scope, marking, purpose, role or the like: one word, at most 200 characters."""
 
-Text = Annotated[_Text, StringConstraints(min_length=1, max_length=20_000)]
+Text = Annotated[StrictStr, StringConstraints(min_length=1, max_length=20_000)]
 """Text for people or for the model, not empty."""
 
-Semver = Annotated[_Text, AfterValidator(_semver)]
+Semver = Annotated[StrictStr, AfterValidator(_semver)]
 """A semantic version 2.0.0."""
 
-Duration = Annotated[_Text, AfterValidator(_duration)]
+Duration = Annotated[StrictStr, AfterValidator(_duration)]
 """An ISO 8601 duration of weeks, days, hours, minutes, seconds, at most a hundred years.
 
 Kept as hours, minutes and seconds: P1D is PT24H. What is kept is such a duration itself.
 """
 
 Latency = Annotated[
-    _Text,
+    StrictStr,
     matching(
         r"(?!0+(?:\.0+)?[ms])[0-9]{1,9}(?:\.[0-9]{1,6})?(?:ms|s)",
         "must be a latency in ms or s",

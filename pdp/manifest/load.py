@@ -159,18 +159,14 @@ class _ManifestFile(FaultyFile):
         """Return the manifest; only of a file without faults."""
         if self._head is None:
             raise FileFaultsError(self.faults)
-        tools = tuple(self._placed(entry.tool) for entry in self.entries if entry.tool is not None)
-        return self._head.model_copy(update={"tools": tools})
+        tools = (entry.tool for entry in self.entries if entry.tool is not None)
+        placed = (tool.model_copy(update={"cli": tool.cli.below(self._folder)}) if tool.cli else tool for tool in tools)
+        return self._head.model_copy(update={"tools": tuple(placed)})
 
     def _where(self, path: Path) -> Path:
         if len(path) > 1 and path[0] == "tools":
             return self.entries[int(path[1])].where(path[2:])
         return written_path(self.document.value, (), path)
-
-    def _placed(self, tool: DeclaredTool) -> DeclaredTool:
-        if tool.cli is None or self._folder is None:
-            return tool
-        return tool.model_copy(update={"cli": tool.cli.below(self._folder)})
 
     def _check_across(self) -> None:
         tools = {

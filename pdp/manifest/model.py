@@ -212,7 +212,7 @@ class Cli(Record):
     # Not a field: the manifest's digest must not depend on where the manifest is.
     _base: pathlib.Path | None = PrivateAttr(default=None)
 
-    def below(self, folder: pathlib.Path) -> Cli:
+    def below(self, folder: pathlib.Path | None) -> Cli:
         """Return it as stated by a manifest in `folder`."""
         cli = self.model_copy()
         cli._base = folder  # noqa: SLF001 - a copy of its own
@@ -280,14 +280,7 @@ Sla = dict[Percentile, Latency]
 """Latency objectives by percentile, such as `{p50: 200ms, p99: 1.5s}`."""
 
 
-def _mapping(value: dict[str, Any]) -> dict[str, Any]:
-    for name in value:
-        if not name:
-            raise FieldError("must not have an empty key")
-    return value
-
-
-Mapping = Annotated[dict[str, Any], AfterValidator(_mapping)]
+Mapping = dict[Annotated[str, Field(min_length=1)], Any]
 """What becomes the request's resource or context: values, where strings that begin with `$` are CEL."""
 
 Schema = dict[str, Any]

@@ -266,7 +266,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("name: null", "`name` is missing"),
     ("schema: null", "`schema` is missing"),
     ("ontology_pin: 2026.1",
-     "`ontology_pin` must be a string, not `2026.1` | YAML reads it as a number: write it in quotes"),
+     "`ontology_pin` must be a string, not `2026.1` | write it in quotes"),
     ("version: '2.1'", "`version` must be a semantic version, not `2.1` | write major.minor.patch, such as 1.0.0"),
     ("timeout: 10s",
      ("`timeout` must be an ISO 8601 duration, not `10s` | such as PT10S, PT1H or P1D; months and years have "
@@ -400,7 +400,7 @@ def test_the_context_of_the_enforcement_point_is_not_mapped(name: str) -> None:
         ('"x"', {"a manifest must be a mapping | check that it is the right file"}),
         ("{}", {"`manifest_version` is missing", "`tools` is missing"}),
         ('{"manifest_version": 1, "tools": {}}', {
-            "`manifest_version` must be a string, not `1` | YAML reads it as a number: write it in quotes",
+            "`manifest_version` must be a string, not `1` | write it in quotes",
             "`tools` must be a list, not a mapping"}),
         ('{"manifest_version": "1", "tools": [], "agnets": []}', {"unknown key `agnets` | did you mean `agents`?"}),
         ('{"manifest_version": "1", "tools": ["x", null]}', {
