@@ -392,10 +392,7 @@ def test_faults_of_the_manifest_are_shown_beside_those_of_the_scenarios() -> Non
     Path("manifest.json").write_text(json.dumps({**MANIFEST, "manifest_version": 7}))
 
     assert faults(HEAD + "  - {name: a, request: 1, expect: {}}\n") == [
-        (
-            "manifest.json:1:22: `manifest_version` must be a string, not `7` "
-            "(write it in quotes)"
-        ),
+        ("manifest.json:1:22: `manifest_version` must be a string, not `7` (write it in quotes)"),
         "scenarios.yaml:4:35: `expect` must not be empty (state what has to come of it, such as `verdict: DENY`)",
     ]
 
