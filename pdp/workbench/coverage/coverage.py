@@ -11,7 +11,7 @@ given. A code that cannot be given by any call says so in its METADATA (`custom.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.decision import Verdict
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 REJECTED: Final = "rejected"
 """The column for calls that the policy was not asked about."""
+
+_KINDS: Final = ("allow", "refusal", "code")
 
 COLUMNS: Final = (*(verdict.value for verdict in (Verdict.ALLOW, Verdict.STEP_UP, Verdict.DENY)), REJECTED)
 
@@ -58,7 +60,7 @@ class CodeReached:
 
 @dataclass(frozen=True, slots=True)
 class ToolVerdicts:
-    """One tool of one manifest file, and how often each of `COLUMNS` came of a call of it.
+    """One tool of one manifest file, and how many calls of it have each of `COLUMNS` as their result.
 
     Suites may lay different governance over one manifest: its tools are the same.
     """
@@ -87,7 +89,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the scenarios of some suites reach; `lines` is None where OPA was not there to tell."""
+    """What the scenarios of some suites reach; `lines` is None without OPA."""
 
     lines: tuple[FileLines, ...] | None
     codes: tuple[CodeReached, ...]
@@ -124,23 +126,22 @@ class Coverage:
             "lines": None
             if self.lines is None
             else [
-                {"file": shown_file(one.file), "covered": len(one.covered), "missed": list(one.missed)}
-                for one in self.lines
+                {"file": shown_file(each.file), "covered": len(each.covered), "missed": list(each.missed)}
+                for each in self.lines
             ],
             "codes": [
                 {
-                    "code": one.code, "part": one.site.part, "file": shown_file(one.site.file), "line": one.site.line,
-                    "scenario": one.scenario, "exempt": one.exempt, "counts": one.counts,
+                    "code": reached.code, "part": reached.site.part, "file": shown_file(reached.site.file),
+                    "line": reached.site.line, "scenario": reached.scenario, "exempt": reached.exempt,
+                    "counts": reached.counts,
                 }
-                for one in self.codes
+                for reached in self.codes
             ],
             "matrix": [
-                {"tool": one.tool, "manifest_version": one.manifest_version, **one.counts}
-                for one in self.matrix
+                {"tool": row.tool, "manifest_version": row.manifest_version, **row.counts}
+                for row in self.matrix
             ],
-            "missing": [
-                {"kind": one.kind, "name": one.name, "message": one.message, "file": one.file} for one in self.missing
-            ],
+            "missing": [asdict(missing) for missing in self.missing],
         }  # fmt: skip
 
 
@@ -162,20 +163,18 @@ def measure(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path | 
         lines=lines,
         codes=codes,
         matrix=matrix,
-        missing=tuple(sorted({*_missing_tools(matrix, runs), *_missing_codes(codes, runs, modules)}, key=_order)),
+        missing=tuple(
+            sorted(
+                {*_missing_tools(matrix, runs), *_missing_codes(codes, runs, modules)},
+                key=lambda missing: (_KINDS.index(missing.kind), missing.name, missing.file),
+            )
+        ),
     )
 
 
 def passed(results: Iterable[ScenarioResult]) -> list[ScenarioResult]:
     """Return the results of the scenarios that passed."""
     return [result for result in results if result.passed]
-
-
-_KINDS: Final = ("allow", "refusal", "code")
-
-
-def _order(missing: Missing) -> tuple[int, str, str]:
-    return _KINDS.index(missing.kind), missing.name, missing.file
 
 
 def _codes(
@@ -217,7 +216,7 @@ def _matrix(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Too
         for tool in suite.manifest.tools:
             rows.setdefault((manifest, tool), Counter())
         for result in passed(results):
-            for tool, column in (pair for step in result.steps for pair in _came_of(step)):
+            for tool, column in (pair for step in result.steps for pair in _results_of(step)):
                 # A name that no manifest has is the model's, and no tool.
                 if tool in suite.manifest.tools:
                     rows[manifest, tool][column] += 1
@@ -227,8 +226,8 @@ def _matrix(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Too
     )
 
 
-def _came_of(step: StepResult) -> Iterator[tuple[str, str]]:
-    """The tools that a step called, each with what came of it."""
+def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:
+    """The tools that a step called, each with the column of its result."""
     for evaluation in step.evaluations:
         name, verdict = evaluation.trace.tool_name, evaluation.verdict or REJECTED
         # Where nobody decided, nothing is known of the tool.
@@ -262,17 +261,14 @@ def _missing_codes(
     runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]],
     modules: Sequence[Mapping[str, Module]],
 ) -> Iterator[Missing]:
-    for one in codes:
-        if not one.counts or one.scenario is not None or one.exempt is not None:
+    for reached in codes:
+        if not reached.counts or reached.scenario is not None or reached.exempt is not None:
             continue
-        file = next(
-            (
-                str(suite.file)
-                for (suite, _), policy in zip(runs, modules, strict=True)
-                if one.site.module in counted_modules(policy)
-            ),
-            "",
+        code, site = reached.code, reached.site
+        answering = (
+            str(suite.file)
+            for (suite, _), policy in zip(runs, modules, strict=True)
+            if site.module in counted_modules(policy)
         )
-        yield Missing(
-            "code", one.code, f"no scenario reaches {one.code} ({shown_file(one.site.file)}:{one.site.line})", file
-        )
+        message = f"no scenario reaches {code} ({shown_file(site.file)}:{site.line})"
+        yield Missing("code", code, message, next(answering, ""))

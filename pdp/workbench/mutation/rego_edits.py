@@ -11,7 +11,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pdp.workbench.mutation.mutant import Identities, RegoMutant, difference
 from pdp.workbench.opa.modules import write_modules
@@ -34,7 +34,7 @@ from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from pdp.workbench.opa.modules import Module
 
@@ -122,20 +122,10 @@ def edits(tree: Node, source: Source) -> list[Edit]:
         entrypoint = any(note.get("entrypoint") for note in rule.get("annotations", ()))
         if entrypoint and f"data.{package}.{name}" != _DECISION:
             continue
-        for edit in _of_rule(rule, name, source):
+        for edit in _Walk(source, name).rule(rule):
             if source.text[slice(*edit.span)] != edit.text:
                 found.setdefault((edit.span, edit.text), edit)
     return sorted(found.values(), key=lambda edit: (edit.span, edit.kind, edit.text))
-
-
-def _of_rule(rule: Node, name: str, source: Source) -> Iterator[Edit]:
-    walk = _Walk(source, name)
-    if rule.get("default"):
-        yield from walk.default(rule)
-        return
-    yield from walk.verdict(rule)
-    for branch in branches(rule):
-        yield from walk.branch(branch)
 
 
 class _Walk:
@@ -149,15 +139,27 @@ class _Walk:
         if span is not None:
             yield Edit(self._rule, kind, span, text)
 
-    def default(self, rule: Node) -> Iterator[Edit]:
-        yield from self._edit("rule dropped", self._source.span(rule | {"location": _whole(rule)}), "")
+    def rule(self, rule: Node) -> Iterator[Edit]:
+        """The edits of a rule with all its branches."""
+        if rule.get("default"):
+            yield from self._default(rule)
+            return
+        yield from self._verdict(rule)
+        for branch in branches(rule):
+            yield from self._branch(branch)
+
+    def _default(self, rule: Node) -> Iterator[Edit]:
+        # OPA gives the location of its word `default` alone; the head's location has the rest.
+        text = b"default " + base64.b64decode(rule["head"]["location"]["text"])
+        whole = {"location": rule["location"] | {"text": base64.b64encode(text).decode()}}
+        yield from self._edit("rule dropped", self._source.span(whole), "")
         value = rule["head"]["value"]
         if value["type"] == "null":
             yield from self._edit("default changed", self._source.span(value), "false")
         for edit in self.term(value):
             yield Edit(edit.rule, "default changed", edit.span, edit.text)
 
-    def verdict(self, rule: Node) -> Iterator[Edit]:
+    def _verdict(self, rule: Node) -> Iterator[Edit]:
         head = rule["head"]
         span = self._source.span(head)
         if span is None or "key" not in head or len(head["ref"]) != 1:
@@ -165,7 +167,7 @@ class _Walk:
         for other in _FINDINGS.get(self._rule, ()):
             yield from self._edit("verdict swapped", (span[0], span[0] + len(self._rule)), other)
 
-    def branch(self, branch: Node) -> Iterator[Edit]:
+    def _branch(self, branch: Node) -> Iterator[Edit]:
         head = branch["head"]
         for argument in head.get("args", ()):
             yield from self.term(argument)
@@ -223,7 +225,7 @@ class _Walk:
             yield from self._condition(expression, scope)
             if is_some(expression):
                 yield from self._for_all(body[index:], scope)
-            yield from self._parts(expression, scope)
+            yield from self._parts(expression)
 
     def _condition(self, expression: Node, scope: Node) -> Iterator[Edit]:
         span = self._span(expression)
@@ -267,7 +269,7 @@ class _Walk:
         conditions = self._source.text[middle[0] : end[1]]
         yield from self._edit("quantifier swapped", (start[0], end[1]), f"{heading} {{ {conditions} }}")
 
-    def _parts(self, expression: Node, scope: Node) -> Iterator[Edit]:  # noqa: ARG002 - one form for all of them
+    def _parts(self, expression: Node) -> Iterator[Edit]:
         terms = expression["terms"]
         if is_some(expression):
             for symbol in terms["symbols"]:
@@ -314,8 +316,20 @@ class _Walk:
             yield from self.body(value["body"], term)
 
     def _moved(self, term: Node) -> Iterator[Edit]:
-        for kind, text in _moved_constants(term, self._source.written(term)):
-            yield from self._edit(kind, self._source.span(term), text)
+        """The edits of a number, boolean or string; what is not written out, such as a name for it, is left alone."""
+        kind, value, written = term["type"], term["value"], self._source.written(term)
+        change, texts = "constant moved", list[str]()
+        if kind == "number" and _NUMBER.fullmatch(written):
+            texts = [str(value + 1), str(value - 1)]
+        elif kind == "boolean" and written in ("true", "false"):
+            texts = ["false" if value else "true"]
+        elif kind == "string" and written in (f'"{value}"', f"`{value}`"):
+            if value in _VERDICTS:
+                change, texts = "verdict swapped", [f'"{other}"' for other in _VERDICTS if other != value]
+            else:
+                texts = [f"{written[:-1]}~{written[-1]}"]
+        for text in texts:
+            yield from self._edit(change, self._source.span(term), text)
 
     def _elements(self, term: Node) -> Iterator[Edit]:
         for text in _shortened(term, self._source):
@@ -325,55 +339,20 @@ class _Walk:
             yield from self.term(element[1] if isinstance(element, list) else element)
 
 
-def _whole(rule: Node) -> dict[str, Any]:
-    """The location of a default rule: OPA gives its word `default` alone, its head the rest."""
-    head = rule["head"]["location"]
-    text = b"default " + base64.b64decode(head["text"])
-    whole: dict[str, Any] = rule["location"] | {"text": base64.b64encode(text).decode()}
-    return whole
-
-
-def _moved_constants(constant: Node, written: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind of each edit of a number, boolean or string, and the text that stands there then.
-
-    Args:
-        constant: the node.
-        written: its text; what is not written out, such as a name for it, is left alone.
-    """
-    kind, value = constant["type"], constant["value"]
-    if kind == "number" and _NUMBER.fullmatch(written):
-        yield from (("constant moved", str(other)) for other in (value + 1, value - 1))
-    elif kind == "boolean" and written in ("true", "false"):
-        yield "constant moved", "false" if value else "true"
-    elif kind == "string" and written in (f'"{value}"', f"`{value}`"):
-        if value in _VERDICTS:
-            yield from (("verdict swapped", f'"{other}"') for other in _VERDICTS if other != value)
-        else:
-            yield "constant moved", f"{written[:-1]}~{written[-1]}"
-
-
 def _shortened(term: Node, source: Source) -> Iterator[str]:
     """Yield the text of a list, set or object without each of its elements, in the order in which they stand."""
     whole = source.span(term)
-    spans = [_element(element, source) for element in term["value"]]
-    if whole is None or None in spans or source.text[whole[0]] not in "[{":
-        return
+    elements = [element if isinstance(element, list) else [element] for element in term["value"]]
+    spans = [(source.span(element[0]), source.span(element[-1])) for element in elements]
     # OPA lists the elements of sets and objects by their values, not as they stand.
-    known = sorted(span for span in spans if span is not None)
-    for index in range(len(known)):
-        yield _without(source.text, whole, known, index, is_set=term["type"] == "set")
-
-
-def _element(element: Any, source: Source) -> Span | None:
-    if not isinstance(element, list):
-        return source.span(element)
-    key, value = source.span(element[0]), source.span(element[1])
-    return None if key is None or value is None else (key[0], value[1])
-
-
-def _without(text: str, whole: Span, spans: Sequence[Span], index: int, *, is_set: bool) -> str:
-    if len(spans) == 1:
-        return "set()" if is_set else text[whole[0]] + text[whole[1] - 1]
-    if index + 1 < len(spans):
-        return text[whole[0] : spans[index][0]] + text[spans[index + 1][0] : whole[1]]
-    return text[whole[0] : spans[index - 1][1]] + text[spans[index][1] : whole[1]]
+    known = sorted((first[0], last[1]) for first, last in spans if first and last)
+    if whole is None or len(known) < len(spans) or source.text[whole[0]] not in "[{":
+        return
+    text = source.text
+    for index, (start, end) in enumerate(known):
+        if len(known) == 1:
+            yield "set()" if term["type"] == "set" else text[whole[0]] + text[whole[1] - 1]
+        elif index + 1 < len(known):
+            yield text[whole[0] : start] + text[known[index + 1][0] : whole[1]]
+        else:
+            yield text[whole[0] : known[index - 1][1]] + text[end : whole[1]]
