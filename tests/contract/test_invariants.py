@@ -45,6 +45,7 @@ def outcome(result: InvariantResult) -> tuple[dict[str, Any], str | None, bool, 
     return result.arguments, fault(result), result.pruned, [str(trip) for trip in result.trips]
 
 
+REJECTED = "R: the rule (rejected)"
 A_IS_ONE = cel(id="ONE", check="has(call.a) && call.a == 1", correct={"set": {"a": 1}})
 B_IS_A = cel(id="SAME", check="has(call.b) && call.b == call.a", correct={"set": {"b": 1}})
 
@@ -52,51 +53,31 @@ B_IS_A = cel(id="SAME", check="has(call.b) && call.b == call.a", correct={"set":
 @pytest.mark.parametrize(
     ("rules", "arguments", "expected"),
     [
-        pytest.param([A_IS_ONE, B_IS_A], {"a": 1, "b": 1}, ({"a": 1, "b": 1}, None, False, []), id="all hold"),
-        pytest.param(
-            [B_IS_A, A_IS_ONE],
-            {"a": 2, "b": 2, "c": 3},
-            (
-                {"a": 1, "b": 1, "c": 3}, None, False,
-                ["ONE: the rule (corrected: a)", "SAME: the rule (corrected: b)"],
-            ),
-            id="a correction trips a rule before it",
+        ([A_IS_ONE, B_IS_A], {"a": 1, "b": 1}, ({"a": 1, "b": 1}, None, False, [])),
+        (  # a correction trips a rule before it
+            [B_IS_A, A_IS_ONE], {"a": 2, "b": 2, "c": 3},
+            ({"a": 1, "b": 1, "c": 3}, None, False, ["ONE: the rule (corrected: a)", "SAME: the rule (corrected: b)"]),
         ),
-        pytest.param(
-            [cel(check="call.a == 1", correct="prune"), A_IS_ONE],
-            {"a": 2},
+        (
+            [cel(check="call.a == 1", correct="prune"), A_IS_ONE], {"a": 2},
             ({"a": 2}, None, True, ["R: the rule (pruned)"]),
-            id="pruned",
         ),
-        pytest.param(
-            [cel(check="call.a == 1"), A_IS_ONE],
-            {"a": 2},
-            ({"a": 2}, "R: the rule", False, ["R: the rule (rejected)"]),
-            id="rejected",
+        ([cel(check="call.a == 1"), A_IS_ONE], {"a": 2}, ({"a": 2}, "R: the rule", False, [REJECTED])),
+        (
+            [A_IS_ONE, cel(check="call.b == 1")], {"a": 2, "b": 2},
+            ({"a": 1, "b": 2}, "R: the rule", False, ["ONE: the rule (corrected: a)", REJECTED]),
         ),
-        pytest.param(
-            [A_IS_ONE, cel(check="call.b == 1")],
-            {"a": 2, "b": 2},
-            ({"a": 1, "b": 2}, "R: the rule", False, ["ONE: the rule (corrected: a)", "R: the rule (rejected)"]),
-            id="rejected after a correction",
+        (
+            [cel(check="call.a == 1", correct={"set": {"b": 1}})], {"a": 2, "b": 1},
+            ({"a": 2, "b": 1}, "R: the rule (its correction does not help)", False, [REJECTED]),
         ),
-        pytest.param(
-            [cel(check="call.a == 1", correct={"set": {"b": 1}})],
-            {"a": 2, "b": 1},
-            ({"a": 2, "b": 1}, "R: the rule (its correction does not help)", False, ["R: the rule (rejected)"]),
-            id="a correction that does not help",
+        (  # what is not known is not corrected
+            [cel(check="call.a", correct="prune")], {"a": 2},
+            ({"a": 2}, "R: call.a: gives int, not true or false", False, [REJECTED]),
         ),
-        pytest.param(
-            [cel(check="call.a", correct="prune")],
-            {"a": 2},
-            ({"a": 2}, "R: call.a: gives int, not true or false", False, ["R: the rule (rejected)"]),
-            id="what cannot be told is not corrected",
-        ),
-        pytest.param(
-            [cel(check="call.b == 1", correct={"set": {"b": 1}})],
-            {"a": 1},
+        (  # nothing holds over what is missing
+            [cel(check="call.b == 1", correct={"set": {"b": 1}})], {"a": 1},
             ({"a": 1, "b": 1}, None, False, ["R: the rule (corrected: b)"]),
-            id="nothing holds over what is missing",
         ),
     ],
 )  # fmt: skip
@@ -147,9 +128,9 @@ NO_PAIR = "its corrector has to return (arguments, true or false) or DROP_STEP"
         (python(is_one, to_one, corrects=["a"]), ({"a": 1}, None, False, ["R: the rule (corrected: a)"])),
         (python(is_one, lambda *_: DROP_STEP), ({"a": 2}, None, True, ["R: the rule (pruned)"])),
         (python(is_one, lambda *_: (DROP_STEP, True)), ({"a": 2}, None, True, ["R: the rule (pruned)"])),
-        (python(is_one, lambda *_: (None, False)), ({"a": 2}, "R: the rule", False, ["R: the rule (rejected)"])),
+        (python(is_one, lambda *_: (None, False)), ({"a": 2}, "R: the rule", False, [REJECTED])),
         *(
-            pytest.param(invariant, ({"a": 2}, f"R: {why}", False, ["R: the rule (rejected)"]), id=why)
+            pytest.param(invariant, ({"a": 2}, f"R: {why}", False, [REJECTED]), id=why)
             for invariant, why in [
                 (python(is_one), "the rule"),
                 (python(raising), "its check raised LookupError"),
