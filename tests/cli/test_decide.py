@@ -13,7 +13,7 @@ import pytest
 
 from pdp.audit.chain import verify_chain
 from pdp.engine.bundle.file import read_bundle
-from tests.support.command_line import OPTIONS, SESSION, codes, decided, line, pdp, session_file, written
+from tests.support.command_line import OPTIONS, decided, line, pdp, session_file, written
 from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE, wire
 
 if TYPE_CHECKING:
@@ -319,29 +319,9 @@ PROPOSALS: dict[str, tuple[Any, str]] = {
     "binary": (bytes(range(256)), "value: not UTF-8 text"),
     "UTF-16": (json.dumps(wire()).encode("utf-16"), "value: not UTF-8 text"),
     "deep": ("[" * DEEP + "]" * DEEP, "value: nested deeper than 32 levels"),
-    "deep objects": ('{"a":' * DEEP + "1" + "}" * DEEP, "value: nested deeper than 32 levels"),
     "a list": (b"[]", "a proposal is an object with tool and arguments, not a list"),
-    "a string": (b'"initiate_wire"', "a proposal is an object with tool and arguments, not a string"),
-    "null": (b"null", "a proposal is an object with tool and arguments, not null"),
-    "an unknown field": ({**wire(), "dry_run": True}, "unknown field 'dry_run': a proposal has tool and arguments"),
-    "__proto__": ({**wire(), "__proto__": {}}, "unknown field '__proto__': a proposal has tool and arguments"),
-    "both spellings": (
-        {**wire(), "tool_name": "shell_exec"},
-        "unknown field 'tool_name': a proposal has tool and arguments",
-    ),
-    "a tool that is a number": ({"tool": 5, "arguments": {}}, "tool has to be a string and arguments an object"),
-    "arguments that are a list": ({"tool": "x", "arguments": []}, "tool has to be a string and arguments an object"),
-    "the tool twice": (
-        b'{"tool": "lookup_beneficiary", "tool": "initiate_wire"}',
-        "value: key 'tool' stands twice in one object",
-    ),
     "NaN": (json.dumps(wire(amount=float("nan"))), "value: NaN is not a number of JSON"),
-    "infinite": (json.dumps(wire(amount=float("-inf"))), "value: -Infinity is not a number of JSON"),
-    "1e400": (json.dumps(wire()).replace("47500", "1e400"), "arguments.amount: inf is not a number of JSON"),
-    "2^53": (wire(amount=2**53), "arguments.amount: number beyond 2^53-1"),
-    "-2^53": (wire(amount=-(2**53)), "arguments.amount: number beyond 2^53-1"),
     "a lone surrogate": (wire(reference="\ud800"), "arguments.reference: lone surrogate in a string"),
-    "a lone surrogate as a key": (wire(**{"\udc00": 1}), "arguments: lone surrogate in a string"),
 }
 
 
@@ -359,43 +339,6 @@ def test_a_proposal_of_ten_megabytes() -> None:
     assert (done.code, done.json["outcome"]["rejection"]["code"]) == (4, "INVALID_PAYLOAD")
     assert "at most 1048576 are admitted" in done.json["outcome"]["rejection"]["reason"]
     assert len(done.out) < 2000
-
-
-ADDITIONAL = "arguments: Additional properties are not allowed ('{}' was unexpected)"
-NOT_A_NUMBER = 'arguments.amount: {} is not of type "number"'
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"__proto__": {"scopes": ["*"]}}, ADDITIONAL.format("__proto__")),
-        ({"constructor": 1}, ADDITIONAL.format("constructor")),
-        ({"amount": "47500"}, NOT_A_NUMBER.format('"47500"')),
-        ({"amount": True}, NOT_A_NUMBER.format("true")),
-        ({"amount": None}, NOT_A_NUMBER.format("null")),
-        ({"amount": [20000]}, NOT_A_NUMBER.format("[20000]")),
-    ],
-)
-def test_arguments_that_the_schema_does_not_admit(changes: dict[str, Any], reason: str) -> None:
-    done = decided(wire(**changes), "--json")
-    assert (done.code, done.json["outcome"]) == (4, rejected("INVALID_PAYLOAD", reason))
-    assert (done.json["verdict"], done.json["trace"]["schema_valid"]) == (None, False)
-
-
-@pytest.mark.parametrize(
-    ("amount", "code", "found"),
-    [
-        (25000, 0, ["effects.gate_satisfied", "risk.acceptable"]),
-        (25000.0, 0, ["effects.gate_satisfied", "risk.acceptable"]),
-        (25000.01, 3, ["limits.exceeded"]),
-        (2**53 - 1, 3, ["limits.exceeded"]),
-        (0, 0, ["effects.gate_satisfied", "risk.acceptable"]),
-        (-0.01, 4, ["limits.invalid"]),
-    ],
-)
-def test_amounts_at_the_bounds(amount: float, code: int, found: list[str]) -> None:
-    done = decided(wire(amount=amount), "--json")
-    assert (done.code, codes(done)) == (code, found)
 
 
 # Sessions: a file that is none is the caller's mistake, claims that cannot be trusted are a DENY
@@ -432,35 +375,6 @@ def test_rules_for_a_misspelt_action_are_told_of(tmp_path: Path, command: str) -
     )
     found = done.json if command == "decide" else done.json["evaluation"]
     assert (done.code, [each["code"] for each in found["reasons"]]) == (4, ["decision.nothing_allows"])
-
-
-LIMITS: list[Any] = ["25000", None, -1, True, [25000], {}]
-NO_LIMITS: list[Any] = [[], "25000", 25000, None]
-MISTYPED = [
-    *({"limits": {"wire.auto_approved": limit}} for limit in LIMITS),
-    *({"limits": limits} for limits in NO_LIMITS),
-    {"clearances": "pii.high"},
-    {"roles": {"admin": True}},
-    {"act": "agent:payments"},
-]
-
-
-@pytest.mark.parametrize("claims", MISTYPED, ids=json.dumps)
-def test_claims_of_wrong_types_never_allow(tmp_path: Path, claims: dict[str, Any]) -> None:
-    done = decided(wire(amount=1), "--json", s=session_file(tmp_path, claims=claims))
-    assert (done.code, done.json["verdict"], codes(done)) == (4, "DENY", ["decision.request_invalid"])
-
-
-@pytest.mark.parametrize("emts", [["payments.wire.initiate"], {"payments.wire.initiate": "true"}, {}, None, "*"])
-def test_only_literal_true_is_an_entitlement(tmp_path: Path, emts: object) -> None:
-    done = decided(wire(amount=1), "--json", s=session_file(tmp_path, claims={"emts": emts}))
-    assert (done.code, codes(done)) == (4, ["scopes.missing"])
-
-
-def test_no_limit_approves_nothing(tmp_path: Path) -> None:
-    claims = {name: value for name, value in SESSION["claims"].items() if name != "limits"}
-    done = decided(wire(amount=1), "--json", s=written(tmp_path / "s.json", {**SESSION, "claims": claims}))
-    assert (done.code, codes(done)) == (3, ["limits.exceeded"])
 
 
 CLAIMS = '{"claims": {"sub": "x", "limits": {"a": VALUE}}}'
