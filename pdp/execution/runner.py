@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import UsageError
@@ -71,37 +72,31 @@ class ToolRunner:
 
     def run(self, arguments: Mapping[str, Any]) -> Execution:
         """Run the tool with the decided arguments and wait for its outcome; it never raises what a tool raised."""
-        secrets = self._secrets(arguments)
-
-        def attempt(left: float | None) -> Execution:
-            full = self._full()
-            if full is not None:
-                return full
-            execution = run(self.function, self._own(arguments), left, secrets, self._late)
-            return self._checked(execution, secrets)
-
         if self.attempts == 1:
-            return attempt(self.timeout)
+            return self._attempt(arguments, self.timeout)
         from pdp.execution.retry import retried  # noqa: PLC0415 - only tools that state retries
 
-        return self._with_timeout(retried(attempt, self.attempts, self.timeout))
+        return self._with_timeout(retried(partial(self._attempt, arguments), self.attempts, self.timeout))
 
     async def arun(self, arguments: Mapping[str, Any]) -> Execution:
         """Async variant of `run`."""
-        secrets = self._secrets(arguments)
-
-        async def attempt(left: float | None) -> Execution:
-            full = self._full()
-            if full is not None:
-                return full
-            execution = await arun(self.function, self._own(arguments), left, secrets, self._late)
-            return self._checked(execution, secrets)
-
         if self.attempts == 1:
-            return await attempt(self.timeout)
+            return await self._aattempt(arguments, self.timeout)
         from pdp.execution.retry import aretried  # noqa: PLC0415 - only tools that state retries
 
-        return self._with_timeout(await aretried(attempt, self.attempts, self.timeout))
+        return self._with_timeout(await aretried(partial(self._aattempt, arguments), self.attempts, self.timeout))
+
+    def _attempt(self, arguments: Mapping[str, Any], left: float | None) -> Execution:
+        secrets = self._secrets(arguments)
+        return self._full() or self._checked(
+            run(self.function, self._own(arguments), left, secrets, self._late), secrets
+        )
+
+    async def _aattempt(self, arguments: Mapping[str, Any], left: float | None) -> Execution:
+        secrets = self._secrets(arguments)
+        return self._full() or self._checked(
+            await arun(self.function, self._own(arguments), left, secrets, self._late), secrets
+        )
 
     # Another attempt gets what was decided, whatever the one before did with it.
     def _own(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

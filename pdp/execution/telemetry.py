@@ -59,9 +59,9 @@ class Telemetry:
     ) -> None:
         self.tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         self.costs = dict(costs or {})
-        self._lock = threading.Lock()
-        self._ended: Counter[str] = Counter()
-        self._succeeded: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        self.runs: Counter[str] = Counter()
+        self.successes: Counter[str] = Counter()
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self.throughput = meter.create_counter("tool.throughput", unit="{call}", description="Runs that have ended")
         self.latency = meter.create_histogram(
@@ -88,15 +88,9 @@ class Telemetry:
         """
         return CallTelemetry(self, tool, began, attributes)
 
-    def count(self, tool: str, *, succeeded: bool) -> None:
-        """Count a run for the success ratio of its tool."""
-        with self._lock:
-            self._ended[tool] += 1
-            self._succeeded[tool] += succeeded
-
     def _ratios(self, _: CallbackOptions) -> Iterable[Observation]:
-        with self._lock:
-            ratios = {tool: self._succeeded[tool] / ended for tool, ended in self._ended.items()}
+        with self.lock:
+            ratios = {tool: self.successes[tool] / runs for tool, runs in self.runs.items()}
         return [Observation(ratio, {"pdp.tool": tool}) for tool, ratio in ratios.items()]
 
 
@@ -128,7 +122,7 @@ class CallTelemetry:
         self._began = time.perf_counter()
         with _harmless("run"):
             self._run = self._start("run")
-            self._token = context.attach(_holding(self._run))
+            self._token = context.attach(trace.set_span_in_context(self._run))
 
     def run_ended(self, execution: Execution, result_digest: str | None = None) -> None:
         """Close the run's span, make the result's, and count. Without a start before it, nothing happens.
@@ -175,7 +169,7 @@ class CallTelemetry:
     def _start(self, what: str, attributes: Mapping[str, Any] | None = None) -> Span:
         return self._telemetry.tracer.start_span(
             f"tool.{self._tool}.{what}",
-            context=None if self._span is None else _holding(self._span),
+            context=None if self._span is None else trace.set_span_in_context(self._span),
             attributes=attributes or {"pdp.tool": self._tool},
         )
 
@@ -186,7 +180,9 @@ class CallTelemetry:
 
     def _count(self, execution: Execution, outcome: str, seconds: float) -> None:
         telemetry, of_tool = self._telemetry, {"pdp.tool": self._tool}
-        telemetry.count(self._tool, succeeded=execution.failure is None)
+        with telemetry.lock:
+            telemetry.runs[self._tool] += 1
+            telemetry.successes[self._tool] += execution.failure is None
         telemetry.throughput.add(1, {**of_tool, "pdp.outcome": outcome})
         telemetry.latency.record(seconds, of_tool)
         if execution.failure is not None:
@@ -206,10 +202,6 @@ def _harmless(what: str) -> Iterator[None]:
         yield
     except Exception:  # noqa: BLE001 - whatever it is, the call must not notice
         _log.exception("telemetry failed at %s", what)
-
-
-def _holding(span: Span) -> Context:
-    return trace.set_span_in_context(span)
 
 
 def _close(span: Span, execution: Execution) -> None:
