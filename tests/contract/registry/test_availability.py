@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pdp.circuit import Circuit
-from pdp.contract.registry.availability import why_unavailable
-from pdp.contract.registry.registry import Registry
+from pdp.contract.registry.registry import Registry, why_unavailable
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Governance, Manifest, Program, Tool
 

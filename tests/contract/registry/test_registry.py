@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pdp.contract.registry.availability import ToolStatus
-from pdp.contract.registry.registry import Registry
+from pdp.contract.registry.registry import Registry, ToolStatus
 from pdp.contract.registry.tool_contract import (
     ToolConfigParam,
     ToolContract,
