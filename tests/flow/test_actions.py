@@ -4,78 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pdp import Approval, Approvals, Evaluation, MemoryAudit, Pep, Verdict
+from pdp import Approvals, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.errors import StoreError, UsageError
-from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
-from pdp.stores.sql.database import Database
-from pdp.stores.sql.keys import SqlIdempotency
-from pdp.stores.sql.records import SqlActions, SqlApprovals
 from tests.support import desk
-from tests.support.desk import CHIEF, SOON, Desk, propose, session, staging, told
+from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, propose, rules, session, staging, told
 
 STAGED, APPROVED, COMMITTED = ActionState.STAGED, ActionState.APPROVED, ActionState.COMMITTED
 DENIED, FAILED, COMPENSATED = ActionState.DENIED, ActionState.FAILED, ActionState.COMPENSATED
-Make = Callable[..., Pep]
-
-
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> EffectiveManifest:
-    return desk.effective(tmp_path_factory.mktemp("desk"))
-
-
-@pytest.fixture(scope="module")
-def base(manifest: EffectiveManifest) -> Iterator[Pep]:
-    with desk.engine(manifest) as engine:
-        yield Pep(manifest, engine)
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def make(base: Pep, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Make an enforcement point of tools, its stores in memory or in one database."""
-    if request.param == "memory":
-        yield lambda works: base.with_changes(
-            audit=MemoryAudit(), tools=works.tools(), approvals=Approvals(), keys=MemoryIdempotency(),
-            actions=MemoryActions(),
-        )  # fmt: skip
-        return
-    with Database.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True) as store:
-        yield lambda works: base.with_changes(
-            audit=MemoryAudit(), tools=works.tools(), approvals=Approvals(SqlApprovals(store)),
-            keys=SqlIdempotency(store), actions=SqlActions(store),
-        )  # fmt: skip
-
-
-def waiting(pep: Pep, proposal: Any, session: Any) -> Evaluation:
-    return pep.call(proposal, session)
-
-
-def asynchronously(pep: Pep, proposal: Any, session: Any) -> Evaluation:
-    return asyncio.run(pep.acall(proposal, session))
-
-
-both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
-
-
-def rules(pep: Pep) -> Approvals:
-    assert pep.approvals is not None
-    return pep.approvals
-
-
-def asked(evaluation: Evaluation) -> Approval:
-    assert evaluation.verdict is Verdict.STEP_UP
-    assert evaluation.approval is not None
-    return evaluation.approval
 
 
 def acted(evaluation: Evaluation) -> Action:
@@ -88,9 +33,7 @@ def states(pep: Pep) -> list[tuple[str, ActionState]]:
 
 
 @both_ways
-def test_a_step_up_stages_a_grant_approves_the_run_commits(make: Make, call: Callable[..., Evaluation]) -> None:
-    works = Desk()
-    pep = make(works)
+def test_a_step_up_stages_a_grant_approves_the_run_commits(pep: Pep, call: Call) -> None:
     first, second = (call(pep, propose("send_letter"), session()) for _ in range(2))
     approval, action = asked(first), acted(first)
 
@@ -121,9 +64,8 @@ def test_a_step_up_stages_a_grant_approves_the_run_commits(make: Make, call: Cal
         pytest.param(KeyboardInterrupt(), APPROVED, id="nobody knows what came of it"),
     ],
 )
-def test_how_a_run_ends_is_how_its_action_ends(make: Make, error: BaseException, state: ActionState) -> None:
-    works = Desk(fails=error)
-    pep = make(works)
+def test_how_a_run_ends_is_how_its_action_ends(pep: Pep, works: Desk, error: BaseException, state: ActionState) -> None:
+    works.fails = error
     approval = asked(pep.call(propose("send_letter"), session()))
     rules(pep).grant(approval.id, CHIEF, SOON)
     if isinstance(error, Exception):
@@ -136,9 +78,9 @@ def test_how_a_run_ends_is_how_its_action_ends(make: Make, error: BaseException,
 
 
 @pytest.mark.parametrize("end", ["deny", "withdraw"])
-def test_what_is_denied_or_withdrawn_is_never_committed_and_asking_again_stages_anew(make: Make, end: str) -> None:
-    works = Desk()
-    pep = make(works)
+def test_what_is_denied_or_withdrawn_is_never_committed_and_asking_again_stages_anew(
+    pep: Pep, works: Desk, end: str
+) -> None:
     first = asked(pep.call(propose("send_letter"), session()))
     if end == "deny":
         rules(pep).deny(first.id, CHIEF, SOON)
@@ -157,8 +99,7 @@ def test_what_is_denied_or_withdrawn_is_never_committed_and_asking_again_stages_
     assert works.runs == [("send_letter", 5)]
 
 
-def test_an_approval_that_runs_out_leaves_its_action_behind(make: Make) -> None:
-    pep = make(Desk())
+def test_an_approval_that_runs_out_leaves_its_action_behind(pep: Pep) -> None:
     first = asked(pep.call(propose("send_letter"), session()))
     rules(pep).grant(first.id, CHIEF, SOON)
     late = pep.call(propose("send_letter"), session(time="2026-07-02T10:00:00Z"))
@@ -167,9 +108,7 @@ def test_an_approval_that_runs_out_leaves_its_action_behind(make: Make) -> None:
     assert states(pep) == [("send_letter", APPROVED), ("send_letter", STAGED)]
 
 
-def test_the_same_approved_call_without_a_key_is_a_new_action_each_time(make: Make) -> None:
-    works = Desk()
-    pep = make(works)
+def test_the_same_approved_call_without_a_key_is_a_new_action_each_time(pep: Pep, works: Desk) -> None:
     for _ in range(2):
         approval = asked(pep.call(propose("recall_letter"), session(idempotency_key=None)))
         rules(pep).grant(approval.id, CHIEF, SOON)
@@ -180,11 +119,7 @@ def test_the_same_approved_call_without_a_key_is_a_new_action_each_time(make: Ma
 
 
 @both_ways
-def test_a_commit_that_the_policy_allows_is_staged_and_approved_in_one_go(
-    make: Make, call: Callable[..., Evaluation]
-) -> None:
-    works = Desk()
-    pep = make(works)
+def test_a_commit_that_the_policy_allows_is_staged_and_approved_in_one_go(pep: Pep, works: Desk, call: Call) -> None:
     ran = [acted(call(pep, propose("post_note"), session())) for _ in range(2)]
 
     assert [(action.state, action.approval_id) for action in ran] == [(COMMITTED, None)] * 2
@@ -192,15 +127,11 @@ def test_a_commit_that_the_policy_allows_is_staged_and_approved_in_one_go(
     assert len(works.runs) == 2
 
 
-def test_equal_commits_at_the_same_time_have_an_action_each(make: Make) -> None:
+def test_equal_commits_at_the_same_time_have_an_action_each(pep: Pep) -> None:
     together = threading.Barrier(4)
-
-    class Meeting(Desk):
-        def tools(self) -> dict[str, Callable[..., Any]]:
-            # Each is still running when the others are approved.
-            return {"post_note": lambda account, amount: together.wait(30)}
-
-    pep = make(Meeting())
+    # Each is still running when the others are approved.
+    tools = {"post_note": lambda account, amount: together.wait(30)}
+    pep = pep.with_changes(tools=tools)
     with ThreadPoolExecutor(4) as threads:
         came = list(threads.map(lambda _: pep.call(propose("post_note"), session()), range(4)))
 
@@ -208,8 +139,7 @@ def test_equal_commits_at_the_same_time_have_an_action_each(make: Make) -> None:
     assert states(pep) == [("post_note", COMMITTED)] * 4
 
 
-def test_what_only_reads_or_drafts_has_no_action(make: Make) -> None:
-    pep = make(Desk())
+def test_what_only_reads_or_drafts_has_no_action(pep: Pep) -> None:
     came = [pep.call(propose(tool), session()) for tool in ("read_entry", "keep_draft")]
 
     assert [(each.executed, each.action) for each in came] == [(True, None), (True, None)]
@@ -217,11 +147,7 @@ def test_what_only_reads_or_drafts_has_no_action(make: Make) -> None:
 
 
 @both_ways
-def test_the_action_that_was_staged_is_the_one_that_its_commit_uses(
-    make: Make, call: Callable[..., Evaluation]
-) -> None:
-    works = Desk()
-    pep = make(works)
+def test_the_action_that_was_staged_is_the_one_that_its_commit_uses(pep: Pep, works: Desk, call: Call) -> None:
     staged = call(pep, staging("send_letter"), session(idempotency_key="intent-1"))
     approval = asked(call(pep, propose("send_letter"), session()))
     rules(pep).grant(approval.id, CHIEF, SOON)
@@ -235,11 +161,7 @@ def test_the_action_that_was_staged_is_the_one_that_its_commit_uses(
 
 
 @both_ways
-def test_a_commit_excused_from_approval_runs_once_for_what_was_staged(
-    make: Make, call: Callable[..., Evaluation]
-) -> None:
-    works = Desk()
-    pep = make(works)
+def test_a_commit_excused_from_approval_runs_once_for_what_was_staged(pep: Pep, works: Desk, call: Call) -> None:
     before = call(pep, propose("pay_small"), session())
     staged = call(pep, staging("pay_small"), session(idempotency_key="intent-1"))
     ran, again, other = (call(pep, propose("pay_small", **more), session()) for more in ({}, {}, {"amount": 6}))
@@ -257,9 +179,7 @@ def test_a_commit_excused_from_approval_runs_once_for_what_was_staged(
     assert (works.runs, states(pep)) == ([("pay_small", 5)], [("pay_small", COMMITTED)])
 
 
-def test_of_commits_at_once_one_has_the_staged_action(make: Make) -> None:
-    works = Desk()
-    pep = make(works)
+def test_of_commits_at_once_one_has_the_staged_action(pep: Pep, works: Desk) -> None:
     pep.call(staging("pay_small"), session())
     with ThreadPoolExecutor(8) as threads:
         came = list(threads.map(lambda _: pep.call(propose("pay_small"), session()), range(8)))
@@ -271,9 +191,7 @@ def test_of_commits_at_once_one_has_the_staged_action(make: Make) -> None:
 
 
 @both_ways
-def test_two_approvals_have_an_action_each(make: Make, call: Callable[..., Evaluation]) -> None:
-    works = Desk()
-    pep = make(works)
+def test_two_approvals_have_an_action_each(pep: Pep, call: Call) -> None:
     staged = call(pep, staging("send_letter"), session(idempotency_key="intent-1"))
     first, second = (call(pep, propose("send_letter"), session(idempotency_key=key)) for key in ("key-1", "key-2"))
     again = call(pep, propose("send_letter"), session())
@@ -288,9 +206,7 @@ def test_two_approvals_have_an_action_each(make: Make, call: Callable[..., Evalu
     assert acted(first).id != acted(second).id
 
 
-def test_an_action_that_another_approval_has_approved_does_not_run(make: Make) -> None:
-    works = Desk()
-    pep = make(works)
+def test_an_action_that_another_approval_has_approved_does_not_run(pep: Pep, works: Desk) -> None:
     # It has the same stores, and does not know what the first one is doing: another process.
     other = pep.with_changes(actions=pep.actions)
     approvals = []
@@ -307,9 +223,7 @@ def test_an_action_that_another_approval_has_approved_does_not_run(make: Make) -
     assert (ran.executed, acted(ran).approval_id, works.runs) == (True, approvals[0].id, [("send_letter", 5)])
 
 
-def test_what_another_caller_has_staged_in_a_run_of_that_name_is_not_used(make: Make) -> None:
-    works = Desk()
-    pep = make(works)
+def test_what_another_caller_has_staged_in_a_run_of_that_name_is_not_used(pep: Pep, works: Desk) -> None:
     other = session(claims={**session().claims, "iss": "https://other.example"})
     for kind in ("send_letter", "pay_small"):
         pep.call(staging(kind), session(idempotency_key=f"intent-{kind}"))
@@ -343,9 +257,7 @@ def test_a_staging_that_is_interrupted_is_recorded_as_unknown(base: Pep) -> None
     assert told(pep) == [("tool.stage_effect.dispatch", "ALLOW"), ("tool.stage_effect.result", "unknown")]
 
 
-def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_running(make: Make) -> None:
-    works = Desk()
-    pep = make(works)
+def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_running(pep: Pep, works: Desk) -> None:
     approval = asked(pep.call(propose("send_letter"), session()))
     rules(pep).grant(approval.id, CHIEF, SOON)
     action = pep.actions.get(str(approval.action_id))
@@ -384,10 +296,7 @@ class Unkept(MemoryActions):
 
 @pytest.mark.parametrize("step", ["stage", "approved"])
 @both_ways
-def test_a_commit_whose_action_cannot_be_kept_does_not_run(
-    base: Pep, step: str, call: Callable[..., Evaluation]
-) -> None:
-    works = Desk()
+def test_a_commit_whose_action_cannot_be_kept_does_not_run(base: Pep, works: Desk, step: str, call: Call) -> None:
     pep = base.with_changes(audit=MemoryAudit(), tools=works.tools(), keys=MemoryIdempotency(), actions=Unkept(step))
     denied = call(pep, propose("book_entry"), session())
 
@@ -401,9 +310,8 @@ def test_a_commit_whose_action_cannot_be_kept_does_not_run(
 
 
 def test_an_action_that_cannot_be_settled_is_an_alarm_and_the_result_stands(
-    base: Pep, caplog: pytest.LogCaptureFixture
+    base: Pep, works: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    works = Desk()
     pep = base.with_changes(
         audit=MemoryAudit(), tools=works.tools(), keys=MemoryIdempotency(), actions=Unkept("committed")
     )
@@ -428,9 +336,7 @@ def compensated(pep: Pep, way: str, *given: Any) -> Evaluation:
 
 
 @pytest.mark.parametrize("way", ["waiting", "asynchronously"])
-def test_a_compensation_is_a_call_like_any_other_and_compensates_once(make: Make, way: str) -> None:
-    works = Desk()
-    pep = make(works)
+def test_a_compensation_is_a_call_like_any_other_and_compensates_once(pep: Pep, works: Desk, way: str) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     undone = compensated(pep, way, posted.id, desk.ENTRY, session())
     after = pep.actions.get(posted.id)
@@ -449,9 +355,7 @@ def test_a_compensation_is_a_call_like_any_other_and_compensates_once(make: Make
     )
 
 
-def test_a_compensation_that_a_person_has_to_approve(make: Make) -> None:
-    works = Desk()
-    pep = make(works)
+def test_a_compensation_that_a_person_has_to_approve(pep: Pep) -> None:
     booked = acted(pep.call(propose("book_entry"), session()))
     approval = asked(pep.compensate(booked.id, desk.ENTRY, session()))
     unchanged = pep.actions.get(booked.id)
@@ -463,9 +367,7 @@ def test_a_compensation_that_a_person_has_to_approve(make: Make) -> None:
     assert states(pep) == [("book_entry", COMPENSATED), ("unbook_entry", COMMITTED)]
 
 
-def test_a_compensation_that_fails_or_is_rejected_leaves_the_action_as_it_was(make: Make) -> None:
-    works = Desk()
-    pep = make(works)
+def test_a_compensation_that_fails_or_is_rejected_leaves_the_action_as_it_was(pep: Pep, works: Desk) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     rejected = pep.compensate(posted.id, {"account": 1}, session())
     denied = pep.compensate(posted.id, desk.ENTRY, session(claims={"sub": "ben"}))
@@ -492,9 +394,9 @@ def clerk(number: int) -> Any:
     return session(claims={"sub": name, "iss": f"https://{name}.example", "emts": {"desk": True}})
 
 
-def test_of_compensations_at_once_one_runs_whoever_makes_them(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    works = Desk()
-    pep = make(works)
+def test_of_compensations_at_once_one_runs_whoever_makes_them(
+    pep: Pep, works: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     with ThreadPoolExecutor(8) as threads:
         came = list(threads.map(lambda number: attempt(pep, posted.id, clerk(number)), range(8)))
@@ -504,9 +406,7 @@ def test_of_compensations_at_once_one_runs_whoever_makes_them(make: Make, caplog
     assert works.runs == [("post_note", 5), ("drop_note", 5)]
 
 
-def test_a_compensation_whose_outcome_nobody_knows_is_not_made_by_somebody_else(make: Make) -> None:
-    works = Desk()
-    pep = make(works)
+def test_a_compensation_whose_outcome_nobody_knows_is_not_made_by_somebody_else(pep: Pep, works: Desk) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     works.fails = RuntimeError("no")
     came = [pep.compensate(posted.id, desk.ENTRY, clerk(number)) for number in range(3)]
@@ -524,8 +424,7 @@ def attempt(pep: Pep, action_id: str, who: Any) -> str:
         return "refused"
 
 
-def test_what_cannot_be_compensated_is_said(make: Make, tmp_path: Path) -> None:
-    pep = make(Desk())
+def test_what_cannot_be_compensated_is_said(pep: Pep, tmp_path: Path) -> None:
     waits = acted(pep.call(propose("send_letter"), session()))
     posted = acted(pep.call(propose("post_note"), session()))
     file = tmp_path / "other.yaml"

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pdp import EmbeddedEngine, MemoryAudit, Pep, Session
+import pytest
+
+from pdp import (
+    Approval,
+    Approvals,
+    Database,
+    EmbeddedEngine,
+    Evaluation,
+    MemoryAudit,
+    Pep,
+    Session,
+    SqlActions,
+    SqlApprovals,
+    SqlIdempotency,
+    Verdict,
+)
 from pdp.audit.chain import verify_chain
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
+from pdp.proposal import Failure
 
 MANIFEST = """
 manifest_version: 2026.1.0
@@ -130,3 +147,40 @@ def events(pep: Pep) -> list[dict[str, Any]]:
 def told(pep: Pep) -> list[tuple[Any, ...]]:
     """The events as `(type, verdict or outcome)`."""
     return [(event["type"], event["verdict"] or event["outcome"]) for event in events(pep)]
+
+
+def waiting(pep: Pep, proposal: Any, session: Any, **ids: Any) -> Evaluation:
+    return pep.call(proposal, session, **ids)
+
+
+def asynchronously(pep: Pep, proposal: Any, session: Any, **ids: Any) -> Evaluation:
+    return asyncio.run(pep.acall(proposal, session, **ids))
+
+
+Call = Callable[..., Evaluation]
+both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
+
+
+def in_database(pep: Pep, works: Desk, store: Database, log: MemoryAudit | None = None) -> Pep:
+    """The same with all stores in one database."""
+    return pep.with_changes(
+        audit=MemoryAudit() if log is None else log, tools=works.tools(), keys=SqlIdempotency(store),
+        approvals=Approvals(SqlApprovals(store)), actions=SqlActions(store),
+    )  # fmt: skip
+
+
+def failure(evaluation: Evaluation) -> Failure:
+    assert evaluation.outcome.failure is not None
+    return evaluation.outcome.failure
+
+
+def rules(pep: Pep) -> Approvals:
+    assert pep.approvals is not None
+    return pep.approvals
+
+
+def asked(evaluation: Evaluation) -> Approval:
+    """The approval that a call waits for."""
+    assert evaluation.verdict is Verdict.STEP_UP
+    assert evaluation.approval is not None
+    return evaluation.approval

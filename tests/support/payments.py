@@ -53,3 +53,14 @@ def session(**changes: Any) -> Session:
 def wire(**changes: Any) -> dict[str, Any]:
     """The worked example's proposal, with some arguments changed."""
     return {"tool": "initiate_wire", "arguments": {**ARGUMENTS, **changes}}
+
+
+class Hub:
+    """Counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.wires: list[dict[str, Any]] = []
+
+    def initiate_wire(self, **arguments: Any) -> dict[str, Any]:
+        self.wires.append(arguments)
+        return {"wire_id": f"wire-{len(self.wires)}"}
