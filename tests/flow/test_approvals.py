@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +14,16 @@ import pytest
 from sqlalchemy import Connection
 
 from pdp import Approval, Approvals, Evaluation, MemoryAudit, Pep, Verdict
-from pdp.audit.chain import verify_chain
 from pdp.audit.event import AuditEvent
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.model import Idempotency
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryApprovals
 from tests.support import payments
-from tests.support.payments import session, wire
+from tests.support.desk import Call, asked, both_ways, events, rules
+from tests.support.payments import Hub, session, wire
 from tests.support.scripted import Scripted, answer, until_approved
 
 SOON, END = "2026-07-01T10:05:00Z", "2026-07-01T11:00:00Z"
@@ -28,45 +31,19 @@ BOSS = {"sub": "boss", "roles": ["payments.approver"]}
 EFFECTIVE = payments.effective()
 
 
-class Hub:
-    """Counts what it is asked for."""
-
-    def __init__(self) -> None:
-        self.wires: list[dict[str, Any]] = []
-
-    def initiate_wire(self, **arguments: Any) -> dict[str, Any]:
-        self.wires.append(arguments)
-        return {"wire_id": f"wire-{len(self.wires)}"}
-
-
-@pytest.fixture
-def hub() -> Hub:
-    return Hub()
-
-
 @pytest.fixture
 def pep(hub: Hub) -> Pep:
-    return Pep(
-        EFFECTIVE, Scripted(until_approved), approvals=Approvals(), tools={"initiate_wire": hub.initiate_wire}
-    )  # fmt: skip
+    return scripted(hub)
 
 
-def events(pep: Pep) -> list[dict[str, Any]]:
-    assert isinstance(pep.audit, MemoryAudit)
-    assert verify_chain(list(pep.audit._lines)) == len(pep.audit.events)
-    return pep.audit.events
-
-
-def rules(pep: Pep) -> Approvals:
-    assert pep.approvals is not None
-    return pep.approvals
+def scripted(hub: Hub, manifest: EffectiveManifest = EFFECTIVE, **options: Any) -> Pep:
+    tools = {"initiate_wire": hub.initiate_wire}
+    return Pep(manifest, Scripted(until_approved), **{"approvals": Approvals(), "tools": tools, **options})
 
 
 def granted(pep: Pep, **changes: Any) -> Approval:
     """Call, and have the approval that it asks for granted."""
-    asked = pep.call(wire(), session(**changes)).approval
-    assert asked is not None
-    return rules(pep).grant(asked.id, BOSS, SOON)
+    return rules(pep).grant(asked(pep.call(wire(), session(**changes))).id, BOSS, SOON)
 
 
 def shown(pep: Pep) -> list[Any]:
@@ -144,9 +121,7 @@ def test_another_call_with_a_used_key_does_not_get_the_approval_of_the_first(pep
 
 
 async def test_asynchronous_calls_do_the_same(pep: Pep, hub: Hub) -> None:
-    opened = (await pep.acall(wire(), session())).approval
-    assert opened is not None
-    rules(pep).grant(opened.id, BOSS, SOON)
+    rules(pep).grant(asked(await pep.acall(wire(), session())).id, BOSS, SOON)
     decided = await pep.adecide(wire(), session())
     came = await asyncio.gather(*(pep.acall(wire(), session()) for _ in range(5)))
 
@@ -226,62 +201,41 @@ def test_the_policy_has_the_last_word_over_a_granted_approval(pep: Pep, hub: Hub
     assert rules(pep).get(approval.id) == approval
 
 
-def test_threads_that_call_at_once_run_the_tool_once(pep: Pep, hub: Hub) -> None:
+def at_once(pep: Pep) -> list[Evaluation]:
+    """What four threads get whose calls are all decided before one of them goes on."""
     granted(pep)
     together = threading.Barrier(4)
-    found: list[Evaluation] = []
 
     def respond(request: dict[str, Any]) -> dict[str, Any]:
-        # All are decided on before one of them goes on.
         together.wait()
         return until_approved(request)
 
     assert isinstance(pep.engine, Scripted)
     pep.engine.respond = respond
-    threads = [threading.Thread(target=lambda: found.append(pep.call(wire(), session()))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        return list(threads.map(lambda _: pep.call(wire(), session()), range(4)))
 
-    assert sorted((each.verdict or "", each.result["wire_id"], each.executed) for each in found) == [
+
+def test_threads_that_call_at_once_run_the_tool_once(pep: Pep, hub: Hub) -> None:
+    evaluations = at_once(pep)
+
+    assert sorted((each.verdict or "", each.result["wire_id"], each.executed) for each in evaluations) == [
         *[(Verdict.ALLOW, "wire-1", False)] * 3, (Verdict.ALLOW, "wire-1", True),
     ]  # fmt: skip
     assert len(hub.wires) == 1
-    kinds = [(event["type"], event["verdict"], tuple(event["codes"])) for event in events(pep)[3:]]
-    assert sorted(kinds, key=str) == sorted(
-        [
-            *[("tool.initiate_wire.dispatch", "ALLOW", ("scripted.said",))] * 4,
-            ("approval.consumed", None, ("approvals.required",)),
-            *[("tool.initiate_wire.result", None, ())] * 4,
-        ],
-        key=str,
-    )
+    assert Counter((event["type"], event["verdict"], tuple(event["codes"])) for event in events(pep)[3:]) == {
+        ("tool.initiate_wire.dispatch", "ALLOW", ("scripted.said",)): 4,
+        ("approval.consumed", None, ("approvals.required",)): 1,
+        ("tool.initiate_wire.result", None, ()): 4,
+    }
 
 
 def test_threads_that_call_at_once_without_a_key_run_the_tool_once(hub: Hub) -> None:
     """Where the entry demands no key, it is the approval that only one of them gets."""
     keyless = EFFECTIVE.tools["initiate_wire"].model_copy(update={"idempotency": Idempotency(required=False)})
-    together = threading.Barrier(4)
-    found: list[Evaluation] = []
+    evaluations = at_once(scripted(hub, replace(EFFECTIVE, tools={keyless.name: keyless})))
 
-    def respond(request: dict[str, Any]) -> dict[str, Any]:
-        if request["context"]["approval"] is not None:
-            together.wait()
-        return until_approved(request)
-
-    pep = Pep(
-        replace(EFFECTIVE, tools={keyless.name: keyless}), Scripted(respond), approvals=Approvals(),
-        tools={"initiate_wire": hub.initiate_wire},
-    )  # fmt: skip
-    granted(pep)
-    threads = [threading.Thread(target=lambda: found.append(pep.call(wire(), session()))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted((each.verdict or "", each.codes, each.executed) for each in found) == [
+    assert sorted((each.verdict or "", each.codes, each.executed) for each in evaluations) == [
         (Verdict.ALLOW, ("scripted.said",), True), *[(Verdict.DENY, ("approvals.invalid",), False)] * 3,
     ]  # fmt: skip
     assert len(hub.wires) == 1
@@ -334,8 +288,7 @@ class FullLog(MemoryAudit):
 def test_what_cannot_be_recorded_neither_runs_nor_uses_the_approval_up(hub: Hub, takes: int) -> None:
     """The first event is that of the dispatch, the second that of the use."""
     log = FullLog()
-    tools = {"initiate_wire": hub.initiate_wire}
-    pep = Pep(EFFECTIVE, Scripted(until_approved), approvals=Approvals(), audit=log, tools=tools)
+    pep = scripted(hub, audit=log)
     approval = granted(pep)
     log.takes = takes
     denied = pep.call(wire(), session())
@@ -350,7 +303,7 @@ def test_what_cannot_be_recorded_neither_runs_nor_uses_the_approval_up(hub: Hub,
 def test_an_approval_that_cannot_be_recorded_is_not_opened(hub: Hub) -> None:
     log = FullLog()
     log.takes = 0
-    pep = Pep(EFFECTIVE, Scripted(until_approved), approvals=Approvals(), audit=log)
+    pep = scripted(hub, audit=log)
     called = pep.call(wire(), session())
 
     assert (called.verdict, called.codes, called.approval) == (Verdict.DENY, ("audit.write_failed",), None)
@@ -380,15 +333,14 @@ class Failing(MemoryApprovals):
 
 
 @pytest.mark.parametrize(("step", "first"), [("list", True), ("add", True), ("list", False), ("replace", False)])
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_store_that_fails_is_a_deny(hub: Hub, step: str, first: bool, asynchronous: bool) -> None:
+@both_ways
+def test_a_store_that_fails_is_a_deny(hub: Hub, step: str, first: bool, call: Call) -> None:
     store = Failing()
-    tools = {"initiate_wire": hub.initiate_wire}
-    pep = Pep(EFFECTIVE, Scripted(until_approved), approvals=Approvals(store), tools=tools)
+    pep = scripted(hub, approvals=Approvals(store))
     if not first:
         granted(pep)
     store.step = step
-    called = asyncio.run(pep.acall(wire(), session())) if asynchronous else pep.call(wire(), session())
+    called = call(pep, wire(), session())
 
     assert (called.verdict, called.codes, called.executed, hub.wires) == (
         Verdict.DENY, ("pep.internal_error",), False, [],
@@ -397,16 +349,14 @@ def test_a_store_that_fails_is_a_deny(hub: Hub, step: str, first: bool, asynchro
 
 
 def test_without_a_stated_time_the_clock_counts(pep: Pep, hub: Hub) -> None:
-    asked = pep.call(wire(), session(time=None)).approval
-    assert asked is not None
-    rules(pep).grant(asked.id, BOSS)
+    rules(pep).grant(asked(pep.call(wire(), session(time=None))).id, BOSS)
 
     assert pep.call(wire(), session(time=None)).executed
     assert len(hub.wires) == 1
 
 
 def test_without_approvals_nothing_is_ever_approved(hub: Hub) -> None:
-    pep = Pep(EFFECTIVE, Scripted(until_approved), tools={"initiate_wire": hub.initiate_wire})
+    pep = scripted(hub, approvals=None)
     called = pep.call(wire(), session())
 
     assert (called.verdict, called.approval, hub.wires) == (Verdict.STEP_UP, None, [])
@@ -441,15 +391,9 @@ def test_a_release_seen_by_one_is_seen_by_those_made_of_it() -> None:
     assert pep.decide(wire(), session()).codes == ("bundle.stale",)
 
 
-@pytest.fixture(scope="module")
-def policy() -> Iterator[EmbeddedEngine]:
-    with payments.engine() as opened:
-        yield opened
-
-
-def test_the_worked_example_approved_by_a_second_person_runs_once(policy: EmbeddedEngine, hub: Hub) -> None:
+def test_the_worked_example_approved_by_a_second_person_runs_once(payments_engine: EmbeddedEngine, hub: Hub) -> None:
     approvals = Approvals()
-    pep = Pep(EFFECTIVE, policy, approvals=approvals, tools={"initiate_wire": hub.initiate_wire})
+    pep = Pep(EFFECTIVE, payments_engine, approvals=approvals, tools={"initiate_wire": hub.initiate_wire})
     first = pep.call(wire(), session())
     assert first.approval is not None
     approvals.grant(first.approval.id, BOSS, SOON)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from pdp import Evaluation, MemoryAudit, Pep, Verdict
+from pdp import MemoryAudit, Pep
 from pdp.circuit import Circuit
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import (
@@ -20,7 +19,7 @@ from pdp.contract.registry.tool_contract import (
     ToolStateRead,
 )
 from pdp.errors import UsageError
-from tests.support.desk import events, told
+from tests.support.desk import Call, both_ways, events, told
 
 SEARCH = ToolContract(
     name="search_papers",
@@ -93,23 +92,12 @@ def pep(base: Pep, given: Given) -> Pep:
     return base.with_changes(audit=MemoryAudit())
 
 
-def waiting(pep: Pep, proposal: Any, session: Any) -> Evaluation:
-    return pep.call(proposal, session)
-
-
-def asynchronously(pep: Pep, proposal: Any, session: Any) -> Evaluation:
-    return asyncio.run(pep.acall(proposal, session))
-
-
-both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
-
-
 def search(query: str, **more: Any) -> dict[str, Any]:
     return {"tool": "search_papers", "arguments": {"query": query, **more}}
 
 
 @both_ways
-def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Given, call: Any) -> None:
+def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Given, call: Call) -> None:
     denied = call(pep, search("cats"), {**SESSION, "config": {"mode": 7}})
 
     assert (denied.allowed, denied.executed, given) == (False, False, [])
@@ -120,7 +108,7 @@ def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Giv
 
 @both_ways
 def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
-    pep: Pep, given: Given, call: Callable[..., Evaluation]
+    pep: Pep, given: Given, call: Call
 ) -> None:
     ran = call(pep, search("gene", limit=3), SESSION)
 
@@ -135,9 +123,7 @@ def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
 
 
 @both_ways
-def test_a_corrected_call_is_decided_and_run_as_corrected(
-    pep: Pep, given: Given, call: Callable[..., Evaluation]
-) -> None:
+def test_a_corrected_call_is_decided_and_run_as_corrected(pep: Pep, given: Given, call: Call) -> None:
     ran = call(pep, search("gene", limit=99), SESSION)
 
     assert [trip.as_json() for trip in ran.corrections] == [
@@ -156,9 +142,7 @@ def test_a_corrected_call_is_decided_and_run_as_corrected(
 
 
 @both_ways
-def test_a_pruned_call_is_decided_by_nobody_and_recorded(
-    pep: Pep, given: Given, call: Callable[..., Evaluation]
-) -> None:
+def test_a_pruned_call_is_decided_by_nobody_and_recorded(pep: Pep, given: Given, call: Call) -> None:
     dropped = call(pep, search("known"), SESSION)
 
     assert (dropped.pruned, dropped.verdict, dropped.request, dropped.executed) == (True, None, None, False)
@@ -172,7 +156,7 @@ def test_a_pruned_call_is_decided_by_nobody_and_recorded(
 
 
 @both_ways
-def test_a_rejected_call_names_its_invariant(pep: Pep, given: Given, call: Callable[..., Evaluation]) -> None:
+def test_a_rejected_call_names_its_invariant(pep: Pep, given: Given, call: Call) -> None:
     rejected = call(pep, search("secret"), SESSION)
 
     assert rejected.outcome.as_json() == {
@@ -210,24 +194,14 @@ def test_state_after_one_tool(pep: Pep) -> None:
 
 
 def test_a_tool_that_keeps_failing_is_told_of_no_more(pep: Pep, registry: Registry) -> None:
-    def told_of() -> list[str]:
-        return [one["function"]["name"] for one in registry.definitions()]
-
     listed = []
     for query in ("gene", "break", "break", "gene"):
         pep.call(search(query), SESSION)
-        listed.append(told_of())
+        listed.append([definition["function"]["name"] for definition in registry.definitions()])
 
     assert listed == [
         ["search_papers", "tell_time"], ["search_papers", "tell_time"], ["tell_time"], ["search_papers", "tell_time"],
     ]  # fmt: skip
-
-
-def test_a_config_that_cannot_be_resolved_is_a_deny(pep: Pep, given: Given) -> None:
-    denied = pep.call(search("gene"), {**SESSION, "config": {"mode": 7}})
-
-    assert (denied.verdict, denied.codes, given) == (Verdict.DENY, ("decision.request_invalid",), [])
-    assert denied.reasons[0].message == "config mode: the normalizer raised TypeError"
 
 
 def test_a_registry_of_another_manifest_is_refused(registry: Registry, pep: Pep) -> None:

@@ -3,55 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
 import pytest
 
 from pdp import Evaluation, MemoryAudit, Pep, Verdict
-from pdp.audit.chain import verify_chain
 from pdp.audit.event import AuditEvent
 from pdp.engine.protocol import Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError, EngineTimeoutError
 from pdp.json import canonical
 from tests.support import payments
-from tests.support.payments import session, wire
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EmbeddedEngine]:
-    with payments.engine() as opened:
-        yield opened
-
-
-class Hub:
-    """Counts what it is asked for."""
-
-    def __init__(self) -> None:
-        self.wires: list[dict[str, Any]] = []
-
-    def initiate_wire(self, **arguments: Any) -> dict[str, Any]:
-        self.wires.append(arguments)
-        return {"wire_id": f"wire-{len(self.wires)}"}
+from tests.support.desk import Call, both_ways, events
+from tests.support.payments import Hub, session, wire
 
 
 @pytest.fixture
-def hub() -> Hub:
-    return Hub()
-
-
-@pytest.fixture
-def pep(engine: EmbeddedEngine, hub: Hub) -> Pep:
-    return Pep(payments.effective(), engine, tools={"initiate_wire": hub.initiate_wire})
-
-
-def events(pep: Pep) -> list[dict[str, Any]]:
-    assert isinstance(pep.audit, MemoryAudit)
-    assert verify_chain(list(pep.audit._lines)) == len(pep.audit.events)
-    return pep.audit.events
+def pep(payments_engine: EmbeddedEngine, hub: Hub) -> Pep:
+    return Pep(payments.effective(), payments_engine, tools={"initiate_wire": hub.initiate_wire})
 
 
 def test_the_worked_example_of_the_registry_document_field_by_field(pep: Pep) -> None:
@@ -157,13 +128,6 @@ def test_allow_runs_the_tool_once_and_is_recorded_before_and_after(pep: Pep, hub
     assert pep.audit.digest(b'{"wire_id":"wire-1"}') == after["result_digest"]
 
 
-def test_step_up_runs_nothing(pep: Pep, hub: Hub) -> None:
-    evaluation = pep.call(wire(), session())
-
-    assert (evaluation.verdict, evaluation.executed, hub.wires) == (Verdict.STEP_UP, False, [])
-    assert [event["type"] for event in events(pep)] == ["tool.initiate_wire.dispatch"]
-
-
 def test_a_decision_is_recorded_with_who_what_and_why(pep: Pep) -> None:
     pep.decide(wire(), session(agent="agent:payments"), tool_call_id="call-7")
 
@@ -255,7 +219,7 @@ def test_claims_that_do_not_carry_a_call_are_a_deny(pep: Pep, claims: dict[str, 
 
 
 @pytest.mark.parametrize("given", [None, {}, {"claims": {"sub": "x"}, "approval": {"granted": True}}, 7])
-def test_a_session_that_is_none_is_a_deny(pep: Pep, given: Any) -> None:
+def test_an_invalid_session_is_a_deny(pep: Pep, given: Any) -> None:
     evaluation = pep.call(wire(), given)
 
     assert (evaluation.verdict, evaluation.codes) == (Verdict.DENY, ("decision.request_invalid",))
@@ -285,7 +249,7 @@ def answer(**changes: Any) -> bytes:
     return orjson.dumps({"verdict": "ALLOW", "reasons": [granted], "obligations": [], "bundle": bundle, **changes})
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
+@both_ways
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
@@ -301,37 +265,24 @@ def answer(**changes: Any) -> bytes:
         ),
     ],
 )  # fmt: skip
-def test_an_engine_that_fails_is_a_deny(hub: Hub, failure: Exception | bytes, code: str, asynchronous: bool) -> None:
+def test_an_engine_that_fails_is_a_deny(hub: Hub, failure: Exception | bytes, code: str, call: Call) -> None:
     pep = Pep(payments.effective(), Broken(failure), tools={"initiate_wire": hub.initiate_wire})
-    called = asyncio.run(pep.acall(wire(), session())) if asynchronous else pep.call(wire(), session())
+    called = call(pep, wire(), session())
 
     assert (called.verdict, called.codes, called.executed, hub.wires) == (Verdict.DENY, (code,), False, [])
     assert [event["codes"] for event in events(pep)] == [[code]]
 
 
-def test_a_release_lower_than_one_seen_is_stale() -> None:
-    broken = Broken(answer(bundle={"revision": "sha256:2", "release": 2}))
+def test_a_release_lower_than_one_seen_is_stale_and_so_is_none() -> None:
+    broken = Broken(b"")
     pep = Pep(payments.effective(), broken)
-    assert pep.decide(wire(), session()).allowed
+    codes = []
+    for release in (None, 2, 1, None, 3):
+        broken.failure = answer(bundle=release and {"revision": f"sha256:{release}", "release": release})
+        codes.append(pep.decide(wire(), session()).codes)
 
-    broken.failure = answer()
-    stale = pep.decide(wire(), session())
-    broken.failure = answer(bundle={"revision": "sha256:3", "release": 3})
-
-    assert (stale.verdict, stale.codes) == (Verdict.DENY, ("bundle.stale",))
-    assert pep.decide(wire(), session()).allowed
-
-
-def test_a_policy_without_a_release_is_stale_once_one_was_seen() -> None:
-    broken = Broken(answer(bundle=None))
-    pep = Pep(payments.effective(), broken)
-    assert pep.decide(wire(), session()).allowed
-
-    broken.failure = answer(bundle={"revision": "sha256:7", "release": 7})
-    assert pep.decide(wire(), session()).allowed
-    broken.failure = answer(bundle=None)
-
-    assert pep.decide(wire(), session()).codes == ("bundle.stale",)
+    allowed, stale = ("effects.gate_satisfied",), ("bundle.stale",)
+    assert codes == [allowed, allowed, stale, stale, allowed]
 
 
 def test_what_a_caller_does_to_an_evaluation_changes_no_later_decision(pep: Pep) -> None:
@@ -375,19 +326,14 @@ class FailingAudit(MemoryAudit):
 
 
 @pytest.mark.parametrize("failure", [AuditError("disk full"), RuntimeError("bug")])
-def test_what_cannot_be_recorded_does_not_run(engine: EmbeddedEngine, hub: Hub, failure: Exception) -> None:
-    pep = Pep(payments.effective(), engine, audit=FailingAudit(0, failure), tools={"initiate_wire": hub.initiate_wire})
-
-    called = pep.call(wire(amount=20000), session())
+def test_what_cannot_be_recorded_does_not_run(pep: Pep, hub: Hub, failure: Exception) -> None:
+    called = pep.with_changes(audit=FailingAudit(0, failure)).call(wire(amount=20000), session())
 
     assert (called.verdict, called.codes, hub.wires) == (Verdict.DENY, ("audit.write_failed",), [])
 
 
-def test_a_result_that_cannot_be_recorded_is_unknown(engine: EmbeddedEngine, hub: Hub) -> None:
-    log = FailingAudit(1, AuditError("disk full"))
-    pep = Pep(payments.effective(), engine, audit=log, tools={"initiate_wire": hub.initiate_wire})
-
-    called = pep.call(wire(amount=20000), session())
+def test_a_result_that_cannot_be_recorded_is_unknown(pep: Pep, hub: Hub) -> None:
+    called = pep.with_changes(audit=FailingAudit(1, AuditError("disk full"))).call(wire(amount=20000), session())
 
     failure = called.outcome.failure
     assert failure is not None
@@ -395,11 +341,11 @@ def test_a_result_that_cannot_be_recorded_is_unknown(engine: EmbeddedEngine, hub
     assert len(hub.wires) == 1
 
 
-def test_a_tool_that_raises_is_a_failure_and_recorded(engine: EmbeddedEngine) -> None:
+def test_a_tool_that_raises_is_a_failure_and_recorded(pep: Pep) -> None:
     def initiate_wire(**_: Any) -> None:
         raise ConnectionError("hub is down")
 
-    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    pep = pep.with_changes(tools={"initiate_wire": initiate_wire})
     called = pep.call(wire(amount=20000), session())
 
     failure = called.outcome.failure
@@ -411,8 +357,8 @@ def test_a_tool_that_raises_is_a_failure_and_recorded(engine: EmbeddedEngine) ->
     assert (after["outcome"], after["error_code"], after["result_digest"]) == ("failed", "TOOL_EXECUTION_FAILED", None)
 
 
-def test_a_tool_without_a_function_is_unavailable(engine: EmbeddedEngine) -> None:
-    pep = Pep(payments.effective(), engine)
+def test_a_tool_without_a_function_is_unavailable(pep: Pep) -> None:
+    pep = pep.with_changes(tools={})
     called = pep.call(wire(amount=20000), session())
 
     failure = called.outcome.failure
@@ -435,11 +381,11 @@ def test_what_runs_is_what_was_decided_whatever_the_caller_changes(hub: Hub) -> 
     assert hub.wires == [{**payments.ARGUMENTS, "amount": 20000}]
 
 
-def test_a_tool_that_changes_its_arguments_changes_nothing_else(engine: EmbeddedEngine) -> None:
+def test_a_tool_that_changes_its_arguments_changes_nothing_else(pep: Pep) -> None:
     def initiate_wire(**arguments: Any) -> None:
         arguments.clear()
 
-    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    pep = pep.with_changes(tools={"initiate_wire": initiate_wire})
     called = pep.call(wire(amount=20000), session())
 
     assert called.outcome.proposal is not None
@@ -456,20 +402,13 @@ async def test_asynchronous_calls_decide_the_same(pep: Pep, hub: Hub) -> None:
 
 
 def test_many_threads_share_one_enforcement_point(pep: Pep, hub: Hub) -> None:
-    found: list[Evaluation] = []
+    def work(amount: int) -> list[Evaluation]:
+        return [pep.call(wire(amount=amount), session(idempotency_key=f"{amount}/{number}")) for number in range(50)]
 
-    def work(amount: int) -> None:
-        found.extend(
-            pep.call(wire(amount=amount), session(idempotency_key=f"{amount}/{number}")) for number in range(50)
-        )
+    with ThreadPoolExecutor(4) as threads:
+        evaluations = [each for many in threads.map(work, (20000, 47500, 25000, 25001)) for each in many]
 
-    threads = [threading.Thread(target=work, args=(amount,)) for amount in (20000, 47500, 25000, 25001)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted({(each.verdict, each.executed) for each in found}) == [
+    assert sorted({(each.verdict, each.executed) for each in evaluations}) == [
         (Verdict.ALLOW, True), (Verdict.STEP_UP, False),
     ]  # fmt: skip
     assert sorted({each["amount"] for each in hub.wires}) == [20000, 25000]
@@ -488,14 +427,14 @@ async def begun(event: asyncio.Event, call: asyncio.Task[Evaluation]) -> None:
     assert event.is_set()
 
 
-async def test_a_call_cancelled_while_its_tool_runs_is_recorded_as_unknown(engine: EmbeddedEngine) -> None:
+async def test_a_call_cancelled_while_its_tool_runs_is_recorded_as_unknown(pep: Pep) -> None:
     started = asyncio.Event()
 
     async def initiate_wire(**_: Any) -> None:
         started.set()
         await asyncio.sleep(60)
 
-    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    pep = pep.with_changes(tools={"initiate_wire": initiate_wire})
     task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
     await begun(started, task)
     task.cancel()
@@ -506,11 +445,11 @@ async def test_a_call_cancelled_while_its_tool_runs_is_recorded_as_unknown(engin
     assert (after["type"], after["outcome"], after["error_code"]) == UNKNOWN
 
 
-def test_a_call_interrupted_while_its_tool_runs_is_recorded_as_unknown(engine: EmbeddedEngine) -> None:
+def test_a_call_interrupted_while_its_tool_runs_is_recorded_as_unknown(pep: Pep) -> None:
     def initiate_wire(**_: Any) -> None:
         raise KeyboardInterrupt
 
-    pep = Pep(payments.effective(), engine, tools={"initiate_wire": initiate_wire})
+    pep = pep.with_changes(tools={"initiate_wire": initiate_wire})
     with pytest.raises(KeyboardInterrupt):
         pep.call(wire(amount=20000), session())
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pdp import Approvals, Deployment, Evaluation, MemoryAudit, Pep, Registry, Verdict
+from pdp import Approvals, Deployment, MemoryAudit, Pep, Registry, Verdict
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.patterns.run import Pin, Run, pinned
@@ -18,8 +16,7 @@ from pdp.proposal import Failure, FailureCode
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
-from tests.support import desk
-from tests.support.desk import CHIEF, SOON, Desk, propose, session, told
+from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, failure, propose, session, told
 from tests.support.scripted import Scripted, answer, duty, until_approved
 
 MANIFEST = """
@@ -101,27 +98,6 @@ def manifest(file: Path) -> EffectiveManifest:
     return load_effective(file, None)
 
 
-@pytest.fixture(scope="module")
-def at_desk(tmp_path_factory: pytest.TempPathFactory) -> EffectiveManifest:
-    return desk.effective(tmp_path_factory.mktemp("desk"))
-
-
-def waiting(pep: Pep, proposal: Any, session: Any) -> Evaluation:
-    return pep.call(proposal, session)
-
-
-def asynchronously(pep: Pep, proposal: Any, session: Any) -> Evaluation:
-    return asyncio.run(pep.acall(proposal, session))
-
-
-both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
-Way = Callable[..., Evaluation]
-
-
-def failure(evaluation: Evaluation) -> Failure | None:
-    return evaluation.outcome.failure
-
-
 # What goes wrong after the tool has run
 
 
@@ -131,10 +107,9 @@ def marking(_: dict[str, Any]) -> dict[str, Any]:
 
 @both_ways
 def test_an_error_after_the_run_withholds_the_result_and_nothing_else(
-    at_desk: EffectiveManifest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: Way
+    base: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: Call
 ) -> None:
-    works = Desk()
-    pep = Pep(at_desk, Scripted(marking), tools=works.tools())
+    pep = Pep(base.manifest, Scripted(marking), tools=works.tools())
 
     def mark(*_: Any) -> None:
         raise RuntimeError(works.runs)
@@ -173,10 +148,9 @@ class Gone(MemoryActions):
 
 @both_ways
 def test_an_action_that_cannot_be_settled_for_whatever_reason_leaves_result_and_key(
-    at_desk: EffectiveManifest, call: Way
+    base: Pep, works: Desk, call: Call
 ) -> None:
-    works = Desk()
-    pep = Pep(at_desk, Scripted(lambda _: answer()), tools=works.tools(), actions=Gone())
+    pep = Pep(base.manifest, Scripted(lambda _: answer()), tools=works.tools(), actions=Gone())
     ran, again = (call(pep, propose("book_entry"), session()) for _ in range(2))
 
     assert [(each.executed, each.result) for each in (ran, again)] == [
@@ -190,20 +164,14 @@ def test_an_action_that_cannot_be_settled_for_whatever_reason_leaves_result_and_
 @pytest.mark.parametrize("tool", ["send_parcel", "call_back"], ids=["with a key", "without a key"])
 @both_ways
 def test_what_failed_is_tried_again_with_a_fresh_approval_alone(
-    manifest: EffectiveManifest, tool: str, call: Way
+    manifest: EffectiveManifest, tool: str, call: Call
 ) -> None:
     works, approvals = Parcels(), Approvals()
     tools = {"send_parcel": works.send, "call_back": works.send}
     pep = Pep(manifest, Scripted(until_approved), tools=tools, approvals=approvals)
     proposal = {"tool": tool, "arguments": {"to": "ben"}}
 
-    def asked(given: Any) -> str:
-        evaluation = call(pep, proposal, given)
-        assert (evaluation.verdict, evaluation.executed) == (Verdict.STEP_UP, False)
-        assert evaluation.approval is not None
-        return evaluation.approval.id
-
-    approvals.grant(asked(session()), CHIEF, SOON)
+    approvals.grant(asked(call(pep, proposal, session())).id, CHIEF, SOON)
     failed = call(pep, proposal, session(time=SOON))
 
     lost = Failure(FailureCode.TOOL_EXECUTION_FAILED, "ConnectionError", {"exception": "ConnectionError"})
@@ -216,7 +184,7 @@ def test_what_failed_is_tried_again_with_a_fresh_approval_alone(
         # Nobody knows whether it went out: with this key nothing runs, and no approval is asked for.
         assert failure(call(pep, proposal, again)) == lost
         again = session(idempotency_key="key-2", time=SOON)
-    approval_id = asked(again)
+    approval_id = asked(call(pep, proposal, again)).id
     assert works.sent == ["ben"]
     assert [each.state for each in approvals.list()] == [ApprovalState.CONSUMED, ApprovalState.PENDING]
     approvals.grant(approval_id, CHIEF, SOON)
@@ -242,7 +210,7 @@ class Parcels:
 
 @both_ways
 def test_a_tool_that_lacks_something_uses_neither_key_nor_approval_up(
-    file: Path, monkeypatch: pytest.MonkeyPatch, call: Way
+    file: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.delenv("DESK_PRINTER", raising=False)
     registry, approvals = Registry.from_files(str(file)), Approvals()
@@ -251,9 +219,8 @@ def test_a_tool_that_lacks_something_uses_neither_key_nor_approval_up(
         registry.manifest, Scripted(until_approved), registry=registry, approvals=approvals, keys=MemoryIdempotency()
     )
     letter = {"tool": "print_letter", "arguments": {"text": "hello"}}
-    asked = call(pep, letter, session())
-    assert asked.approval is not None
-    approvals.grant(asked.approval.id, CHIEF, SOON)
+    approval = asked(call(pep, letter, session()))
+    approvals.grant(approval.id, CHIEF, SOON)
     lacking = call(pep, letter, session(time=SOON))
 
     assert (lacking.verdict, lacking.executed, failure(lacking)) == (
@@ -263,47 +230,36 @@ def test_a_tool_that_lacks_something_uses_neither_key_nor_approval_up(
             FailureCode.TOOL_UNAVAILABLE, "print_letter cannot run now: environment variable DESK_PRINTER is not set"
         ),
     )
-    assert approvals.get(asked.approval.id).state is ApprovalState.GRANTED
+    assert approvals.get(approval.id).state is ApprovalState.GRANTED
     monkeypatch.setenv("DESK_PRINTER", "lp0")
     ran = call(pep, letter, session(time=SOON))
-    assert (ran.executed, approvals.get(asked.approval.id).state) == (True, ApprovalState.CONSUMED)
+    assert (ran.executed, approvals.get(approval.id).state) == (True, ApprovalState.CONSUMED)
 
 
 # What patterns know of the caller and of what the tool is given
 
 
 @pytest.mark.parametrize(
-    ("claims", "lacking"),
+    ("cleared", "agents", "lacking"),
     [
-        pytest.param({"clearances": ["internal", "pii"]}, "", id="the subject is cleared"),
-        pytest.param({"clearances": ["internal"]}, "pii", id="the subject is not"),
-        pytest.param({}, "internal, pii", id="it states none"),
-        pytest.param({"clearances": None}, "internal, pii", id="it states null"),
-        pytest.param({"clearances": ["internal", "pii"], "act": {"sub": "a"}}, "", id="its agent narrows nothing"),
-        pytest.param(
-            {"clearances": ["internal", "pii"], "act": {"sub": "a", "clearances": ["internal"]}}, "pii",
-            id="its agent is not cleared",
-        ),
-        pytest.param(
-            {"clearances": ["internal", "pii"], "act": {"sub": "a", "clearances": None}}, "internal, pii",
-            id="its agent has null",
-        ),
-        pytest.param(
-            {
-                "clearances": ["internal", "pii"],
-                "act": {"sub": "a", "clearances": ["internal", "pii"], "act": {"sub": "b", "clearances": ["pii"]}},
-            },
-            "internal", id="its agent's agent is not cleared",
-        ),
-        pytest.param(
-            {"clearances": ["internal"], "act": {"sub": "a", "clearances": ["internal", "pii"]}}, "pii",
-            id="its agent adds nothing",
-        ),
+        pytest.param(["internal", "pii"], [], "", id="the subject is cleared"),
+        pytest.param(["internal"], [], "pii", id="the subject is not"),
+        pytest.param(..., [], "internal, pii", id="it states none"),
+        pytest.param(None, [], "internal, pii", id="it states null"),
+        pytest.param(["internal", "pii"], [...], "", id="its agent narrows nothing"),
+        pytest.param(["internal", "pii"], [["internal"]], "pii", id="its agent is not cleared"),
+        pytest.param(["internal", "pii"], [None], "internal, pii", id="its agent has null"),
+        pytest.param(["internal", "pii"], [["internal", "pii"], ["pii"]], "internal", id="nor is its agent's agent"),
+        pytest.param(["internal"], [["internal", "pii"]], "pii", id="its agent adds nothing"),
     ],
-)  # fmt: skip
+)
 def test_a_union_of_markings_goes_to_who_is_cleared_for_it_together_with_its_agents(
-    manifest: EffectiveManifest, claims: dict[str, Any], lacking: str
+    manifest: EffectiveManifest, cleared: Any, agents: list[Any], lacking: str
 ) -> None:
+    claims: dict[str, Any] = {}
+    for name, clearances in reversed(list(enumerate([cleared, *agents]))):
+        stated = {} if clearances is ... else {"clearances": clearances}
+        claims = {"sub": f"person-{name}", **stated, **({"act": claims} if claims else {})}
     metric = {"name": "exposure", "value": 7, "unit": "EUR"}
     pep = Pep(
         manifest,
@@ -315,21 +271,21 @@ def test_a_union_of_markings_goes_to_who_is_cleared_for_it_together_with_its_age
         "objects": [{"type": "policy", "id": "p-1"}, {"type": "policy", "id": "p-2"}],
         "window": {"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z"}, "op": "sum",
     }  # fmt: skip
-    got = pep.call({"tool": "sum_exposure", "arguments": arguments}, session(claims={"sub": "ann", **claims}))
+    got = pep.call({"tool": "sum_exposure", "arguments": arguments}, session(claims=claims))
 
     if not lacking:
         assert got.result == {**metric, "markings": ["internal", "pii"]}
         return
-    told_of = f"aggregation.marking_not_cleared: its objects carry what the subject is not cleared for: {lacking}"
+    message = f"aggregation.marking_not_cleared: its objects carry what the subject is not cleared for: {lacking}"
     details = {"exception": "PatternFault", "rule": "aggregation.marking_not_cleared"}
-    assert (got.result, failure(got)) == (None, Failure(FailureCode.TOOL_EXECUTION_FAILED, told_of, details))
+    assert (got.result, failure(got)) == (None, Failure(FailureCode.TOOL_EXECUTION_FAILED, message, details))
 
 
 def test_a_record_found_with_another_state_is_another_record(file: Path) -> None:
-    registry, asked = Registry.from_files(str(file)), []
+    registry, branches = Registry.from_files(str(file)), []
 
     def find_record(identifier: str, source: Any, branch: str | None) -> dict[str, Any]:
-        asked.append(branch)
+        branches.append(branch)
         return {"branch": branch or "none"}
 
     registry.bind("find_record", find_record)
@@ -341,14 +297,14 @@ def test_a_record_found_with_another_state_is_another_record(file: Path) -> None
     found = [pep.call(proposal, session(state=state)).result for state in states]
 
     assert found == [{"branch": name} for name in ("north", "south", "north", "none", "south")]
-    assert asked == ["north", "south", None]
+    assert branches == ["north", "south", None]
 
 
 # Another deployment
 
 
 @both_ways
-def test_a_deployment_can_be_put_in_the_place_of_another(manifest: EffectiveManifest, call: Way) -> None:
+def test_a_deployment_can_be_put_in_the_place_of_another(manifest: EffectiveManifest, call: Call) -> None:
     def rate(version: str, of_euro: float) -> Deployment:
         return Deployment(sources={"ecb": lambda: Pin(version, {"EUR": of_euro})})
 

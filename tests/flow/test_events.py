@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,24 +13,15 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pdp import Approvals, EmbeddedEngine, Evaluation, MemoryAudit, Pep
+from pdp import Approvals, MemoryAudit, Pep
 from pdp.errors import UsageError
 from pdp.execution.events import ToolEvent
 from pdp.execution.telemetry import Telemetry
-from pdp.manifest.effective import EffectiveManifest
-from tests.support import desk
-from tests.support.desk import Desk, propose, session, told
+from tests.support.desk import Call, Desk, both_ways, propose, session
 
 
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> EffectiveManifest:
-    return desk.effective(tmp_path_factory.mktemp("desk"))
-
-
-@pytest.fixture(scope="module")
-def engine(manifest: EffectiveManifest) -> Iterator[EmbeddedEngine]:
-    with desk.engine(manifest) as opened:
-        yield opened
+def observed(base: Pep, works: Desk, **options: Any) -> Pep:
+    return Pep(base.manifest, base.engine, **{"tools": works.tools(), **options})
 
 
 class Seen:
@@ -54,22 +44,13 @@ def seen() -> Seen:
     return Seen()
 
 
-def called(pep: Pep, way: str, proposal: Any, **which: Any) -> Evaluation:
-    if way == "waiting":
-        return pep.call(proposal, session(), **which)
-    return asyncio.run(pep.acall(proposal, session(), **which))
-
-
-both_ways = pytest.mark.parametrize("way", ["waiting", "asynchronously"])
-
-
 @both_ways
 def test_observers_are_told_of_start_and_end_with_arguments_masked(
-    manifest: EffectiveManifest, engine: EmbeddedEngine, seen: Seen, way: str
+    base: Pep, works: Desk, seen: Seen, call: Call
 ) -> None:
-    works, other = Desk(), Seen()
-    pep = Pep(manifest, engine, tools=works.tools(), observers=[seen, other])
-    called(pep, way, propose("keep_draft"), tool_call_id="toolu-1", step_name="draft")
+    other = Seen()
+    pep = observed(base, works, observers=[seen, other])
+    call(pep, propose("keep_draft"), session(), tool_call_id="toolu-1", step_name="draft")
 
     start, end = (event.as_json() for event in seen.events)
     call_id = start["data"]["call_id"]
@@ -87,17 +68,16 @@ def test_observers_are_told_of_start_and_end_with_arguments_masked(
 
 
 @both_ways
-def test_a_failure_is_told_as_the_model_is_told_it(
-    manifest: EffectiveManifest, engine: EmbeddedEngine, seen: Seen, way: str
-) -> None:
-    pep = Pep(manifest, engine, tools=Desk(fails=RuntimeError("no account cash")).tools(), observers=[seen])
-    called(pep, way, propose("keep_draft"))
+def test_a_failure_is_told_as_the_model_is_told_it(base: Pep, works: Desk, seen: Seen, call: Call) -> None:
+    works.fails = RuntimeError("no account cash")
+    pep = observed(base, works, observers=[seen])
+    call(pep, propose("keep_draft"), session())
 
     assert [event.error for event in seen.events] == [None, "TOOL_EXECUTION_FAILED: RuntimeError"]
 
 
-def test_what_does_not_run_is_no_event(manifest: EffectiveManifest, engine: EmbeddedEngine, seen: Seen) -> None:
-    pep = Pep(manifest, engine, tools=Desk().tools(), observers=[seen], approvals=Approvals())
+def test_what_does_not_run_is_no_event(base: Pep, works: Desk, seen: Seen) -> None:
+    pep = observed(base, works, observers=[seen], approvals=Approvals())
     for proposal in (
         propose("send_letter"),
         propose("no_tool"),
@@ -113,16 +93,14 @@ def test_what_does_not_run_is_no_event(manifest: EffectiveManifest, engine: Embe
     assert seen.actions == ["execute_start", "execute_end"]
 
 
-async def test_a_cancelled_run_is_told_as_cancelled(
-    manifest: EffectiveManifest, engine: EmbeddedEngine, seen: Seen
-) -> None:
+async def test_a_cancelled_run_is_told_as_cancelled(base: Pep, works: Desk, seen: Seen) -> None:
     begun = asyncio.Event()
 
     async def keep_draft(account: str, amount: float) -> None:
         begun.set()
         await asyncio.sleep(60)
 
-    pep = Pep(manifest, engine, tools={"keep_draft": keep_draft}, observers=[seen])
+    pep = observed(base, works, tools={"keep_draft": keep_draft}, observers=[seen])
     task = asyncio.create_task(pep.acall(propose("keep_draft"), session()))
     await asyncio.wait_for(begun.wait(), 30)
     task.cancel()
@@ -130,18 +108,18 @@ async def test_a_cancelled_run_is_told_as_cancelled(
         await task
 
     start, end = seen.events
-    told_of = "TOOL_EXECUTION_FAILED: the caller was cancelled or interrupted while the tool ran"
-    assert (start.action, end.action, end.error) == ("execute_start", "execute_cancelled", told_of)
+    message = "TOOL_EXECUTION_FAILED: the caller was cancelled or interrupted while the tool ran"
+    assert (start.action, end.action, end.error) == ("execute_start", "execute_cancelled", message)
     assert end.duration is not None
 
 
 def test_an_observer_that_fails_harms_nobody(
-    manifest: EffectiveManifest, engine: EmbeddedEngine, seen: Seen, caplog: pytest.LogCaptureFixture
+    base: Pep, works: Desk, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     def blind(event: ToolEvent) -> None:
         raise RuntimeError("blind")
 
-    pep = Pep(manifest, engine, tools=Desk().tools(), observers=[blind, seen])
+    pep = observed(base, works, observers=[blind, seen])
 
     assert pep.call(propose("keep_draft"), session()).executed
     assert seen.actions == ["execute_start", "execute_end"]
@@ -150,12 +128,12 @@ def test_an_observer_that_fails_harms_nobody(
     ]
 
 
-def test_an_observer_that_is_none_is_refused(manifest: EffectiveManifest, engine: EmbeddedEngine) -> None:
+def test_an_invalid_observer_is_refused(base: Pep, works: Desk) -> None:
     async def never(event: ToolEvent) -> None: ...
 
     for observer in (never, "x"):
         with pytest.raises(UsageError, match="is not a plain function"):
-            Pep(manifest, engine, observers=[observer])  # type: ignore[list-item]
+            observed(base, works, observers=[observer])
 
 
 class Collected:
@@ -175,7 +153,12 @@ class Collected:
     def metrics(self) -> set[str]:
         data = self.reader.get_metrics_data()
         assert data is not None
-        return {metric.name for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics}
+        return {
+            metric.name
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -183,9 +166,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 @both_ways
-def test_a_run_has_three_spans_and_the_tools_own_are_within(
-    manifest: EffectiveManifest, engine: EmbeddedEngine, way: str
-) -> None:
+def test_a_run_has_three_spans_and_the_tools_own_are_within(base: Pep, works: Desk, call: Call) -> None:
     collected = Collected(costs={"keep_draft": lambda result: 2})
     tracer = trace.get_tracer("tool", tracer_provider=collected.provider)
 
@@ -193,8 +174,8 @@ def test_a_run_has_three_spans_and_the_tools_own_are_within(
         with tracer.start_as_current_span("own"):
             return {"kept": account}
 
-    pep = Pep(manifest, engine, tools={"keep_draft": keep_draft}, telemetry=collected.telemetry)
-    called(pep, way, propose("keep_draft"), tool_call_id="toolu-1", step_name="draft")
+    pep = observed(base, works, tools={"keep_draft": keep_draft}, telemetry=collected.telemetry)
+    call(pep, propose("keep_draft"), session(), tool_call_id="toolu-1", step_name="draft")
 
     spans = collected.spans()
     dispatch, run, result = (spans[f"tool.keep_draft.{what}"] for what in ("dispatch", "run", "result"))
@@ -227,25 +208,11 @@ def test_a_run_has_three_spans_and_the_tools_own_are_within(
     ],
 )
 def test_what_does_not_run_has_a_dispatch_span_alone(
-    manifest: EffectiveManifest, engine: EmbeddedEngine, proposal: Any, name: str, verdict: str | None
+    base: Pep, works: Desk, proposal: Any, name: str, verdict: str | None
 ) -> None:
     collected = Collected()
-    Pep(manifest, engine, tools=Desk().tools(), telemetry=collected.telemetry).call(proposal, session())
+    observed(base, works, telemetry=collected.telemetry).call(proposal, session())
 
     [span] = collected.exporter.get_finished_spans()
     assert (span.name, attributes(span).get("pdp.verdict")) == (f"tool.{name}.dispatch", verdict)
     assert collected.reader.get_metrics_data() is None
-
-
-def test_a_telemetry_that_fails_harms_no_call(
-    manifest: EffectiveManifest, engine: EmbeddedEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    def unknown(result: Any) -> float:
-        raise KeyError("usage")
-
-    collected = Collected(costs={"keep_draft": unknown})
-    pep = Pep(manifest, engine, tools=Desk().tools(), telemetry=collected.telemetry)
-
-    assert pep.call(propose("keep_draft"), session()).executed
-    assert told(pep) == [("tool.keep_draft.dispatch", "ALLOW"), ("tool.keep_draft.result", "succeeded")]
-    assert caplog.messages == ["telemetry failed at cost"]

@@ -17,15 +17,9 @@ from tests.support import payments
 from tests.support.payments import session
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EmbeddedEngine]:
-    with payments.engine() as opened:
-        yield opened
-
-
 @pytest.fixture
-def pep(engine: EmbeddedEngine) -> Pep:
-    return Pep(payments.effective(), engine)
+def pep(payments_engine: EmbeddedEngine) -> Pep:
+    return Pep(payments.effective(), payments_engine)
 
 
 def guarded(pep: Pep) -> Any:

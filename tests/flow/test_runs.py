@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pdp import Approvals, Deployment, EmbeddedEngine, Evaluation, MemoryAudit, Pep, Registry, Verdict
+from pdp import Deployment, EmbeddedEngine, Evaluation, Pep, Registry, Verdict
 from pdp.circuit import Circuit
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolUnavailableError
@@ -19,9 +18,8 @@ from pdp.patterns import run as run_module
 from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
 from pdp.patterns.run import Pin, pinned
 from pdp.stores.approvals import ApprovalState
-from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from tests.support import desk
-from tests.support.desk import CHIEF, SOON, Desk, propose, session, staging, told
+from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, propose, rules, session, staging, told
 
 MANIFEST = """
 manifest_version: 2026.1.0
@@ -62,13 +60,6 @@ def engine(manifest: EffectiveManifest) -> Iterator[EmbeddedEngine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
-def at_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
-    manifest = desk.effective(tmp_path_factory.mktemp("desk"))
-    with desk.engine(manifest) as engine:
-        yield Pep(manifest, engine)
-
-
 @pytest.fixture
 def pep(manifest: EffectiveManifest, engine: EmbeddedEngine) -> Pep:
     """Its rate is one more each time that it is read."""
@@ -83,17 +74,6 @@ def pep(manifest: EffectiveManifest, engine: EmbeddedEngine) -> Pep:
         "convert_sum": lambda value, target: {"amount": value["amount"] * pinned("ecb").value[target["currency"]]},
     }
     return Pep(manifest, engine, tools=tools, deployment=Deployment(sources={"ecb": rates}))
-
-
-def waiting(pep: Pep, proposal: Any, session: Any) -> Evaluation:
-    return pep.call(proposal, session)
-
-
-def asynchronously(pep: Pep, proposal: Any, session: Any) -> Evaluation:
-    return asyncio.run(pep.acall(proposal, session))
-
-
-both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
 
 
 def ours(**changes: Any) -> Any:
@@ -111,9 +91,7 @@ def page(name: str) -> dict[str, Any]:
 
 
 @both_ways
-def test_what_could_not_be_marked_in_its_run_is_not_read(
-    pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Evaluation]
-) -> None:
+def test_what_could_not_be_marked_in_its_run_is_not_read(pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
     first, second, again = (call(pep, page(name), ours()) for name in ("one", "two", "one"))
 
@@ -138,11 +116,10 @@ def test_a_result_whose_markings_no_longer_fit_does_not_go_out(pep: Pep, monkeyp
 
 
 def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(
-    at_desk: Pep, monkeypatch: pytest.MonkeyPatch
+    in_memory: Pep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
-    works = Desk()
-    pep = at_desk.with_changes(audit=MemoryAudit(), tools=works.tools(), actions=MemoryActions())
+    pep = in_memory
     staged, full = (
         pep.call(staging("pay_small", amount=amount), session(idempotency_key=f"key-{amount}")) for amount in (5, 6)
     )
@@ -152,7 +129,7 @@ def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(
 
 
 @both_ways
-def test_a_closed_run_does_not_go_on_with_other_pins(pep: Pep, call: Callable[..., Evaluation]) -> None:
+def test_a_closed_run_does_not_go_on_with_other_pins(pep: Pep, call: Call) -> None:
     before = call(pep, CONVERT, ours())
     for number in range(run_module.MOST_RUNS):
         pep.open_run(f"other-{number}", ours(), pins={})
@@ -166,14 +143,9 @@ def test_a_closed_run_does_not_go_on_with_other_pins(pep: Pep, call: Callable[..
     assert (anew.result, anew.pins) == ({"amount": 20}, {"ecb": "v-2"})
 
 
-def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(at_desk: Pep) -> None:
-    works, approvals = Desk(), Approvals()
-    pep = at_desk.with_changes(
-        audit=MemoryAudit(), tools=works.tools(), approvals=approvals, keys=MemoryIdempotency(), actions=MemoryActions()
-    )
-    asked = pep.call(propose("send_letter"), session())
-    assert asked.approval is not None
-    approvals.grant(asked.approval.id, CHIEF, SOON)
+def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(in_memory: Pep, works: Desk) -> None:
+    pep, approvals = in_memory, rules(in_memory)
+    approvals.grant(asked(pep.call(propose("send_letter"), session())).id, CHIEF, SOON)
     for number in range(run_module.MOST_RUNS):
         pep.open_run(f"other-{number}", session())
     denied = pep.call(propose("send_letter"), session(time=SOON))
@@ -229,10 +201,10 @@ def test_a_record_found_with_another_config_is_another_record(manifest: Effectiv
     file = tmp_path / "manifest.yaml"
     file.write_text(MANIFEST)
     registry = Registry.from_files(str(file))
-    asked: list[str] = []
+    tenants: list[str] = []
 
     def find_record(identifier: str, source: Any, tenant: str) -> dict[str, str]:
-        asked.append(tenant)
+        tenants.append(tenant)
         return {"tenant": tenant}
 
     registry.bind("find_record", find_record)
@@ -245,7 +217,7 @@ def test_a_record_found_with_another_config_is_another_record(manifest: Effectiv
         ]
 
     assert found == [{"tenant": "a"}, {"tenant": "b"}, {"tenant": "a"}]
-    assert asked == ["a", "b"]
+    assert tenants == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -272,4 +244,4 @@ def test_an_answer_is_no_failure_of_the_tool(tmp_path: Path, error: Exception, l
         for _ in range(2):
             assert not pep.call(page("one"), ours()).result
 
-    assert ("read_page" in [one["function"]["name"] for one in registry.definitions()]) is listed
+    assert ("read_page" in [definition["function"]["name"] for definition in registry.definitions()]) is listed
