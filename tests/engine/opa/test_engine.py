@@ -66,17 +66,15 @@ def document(document: bytes) -> bytes:
     "response",
     [
         pytest.param(result(ALLOW), id="plain"),
-        pytest.param(
-            http(b'{"decision_id":"1","warning":{"code":"a"},"metrics":{},"result":%b}' % ALLOW),
-            id="other fields beside",
-        ),
+        pytest.param(http(b'{"decision_id":"1","warning":{"code":"a"},"metrics":{},"result":%b}' % ALLOW),
+            id="other fields beside"),
         pytest.param(
             b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nA\r\n{"result":\r\n%x\r\n%b\r\n1\r\n}\r\n0\r\n\r\n'
             % (len(ALLOW), ALLOW),
             id="chunked",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
     with HostileOpa(answering(response)) as opa, SidecarEngine(opa.url) as engine:
         assert outcome(decide(engine)) == ALLOWED
@@ -86,107 +84,50 @@ def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
     ("response", "code", "message"),
     [
         pytest.param(http(b"{}"), "answer_invalid", "has no document authz/decision", id="no result"),
-        pytest.param(
-            http(b"<html>Log in</html>"),
-            "answer_invalid",
-            f"answered something that is not JSON: '<html>Log in</html>' {IS_OPA}",
-            id="HTML",
-        ),
-        pytest.param(
-            http(b""), "answer_invalid", f"answered something that is not JSON: nothing {IS_OPA}", id="nothing"
-        ),
-        pytest.param(
-            http(b'[{"result":{}}]'),
-            "answer_invalid",
-            f"answered something that is no answer of OPA's: '[{{\"result\":{{}}}}]' {IS_OPA}",
-            id="a list",
-        ),
-        pytest.param(
-            http(b'{"result":%b} x' % ALLOW),
-            "answer_invalid",
+        pytest.param(http(b"<html>Log in</html>"), "answer_invalid",
+            f"answered something that is not JSON: '<html>Log in</html>' {IS_OPA}", id="HTML"),
+        pytest.param(http(b""), "answer_invalid", f"answered something that is not JSON: nothing {IS_OPA}",
+            id="nothing"),
+        pytest.param(http(b'[{"result":{}}]'), "answer_invalid",
+            f"answered something that is no answer of OPA's: '[{{\"result\":{{}}}}]' {IS_OPA}", id="a list"),
+        pytest.param(http(b'{"result":%b} x' % ALLOW), "answer_invalid",
             f"answered something that is not JSON: '{{\"result\":{ALLOW.decode()}}} x' {IS_OPA}",
-            id="something behind the JSON",
-        ),
-        pytest.param(
-            http(b'{"result":NaN}'),
-            "answer_invalid",
-            f"answered something that is not JSON: '{{\"result\":NaN}}' {IS_OPA}",
-            id="NaN",
-        ),
-        pytest.param(
-            http(b'{"result":1e999}'),
-            "answer_invalid",
-            f"answered something that is not JSON: '{{\"result\":1e999}}' {IS_OPA}",
-            id="infinite",
-        ),
-        pytest.param(
-            http(b'{"result":"\\ud800"}'),
-            "answer_invalid",
-            f'answered something that is not JSON: \'{{"result":"\\\\ud800"}}\' {IS_OPA}',
-            id="lone surrogate",
-        ),
-        pytest.param(
-            http(b'{"code":"invalid_parameter","message":"bad\\n  input"}', status=b"400 Bad Request"),
-            "answer_invalid",
-            f"made no decision (400): bad input {POLICY}",
-            id="400",
-        ),
-        pytest.param(
-            http(b'{"code":"unauthorized","message":"request rejected"}', status=b"401 Unauthorized"),
+            id="something behind the JSON"),
+        pytest.param(http(b'{"result":NaN}'), "answer_invalid",
+            f"answered something that is not JSON: '{{\"result\":NaN}}' {IS_OPA}", id="NaN"),
+        pytest.param(http(b'{"result":1e999}'), "answer_invalid",
+            f"answered something that is not JSON: '{{\"result\":1e999}}' {IS_OPA}", id="infinite"),
+        pytest.param(http(b'{"result":"\\ud800"}'), "answer_invalid",
+            f'answered something that is not JSON: \'{{"result":"\\\\ud800"}}\' {IS_OPA}', id="lone surrogate"),
+        pytest.param(http(b'{"code":"invalid_parameter","message":"bad\\n  input"}', status=b"400 Bad Request"),
+            "answer_invalid", f"made no decision (400): bad input {POLICY}", id="400"),
+        pytest.param(http(b'{"code":"unauthorized","message":"request rejected"}', status=b"401 Unauthorized"),
             "unavailable",
-            "refused the request (401): request rejected (check the token, and OPA's policy system.authz)",
-            id="401",
-        ),
-        pytest.param(
-            http(b"", status=b"403 Forbidden"),
-            "unavailable",
-            "refused the request (403): nothing (check the token, and OPA's policy system.authz)",
-            id="403",
-        ),
-        pytest.param(
-            http(b"404 page not found\n", status=b"404 Not Found"),
-            "answer_invalid",
-            f"made no decision (404): '404 page not found' {POLICY}",
-            id="404",
-        ),
-        pytest.param(
-            http(b"", status=b"302 Found", headers=b"Location: http://elsewhere/\r\n"),
-            "answer_invalid",
-            f"made no decision (302): nothing {POLICY}",
-            id="a redirect, not followed",
-        ),
-        pytest.param(
-            http(result(ALLOW).partition(b"\r\n\r\n")[2], status=b"201 Created"),
-            "answer_invalid",
+            "refused the request (401): request rejected (check the token, and OPA's policy system.authz)", id="401"),
+        pytest.param(http(b"", status=b"403 Forbidden"), "unavailable",
+            "refused the request (403): nothing (check the token, and OPA's policy system.authz)", id="403"),
+        pytest.param(http(b"404 page not found\n", status=b"404 Not Found"), "answer_invalid",
+            f"made no decision (404): '404 page not found' {POLICY}", id="404"),
+        pytest.param(http(b"", status=b"302 Found", headers=b"Location: http://elsewhere/\r\n"), "answer_invalid",
+            f"made no decision (302): nothing {POLICY}", id="a redirect, not followed"),
+        pytest.param(http(result(ALLOW).partition(b"\r\n\r\n")[2], status=b"201 Created"), "answer_invalid",
             "made no decision (201): " + repr('{"result":' + ALLOW.decode() + "}") + f" {POLICY}",
-            id="201, an ALLOW within",
-        ),
+            id="201, an ALLOW within"),
         pytest.param(
             http(b'{"errors":[{"message":"div: by zero","location":{"file":"a.rego","row":7}}]}', status=b"500 E"),
             "answer_invalid",
             f"made no decision (500): a.rego:7: div: by zero {POLICY}",
             id="500 of a policy",
         ),
-        pytest.param(
-            http(b'{"errors":[1],"message":2}', status=b"500 E"),
-            "answer_invalid",
-            'made no decision (500): \'{"errors":[1],"message":2}\' ' + POLICY,
-            id="500 of another shape",
-        ),
-        pytest.param(
-            http(b"\x00\xff" + b"x" * 300, status=b"500 E"),
-            "answer_invalid",
+        pytest.param(http(b'{"errors":[1],"message":2}', status=b"500 E"), "answer_invalid",
+            'made no decision (500): \'{"errors":[1],"message":2}\' ' + POLICY, id="500 of another shape"),
+        pytest.param(http(b"\x00\xff" + b"x" * 300, status=b"500 E"), "answer_invalid",
             f"made no decision (500): '??{'x' * 198}' {POLICY}".replace("??", "?\N{REPLACEMENT CHARACTER}"),
-            id="500 with junk",
-        ),
-        pytest.param(
-            http(b"no upstream", status=b"503 Service Unavailable"),
-            "unavailable",
-            "is not ready (503): 'no upstream' (look into its log)",
-            id="503",
-        ),
+            id="500 with junk"),
+        pytest.param(http(b"no upstream", status=b"503 Service Unavailable"), "unavailable",
+            "is not ready (503): 'no upstream' (look into its log)", id="503"),
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_a_deny_with_a_code_that_says_what_and_where(
     decide: Decide, response: bytes, code: str, message: str
 ) -> None:
@@ -207,20 +148,17 @@ def test_anything_else_is_a_deny_with_a_code_that_says_what_and_where(
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + ALLOW, id="wrong length"),
         pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", id="half a chunk"),
         pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n{}", id="a chunk without a size"),
-        pytest.param(
-            http(gzip.compress(b"{}"), headers=b"Content-Encoding: gzip\r\n"), id="gzip, which nobody asked for"
-        ),
+        pytest.param(http(gzip.compress(b"{}"), headers=b"Content-Encoding: gzip\r\n"),
+            id="gzip, which nobody asked for"),
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\n" + result(ALLOW), id="neither length nor chunks"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n" + result(ALLOW), id="a length that is no number"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n{", id="a length that is too large"),
-        pytest.param(
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n500000\r\n" + b" " * 0x500000,
-            id="too much in chunks",
-        ),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n500000\r\n" + b" " * 0x500000,
+            id="too much in chunks"),
         pytest.param(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n{}", id="endless headers"),
         pytest.param(b"220 smtp ready\r\n\r\n", id="not HTTP"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_a_whole_answer_in_http_is_a_deny(decide: Decide, response: bytes) -> None:
     with HostileOpa(answering_once(response)) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine)
@@ -266,17 +204,12 @@ def test_the_request_is_what_opa_documents(decide: Decide, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (
-            b'{}},"input":{"admin":true}',
-            "the request is not JSON: unexpected content after document: line 1 column 3 (char 2)",
-        ),
-        (
-            b'"' + b"x" * MAX_BYTES + b'"',
-            f"the request has {MAX_BYTES + 2} bytes, at most {MAX_BYTES} are admitted",
-        ),
+        (b'{}},"input":{"admin":true}',
+            "the request is not JSON: unexpected content after document: line 1 column 3 (char 2)"),
+        (b'"' + b"x" * MAX_BYTES + b'"', f"the request has {MAX_BYTES + 2} bytes, at most {MAX_BYTES} are admitted"),
     ],
     ids=["closes the envelope itself", "too large"],
-)
+)  # fmt: skip
 def test_what_is_no_request_is_not_sent(decide: Decide, body: bytes, message: str) -> None:
     with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine, body)
@@ -640,22 +573,16 @@ def test_in_a_forked_process_it_denies() -> None:
     [
         ({"timeout": 0.0}, "timeout: 0.0 is not a number of seconds (above 0, at most 3600)"),
         ({"timeout": float("nan")}, "timeout: nan is not a number of seconds (above 0, at most 3600)"),
-        (
-            {"connect_timeout": float("inf")},
-            "connect_timeout: inf is not a number of seconds (above 0, at most 3600)",
-        ),
+        ({"connect_timeout": float("inf")}, "connect_timeout: inf is not a number of seconds (above 0, at most 3600)"),
         ({"pause": -1.0}, "pause: -1.0 is not a number of seconds (above 0, at most 3600)"),
         ({"connections": 0}, "connections: 0 is out of range (at least 1)"),
         ({"failures": 0}, "failures: 0 is out of range (at least 1)"),
-        (
-            {"token": "a\r\nX: y"},
-            f"token: it has characters that a bearer token must not have {TOKEN}",
-        ),
+        ({"token": "a\r\nX: y"}, f"token: it has characters that a bearer token must not have {TOKEN}"),
         ({"token": ""}, f"token: it has characters that a bearer token must not have {TOKEN}"),
         ({"ca_file": Path("a.pem")}, "certificates are given, and OPA's address is not https (give https://HOST:PORT)"),
         ({"proxy": "socks5://a"}, "proxy: not the URL of an HTTP proxy (give http://HOST:PORT)"),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         SidecarEngine("http://localhost", **arguments)  # type: ignore[arg-type]
@@ -858,12 +785,10 @@ def test_addresses(url: str, address: tuple[str | None, str, int, bool]) -> None
         ("http://me:secret@opa?a=b", "OPA's address holds a user or a password (give a token instead)"),
         ("unix://run/opa.sock", f"OPA's address 'unix://run/opa.sock' names no absolute path of a socket {KINDS}"),
         ("unix:///run/", f"OPA's address 'unix:///run/' names no absolute path of a socket {KINDS}"),
-        (
-            "unix:///" + "x" * 103,
-            f"OPA's address 'unix:///{'x' * 92}' is longer than a socket's path may be (at most 103 bytes)",
-        ),
+        ("unix:///" + "x" * 103,
+            f"OPA's address 'unix:///{'x' * 92}' is longer than a socket's path may be (at most 103 bytes)"),
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_a_usage_error_that_says_what_to_give(url: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_address(url)

@@ -139,14 +139,10 @@ async def test_a_batch_lets_other_tasks_run(engine: EmbeddedEngine) -> None:
     [
         ("endless", "engine.timeout", "the policy did not finish within its deadline"),
         ("large", "engine.answer_invalid", "the policy used up its memory"),
-        (
-            "conflict",
-            "engine.answer_invalid",
-            "the policy failed: authz/decision.rego:20:1: var assignment conflict",
-        ),
+        ("conflict", "engine.answer_invalid", "the policy failed: authz/decision.rego:20:1: var assignment conflict"),
         ("nothing", "engine.answer_invalid", "the policy leaves its decision undefined"),
     ],
-)
+)  # fmt: skip
 async def test_a_failure_denies_with_its_code_and_the_next_decision_works(
     engine: EmbeddedEngine, bundle: Bundle, action: str, code: str, message: str
 ) -> None:
@@ -261,10 +257,8 @@ def test_data_set_at_run_time_changes_the_decision(bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (
-            {"authz": {"concerns": {"zz": {"allow": ["x"]}}}},
-            "data: the root 'authz' is not admitted (only directory and settings are)",
-        ),
+        ({"authz": {"concerns": {"zz": {"allow": ["x"]}}}},
+            "data: the root 'authz' is not admitted (only directory and settings are)"),
         ({"custom": {}}, "data: the root 'custom' is not admitted (only directory and settings are)"),
         ({"config": {}}, "data: the root 'config' is not admitted (only directory and settings are)"),
         ({"manifests": {}}, "data: the root 'manifests' is not admitted (only directory and settings are)"),
@@ -272,7 +266,7 @@ def test_data_set_at_run_time_changes_the_decision(bundle: Bundle) -> None:
         ({"settings": {"x": float("nan")}}, "data: settings.x: nan is not a number of JSON"),
         ([1], "data: not an object (give an object with the roots directory and settings)"),
     ],
-)
+)  # fmt: skip
 def test_data_that_is_not_admitted_is_refused(bundle: Bundle, data: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         EmbeddedEngine(bundle, data=data)

@@ -132,7 +132,7 @@ values = st.recursive(
 
 
 @pytest.mark.opa
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(context=st.dictionaries(texts, values, max_size=6))
 def test_any_json_gets_the_answer_that_opa_py_wasm_gives(
     used: WasmInstance, reference: Callable[[bytes], Any], context: dict[str, Any]
@@ -187,7 +187,7 @@ def test_inputs_of_sizes_around_page_boundaries_are_read_whole(
 
 
 @pytest.mark.opa
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(100, 3 * MEBIBYTE), min_size=1, max_size=8))
 def test_sizes_in_any_order_are_read_whole(make_instance: MakeInstance, sizes: list[int]) -> None:
     instance = make_instance(64 * MEBIBYTE)
@@ -278,13 +278,8 @@ def test_deep_input_is_read_or_refused(pool: InstancePool, nested: bytes, levels
 
 
 @pytest.mark.opa
-def test_an_undefined_document_is_an_empty_result_set(pool: InstancePool) -> None:
-    assert pool.evaluate(0, body("nothing")) == b"[]"
-
-
-@pytest.mark.opa
-@pytest.mark.parametrize("text", [b"", b"{", b"nope", b"\xff\xfe", b"NaN", b'{"a"', b"[1,"])
-def test_what_is_not_json_is_an_undefined_input(pool: InstancePool, text: bytes) -> None:
+@pytest.mark.parametrize("text", [body("nothing"), b"", b"{", b"nope", b"\xff\xfe", b"NaN", b'{"a"', b"[1,"])
+def test_without_a_document_or_an_input_the_result_set_is_empty(pool: InstancePool, text: bytes) -> None:
     assert pool.evaluate(0, text) == b"[]"
 
 
@@ -320,30 +315,9 @@ def test_data_that_is_not_json_is_refused(wasm: bytes) -> None:
 
 
 @pytest.mark.opa
-def test_eight_threads_get_their_own_answers(pool: InstancePool) -> None:
-    def ask(name: int) -> list[Any]:
-        return [parsed(pool.evaluate(0, body("echo", name=name, count=count))) for count in range(200)]
-
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(ask, range(8)))
-
-    assert answers == [[decision({"name": name, "count": count}) for count in range(200)] for name in range(8)]
-    assert len(pool._all) <= 8
-
-
-@pytest.mark.opa
-def test_threads_that_end_leave_their_instances_to_others(pool: InstancePool) -> None:
-    for _ in range(2 * MAX_INSTANCES):
-        thread = threading.Thread(target=pool.evaluate, args=(0, body("echo")))
-        thread.start()
-        thread.join()
-
-    assert len(pool._all) == 1
-
-
-@pytest.mark.opa
-def test_more_callers_than_instances_wait_their_turn(make_pool: MakePool) -> None:
-    pool = make_pool(deadline=20, instances=1)
+@pytest.mark.parametrize("instances", [1, MAX_INSTANCES], ids=["taking turns", "at once"])
+def test_threads_get_their_own_answers(make_pool: MakePool, instances: int) -> None:
+    pool = make_pool(deadline=20, instances=instances)
 
     def ask(name: int) -> list[Any]:
         return [parsed(pool.evaluate(0, body("echo", name=name, count=count))) for count in range(100)]
@@ -352,8 +326,25 @@ def test_more_callers_than_instances_wait_their_turn(make_pool: MakePool) -> Non
         answers = list(threads.map(ask, range(8)))
 
     assert answers == [[decision({"name": name, "count": count}) for count in range(100)] for name in range(8)]
-    assert len(pool._all) == 1
+    assert len(pool._all) <= min(8, instances)
     pool.close()
+
+
+@pytest.mark.opa
+def test_closing_refuses_who_waits_and_lets_an_evaluation_under_way_time_out(make_pool: MakePool) -> None:
+    pool = make_pool(deadline=1, instances=1)
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
+        assert until(lambda: pool.busy)
+        waiting = threads.submit(pool.evaluate, 0, body("echo"))
+        assert until(lambda: pool._waiting == 1)
+        pool.close()
+
+        with pytest.raises(EngineError, match="the engine is closed"):
+            waiting.result(timeout=20)
+        assert not running.done()
+        with pytest.raises(EngineTimeoutError):
+            running.result(timeout=20)
 
 
 @pytest.mark.opa
@@ -381,23 +372,6 @@ def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(make_pool: Mak
 
 
 @pytest.mark.opa
-def test_those_who_wait_learn_that_the_pool_is_closed(make_pool: MakePool) -> None:
-    pool = make_pool(deadline=1, instances=1)
-    with ThreadPoolExecutor(2) as threads:
-        running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
-        assert until(lambda: pool.busy)
-        waiting = threads.submit(pool.evaluate, 0, body("echo"))
-        assert until(lambda: pool._waiting == 1)
-        pool.close()
-
-        with pytest.raises(EngineError, match="the engine is closed"):
-            waiting.result(timeout=20)
-        assert not running.done()
-        with pytest.raises(EngineTimeoutError):
-            running.result(timeout=20)
-
-
-@pytest.mark.opa
 def test_a_clock_that_rests_wakes_for_the_next_evaluation(pool: InstancePool) -> None:
     pool.evaluate(0, body("echo"))
     assert until(lambda: pool._clock.resting)
@@ -411,48 +385,26 @@ def clocks() -> set[threading.Thread]:
 
 
 @pytest.mark.opa
-def test_a_closed_pool_answers_an_error_and_ends_its_clock(make_pool: MakePool) -> None:
+@pytest.mark.parametrize("forgotten", [False, True], ids=["closed", "forgotten"])
+def test_the_end_of_a_pool_ends_its_clock_and_its_instances(make_pool: MakePool, forgotten: bool) -> None:
     before = clocks()
     pool = make_pool()
     (instance,) = pool._all
     (clock,) = clocks() - before
 
-    pool.close()
-    pool.close()
+    if forgotten:
+        del pool
+        gc.collect()
+    else:
+        pool.close()
+        pool.close()
+        with pytest.raises(EngineError) as caught:
+            pool.evaluate(0, body("echo"))
+        assert (caught.value.code, caught.value.message) == ("engine.unavailable", "the engine is closed")
 
-    with pytest.raises(EngineError) as caught:
-        pool.evaluate(0, body("echo"))
-    assert (caught.value.code, caught.value.message) == ("engine.unavailable", "the engine is closed")
     assert instance.closed
     with pytest.raises(EngineError, match="the instance is closed"):
         instance.evaluate(0, body("echo"), TICKS)
-    clock.join(timeout=10)
-    assert not clock.is_alive()
-
-
-@pytest.mark.opa
-def test_an_evaluation_under_way_still_stops_when_its_pool_is_closed(make_pool: MakePool) -> None:
-    pool = make_pool(deadline=0.5)
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(pool.evaluate, 0, body("endless", text="abc"))
-        assert until(lambda: pool.busy)
-        pool.close()
-
-        with pytest.raises(EngineTimeoutError):
-            running.result(timeout=20)
-
-
-@pytest.mark.opa
-def test_a_pool_that_nobody_holds_ends_its_clock_and_its_instances(make_pool: MakePool) -> None:
-    before = clocks()
-    pool = make_pool()
-    (instance,) = pool._all
-    (clock,) = clocks() - before
-
-    del pool
-    gc.collect()
-
-    assert instance.closed
     clock.join(timeout=10)
     assert not clock.is_alive()
 
@@ -471,8 +423,8 @@ def run_script(script: str, *arguments: object) -> str:
     return done.stdout
 
 
-FORK = """
-import os, sys
+BEGIN = """
+import os, random, signal, sys, threading
 from pathlib import Path
 from pdp.json import canonical
 from pdp.engine.wasm.pool import InstancePool
@@ -480,7 +432,9 @@ from pdp.errors import EngineError
 from tests.support.probe_policy import DATA, body
 
 wasm = Path(sys.argv[1]).read_bytes()
-pool = InstancePool(wasm, canonical(DATA), deadline=0.3, memory_limit=1 << 24)
+pool = InstancePool(wasm, canonical(DATA), deadline=5, memory_limit=1 << 24)
+"""
+FORK = """
 answer = pool.evaluate(0, body("echo"))
 child = os.fork()
 if not child:
@@ -495,24 +449,7 @@ print(os.waitpid(child, 0)[1], pool.evaluate(0, body("echo")) == answer)
 """
 
 
-@pytest.mark.opa
-@pytest.mark.process
-def test_a_forked_child_is_refused_until_it_makes_an_engine_of_its_own(wasm: bytes, tmp_path: Path) -> None:
-    (tmp_path / "policy.wasm").write_bytes(wasm)
-
-    refused = "engine.unavailable the engine was opened before the process was forked\n"
-    assert run_script(FORK, tmp_path / "policy.wasm") == f"{refused}0 True\n"
-
-
 SMALL_STACK = """
-import sys, threading
-from pathlib import Path
-from pdp.json import canonical
-from pdp.engine.wasm.pool import InstancePool
-from tests.support.probe_policy import DATA
-
-pool = InstancePool(Path(sys.argv[1]).read_bytes(), canonical(DATA), deadline=5, memory_limit=1 << 24)
-
 def work():
     try:
         pool.evaluate(0, b"[" * 50000)
@@ -526,21 +463,7 @@ thread.join()
 """
 
 
-@pytest.mark.opa
-@pytest.mark.process
-def test_deep_input_in_a_thread_with_a_small_stack_is_no_crash(wasm: bytes, tmp_path: Path) -> None:
-    (tmp_path / "policy.wasm").write_bytes(wasm)
-
-    assert run_script(SMALL_STACK, tmp_path / "policy.wasm") == ("the policy failed: wasm trap: call stack exhausted\n")
-
-
 INTERRUPTS = """
-import random, signal, sys
-from pathlib import Path
-from pdp.json import canonical
-from pdp.engine.wasm.pool import InstancePool
-from tests.support.probe_policy import DATA, body
-
 class Interrupted(Exception): ...
 
 armed = False
@@ -554,7 +477,6 @@ def interrupt(*_):
         armed = False
         raise Interrupted
 
-pool = InstancePool(Path(sys.argv[1]).read_bytes(), canonical(DATA), deadline=5, memory_limit=1 << 24)
 expected = pool.evaluate(0, body("echo"))
 signal.signal(signal.SIGALRM, interrupt)
 broken_off = 0
@@ -573,10 +495,19 @@ print(pool.evaluate(0, body("echo")) == expected, len(pool._all) <= 2)
 
 @pytest.mark.opa
 @pytest.mark.process
-def test_evaluations_broken_off_anywhere_leave_a_pool_that_works(wasm: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        (FORK, "engine.unavailable the engine was opened before the process was forked\n0 True\n"),
+        (SMALL_STACK, "the policy failed: wasm trap: call stack exhausted\n"),
+        (INTERRUPTS, "True True\n"),
+    ],
+    ids=["a forked child makes its own", "deep input and a small stack", "evaluations broken off anywhere"],
+)
+def test_a_pool_in_a_program_of_its_own(wasm: bytes, tmp_path: Path, script: str, printed: str) -> None:
     (tmp_path / "policy.wasm").write_bytes(wasm)
 
-    assert run_script(INTERRUPTS, tmp_path / "policy.wasm") == "True True\n"
+    assert run_script(BEGIN + script, tmp_path / "policy.wasm") == printed
 
 
 # Which calls are made
@@ -613,14 +544,6 @@ def test_another_wasmtime_is_called_by_its_public_calls(
 # Modules that OPA has not made
 
 
-def test_a_policy_made_by_hand_is_evaluated(calls: type[WasmInstance]) -> None:
-    pool = pool_by_hand(calls)
-
-    assert dict(pool.entrypoints) == {"authz/decision": 0}
-    assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
-    pool.close()
-
-
 HINT = "build the bundle again with `pdp bundle build`"
 NOT_EXPORTED = "the policy does not export opa_eval as OPA's policies do"
 UNLOADABLE = "policy and data cannot be loaded: "
@@ -630,93 +553,50 @@ UNLOADABLE = "policy and data cannot be loaded: "
     ("parts", "message"),
     [
         pytest.param({"opa_eval": ""}, NOT_EXPORTED, id="export missing"),
-        pytest.param(
-            {"opa_eval": '(func (export "opa_eval") (param i32) (result i32) (i32.const 1))'},
-            NOT_EXPORTED,
-            id="fewer parameters",
-        ),
+        pytest.param({"opa_eval": '(func (export "opa_eval") (param i32) (result i32) (i32.const 1))'}, NOT_EXPORTED,
+            id="fewer parameters"),
         pytest.param(
             {"opa_eval": '(func (export "opa_eval") (param i32 i32 i32 i32 i32 i32 i64) (result i32) (i32.const 1))'},
             NOT_EXPORTED,
             id="another type",
         ),
-        pytest.param(
-            {"opa_eval": '(func (export "opa_eval") (param i32 i32 i32 i32 i32 i32 i32))'}, NOT_EXPORTED, id="no result"
-        ),
+        pytest.param({"opa_eval": '(func (export "opa_eval") (param i32 i32 i32 i32 i32 i32 i32))'}, NOT_EXPORTED,
+            id="no result"),
         pytest.param({"opa_eval": '(global (export "opa_eval") i32 (i32.const 1))'}, NOT_EXPORTED, id="no function"),
-        pytest.param(
-            {"import": '(memory (export "memory") 1)'},
-            "the policy does not import its memory as OPA's policies do",
-            id="memory of its own",
-        ),
+        pytest.param({"import": '(memory (export "memory") 1)'},
+            "the policy does not import its memory as OPA's policies do", id="memory of its own"),
         pytest.param(
             {"import": '(import "env" "memory" (memory i64 1))', "answer": "", "no_0builtins": "", "names": ""},
             "the policy asks for env.memory, which is not offered",
             id="memory of 64 bits",
         ),
-        pytest.param(
-            {"import": PARTS["import"] + '(import "wasi_snapshot_preview1" "fd_write" (func))'},
-            "the policy asks for wasi_snapshot_preview1.fd_write, which is not offered",
-            id="another host",
-        ),
-        pytest.param(
-            {"import": PARTS["import"] + '(import "env" "opa_abort" (func (param i64)))'},
-            "the policy asks for env.opa_abort, which is not offered",
-            id="import of another type",
-        ),
-        pytest.param(
-            {"major": '(global (export "opa_wasm_abi_version") i32 (i32.const 2))'},
-            "the policy is of OPA's ABI 2.3, not 1.2",
-            id="later ABI",
-        ),
-        pytest.param(
-            {"minor": '(global (export "opa_wasm_abi_minor_version") i32 (i32.const 1))'},
-            "the policy is of OPA's ABI 1.1, not 1.2",
-            id="earlier ABI",
-        ),
+        pytest.param({"import": PARTS["import"] + '(import "wasi_snapshot_preview1" "fd_write" (func))'},
+            "the policy asks for wasi_snapshot_preview1.fd_write, which is not offered", id="another host"),
+        pytest.param({"import": PARTS["import"] + '(import "env" "opa_abort" (func (param i64)))'},
+            "the policy asks for env.opa_abort, which is not offered", id="import of another type"),
+        pytest.param({"major": '(global (export "opa_wasm_abi_version") i32 (i32.const 2))'},
+            "the policy is of OPA's ABI 2.3, not 1.2", id="later ABI"),
+        pytest.param({"minor": '(global (export "opa_wasm_abi_minor_version") i32 (i32.const 1))'},
+            "the policy is of OPA's ABI 1.1, not 1.2", id="earlier ABI"),
         pytest.param({"major": ""}, "the policy is of OPA's ABI None.3, not 1.2", id="no ABI"),
-        pytest.param(
-            {"no_0builtins": r'(data (i32.const 200) "{\22http.send\22:0,\22a\22:1}\00")'},
-            "the policy calls builtins that are not in it: a, http.send",
-            id="builtins outside",
-        ),
-        pytest.param(
-            {"no_0builtins": r'(data (i32.const 200) "[]\00")'},
-            UNLOADABLE + "its builtins are not numbers by name",
-            id="builtins no object",
-        ),
-        pytest.param(
-            {"names": r'(data (i32.const 300) "nope\00")'},
-            UNLOADABLE + "its entrypoints are not JSON",
-            id="names no JSON",
-        ),
-        pytest.param(
-            {"entrypoints": '(func (export "entrypoints") (result i32) (i32.const 70000))'},
-            UNLOADABLE + "the policy's answer is not a text in its memory",
-            id="names outside",
-        ),
-        pytest.param(
-            {"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const 196607))'},
-            UNLOADABLE + "the policy put 2 bytes of data outside its memory",
-            id="data outside",
-        ),
-        pytest.param(
-            {"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const -1))'},
-            UNLOADABLE + "the policy put 2 bytes of data outside its memory",
-            id="data far outside",
-        ),
-        pytest.param(
-            {"opa_json_parse": '(func (export "opa_json_parse") (param i32 i32) (result i32) unreachable)'},
-            UNLOADABLE + "the policy failed: wasm trap: wasm `unreachable` instruction executed",
-            id="trap on data",
-        ),
-        pytest.param(
-            {"answer": "(func $start unreachable) (start $start)"},
-            UNLOADABLE + "wasm trap: wasm `unreachable` instruction executed",
-            id="trap on start",
-        ),
+        pytest.param({"no_0builtins": r'(data (i32.const 200) "{\22http.send\22:0,\22a\22:1}\00")'},
+            "the policy calls builtins that are not in it: a, http.send", id="builtins outside"),
+        pytest.param({"no_0builtins": r'(data (i32.const 200) "[]\00")'},
+            UNLOADABLE + "its builtins are not numbers by name", id="builtins no object"),
+        pytest.param({"names": r'(data (i32.const 300) "nope\00")'}, UNLOADABLE + "its entrypoints are not JSON",
+            id="names no JSON"),
+        pytest.param({"entrypoints": '(func (export "entrypoints") (result i32) (i32.const 70000))'},
+            UNLOADABLE + "the policy's answer is not a text in its memory", id="names outside"),
+        pytest.param({"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const 196607))'},
+            UNLOADABLE + "the policy put 2 bytes of data outside its memory", id="data outside"),
+        pytest.param({"opa_malloc": '(func (export "opa_malloc") (param i32) (result i32) (i32.const -1))'},
+            UNLOADABLE + "the policy put 2 bytes of data outside its memory", id="data far outside"),
+        pytest.param({"opa_json_parse": '(func (export "opa_json_parse") (param i32 i32) (result i32) unreachable)'},
+            UNLOADABLE + "the policy failed: wasm trap: wasm `unreachable` instruction executed", id="trap on data"),
+        pytest.param({"answer": "(func $start unreachable) (start $start)"},
+            UNLOADABLE + "wasm trap: wasm `unreachable` instruction executed", id="trap on start"),
     ],
-)
+)  # fmt: skip
 def test_modules_that_could_not_be_called_safely_are_refused(
     calls: type[WasmInstance], parts: dict[str, str], message: str
 ) -> None:
@@ -741,9 +621,8 @@ NO_TEXT = "the policy's answer is not a text in its memory"
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        pytest.param(
-            {"opa_eval": EVAL.format("(i32.store8 (i32.const 0) (i32.const 65)) (i32.const 0)")}, NO_TEXT, id="null"
-        ),
+        pytest.param({"opa_eval": EVAL.format("(i32.store8 (i32.const 0) (i32.const 65)) (i32.const 0)")}, NO_TEXT,
+            id="null"),
         pytest.param({"opa_eval": EVAL.format("(i32.const 196608)")}, NO_TEXT, id="just outside"),
         pytest.param({"opa_eval": EVAL.format("(i32.const -8)")}, NO_TEXT, id="far outside"),
         pytest.param({"opa_eval": EVAL.format("(i32.const 50000)")}, NO_TEXT, id="empty"),
@@ -756,11 +635,8 @@ NO_TEXT = "the policy's answer is not a text in its memory"
             NO_TEXT,
             id="not ended",
         ),
-        pytest.param(
-            {"opa_eval": EVAL.format("unreachable")},
-            "the policy failed: wasm trap: wasm `unreachable` instruction executed",
-            id="trap",
-        ),
+        pytest.param({"opa_eval": EVAL.format("unreachable")},
+            "the policy failed: wasm trap: wasm `unreachable` instruction executed", id="trap"),
         pytest.param(
             {
                 "import": PARTS["import"] + '(import "env" "opa_abort" (func $abort (param i32)))',
@@ -787,7 +663,7 @@ NO_TEXT = "the policy's answer is not a text in its memory"
             id="builtin all the same",
         ),
     ],
-)
+)  # fmt: skip
 def test_answers_outside_the_memory_and_traps_are_errors(
     calls: type[WasmInstance], parts: dict[str, str], message: str
 ) -> None:
@@ -801,24 +677,26 @@ def test_answers_outside_the_memory_and_traps_are_errors(
     pool.close()
 
 
-def test_a_text_printed_by_the_policy_changes_nothing(calls: type[WasmInstance]) -> None:
-    printing = {
-        "import": PARTS["import"] + '(import "env" "opa_println" (func $print (param i32)))',
-        "opa_eval": EVAL.format("(call $print (i32.const -1)) (i32.const 100)"),
-    }
-    pool = pool_by_hand(calls, **printing)
-
-    assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
-    pool.close()
+GROWN = (
+    "(drop (memory.grow (i32.const 40))) (memory.copy (i32.const 2000000) (i32.const 100) (i32.const 20))"
+    " (i32.const 2000000)"
+)
+PRINT = '(import "env" "opa_println" (func $print (param i32)))'
 
 
-def test_a_policy_that_moves_its_answer_into_memory_it_just_grew_is_read(calls: type[WasmInstance]) -> None:
-    growing = EVAL.format(
-        "(drop (memory.grow (i32.const 40))) (memory.copy (i32.const 2000000) (i32.const 100) (i32.const 20))"
-        " (i32.const 2000000)"
-    )
-    pool = pool_by_hand(calls, opa_eval=growing)
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"import": PARTS["import"] + PRINT, "opa_eval": EVAL.format("(call $print (i32.const -1)) (i32.const 100)")},
+        {"opa_eval": EVAL.format(GROWN)},
+    ],
+    ids=["plain", "prints", "moves its answer into memory that it just grew"],
+)
+def test_a_policy_made_by_hand_is_evaluated(calls: type[WasmInstance], parts: dict[str, str]) -> None:
+    pool = pool_by_hand(calls, **parts)
 
+    assert dict(pool.entrypoints) == {"authz/decision": 0}
     assert pool.evaluate(0, b"{}") == b'[{"result":1}]'
     pool.close()
 

@@ -72,21 +72,15 @@ def test_a_policy_decides(opa: Path, way: Way, tcp: bool) -> None:
 @pytest.mark.parametrize(
     ("body", "code", "message"),
     [
-        (
-            b'{"ask":"number","id":"9 eur"}',
-            "engine.answer_invalid",
-            "decision.rego:16: to_number: strconv.ParseFloat: parsing",
-        ),
-        (
-            b'{"ask":"conflict"}',
-            "engine.answer_invalid",
-            "decision.rego:24: rule data.authz.decision produced conflicting values:",
-        ),
+        (b'{"ask":"number","id":"9 eur"}', "engine.answer_invalid",
+            "decision.rego:16: to_number: strconv.ParseFloat: parsing"),
+        (b'{"ask":"conflict"}', "engine.answer_invalid",
+            "decision.rego:24: rule data.authz.decision produced conflicting values:"),
         (b'{"ask":"nothing"}', "engine.answer_invalid", "has no document authz/decision"),
         (b'"text"', "engine.answer_invalid", "made no decision (500): "),
     ],
     ids=["a builtin fails", "two values", "undefined", "another type"],
-)
+)  # fmt: skip
 def test_what_the_policy_does_not_decide_is_a_deny(opa: Path, way: Way, body: bytes, code: str, message: str) -> None:
     with LocalOpa(opa, bundle=POLICY) as local, SidecarEngine(local.url) as engine:
         decision = decide(engine, way, body)

@@ -207,53 +207,31 @@ WRONG = checksum(OTHER)
 @pytest.mark.parametrize(
     ("behave", "message"),
     [
-        pytest.param(
-            publishing(release(published=WRONG)),
+        pytest.param(publishing(release(published=WRONG)),
             f"{PATH} has the checksum {checksum().decode()[:64]}, published is {WRONG.decode()[:64]}",
-            id="wrong checksum",
-        ),
-        pytest.param(
-            publishing(release(published=b"<html>")), f"{PATH}.sha256 is not the checksum of {ASSET}", id="no checksum"
-        ),
-        pytest.param(
-            publishing(release(published=checksum(name="  opa_other"))),
-            f"{PATH}.sha256 is not the checksum of {ASSET}",
-            id="checksum of another file",
-        ),
-        pytest.param(
-            publishing(release(published=b"0" * 1025)),
-            f"{PATH}.sha256 is larger than 1024 bytes",
-            id="endless checksum",
-        ),
+            id="wrong checksum"),
+        pytest.param(publishing(release(published=b"<html>")), f"{PATH}.sha256 is not the checksum of {ASSET}",
+            id="no checksum"),
+        pytest.param(publishing(release(published=checksum(name="  opa_other"))),
+            f"{PATH}.sha256 is not the checksum of {ASSET}", id="checksum of another file"),
+        pytest.param(publishing(release(published=b"0" * 1025)), f"{PATH}.sha256 is larger than 1024 bytes",
+            id="endless checksum"),
         pytest.param(publishing({}), f"{PATH}.sha256: download failed: the server answered 404", id="no such release"),
-        pytest.param(
-            answered(http(b"", status=b"503 X")),
-            f"{PATH}: download failed: the server answered 503",
-            id="not available",
-        ),
-        pytest.param(
-            answered(http(PROGRAM)[:-5]),
-            f"{PATH}: download failed: ",
-            id="truncated",
-        ),
-        pytest.param(
-            answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
-            f"{PATH}: download failed: ",
-            id="half a chunk",
-        ),
+        pytest.param(answered(http(b"", status=b"503 X")), f"{PATH}: download failed: the server answered 503",
+            id="not available"),
+        pytest.param(answered(http(PROGRAM)[:-5]), f"{PATH}: download failed: ", id="truncated"),
+        pytest.param(answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
+            f"{PATH}: download failed: ", id="half a chunk"),
         pytest.param(answered(http(b"x" * 1001)), f"{PATH} is larger than 1000 bytes", id="too large"),
-        pytest.param(
-            answered(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001),
-            f"{PATH} is larger than 1000 bytes",
-            id="too large, unannounced",
-        ),
+        pytest.param(answered(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001), f"{PATH} is larger than 1000 bytes",
+            id="too large, unannounced"),
         pytest.param(answered(b"junk\r\n\r\n"), f"{PATH}: download failed: ", id="not HTTP"),
         pytest.param(answered(b""), f"{PATH}: download failed: ", id="closed"),
         pytest.param(hang, f"{PATH}.sha256: download failed: no data for 0.2 s", id="hangs"),
         pytest.param(hang_midway, f"{PATH}: download failed: no data for 0.2 s", id="hangs midway"),
         pytest.param(drip, f"{PATH} did not arrive within 0.1 s", id="never ends"),
     ],
-)
+)  # fmt: skip
 def test_a_release_that_is_not_whole_is_refused(behave: Callable[[Peer], None], message: str) -> None:
     with HostileOpa(behave) as server:
         place = source(server, patience=0.2, longest=0.1 if behave is drip else 900, largest=1000)
