@@ -210,7 +210,7 @@ def test_the_request_is_what_opa_documents(decide: Decide, tmp_path: Path) -> No
     ],
     ids=["closes the envelope itself", "too large"],
 )  # fmt: skip
-def test_what_is_no_request_is_not_sent(decide: Decide, body: bytes, message: str) -> None:
+def test_an_invalid_request_is_not_sent(decide: Decide, body: bytes, message: str) -> None:
     with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine, body)
 
@@ -228,12 +228,22 @@ def test_a_large_request_and_answer_pass(decide: Decide) -> None:
 # --- connections
 
 
-def test_a_connection_is_kept(decide: Decide) -> None:
-    with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
-        for _ in range(3):
-            assert outcome(decide(engine)) == ALLOWED
+@pytest.mark.parametrize(
+    ("behave", "connections"),
+    [
+        (answering(result(ALLOW)), 1),
+        (answering_once(result(ALLOW)), 3),
+        (answering(http(b'{"result":%b}' % ALLOW, headers=b"Connection: close\r\n")), 3),
+    ],
+    ids=["kept", "given up by the server", "announced to be closed"],
+)
+def test_a_connection_is_kept_as_long_as_the_server_does(
+    decide: Decide, behave: Callable[[Peer], None], connections: int
+) -> None:
+    with HostileOpa(behave) as opa, SidecarEngine(opa.url) as engine:
+        decisions = [outcome(decide(engine)) for _ in range(3)]
 
-        assert (opa.connections, len(opa.requests)) == (1, 3)
+    assert (decisions, opa.connections, len(opa.requests)) == ([ALLOWED] * 3, connections, 3)
 
 
 def test_one_engine_serves_threads_and_loops_in_turn() -> None:
@@ -246,21 +256,6 @@ def test_one_engine_serves_threads_and_loops_in_turn() -> None:
 
         # Each loop has its own connections, threads share theirs.
         assert ([outcome(decision) for decision in found], opa.connections) == ([ALLOWED] * 4, 3)
-
-
-def test_a_connection_that_the_server_gives_up_is_replaced(decide: Decide) -> None:
-    with HostileOpa(answering_once(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
-        found = [outcome(decide(engine)) for _ in range(3)]
-
-    assert (found, opa.connections) == ([ALLOWED] * 3, 3)
-
-
-def test_a_server_that_says_close_is_believed(decide: Decide) -> None:
-    last = http(b'{"result":%b}' % ALLOW, headers=b"Connection: close\r\n")
-    with HostileOpa(answering(last)) as opa, SidecarEngine(opa.url) as engine:
-        found = [outcome(decide(engine)) for _ in range(2)]
-
-    assert (found, opa.connections) == ([ALLOWED] * 2, 2)
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
@@ -329,33 +324,23 @@ async def test_an_answer_that_nobody_asked_for_answers_nothing_once_the_loop_has
     assert "nobody" not in found
 
 
-@pytest.mark.parametrize("unix", [False, True], ids=["TCP", "Unix socket"])
-def test_where_nobody_listens_engines_are_unavailable(decide: Decide, unix: bool, tmp_path: Path) -> None:
-    with HostileOpa(answering(result(ALLOW)), tmp_path / "opa.sock" if unix else None) as opa:
-        url = opa.url
-    with SidecarEngine(url) as engine:
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("TCP", "Connection refused"),
+        ("unix://{}/opa.sock", "Connection refused"),
+        ("unix://{}/missing.sock", "No such file or directory"),
+        ("http://opa.invalid:8181", ""),
+    ],
+)
+def test_where_nobody_listens_engines_are_unavailable(decide: Decide, place: str, reason: str, tmp_path: Path) -> None:
+    with HostileOpa(answering(result(ALLOW)), None if place == "TCP" else tmp_path / "opa.sock") as opa:
+        url = opa.url if place == "TCP" else place.format(tmp_path)
+    with SidecarEngine(url, timeout=20, connect_timeout=20) as engine:
         decision = decide(engine)
 
-    message = f"OPA at {url} cannot be reached: Connection refused"
-    assert outcome(decision) == ("DENY", [("engine.unavailable", message)])
-
-
-def test_a_socket_that_is_missing_is_named(decide: Decide, tmp_path: Path) -> None:
-    with SidecarEngine(f"unix://{tmp_path}/opa.sock") as engine:
-        decision = decide(engine)
-
-    message = f"OPA at unix://{tmp_path}/opa.sock cannot be reached: No such file or directory"
-    assert outcome(decision) == ("DENY", [("engine.unavailable", message)])
-
-
-def test_a_host_that_is_not_known_is_unavailable(decide: Decide) -> None:
-    with SidecarEngine("http://opa.invalid:8181", timeout=20, connect_timeout=20) as engine:
-        decision = decide(engine)
-
-    assert (decision.codes, "OPA at http://opa.invalid:8181 cannot be reached: " in decision.reasons[0].message) == (
-        ("engine.unavailable",),
-        True,
-    )
+    assert decision.codes == ("engine.unavailable",)
+    assert decision.reasons[0].message.startswith(f"OPA at {url} cannot be reached: {reason}")
 
 
 def test_a_host_that_takes_no_connection_is_unavailable(decide: Decide, tmp_path: Path) -> None:
@@ -535,13 +520,6 @@ async def test_without_aiohttp_tasks_are_denied_and_told_what_to_install(monkeyp
     assert outcome(decision) == ("DENY", [("engine.unavailable", message)])
 
 
-async def test_it_is_an_asynchronous_context_manager_too() -> None:
-    with HostileOpa(answering(result(ALLOW))) as opa:
-        async with SidecarEngine(opa.url) as engine:
-            assert outcome(await engine.adecide_body(b"{}")) == ALLOWED
-        assert (await engine.adecide_body(b"{}")).codes == ("engine.unavailable",)
-
-
 FORKING = """
 import os, sys
 from pdp.engine.opa.client import Address, parse_address
@@ -648,45 +626,34 @@ def test_an_opa_that_asks_for_a_certificate_gets_ours(decide: Decide, certificat
     assert found[1].codes == ("engine.unavailable",)
 
 
-def test_tls_with_a_certificate_that_nobody_vouches_for(decide: Decide, certificate: Path) -> None:
-    with HostileOpa(answering(result(ALLOW)), certificate=certificate) as opa, SidecarEngine(opa.url) as engine:
-        decision = decide(engine)
-
-    message = f"OPA at {opa.url} cannot be reached: its certificate is not trusted: self-signed certificate"
-    assert (outcome(decision), opa.requests) == (("DENY", [("engine.unavailable", message)]), [])
+def refuse_tls(peer: Peer) -> None:
+    peer.send(http(b"", status=b"400 Bad Request"))
+    peer.wait_until_closed()
 
 
-def test_tls_that_breaks_off_is_no_whole_answer(decide: Decide, certificate: Path) -> None:
-    with (
-        HostileOpa(answering_once(result(ALLOW)[:-5]), certificate=certificate) as opa,
-        SidecarEngine(opa.url, ca_file=certificate) as engine,
-    ):
-        decision = decide(engine)
+@pytest.mark.parametrize(
+    ("behave", "served", "trusted", "code", "message"),
+    [
+        (answering(result(ALLOW)), True, False, "unavailable",
+            "cannot be reached: its certificate is not trusted: self-signed certificate"),
+        (answering_once(result(ALLOW)[:-5]), True, True, "answer_invalid", "broke off in the middle of its answer"),
+        (refuse_tls, False, False, "unavailable", "cannot be reached: "),
+        (Peer.wait_until_closed, False, False, "unavailable", "cannot be reached: no connection in time"),
+    ],
+    ids=["not trusted", "breaks off", "no TLS spoken", "endless handshake"],
+)  # fmt: skip
+def test_tls_that_fails(
+    decide: Decide, certificate: Path, behave: Callable[[Peer], None], served: bool, trusted: bool, code: str,
+    message: str,
+) -> None:  # fmt: skip
+    with HostileOpa(behave, certificate=certificate if served else None) as opa:
+        url = opa.url if served else opa.url.replace("http", "https")
+        patience = 0.05 if behave is Peer.wait_until_closed else 0.5
+        with SidecarEngine(url, ca_file=certificate if trusted else None, connect_timeout=patience) as engine:
+            decision = decide(engine)
 
-    message = f"OPA at {opa.url} broke off in the middle of its answer"
-    assert outcome(decision) == ("DENY", [("engine.answer_invalid", message)])
-
-
-def test_tls_where_none_is_spoken(decide: Decide) -> None:
-    def behave(peer: Peer) -> None:
-        peer.send(http(b"", status=b"400 Bad Request"))
-        peer.wait_until_closed()
-
-    with HostileOpa(behave) as opa, SidecarEngine(opa.url.replace("http", "https")) as engine:
-        decision = decide(engine)
-
-    assert decision.codes == ("engine.unavailable",)
-    assert decision.reasons[0].message.startswith(f"OPA at https{opa.url[4:]} cannot be reached: ")
-
-
-def test_a_tls_handshake_that_takes_too_long_is_unavailable(decide: Decide) -> None:
-    with HostileOpa(Peer.wait_until_closed) as opa:
-        url = opa.url.replace("http", "https")
-        with SidecarEngine(url, connect_timeout=0.05) as engine:
-            assert outcome(decide(engine)) == (
-                "DENY",
-                [("engine.unavailable", f"OPA at {url} cannot be reached: no connection in time")],
-            )
+    assert (decision.verdict, decision.codes) == ("DENY", (f"engine.{code}",))
+    assert decision.reasons[0].message.startswith(f"OPA at {url} {message}")
 
 
 @pytest.mark.parametrize("environment", [False, True])
