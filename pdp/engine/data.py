@@ -68,26 +68,6 @@ def _faults(value: Any) -> list[tuple[tuple[str, ...], str, str | None]]:
     return faults
 
 
-def check_data(value: Any, name: str = "data") -> None:
-    """Check that `value` is data that may be given beside a bundle. `name` says what it is, for messages.
-
-    Raises:
-        UsageError: not a JSON object, or other roots than `RUN_TIME_ROOTS`.
-    """
-    admitted = " and ".join(RUN_TIME_ROOTS)
-    if type(value) is not dict:
-        raise UsageError(f"{name}: not an object", hint=f"give an object with the roots {admitted}")
-    try:
-        check_json(value)
-    except JsonValueError as error:
-        raise UsageError(f"{name}: {error}") from error
-    for root, item in value.items():
-        if root not in RUN_TIME_ROOTS:
-            raise UsageError(f"{name}: the root {root!r:.40} is not admitted", hint=f"only {admitted} are")
-        if type(item) is not dict:
-            raise UsageError(f"{name}: {root} is not an object")
-
-
 def merged_data(
     base: Mapping[str, Any], *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -105,7 +85,8 @@ def merged_data(
     """
     merged = dict(base)
     if data:
-        check_data(data)
+        for _, message, hint in _faults(data):
+            raise UsageError(f"data: {message}", hint=hint)
         merged = _laid_over(merged, data)
     if manifests:
         known = dict(merged.get("manifests", {}))

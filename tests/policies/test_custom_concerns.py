@@ -338,4 +338,4 @@ def test_data_cannot_pose_as_policy_for_opa_either(engines: Engines, opa: Path, 
     with pytest.raises(UsageError) as caught:
         LocalOpa(opa, bundle=engines.probing, data={root: {"concerns": {"zz": {"allow": ["x"]}}}})
 
-    assert str(caught.value) == f"data: the root '{root}' is not admitted (only directory and settings are)"
+    assert str(caught.value) == f"data: the root `{root}` is not admitted (only directory and settings are)"

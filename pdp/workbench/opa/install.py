@@ -13,9 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -38,12 +36,7 @@ _ASSETS: Final = {
 }
 _CHECKSUM: Final = re.compile(rb"([0-9a-fA-F]{64})(?:[ \t]+\*?([^\s]+))?\s*")
 _LARGEST_CHECKSUM: Final = 1024
-_MEGABYTE: Final = 1_000_000
-_STEPS: Final = 5
 _LOOPBACK: Final = frozenset(("127.0.0.1", "::1"))
-
-# A program that one thread still writes cannot be run while another one starts a process, which inherits the open file.
-_ONE_AT_A_TIME: Final = threading.Lock()
 
 
 class OpaInstallError(PdpError):
@@ -76,7 +69,7 @@ def install_opa(progress: Callable[[str], None], *, source: ReleaseSource = OFFI
     """Install OPA of version `OPA_VERSION` into the user's cache folder, whatever is there, and return the program.
 
     Args:
-        progress: is given one line of text whenever something begins or goes on.
+        progress: is called with one line of text when the download begins and when it is installed.
         source: where releases are published.
 
     Raises:
@@ -84,12 +77,11 @@ def install_opa(progress: Callable[[str], None], *, source: ReleaseSource = OFFI
     """
     target = cached_opa()
     try:
-        with _ONE_AT_A_TIME:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="install-", dir=target.parent, ignore_cleanup_errors=True) as name:
-                program = _downloaded(Path(name), source, progress)
-                _check_version(program)
-                program.replace(target)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="install-", dir=target.parent, ignore_cleanup_errors=True) as folder:
+            program = _downloaded(Path(folder), source, progress)
+            _check_version(program)
+            program.replace(target)
     except (OpaInstallError, OSError) as error:
         raise OpaInstallError(
             f"OPA {OPA_VERSION} could not be installed: {error}",
@@ -118,15 +110,11 @@ def _downloaded(folder: Path, source: ReleaseSource, progress: Callable[[str], N
     with _client(source) as client:
         expected = _published_checksum(client, f"{url}.sha256", asset, source)
         progress(f"downloading {url}")
-        digest, size, step = hashlib.sha256(), 0, _STEPS * _MEGABYTE
+        digest = hashlib.sha256()
         with program.open("wb") as file:
             for piece in _pieces(client, url, source, source.largest):
                 file.write(piece)
                 digest.update(piece)
-                size += len(piece)
-                if size >= step:
-                    progress(f"downloaded {size // _MEGABYTE} MB")
-                    step += _STEPS * _MEGABYTE
     if digest.hexdigest() != expected:
         raise OpaInstallError(f"{url} has the checksum {digest.hexdigest()}, published is {expected}")
     program.chmod(0o755)
@@ -149,22 +137,17 @@ def _published_checksum(client: httpx.Client, url: str, asset: str, source: Rele
 def _pieces(client: httpx.Client, url: str, source: ReleaseSource, largest: int) -> Iterator[bytes]:
     """Yield what is at `url`, piece by piece, within the bounds."""
     deadline = time.monotonic() + source.longest
-    with _failures_of(url, source), client.stream("GET", url) as response:
-        response.raise_for_status()
-        size = 0
-        for piece in response.iter_raw():  # as they arrive: pieces of one size would be waited for
-            size += len(piece)
-            if size > largest:
-                raise OpaInstallError(f"{url} is larger than {largest} bytes")
-            if time.monotonic() > deadline:
-                raise OpaInstallError(f"{url} did not arrive within {source.longest:g} s")
-            yield piece
-
-
-@contextmanager
-def _failures_of(url: str, source: ReleaseSource) -> Iterator[None]:
+    size = 0
     try:
-        yield
+        with client.stream("GET", url) as response:
+            response.raise_for_status()
+            for piece in response.iter_raw():  # as they arrive: pieces of one size would be waited for
+                size += len(piece)
+                if size > largest:
+                    raise OpaInstallError(f"{url} is larger than {largest} bytes")
+                if time.monotonic() > deadline:
+                    raise OpaInstallError(f"{url} did not arrive within {source.longest:g} s")
+                yield piece
     except httpx.HTTPStatusError as error:
         raise OpaInstallError(f"{url}: download failed: the server answered {error.response.status_code}") from error
     except httpx.TimeoutException as error:

@@ -239,13 +239,13 @@ def test_data_set_at_run_time_changes_the_decision(bundle: Bundle) -> None:
     ("data", "message"),
     [
         ({"authz": {"concerns": {"zz": {"allow": ["x"]}}}},
-            "data: the root 'authz' is not admitted (only directory and settings are)"),
-        ({"custom": {}}, "data: the root 'custom' is not admitted (only directory and settings are)"),
-        ({"config": {}}, "data: the root 'config' is not admitted (only directory and settings are)"),
-        ({"manifests": {}}, "data: the root 'manifests' is not admitted (only directory and settings are)"),
-        ({"settings": []}, "data: settings is not an object"),
+            "data: the root `authz` is not admitted (only directory and settings are)"),
+        ({"custom": {}}, "data: the root `custom` is not admitted (only directory and settings are)"),
+        ({"config": {}}, "data: the root `config` is not admitted (only directory and settings are)"),
+        ({"manifests": {}}, "data: the root `manifests` is not admitted (only directory and settings are)"),
+        ({"settings": []}, "data: settings must be a mapping"),
         ({"settings": {"x": float("nan")}}, "data: settings.x: nan is not a number of JSON"),
-        ([1], "data: not an object (give an object with the roots directory and settings)"),
+        ([1], "data: must be a mapping (with the roots directory and settings)"),
     ],
 )  # fmt: skip
 def test_data_that_is_not_admitted_is_refused(bundle: Bundle, data: Any, message: str) -> None:

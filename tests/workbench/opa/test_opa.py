@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,20 +49,17 @@ def executable(path: Path, content: bytes) -> Path:
 # --- finding
 
 
-def test_the_one_that_is_named_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = executable(tmp_path / "my opa", PROGRAM)
-    executable(tmp_path / "bin/opa", PROGRAM)
-    monkeypatch.setenv("PDP_OPA", str(named))
-
-    assert find_opa() == named
-
-
-def test_then_the_one_on_path_then_the_one_in_the_cache(tmp_path: Path) -> None:
+def test_the_named_program_comes_first_then_path_then_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_opa() is None
     cached = executable(cached_opa(), PROGRAM)
     assert find_opa() == cached
     on_path = executable(tmp_path / "bin/opa", PROGRAM)
     assert find_opa() == on_path
+    named = executable(tmp_path / "my opa", PROGRAM)
+    monkeypatch.setenv("PDP_OPA", str(named))
+    assert find_opa() == named
 
 
 @pytest.mark.parametrize(
@@ -136,13 +131,6 @@ def source(
     return ReleaseSource(base_url=server.url, patience=patience, longest=longest, largest=largest)
 
 
-def test_releases_come_from_where_opa_documents() -> None:
-    assert (OFFICIAL.base_url, re.fullmatch(r"opa_\w+(\.exe)?", ASSET) is not None) == (
-        "https://openpolicyagent.org/downloads",
-        True,
-    )
-
-
 @pytest.mark.parametrize("name", [f"  {ASSET}", f" *{ASSET}", ""])
 def test_the_official_release_is_installed(tmp_path: Path, name: str) -> None:
     lines: list[str] = []
@@ -154,14 +142,6 @@ def test_the_official_release_is_installed(tmp_path: Path, name: str) -> None:
     assert [one.name for one in program.parent.iterdir()] == [program.name]
     assert lines == [f"downloading {server.url}{PATH}", f"OPA 1.22.0 is installed: {program}"]
     assert program.is_relative_to(tmp_path / "home")
-
-
-def test_progress_is_told_now_and_then() -> None:
-    lines: list[str] = []
-    with HostileOpa(publishing(release(PROGRAM + b"#" * 11_000_000))) as server:
-        install_opa(lines.append, source=source(server))
-
-    assert lines[1:-1] == ["downloaded 5 MB", "downloaded 10 MB"]
 
 
 def test_a_redirect_is_followed() -> None:
@@ -250,28 +230,15 @@ def test_a_release_that_is_not_whole_is_refused(behave: Callable[[Peer], None], 
         ("file:///etc/passwd", "file://127.0.0.1/etc/passwd is not https"),
     ],
 )
-def test_a_redirect_to_a_weaker_place_is_not_followed(place: str, message: str) -> None:
+def test_a_place_without_https_is_refused_also_behind_a_redirect(place: str, message: str) -> None:
     away = http(b"", status=b"302 Found", headers=f"Location: {place}\r\n".encode())
     with HostileOpa(publishing({f"{PATH}.sha256": away})) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, source=source(server))
 
     assert caught.value.message == f"OPA 1.22.0 could not be installed: {message}"
-
-
-def test_a_place_without_https_is_refused() -> None:
-    with pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, source=ReleaseSource(base_url="http://example.com"))
-
-    assert caught.value.message == f"OPA 1.22.0 could not be installed: http://example.com{PATH}.sha256 is not https"
-
-
-def test_where_nobody_listens_is_said_so() -> None:
-    with HostileOpa(hang) as server:
-        pass
-    with pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, source=source(server))
-
-    assert f"{server.url}{PATH}.sha256: download failed: " in caught.value.message
+    assert OFFICIAL.base_url == "https://openpolicyagent.org/downloads"
+    with pytest.raises(OpaInstallError, match="is not https"):
+        install_opa(lambda _: None, source=ReleaseSource(base_url=place))
 
 
 @pytest.mark.parametrize(("program", "what"), [(OTHER, "is version 1.21.0"), (b"junk", "does not run here")])
@@ -314,20 +281,10 @@ install_opa(lambda line: None, source=ReleaseSource(base_url=sys.argv[1]))
 
 def test_installations_at_the_same_time_do_not_disturb_each_other() -> None:
     large = PROGRAM + b"exit 0\n" + os.urandom(3_000_000).hex().encode()
-    found: list[Path] = []
     with HostileOpa(publishing(release(large))) as server:
-
-        def install() -> None:
-            found.append(install_opa(lambda _: None, source=source(server)))
-
-        threads = [threading.Thread(target=install) for _ in range(3)]
         processes = [subprocess.Popen([sys.executable, "-c", INSTALLING, server.url]) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        ended = [process.wait() for process in processes]
+        codes = [process.wait() for process in processes]
 
-    assert (found, ended) == ([cached_opa()] * 3, [0] * 3)
+    assert codes == [0] * 3
     assert cached_opa().read_bytes() == large
     assert list(cached_opa().parent.iterdir()) == [cached_opa()]
