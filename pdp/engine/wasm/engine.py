@@ -108,7 +108,10 @@ class EmbeddedEngine(Engine):
             source: the bundle's file, or its content.
             trust: by whom it has to be signed, and which release is the newest so far.
             rollback: take an older release nevertheless, and report that (`bundle.rollback`).
-            manifests, data, deadline, memory_limit: as of the class.
+            manifests: as of the class.
+            data: as of the class.
+            deadline: as of the class.
+            memory_limit: as of the class.
 
         Raises:
             StaleBundleError: older than the newest release so far.
