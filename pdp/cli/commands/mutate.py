@@ -63,12 +63,12 @@ def mutate(
         try:
             run_mutants(suites, opa=find_opa(), baseline=baseline, only=only, marked=marked, run=run, progress=progress)
         except KeyboardInterrupt:
-            # What was found until now took its time, and may be all that one wanted to know.
+            # The results until now took their time, and may be all that the user needs.
             interrupted = True
     if not run.total and not interrupted:
         nothing = "there is nothing to break" if only is None else f"--only {only!r}: no mutant has that in its name"
         raise UsageError(nothing, hint="name scenario files with policies of their own, or add --baseline")
-    _tell(run, as_json=as_json)
+    _print(run, as_json=as_json)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if run.faults:
@@ -76,7 +76,7 @@ def mutate(
     raise typer.Exit(Exit.FAILED if fail_under is not None and (run.score or 0) < fail_under else Exit.OK)
 
 
-def _tell(run: MutationRun, *, as_json: bool) -> None:
+def _print(run: MutationRun, *, as_json: bool) -> None:
     if as_json:
         print_json(run.as_json())
         return

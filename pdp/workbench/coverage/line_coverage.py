@@ -111,14 +111,14 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
         policy = found.setdefault(name, _Policy(modules, counted, data, {}, {}))
         policy.bodies.update(
             (answer.body, None)
-            for one in results
-            for step in one.steps
+            for result in results
+            for step in result.steps
             for answer in step.answers
             # What the policy came to no decision on would fail again, or not end again.
             if not NO_DECISION.issuperset(answer.decision.codes)
         )
-        plans = (each for one in results for step in one.steps for each in step.plans)
-        policy.plans.update((each.body, None) for each in plans if not NO_DECISION.issuperset(each.decision.codes))
+        plans = (plan for result in results for step in result.steps for plan in step.plans)
+        policy.plans.update((plan.body, None) for plan in plans if not NO_DECISION.issuperset(plan.decision.codes))
     return list(found.values())
 
 

@@ -33,7 +33,7 @@ def skeletons(coverage: Coverage, suites: Sequence[Suite]) -> dict[str, str]:
         coverage: of these suites.
         suites: whose scenarios were measured.
     """
-    sites = {one.code: one.site for one in coverage.codes}
+    sites = {reached.code: reached.site for reached in coverage.codes}
     texts: dict[str, list[str]] = {}
     for suite in {suite.file: suite for suite in suites}.values():
         taken = {scenario.name for scenario in suite.scenarios}
@@ -46,19 +46,13 @@ def skeletons(coverage: Coverage, suites: Sequence[Suite]) -> dict[str, str]:
 
 
 def _scenario(missing: Missing, suite: Suite, site: RuleSite | None) -> dict[str, Any]:
-    if missing.kind == "allow":
+    if missing.kind != "code":
+        verdict, outcome = ("ALLOW", "allowed") if missing.kind == "allow" else ("DENY", "refused")
         return {
-            "name": f"{missing.name} is allowed",
-            "why": "every tool has a call that is allowed (release gate)",
+            "name": f"{missing.name} is {outcome}",
+            "why": f"every tool has a call that is {'not ' if verdict == 'DENY' else ''}allowed (release gate)",
             "propose": _proposal(suite, missing.name),
-            "expect": {"verdict": "ALLOW"},
-        }
-    if missing.kind == "refusal":
-        return {
-            "name": f"{missing.name} is refused",
-            "why": "every tool has a call that is not allowed (release gate)",
-            "propose": _proposal(suite, missing.name),
-            "expect": {"verdict": "DENY"},
+            "expect": {"verdict": verdict},
         }
     if site is None:
         raise AssertionError(missing)
@@ -85,11 +79,11 @@ def _proposal(suite: Suite, name: str) -> dict[str, Any]:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    found, number = name, 2
-    while found in taken:
-        found, number = f"{name} ({number})", number + 1
-    taken.add(found)
-    return found
+    unused, number = name, 2
+    while unused in taken:
+        unused, number = f"{name} ({number})", number + 1
+    taken.add(unused)
+    return unused
 
 
 def _as_yaml(missing: Missing, scenario: Mapping[str, Any]) -> str:

@@ -38,24 +38,24 @@ def data_mutants(data: Mapping[str, Any], files: Sequence[Path]) -> list[DataMut
     if len(changes) > MOST:
         changes = [changes[number * len(changes) // MOST] for number in range(MOST)]
     identities = Identities(file_name(files[-1]))
-    found = []
+    mutants = []
     for kind, path, before, after in changes:
         owner = ".".join(str(step) for step in path if isinstance(step, str))
         changed = edited(dict(data), (path, after))
-        was, now = _text(before), "" if after is GONE else _text(after)
-        found.append(
+        original, new = _text(before), "" if after is GONE else _text(after)
+        mutants.append(
             DataMutant(
-                id=identities.of(owner, kind, was, now),
+                id=identities.of(owner, kind, original, new),
                 kind=kind,
                 owner=owner,
                 place=_place(documents, path),
-                original=was,
-                changed=now,
+                original=original,
+                changed=new,
                 diff=difference(str(files[-1]), _around(data, path), _around(changed, path)),
                 data=changed,
             )
         )
-    return found
+    return mutants
 
 
 def _changes(value: Any, path: JsonPath) -> Iterator[tuple[str, JsonPath, Any, Any]]:

@@ -58,17 +58,10 @@ class CalledTool:
     def limits(self) -> list[tuple[str, str]]:
         """Return limit and argument, of all entries."""
         stated = (as_dict(each) for entry in self.stated for each in as_list(entry.get("limits")))
-        found = [(each.get("limit"), each.get("argument")) for each in stated]
-        return [(one, other) for one, other in dict.fromkeys(found) if isinstance(one, str) and isinstance(other, str)]
-
-    def sources(self) -> list[str]:
-        """Return the arguments that have to name sources."""
-        required = (as_dict(entry.get("provenance")).get("required") for entry in self.stated)
-        return list(dict.fromkeys(name for each in required for name in texts(each)))
-
-    def approvals(self) -> list[dict[str, Any]]:
-        """Return what the entries say of approval."""
-        return [approval for entry in self.stated if isinstance(approval := entry.get("approval"), dict)]
+        named = [(each.get("limit"), each.get("argument")) for each in stated]
+        return [
+            (limit, name) for limit, name in dict.fromkeys(named) if isinstance(limit, str) and isinstance(name, str)
+        ]
 
 
 def called_tools(manifest: Mapping[str, Any], digest: str) -> list[CalledTool]:
@@ -102,7 +95,8 @@ def complete_call(
     arguments: dict[str, Any] = {str(path[2]): "made.up" for path in read if len(path) == len(_ARGUMENTS) + 1}
     arguments |= example_arguments(tool.declared.schema_) if tool.declared else {}
     arguments |= {argument: LIMIT // 2 for _, argument in tool.limits()}
-    arguments |= {name: ["source-1"] for name in tool.sources() if not as_list(arguments.get(name))}
+    sources = (name for entry in tool.stated for name in texts(as_dict(entry.get("provenance")).get("required")))
+    arguments |= {name: ["source-1"] for name in sources if not as_list(arguments.get(name))}
     # A purpose that all entries admit, if there is one.
     purposes = sorted(
         tool.names("purposes"), key=lambda name: -sum(name in texts(each.get("purposes")) for each in tool.stated)
@@ -133,7 +127,7 @@ def complete_call(
 
 def valid_approval(tool: CalledTool, call_digest: str = _CALL) -> dict[str, Any]:
     """Return an approval that every entry of the tool takes: enough people, each with every role, just now."""
-    stated = tool.approvals()
+    stated = [as_dict(entry.get("approval")) for entry in tool.stated]
     quorum = max((each["quorum"] for each in stated if type(each.get("quorum")) is int), default=1)
     roles = sorted({role for each in stated for role in texts(each.get("approvers"))})
     people = range(min(max(quorum, 1), _MOST_GRANTS))

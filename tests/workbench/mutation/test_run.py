@@ -39,8 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(run: MutationRun, fate: Fate) -> set[tuple[str, str, str]]:
-    """The kind, the original and the changed text of the mutants that came to this."""
+def changes(run: MutationRun, fate: Fate) -> set[tuple[str, str, str]]:
+    """The kind, the original and the changed text of the mutants with a fate."""
     return {(each.mutant.kind, each.mutant.original, each.mutant.changed) for each in run.of(fate)}
 
 
@@ -56,10 +56,10 @@ def proposed(survivor: Judgement) -> dict[str, Any]:
 def test_what_no_scenario_shows_survives_and_what_is_proposed_kills_it() -> None:
     weak = mutated(weak_project(Path()), only=OWN)
 
-    assert told(weak, Fate.SURVIVED) == {
+    assert changes(weak, Fate.SURVIVED) == {
         ("constant moved", "50", "51"), ("constant moved", "50", "49"),
     }  # fmt: skip
-    assert told(weak, Fate.KILLED) == {
+    assert changes(weak, Fate.KILLED) == {
         ("verdict swapped", "deny", "step_up"),
         ("rule dropped", "", "false\n\t"),
         ("condition dropped", LIMIT, "true"),
@@ -224,13 +224,13 @@ def test_an_entry_for_a_mutant_that_decides_otherwise_is_a_fault_even_where_nobo
     file = weak_project(Path())
     module = Path("policies") / MODULE
     module.write_text(REGO.replace("rule(), {})", 'rule(), {"units": _units})') + '\n_units := ["eur", "usd"]\n')
-    noticed = [one.mutant.id for one in mutated(file, only=OWN).of(Fate.SURVIVED) if one.unnoticed]
-    run = mutated(file, only=OWN, marks=[marks(*({"mutant": one, "reason": "no"} for one in noticed))])
+    noticed = [each.mutant.id for each in mutated(file, only=OWN).of(Fate.SURVIVED) if each.unnoticed]
+    run = mutated(file, only=OWN, marks=[marks(*({"mutant": each, "reason": "no"} for each in noticed))])
 
     assert noticed
     assert {(fault.message, fault.hint) for fault in run.faults} == {
-        (f"`{one}` is not equivalent: a recorded request is decided differently", "expect what differs")
-        for one in noticed
+        (f"`{each}` is not equivalent: a recorded request is decided differently", "expect what differs")
+        for each in noticed
     }
 
 
