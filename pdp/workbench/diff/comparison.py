@@ -55,7 +55,7 @@ class ComparedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DecisionChange:
     """What differs between the decision of the old bundle and that of the new one.
 
     Attributes:
@@ -112,7 +112,7 @@ class Change:
         return 6 + _ORDER[self.new]
 
 
-def change_of(old: Decision, new: Decision) -> Change | None:
+def change_of(old: Decision, new: Decision) -> DecisionChange | None:
     """Return what differs; None when nothing does. Messages are text for people, and no difference."""
     before, after = set(old.codes), set(new.codes)
     obligations_before, obligations_after = _obligations(old), _obligations(new)
@@ -120,7 +120,7 @@ def change_of(old: Decision, new: Decision) -> Change | None:
     same = old.verdict is new.verdict
     if same and before == after and obligations_before == obligations_after and not details:
         return None
-    return Change(
+    return DecisionChange(
         old=old.verdict,
         new=new.verdict,
         codes_removed=tuple(sorted(before - after)),
@@ -145,7 +145,7 @@ class Difference:
     """A call that is decided differently."""
 
     call: ComparedCall
-    change: Change
+    change: DecisionChange
     old: Decision
     new: Decision
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pdp.decision import Decision
     from pdp.manifest.diff import Direction
-    from pdp.workbench.diff.comparison import Change, ComparedCall, Difference
+    from pdp.workbench.diff.comparison import ComparedCall, DecisionChange, Difference
     from pdp.workbench.diff.policies import BundleRules
     from pdp.workbench.diff.structure import Structure
     from pdp.workbench.opa.rules import RuleSite
@@ -58,7 +58,7 @@ class Group:
 
     id: str
     title: str
-    change: Change
+    change: DecisionChange
     count: int
     tools: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -74,7 +74,7 @@ class Group:
 
     @property
     def may_loosen(self) -> bool:
-        """Whether it has to be explained: see `Change.may_loosen`."""
+        """Whether it has to be explained: see `DecisionChange.may_loosen`."""
         return self.change.may_loosen
 
     @property
@@ -149,7 +149,7 @@ def grouped(
         new: the other.
         structure: what differs between them.
     """
-    collected: dict[tuple[Change, bool], _Collected] = {}
+    collected: dict[tuple[DecisionChange, bool], _Collected] = {}
     for each in differences:
         # Tools of today are called already, generated entries might be: they are told apart.
         collected.setdefault((each.change, each.call.known_tool), _Collected(each)).add(each)
@@ -173,7 +173,7 @@ def grouped(
     return tuple(sorted(groups, key=lambda group: (group.change.rank, not group.tools, -group.count, group.id)))
 
 
-def _key(change: Change) -> tuple[Any, ...]:
+def _key(change: DecisionChange) -> tuple[Any, ...]:
     obligations = change.obligations_removed, change.obligations_added
     return change.old, change.new, change.codes_removed, change.codes_added, *obligations, change.details
 
@@ -190,7 +190,7 @@ def _responsible(
     return tuple(found)
 
 
-def _title(change: Change, collected: _Collected) -> str:
+def _title(change: DecisionChange, collected: _Collected) -> str:
     if change.old is not change.new:
         what = f"{change.old.value} -> {change.new.value}"
     else:

@@ -80,7 +80,7 @@ class BundleDiff:
 
     @property
     def loosens(self) -> bool:
-        """Whether anything admits more, or may: see `Change.may_loosen`."""
+        """Whether anything admits more, or may: see `DecisionChange.may_loosen`."""
         return Direction.LOOSENS in self.structure.directions() or any(group.may_loosen for group in self.groups)
 
     def fails(self, fail_on: FailOn | None) -> bool:

@@ -23,7 +23,7 @@ _FORM: Final = "write `explained:` and below it a list of `{difference: ID, reas
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ExplainedLoosening:
     """Why one difference is meant, and where that is written."""
 
     difference: str
@@ -31,7 +31,7 @@ class Explanation:
     place: Place
 
 
-def read_explanations(file: Path) -> tuple[Explanation, ...]:
+def read_explanations(file: Path) -> tuple[ExplainedLoosening, ...]:
     """Read a file of explanations.
 
     Raises:
@@ -40,7 +40,7 @@ def read_explanations(file: Path) -> tuple[Explanation, ...]:
     """
     document = read_document(file)
     faults: list[Fault] = []
-    found: dict[str, Explanation] = {}
+    found: dict[str, ExplainedLoosening] = {}
     value = document.value
     listed = value.get("explained") if isinstance(value, dict) and value.keys() == {"explained"} else None
     if not isinstance(listed, list):
@@ -50,7 +50,7 @@ def read_explanations(file: Path) -> tuple[Explanation, ...]:
         if fault is not None:
             faults.append(fault)
             continue
-        found[entry["difference"]] = Explanation(
+        found[entry["difference"]] = ExplainedLoosening(
             entry["difference"], entry["reason"].strip(), document.place(("explained", at))
         )
     if faults:
@@ -58,7 +58,7 @@ def read_explanations(file: Path) -> tuple[Explanation, ...]:
     return tuple(found.values())
 
 
-def _fault(document: Document, at: int, entry: Any, found: dict[str, Explanation]) -> Fault | None:
+def _fault(document: Document, at: int, entry: Any, found: dict[str, ExplainedLoosening]) -> Fault | None:
     path = ("explained", at)
     if not isinstance(entry, dict) or entry.keys() != _KEYS:
         return document.fault(path, "must have `difference` and `reason`, and nothing else", _FORM)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.gate.explanations import Explanation
+    from pdp.workbench.gate.explanations import ExplainedLoosening
     from pdp.workbench.scenarios.files.suite import Suite
 
 NAMES: Final = (
@@ -70,7 +70,7 @@ class Gate:
     bundle: Path
     suites: Sequence[Suite]
     last: Path | None = None
-    explanations: Sequence[Explanation] = ()
+    explanations: Sequence[ExplainedLoosening] = ()
     coverage: float | None = None
     mutation: float | None = None
     packs: Sequence[Path] = ()

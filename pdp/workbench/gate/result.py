@@ -18,7 +18,7 @@ MOST: Final = 10
 _NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """The outcome of a check."""
 
     PASSED = "pass"
@@ -38,7 +38,7 @@ class Check:
     """
 
     name: str
-    status: Status
+    status: CheckStatus
     summary: str
     reasons: tuple[str, ...] = ()
 
@@ -55,7 +55,7 @@ class ReleaseCheck:
     def passed(self) -> bool:
         """Whether something passed and nothing failed: a gate without any check lets nothing through."""
         found = {check.status for check in self.checks}
-        return Status.PASSED in found and Status.FAILED not in found
+        return CheckStatus.PASSED in found and CheckStatus.FAILED not in found
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `pdp release check --json` prints; its form is stable."""
@@ -72,12 +72,12 @@ class ReleaseCheck:
 
 def check(name: str, summary: str, reasons: Sequence[str]) -> Check:
     """Return a check that failed for these reasons, or passed without any."""
-    return Check(name, Status.FAILED if reasons else Status.PASSED, summary, tuple(reasons))
+    return Check(name, CheckStatus.FAILED if reasons else CheckStatus.PASSED, summary, tuple(reasons))
 
 
 def skipped(name: str, why: str) -> Check:
     """Return a check that was not made."""
-    return Check(name, Status.SKIPPED, why)
+    return Check(name, CheckStatus.SKIPPED, why)
 
 
 def lines(done: Check) -> Iterator[str]:
@@ -90,8 +90,8 @@ def lines(done: Check) -> Iterator[str]:
 
 def summary(found: ReleaseCheck) -> str:
     """Return the last line."""
-    failed = sum(one.status is Status.FAILED for one in found.checks)
-    passed = sum(one.status is Status.PASSED for one in found.checks)
+    failed = sum(one.status is CheckStatus.FAILED for one in found.checks)
+    passed = sum(one.status is CheckStatus.PASSED for one in found.checks)
     word = "may be released" if found.passed else "must not be released"
     left = len(found.checks) - passed - failed
     return f"release {found.release} {word}: {passed} passed, {failed} failed, {left} skipped"
@@ -101,8 +101,8 @@ def junit(found: ReleaseCheck) -> str:
     """Return the gate as JUnit's XML: a test case for each check."""
     counted = {
         "tests": str(len(found.checks)),
-        "failures": str(sum(one.status is Status.FAILED for one in found.checks)),
-        "skipped": str(sum(one.status is Status.SKIPPED for one in found.checks)),
+        "failures": str(sum(one.status is CheckStatus.FAILED for one in found.checks)),
+        "skipped": str(sum(one.status is CheckStatus.SKIPPED for one in found.checks)),
     }
     root = ET.Element("testsuites", {"name": "pdp release check", **counted})
     suite = ET.SubElement(root, "testsuite", {"name": "pdp release check", "errors": "0", **counted})
@@ -111,9 +111,9 @@ def junit(found: ReleaseCheck) -> str:
         ET.SubElement(properties, "property", {"name": name, "value": value})
     for one in found.checks:
         case = ET.SubElement(suite, "testcase", {"classname": "pdp.workbench.gate", "name": one.name})
-        if one.status is Status.FAILED:
+        if one.status is CheckStatus.FAILED:
             ET.SubElement(case, "failure", {"message": _text(one.summary)}).text = _text("\n".join(one.reasons))
-        elif one.status is Status.SKIPPED:
+        elif one.status is CheckStatus.SKIPPED:
             ET.SubElement(case, "skipped", {"message": _text(one.summary)})
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pdp.errors import Place
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.mutation.proposal import Proposal
+    from pdp.workbench.mutation.proposal import ProposedScenario
     from pdp.workbench.scenarios.files.suite import Suite
 
 _CONTEXT: Final = 2
@@ -102,7 +102,7 @@ class Judgement:
     fate: Fate
     by: str | None = None
     unnoticed: int = 0
-    proposal: Proposal | None = None
+    proposal: ProposedScenario | None = None
 
 
 class Identities:

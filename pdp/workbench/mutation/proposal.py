@@ -29,7 +29,7 @@ _WIDTH: Final = 110
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class ProposedScenario:
     """The result of a search for a difference.
 
     Attributes:

@@ -17,7 +17,7 @@ from pdp.session import Session
 from pdp.workbench.mutation.mutant import ManifestMutant
 from pdp.workbench.mutation.proposal import (
     Outcome,
-    Proposal,
+    ProposedScenario,
     expectation,
     named,
     obligations_of,
@@ -72,7 +72,7 @@ class _Witness:
     entry: str | None = None
 
 
-def propose_for_rego(trial: RegoTrial, mutant: RegoMutant) -> Proposal:
+def propose_for_rego(trial: RegoTrial, mutant: RegoMutant) -> ProposedScenario:
     """Search for a request that a module and its mutant decide differently."""
     trees = parse_modules(trial.opa, trial.modules)
     broken = parse_modules(trial.opa, {mutant.module: replace(trial.modules[mutant.module], text=mutant.text)})
@@ -106,7 +106,7 @@ def _decided_by_opa(evaluator: Evaluator, mutant: RegoMutant, bodies: Sequence[b
 
 def propose_for_embedded(
     recorded: Sequence[Recorded], mutant: ManifestMutant | DataMutant, opa: Path | None
-) -> Proposal:
+) -> ProposedScenario:
     """Search for a proposal or a request that an entry, or data, and its mutant treat differently."""
     first = recorded[0].suite
     changed = mutant.applied(first)
@@ -127,7 +127,7 @@ def propose_for_embedded(
         bodies = [_for(body, first.manifest) for body in _bases(recorded, lambda codes: not codes)]
         bodies = [body for body in bodies if tool in (None, tool_of(orjson.loads(body)))]
         if not bodies:
-            return Proposal(None, None, "no scenario calls this tool: write one first")
+            return ProposedScenario(None, None, "no scenario calls this tool: write one first")
         trees = {} if opa is None else parse_modules(opa, policy_modules(first))
         before, after = (
             Policy(trees, {**suite.data, "manifests": suite.manifest.document["tools"].get(tool, {})})
@@ -231,8 +231,8 @@ def _for(body: bytes, manifest: EffectiveManifest) -> bytes:
     return canonical(edited(request, (_DIGEST, manifest.digest)))
 
 
-def _nothing(requests: int, entries: int) -> Proposal:
-    return Proposal(
+def _nothing(requests: int, entries: int) -> ProposedScenario:
+    return ProposedScenario(
         None,
         None,
         f"no difference in {requests} requests near the recorded ones (attributes missing, null, empty, mistyped, "
@@ -240,19 +240,21 @@ def _nothing(requests: int, entries: int) -> Proposal:
     )
 
 
-def _proposal(mutant: Mutant, witness: _Witness, recorded: Sequence[Recorded]) -> Proposal:
+def _proposal(mutant: Mutant, witness: _Witness, recorded: Sequence[Recorded]) -> ProposedScenario:
     """Write the scenario; the manifest's digest and version are left to the harness."""
     tool = tool_of(witness.request)
     suite = next((each.suite for each in recorded if tool in each.suite.manifest.tools), recorded[0].suite)
     manifest = suite.manifest
     note = None if witness.entry is None else f"needs a manifest with another entry: {witness.entry}"
     names = {manifest.digest: "$manifest_digest", manifest.version: "$manifest_version"}
-    return Proposal(scenario_text(mutant, {"request": named(witness.request, names)}, witness.expect), suite.file, note)
+    return ProposedScenario(
+        scenario_text(mutant, {"request": named(witness.request, names)}, witness.expect), suite.file, note
+    )
 
 
 def _near_proposals(
     recorded: Sequence[Recorded], mutant: Mutant, tool: str, original: Pep, broken: Pep
-) -> Proposal | None:
+) -> ProposedScenario | None:
     """Search for a proposal that the enforcement point treats differently by the changed entry, before any policy."""
     for suite, base, base_layers in islice(_proposed(recorded, tool), _PROPOSAL_BASES):
         below = suite.model.session
@@ -264,7 +266,7 @@ def _near_proposals(
             expect = expectation(*(_treated(pep.decide(proposal, session)) for pep in (original, broken)))
             if expect is not None:
                 step = {**({"session": layers} if layers else {}), "propose": proposal}
-                return Proposal(scenario_text(mutant, step, expect), suite.file)
+                return ProposedScenario(scenario_text(mutant, step, expect), suite.file)
     return None
 
 
