@@ -12,9 +12,10 @@ from pdp.cli.options import Policies, command_app
 from pdp.cli.output import tell
 from pdp.documents import read_document
 from pdp.errors import Fault, FileFaultsError
-from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests, parse_modules
+from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests
 from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect, write_modules
 from pdp.workbench.opa.program import needed_opa
+from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.scenarios.files.suite import find_suites
 
@@ -51,9 +52,9 @@ def check(
     codes = expected_codes(scenarios) if scenarios else None
     with tempfile.TemporaryDirectory(prefix="pdp-check-") as temporary:
         tool = _staged(modules, Path(temporary, "policies"), opa, capabilities=baseline / "capabilities.json")
-        trees = parse_modules(modules, tool)
+        trees = parse_modules(opa, modules)
         unit_tests = collect(baseline, folders, tests=True)
-        test_trees = parse_modules(unit_tests, _staged(unit_tests, Path(temporary, "tests"), opa))
+        test_trees = parse_modules(opa, unit_tests)
         faults = [
             *_faults(lambda: check_packages(modules, trees)),
             *_faults(lambda: check_unit_tests(unit_tests, test_trees)),

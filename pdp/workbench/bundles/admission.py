@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -65,27 +64,6 @@ class Concerns:
 
     baseline: tuple[str, ...]
     custom: tuple[str, ...]
-
-
-def parse_modules(modules: Mapping[str, Module], opa: OpaTool) -> dict[str, Any]:
-    """Return the syntax tree of every module by its path, as `OpaTool.parse` does; OPA is run for several at once.
-
-    Raises:
-        FileFaultsError: what is not Rego, in all of them.
-        UsageError: OPA cannot be run.
-    """
-    faults: list[Fault] = []
-    trees: dict[str, Any] = {}
-    with ThreadPoolExecutor(max_workers=4) as threads:
-        parsing = {path: threads.submit(opa.parse, path) for path in modules}
-        for path, parsed in parsing.items():
-            try:
-                trees[path] = parsed.result()
-            except FileFaultsError as error:
-                faults += error.faults
-    if faults:
-        raise FileFaultsError(faults)
-    return trees
 
 
 def check_packages(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> Concerns:

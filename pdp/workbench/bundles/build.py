@@ -12,8 +12,9 @@ from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER, JsonValueError, parse_json
-from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests, parse_modules
+from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests
 from pdp.workbench.opa.modules import baseline_folder, collect, write_modules
+from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ def compile_bundle(
     documents = merged_data({}, manifests=manifests, data=read_data(data))
     with tempfile.TemporaryDirectory(prefix="pdp-build-") as temporary:
         tool = _staged(modules, Path(temporary, "policies"), opa, _existing(baseline / "capabilities.json"))
-        trees = parse_modules(modules, tool)
+        trees = parse_modules(opa, modules)
         concerns = check_packages(modules, trees)
-        check_unit_tests(tests, parse_modules(tests, _staged(tests, Path(temporary, "tests"), opa)))
+        check_unit_tests(tests, parse_modules(opa, tests))
         schemas = baseline / "schemas"
         try:
             tool.check(schemas=schemas.resolve() if schemas.is_dir() else None)

@@ -20,7 +20,7 @@ from pdp.json import canonical
 from pdp.workbench.opa.program import run_opa
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Self
 
 
@@ -129,23 +129,54 @@ class Evaluator:
             inputs: JSON each.
             changed: modules instead of those of the same path, or beside them.
             document: what to evaluate, such as `data.authz.findings`.
-            coverage: whether to tell which lines were evaluated.
+            coverage: whether to report which lines were evaluated.
 
         Raises:
             FileFaultsError: Rego that OPA refuses; places are those of the staged modules.
             EngineTimeoutError: not finished in time.
             UsageError: OPA cannot be run.
         """
-        distinct = list(dict.fromkeys(inputs))
-        with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as folder:
-            run = _BatchRun(self, Path(folder), changed, document, coverage=coverage)
-            run.evaluate(distinct)
-        place = {body: index for index, body in enumerate(distinct)}
-        places = [place[body] for body in inputs]
+        options = ["--coverage", "--coverage-runs="] if coverage else []
+        # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
+        marked = f'some i, e in input; print("{_MARK}", i)'
+        query = f"[[i, x] | {marked}; x := [d | d := {document} with input as e]]"
+        answers: dict[bytes, bytes] = {}
+        errors: dict[bytes, str] = {}
+        report: dict[str, Any] = {}
+        pending = list(dict.fromkeys(inputs))
+        with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as name:
+            folder = Path(name)
+            for path, text in changed.items():
+                _write(folder / path, text)
+            sources = {
+                str(folder / path) if path in changed else path: path for path in sorted({*self._modules, *changed})
+            }
+            while pending:
+                file = folder / "inputs.json"
+                file.write_bytes(b"[" + b",".join(pending) + b"]")
+                try:
+                    answer, printed = self._run(query, file, sources, *options)
+                except FileFaultsError as error:
+                    raise _faults_within(error, name) from None
+                if "errors" not in answer:
+                    for position, values in answer["result"][0]["expressions"][0]["value"]:
+                        if values:
+                            answers[pending[position]] = canonical_answer(values[0])
+                        else:
+                            errors[pending[position]] = "undefined"
+                    report = answer.get("coverage", {})
+                    break
+                failing = _last_marked(printed, len(pending))
+                errors[pending.pop(failing)] = message_of(answer["errors"]).replace(f"{name}/", "")
+                if len(errors) >= _MOST_FAILURES:
+                    # A policy that is broken fails for each input, and each costs a run: that much is known by now.
+                    reason = f"not evaluated: {_MOST_FAILURES} before it failed"
+                    errors |= dict.fromkeys(pending[failing:], reason)
+                    del pending[failing:]
         return Batch(
-            answers=tuple(run.answers[index] for index in places),
-            errors={position: run.errors[index] for position, index in enumerate(places) if index in run.errors},
-            lines=run.lines() if coverage else None,
+            answers=tuple(answers.get(body) for body in inputs),
+            errors={index: errors[body] for index, body in enumerate(inputs) if body in errors},
+            lines=_covered_lines(report, sources) if coverage else None,
         )
 
     def query(self, query: str, body: bytes, *options: str) -> dict[str, Any]:
@@ -157,18 +188,12 @@ class Evaluator:
         with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as folder:
             file = Path(folder, "input.json")
             file.write_bytes(body)
-            answer, _ = self.run(query, file, sorted(self._modules), *options)
+            answer, _ = self._run(query, file, sorted(self._modules), *options)
         if "errors" in answer:
             raise UsageError(f"OPA cannot evaluate this: {message_of(answer['errors'])}")
         return answer
 
-    def sources(self, folder: Path, changed: Mapping[str, str]) -> dict[str, str]:
-        """Write the changed modules into `folder`, and return the file of each module by its path."""
-        for path, text in changed.items():
-            _write(folder / path, text)
-        return {path: str(folder / path) if path in changed else path for path in sorted({*self._modules, *changed})}
-
-    def run(self, query: str, file: Path, sources: Sequence[str], *options: str) -> tuple[dict[str, Any], str]:
+    def _run(self, query: str, file: Path, sources: Iterable[str], *options: str) -> tuple[dict[str, Any], str]:
         """Run OPA once, and return its answer and what it printed; the answer may hold errors of the run time."""
         arguments = ["eval", "--format", "json", "--input", str(file), "--data", "data.json", *options]
         arguments += [part for source in sources for part in ("--data", source)]
@@ -195,85 +220,16 @@ class Evaluator:
         return answer, complaint
 
 
-class _BatchRun:
-    """One batch: run, and run again behind each input that fails."""
+def _faults_within(error: FileFaultsError, folder: str) -> FileFaultsError:
+    """Name modules by their path alone, wherever this run has put them."""
+    places = [replace(fault.place, file=fault.place.file.removeprefix(f"{folder}/")) for fault in error.faults]
+    return FileFaultsError([replace(fault, place=place) for fault, place in zip(error.faults, places, strict=True)])
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        folder: Path,
-        changed: Mapping[str, str],
-        document: str,
-        *,
-        coverage: bool = False,
-    ) -> None:
-        self._evaluator = evaluator
-        self._folder = folder
-        self._sources = evaluator.sources(folder, changed)
-        self._options = ["--coverage", "--coverage-runs="] if coverage else []
-        # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
-        marked = f'some i, e in input; print("{_MARK}", i)'
-        self._query = f"[[i, x] | {marked}; x := [d | d := {document} with input as e]]"
-        self._reports: list[dict[str, Any]] = []
-        self.answers: list[bytes | None] = []
-        self.errors: dict[int, str] = {}
 
-    def evaluate(self, inputs: Sequence[bytes]) -> None:
-        """Run OPA as often as it takes, and put what is known of each input into `answers` or `errors`."""
-        self.answers = [None] * len(inputs)
-        pending = list(range(len(inputs)))
-        while pending:
-            answer, printed = self._ask([inputs[index] for index in pending])
-            if "errors" not in answer:
-                self._take(answer, pending)
-                return
-            failing = _last_marked(printed, len(pending))
-            self.errors[pending[failing]] = self._plain(message_of(answer["errors"]))
-            if len(self.errors) < _MOST_FAILURES:
-                del pending[failing]
-            else:
-                # A policy that is broken fails for each input, and each costs a run: that much is known by now.
-                self.errors |= dict.fromkeys(
-                    pending[failing + 1 :], f"not evaluated: {_MOST_FAILURES} before it failed"
-                )
-                del pending[failing:]
-
-    def _ask(self, inputs: Sequence[bytes]) -> tuple[dict[str, Any], str]:
-        file = self._folder / "inputs.json"
-        file.write_bytes(b"[" + b",".join(inputs) + b"]")
-        try:
-            return self._evaluator.run(self._query, file, list(self._sources.values()), *self._options)
-        except FileFaultsError as error:
-            raise FileFaultsError(
-                [
-                    replace(fault, place=replace(fault.place, file=self._plain(fault.place.file)))
-                    for fault in error.faults
-                ]
-            ) from None
-
-    def _plain(self, text: str) -> str:
-        """Name modules by their path alone, wherever this run has put them."""
-        return text.replace(f"{self._folder}/", "")
-
-    def _take(self, answer: dict[str, Any], pending: Sequence[int]) -> None:
-        for position, values in answer["result"][0]["expressions"][0]["value"]:
-            if values:
-                self.answers[pending[position]] = canonical_answer(values[0])
-            else:
-                self.errors[pending[position]] = "undefined"
-        if "coverage" in answer:
-            self._reports.append(answer["coverage"])
-
-    def lines(self) -> dict[str, Lines]:
-        """Put the reports together: a line is covered when one run covered it wholly."""
-        path_of = {source.removeprefix("/"): path for path, source in self._sources.items()}
-        lines: dict[str, Lines] = {}
-        for report in self._reports:
-            for source, file in report["files"].items():
-                path = path_of.get(source.removeprefix("/"))
-                if path is not None:
-                    lines[path] = _lines(file)
-        return lines
+def _covered_lines(report: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Lines]:
+    paths = {source.removeprefix("/"): path for source, path in sources.items()}
+    files = {paths.get(source.removeprefix("/")): file for source, file in report.get("files", {}).items()}
+    return {path: _lines(file) for path, file in files.items() if path is not None}
 
 
 def _lines(file: Mapping[str, Any]) -> Lines:

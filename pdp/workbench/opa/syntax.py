@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.errors import Place
+from pdp.errors import Fault, FileFaultsError, Place
 from pdp.json import canonical
 from pdp.workbench.opa.tool import OpaTool
 
@@ -44,12 +44,21 @@ def parse_modules(opa: Path, modules: Mapping[str, Module]) -> dict[str, Node]:
     """Return the syntax tree of each module by its path in the bundle. Trees are shared: do not change them.
 
     Raises:
-        FileFaultsError: a module is not Rego.
+        FileFaultsError: the faults of all modules that are not Rego.
         UsageError: OPA cannot be run.
     """
+    faults: list[Fault] = []
+    trees: dict[str, Node] = {}
     with ThreadPoolExecutor(_PROGRAMS, thread_name_prefix="pdp-parse") as pool:
-        trees = pool.map(lambda path: _tree(opa, path, modules[path].text, modules[path].file), modules)
-        return dict(zip(modules, trees, strict=True))
+        parsing = {path: pool.submit(_tree, opa, path, module.text, module.file) for path, module in modules.items()}
+        for path, parsed in parsing.items():
+            try:
+                trees[path] = parsed.result()
+            except FileFaultsError as error:
+                faults += error.faults
+    if faults:
+        raise FileFaultsError(faults)
+    return trees
 
 
 @lru_cache(maxsize=_TREES)
