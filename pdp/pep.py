@@ -17,7 +17,7 @@ from pdp.flow.call import Received, caller_of
 from pdp.flow.decide import decide
 from pdp.flow.drive import adrive, drive
 from pdp.flow.execute import call
-from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, check_options, obligations_of, observers_of
+from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, obligations_of, observers_of
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Pep:
 
     Raises:
         UsageError: an invalid handler, or one for an obligation of the baseline; an invalid observer; a registry with
-            another manifest; a function that no tool has; any other option that is not what it should be.
+            another manifest; a function that no tool has.
     """
 
     def __init__(
@@ -93,9 +93,6 @@ class Pep:
             raise UsageError(
                 "the registry has another manifest", hint="pass `registry.manifest`, or use `from_registry`"
             )
-        check_options(
-            manifest, tools=tools, audit=audit, approvals=approvals, keys=keys, actions=actions, deployment=deployment
-        )
         self.manifest = manifest
         self.engine = engine
         self.registry = registry
@@ -103,7 +100,7 @@ class Pep:
             manifest=CompiledManifest(manifest) if registry is None else registry.compiled,
             audit=MemoryAudit() if audit is None else audit,
             approvals=approvals,
-            tools=Tools(tools or {}, registry),
+            tools=Tools(manifest, tools or {}, registry),
             stores=Stores.of(keys, actions, deployment),
             own_obligations=obligations_of(obligations),
             newest=NewestRelease(),
@@ -166,15 +163,6 @@ class Pep:
         Runs are shared as well, unless `actions` or `deployment` is given: then it has its own, and none is open.
         Cheap: nothing is compiled again. Arguments and errors as of the constructor.
         """
-        check_options(
-            self.manifest,
-            tools=tools,
-            audit=audit,
-            approvals=approvals,
-            keys=keys,
-            actions=actions,
-            deployment=deployment,
-        )
         parts, other = self._parts, copy(self)
         other._parts = replace(  # noqa: SLF001 - one of its own kind
             parts,
@@ -240,7 +228,7 @@ class Pep:
             ids: as in `decide`.
 
         Raises:
-            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.stage.compensation`.
+            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.stage.compensate`.
         """
         return drive(self._compensate(action_id, arguments, session, ids), self.engine)
 
@@ -329,7 +317,7 @@ class Pep:
         """
         from pdp.flow.guard import guarded  # noqa: PLC0415 - only applications with guarded functions
 
-        return guarded(self, function, self.manifest, self._parts.tools)
+        return guarded(self.call, self.acall, function, self.manifest, self._parts.tools)
 
     def using(self, session: Any) -> AbstractContextManager[Session]:
         """Let guarded functions called inside the block take this session, and those of tasks started there.

@@ -16,20 +16,12 @@ class Entity(NamedTuple):
     id: str
     properties: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON, as Rego sees it."""
-        return {"type": self.type, "id": self.id, "properties": self.properties}
-
 
 class RequestedAction(NamedTuple):
     """What is to be done: the manifest entry's `pdp_action`, and in `properties` which entry of which manifest."""
 
     name: str
     properties: dict[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON, as Rego sees it."""
-        return {"name": self.name, "properties": self.properties}
 
 
 class Request(NamedTuple):
@@ -48,9 +40,9 @@ class Request(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Return the request as plain JSON, as Rego sees it."""
         return {
-            "subject": self.subject.as_json(),
-            "action": self.action.as_json(),
-            "resource": self.resource.as_json(),
+            "subject": self.subject._asdict(),
+            "action": self.action._asdict(),
+            "resource": self.resource._asdict(),
             "context": self.context,
         }
 
@@ -70,7 +62,7 @@ class Request(NamedTuple):
         whole = {
             "subject": subject,
             "action": action,
-            "resource": self.resource.as_json(),
+            "resource": self.resource._asdict(),
             "context": {**self.context, "arguments": orjson.Fragment(arguments)},
         }
         return bounded(orjson.dumps(whole, option=orjson.OPT_SORT_KEYS))

@@ -185,7 +185,7 @@ class Session(BaseModel):
     @cached_property
     def encoded_subject(self) -> orjson.Fragment:
         """The RFC 8785 form of the subject, for requests; errors as of `subject`."""
-        return orjson.Fragment(canonical(self.subject.as_json()))
+        return orjson.Fragment(canonical(self.subject._asdict()))
 
     @cached_property
     def variables(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
         entitlements={"corpora": ["c"]}, act=act, email="x@example.org", exp=1,
     )  # fmt: skip
 
-    assert given.subject.as_json() == {
+    assert given.subject._asdict() == {
         "type": "user",
         "id": "officer-123",
         "properties": {

@@ -54,7 +54,7 @@ class CompiledTool:
             name=entry.pdp_action,
             properties={"tool": entry.name, "manifest_version": manifest.version, "manifest_digest": manifest.digest},
         )
-        self.encoded_action = orjson.Fragment(canonical(self.action.as_json()))
+        self.encoded_action = orjson.Fragment(canonical(self.action._asdict()))
         self.validator = compile_schema(closed_schema(entry.schema_))
         self.invariants = _invariants(entry, contract)
         self.config = _config(entry, contract)

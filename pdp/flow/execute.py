@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from traceback import format_tb
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pdp.decision import new_id
 from pdp.errors import PdpError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pdp.execution.events import RunEvents
-    from pdp.execution.failures import ToolError
     from pdp.execution.runner import ToolRunner
     from pdp.execution.telemetry import CallTelemetry
     from pdp.flow.call import Decided, Prepared, Received
@@ -161,7 +160,7 @@ class _Run:
             }
             self._events = RunEvents(observers, data)
 
-    def _hold(self) -> Generator[Step, Any, Held | None]:
+    def _hold(self) -> Generator[Step, Any, HeldCall | None]:
         """Open the agent's run that the call belongs to, before anything is used up: it may be closed."""
         stores, session = self._parts.stores, self._prepared.session
         markings = _markings(self.decided)
@@ -170,9 +169,8 @@ class _Run:
         from pdp.patterns.enforcement import HeldCall  # noqa: PLC0415 - only calls that a pattern or a run has rules for
 
         run: Run = yield Work(lambda: stores.run_of(session), blocking=stores.reads_sources)
-        about = _facts(self.decided, self._prepared, markings)
         arguments = arguments_of(self._prepared.checked.proposal)
-        return Held(run, about, HeldCall(self._tool.entry, arguments, run, about))
+        return HeldCall(self._tool.entry, arguments, run, _facts(self.decided, self._prepared, markings))
 
     def _reserve(self) -> Generator[Step, Any, bool]:
         """Reserve key and approval, where there is one; return whether the call is denied after all."""
@@ -191,7 +189,7 @@ class _Run:
     def _needs_action(self) -> bool:
         return self._tool.commits or (self._tool.has_action and self._prepared.approval is not None)
 
-    def _run(self, runner: ToolRunner | None, held: Held | None) -> Generator[Step, Any, Execution]:
+    def _run(self, runner: ToolRunner | None, held: HeldCall | None) -> Generator[Step, Any, Execution]:
         """Run the tool, with its action approved before and settled after.
 
         From the moment on that something may have an effect, `execution` says that it was cut short.
@@ -201,9 +199,9 @@ class _Run:
         if tool.stages and held is not None:
             # The store of actions is what it acts on; a function that it may have is not asked.
             self.execution = cut_short()
-            instead: Execution | None = yield Work(held.call.before, blocking=parts.stores.actions.blocking)
+            instead: Execution | None = yield Work(held.before, blocking=parts.stores.actions.blocking)
         else:
-            instead = held.call.before() if held is not None else None
+            instead = held.before() if held is not None else None
         if instead is not None or runner is None:
             return instead or unavailable(tool.entry.name)
         if held is not None and self._needs_action:
@@ -217,7 +215,10 @@ class _Run:
         given = arguments_of(checked.proposal) | parts.tools.inputs(tool, self._prepared.session, checked.config)
         yield CHECKPOINT
         self.execution = cut_short()
-        self._started()
+        if self._events is not None:
+            self._events.started()
+        if self._telemetry is not None:
+            self._telemetry.run_started()
         with nullcontext() if held is None else _within(held.run):
             execution: Execution = yield ToolRun(runner, given)
         self._ended(execution)
@@ -225,18 +226,11 @@ class _Run:
         yield from self._settle(execution)
         return execution
 
-    def _started(self) -> None:
-        if self._events is not None:
-            self._events.started()
-        if self._telemetry is not None:
-            self._telemetry.run_started()
-
     def _ended(self, execution: Execution) -> None:
         if self._telemetry is not None:
-            log = self._parts.audit
-            self._telemetry.run_ended(
-                execution, result_digest(execution.result, log) if execution.failure is None else None
-            )
+            succeeded = execution.failure is None
+            digest = result_digest(execution.result, self._parts.audit) if succeeded else None
+            self._telemetry.run_ended(execution, digest)
         if self._events is not None:
             self._events.ended(execution)
 
@@ -272,14 +266,6 @@ class _Run:
             yield Work(lambda: compensated(action, actions), blocking=actions.blocking)
 
 
-class Held(NamedTuple):
-    """A call that is held to its pattern, and to the run of the agent that it belongs to."""
-
-    run: Run
-    about: CallFacts
-    call: HeldCall
-
-
 def _within(run: Run) -> AbstractContextManager[None]:
     from pdp.patterns.run import within_run  # noqa: PLC0415 - only calls that belong to a run
 
@@ -306,7 +292,7 @@ def _facts(decided: Decided, prepared: Prepared, markings: frozenset[str]) -> Ca
 def _markings(decided: Decided) -> frozenset[str]:
     """Return the markings that the result carries by the policy (obligation `mark_result`)."""
     obligations = decided.decision.obligations if decided.decision else ()
-    return frozenset(name for each in obligations if each.id == "mark_result" for name in each.parameters["markings"])
+    return frozenset(name for duty in obligations if duty.id == "mark_result" for name in duty.parameters["markings"])
 
 
 def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
@@ -335,7 +321,7 @@ def _inputs(prepared: Prepared) -> bytes:
         return new_id().encode()
 
 
-def deliver(executed: Executed, prepared: Prepared, held: Held | None) -> Executed:
+def deliver(executed: Executed, prepared: Prepared, held: HeldCall | None) -> Executed:
     """Return what the caller gets of a run: what pattern and obligations leave of its result, and the state after it.
 
     It never raises: the tool has run by now, and its key is finished. Whatever fails here withholds the result.
@@ -352,9 +338,15 @@ def deliver(executed: Executed, prepared: Prepared, held: Held | None) -> Execut
     return delivered
 
 
-def _deliver(executed: Executed, prepared: Prepared, held: Held | None) -> Executed:
+def _deliver(executed: Executed, prepared: Prepared, held: HeldCall | None) -> Executed:
     if held is not None:
-        executed = _after_pattern(executed, held)
+        after = held.after(executed.execution)
+        executed = executed._replace(
+            execution=after.execution,
+            markings=after.markings,
+            retrieval_snapshot=after.retrieval_snapshot,
+            pins=after.pins,
+        )
     duties = executed.decided.duties
     if duties is not None:
         before = executed.execution
@@ -372,23 +364,10 @@ def _deliver(executed: Executed, prepared: Prepared, held: Held | None) -> Execu
         state = prepared.checked.tool.state_after(prepared.session.state, executed.execution.result)
         return executed._replace(state=state)
     except PdpError as error:
-        return _withheld(executed, ToolResultError(error.message))
-
-
-def _after_pattern(executed: Executed, held: Held) -> Executed:
-    after = held.call.after(executed.execution)
-    return executed._replace(
-        execution=after.execution,
-        markings=after.markings,
-        retrieval_snapshot=after.retrieval_snapshot,
-        pins=after.pins,
-    )
-
-
-def _withheld(executed: Executed, error: ToolError) -> Executed:
-    failure = failure_of(error)
-    failure.details["effect"] = "done"
-    return executed._replace(execution=executed.execution._replace(result=None, failure=failure, error=error))
+        fault = ToolResultError(error.message)
+        failure = failure_of(fault)
+        failure.details["effect"] = "done"
+        return executed._replace(execution=executed.execution._replace(result=None, failure=failure, error=fault))
 
 
 def _undelivered(execution: Execution) -> Execution:

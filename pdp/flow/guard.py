@@ -6,16 +6,17 @@ import inspect
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pdp.errors import PdpError, UsageError
 from pdp.execution.run import is_asynchronous
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from pdp.evaluation import Evaluation
+    from pdp.flow.parts import Tools
     from pdp.manifest.effective import EffectiveManifest
 
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
@@ -44,26 +45,6 @@ class ToolFailedError(PdpError):
         super().__init__(f"{failure.code}: {failure.message}" if failure else "the tool gave no result")
 
 
-class Caller(Protocol):
-    """What a guard needs of an enforcement point."""
-
-    def call(self, proposal: Any, session: Any) -> Evaluation:
-        """Decide one proposal and, on ALLOW alone, run its tool."""
-
-    async def acall(self, proposal: Any, session: Any) -> Evaluation:
-        """Do as `call`, asynchronously."""
-
-
-class Functions(Protocol):
-    """Where functions are kept by the name of their tool."""
-
-    def __contains__(self, name: str) -> bool:
-        """Return whether the tool has a function."""
-
-    def add(self, name: str, function: Callable[..., Any]) -> None:
-        """Let `function` run the tool."""
-
-
 @contextmanager
 def session_in_use(session: Any) -> Iterator[Session]:
     """Let guarded functions called inside the block take this session."""
@@ -76,9 +57,20 @@ def session_in_use(session: Any) -> Iterator[Session]:
 
 
 def guarded(
-    pep: Caller, function: Callable[..., Any], manifest: EffectiveManifest, tools: Functions
+    call: Callable[..., Evaluation],
+    acall: Callable[..., Awaitable[Evaluation]],
+    function: Callable[..., Any],
+    manifest: EffectiveManifest,
+    tools: Tools,
 ) -> Callable[..., Any]:
     """Let a function run the tool that it has the name of, and return what guards it; see `Pep.tool`.
+
+    Args:
+        call: decides a proposal in a session and runs its tool, as `Pep.call`.
+        acall: its async variant.
+        function: the function.
+        manifest: where its tool is declared.
+        tools: where it is added.
 
     Raises:
         UsageError: no such tool, one that has a function, or parameters that the tool's schema does not name.
@@ -91,31 +83,22 @@ def guarded(
         raise UsageError(f"{name} is not a tool of manifest {manifest.version}", hint="name the function so")
     signature = _checked_signature(function, name, entry.schema_)
     tools.add(name, function)
-    return guard(pep, name, function, signature)
 
+    def proposal(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        return {"tool": name, "arguments": _bound_arguments(signature, args, kwargs)}
 
-def guard(pep: Caller, name: str, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
-    """Return a function that asks `pep` to call the tool `name` with the arguments of each call.
-
-    Raises, when it is called:
-        ToolDeniedError: the call may not run.
-        ToolFailedError: it ran and failed; what the function raised is its cause.
-        TypeError: the call does not fit the signature.
-    """
     if is_asynchronous(function):
 
         @wraps(function)
         async def aguarded(*args: Any, **kwargs: Any) -> Any:
-            arguments = _bound_arguments(signature, args, kwargs)
-            return _returned(await pep.acall({"tool": name, "arguments": arguments}, _session.get()))
+            return _returned(await acall(proposal(args, kwargs), _session.get()))
 
         made: Callable[..., Any] = aguarded
     else:
 
         @wraps(function)
         def made(*args: Any, **kwargs: Any) -> Any:
-            arguments = _bound_arguments(signature, args, kwargs)
-            return _returned(pep.call({"tool": name, "arguments": arguments}, _session.get()))
+            return _returned(call(proposal(args, kwargs), _session.get()))
 
     # `wraps` leaves the unguarded function within reach; its signature is all that frameworks need.
     del made.__wrapped__  # type: ignore[attr-defined]
@@ -132,14 +115,7 @@ def _returned(evaluation: Evaluation) -> Any:
 
 
 def _checked_signature(function: Callable[..., Any], name: str, schema: Mapping[str, Any]) -> inspect.Signature:
-    """Return the signature of a function that can stand for the tool `name`.
-
-    Every parameter has to be a named argument of the tool's schema: what has no name in the schema could not be
-    decided upon.
-
-    Raises:
-        UsageError: variadic parameters, or parameters and schema do not name the same arguments.
-    """
+    """Return the signature: each parameter is an argument of the schema, since nothing else is decided upon."""
     signature = inspect.signature(function)
     where = f"the function for tool {name}"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -163,9 +139,6 @@ def _bound_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs
     """Return every argument by name, defaults included, so that what runs is what was decided.
 
     A default of None is left out: absent and None are the same to the function, and the schema need not admit null.
-
-    Raises:
-        TypeError: the call does not fit the signature, as Python itself would say.
     """
     bound = signature.bind(*args, **kwargs)
     given = dict(bound.arguments)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pdp.audit.chain import AuditLog
 from pdp.decision import Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
@@ -19,9 +17,10 @@ from pdp.flow.call import caller_of
 from pdp.proposal import FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pdp.approvals.approvals import Approvals
+    from pdp.audit.chain import AuditLog
     from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.contract.registry.registry import Registry
     from pdp.decision import Decision
@@ -150,11 +149,27 @@ class Tools:
     """The functions by the name of their tool; each is made ready for running when it is first called.
 
     Args:
+        manifest: the tools that a function may have.
         functions: the functions.
         registry: where else functions are bound, with their state and config; it counts runs that fail.
+
+    Raises:
+        UsageError: a function that no tool of the manifest has.
     """
 
-    def __init__(self, functions: Mapping[str, Callable[..., Any]], registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        manifest: EffectiveManifest,
+        functions: Mapping[str, Callable[..., Any]],
+        registry: Registry | None = None,
+    ) -> None:
+        for name in functions:
+            if name not in manifest.tools:
+                raise UsageError(
+                    f"tools: {shown_name(name)} is not a tool of manifest {manifest.version}",
+                    hint=nearest(name, manifest.tools) or "name each function as its tool in the manifest",
+                )
+        self._manifest = manifest
         self._functions = dict(functions)
         self._registry = registry
         self._lock = threading.Lock()
@@ -169,7 +184,7 @@ class Tools:
 
     def replaced_by(self, functions: Mapping[str, Callable[..., Any]] | None) -> Tools:
         """Return tools with other functions; the same ones when there are none to replace them with."""
-        return Tools(self._functions if functions is None else functions, self._registry)
+        return Tools(self._manifest, self._functions if functions is None else functions, self._registry)
 
     def runner(self, tool: CompiledTool) -> ToolRunner | None:
         """Return what runs the tool; None when nothing does.
@@ -316,62 +331,3 @@ def observers_of(observers: Iterable[Any]) -> tuple[Observer, ...]:
 
         check_observers(functions)
     return functions
-
-
-def check_options(
-    manifest: EffectiveManifest,
-    *,
-    tools: Any = None,
-    audit: Any = None,
-    approvals: Any = None,
-    keys: Any = None,
-    actions: Any = None,
-    deployment: Any = None,
-) -> None:
-    """Check that each option is what it has to be, as the constructor of `Pep` names it; None is always admitted.
-
-    Later, an option of another kind would fail every call.
-
-    Raises:
-        UsageError: the first that is not; a function in `tools` that no tool of the manifest has.
-    """
-    _check_kind("audit", audit, AuditLog, "pass `FileAudit(Path(...))`, or another AuditLog")
-    if approvals is not None:
-        from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only where somebody may approve
-
-        _check_kind("approvals", approvals, Approvals, "pass `Approvals()`")
-    if deployment is not None:
-        from pdp.patterns.run import Deployment  # noqa: PLC0415 - only applications with runs
-
-        _check_kind("deployment", deployment, Deployment, "pass `Deployment(...)`")
-    for name, store, sql in (("keys", keys, "SqlIdempotency"), ("actions", actions, "SqlActions")):
-        if store is not None and not isinstance(getattr(store, "blocking", None), bool):
-            raise UsageError(f"{name}: {_kind(store)} is no store of {name}", hint=f"pass one, such as `{sql}(store)`")
-    _check_tools(manifest, {} if tools is None else tools)
-
-
-def _check_kind(name: str, value: Any, kind: type, hint: str) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise UsageError(f"{name}: {_kind(value)} is no {kind.__name__}", hint=hint)
-
-
-def _check_tools(manifest: EffectiveManifest, tools: Any) -> None:
-    if not isinstance(tools, Mapping):
-        raise UsageError(f"tools: {_kind(tools)} is no mapping", hint="pass functions by the name of their tool")
-    for name, function in tools.items():
-        if name not in manifest.tools:
-            shown = shown_name(name) if isinstance(name, str) else _kind(name)
-            raise UsageError(
-                f"tools: {shown} is not a tool of manifest {manifest.version}",
-                hint=(nearest(name, manifest.tools) if isinstance(name, str) else None)
-                or "name each function as its tool in the manifest",
-            )
-        if not callable(function):
-            raise UsageError(
-                f"tools: {shown_name(name)} has {_kind(function)} for its function", hint="pass something to call"
-            )
-
-
-def _kind(value: Any) -> str:
-    """What a value is, for a message; not the value, which may be a secret."""
-    return f"a value of type {type(value).__name__}"

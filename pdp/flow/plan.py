@@ -43,15 +43,6 @@ class PlanEvaluation:
         """The steps that go on, `[{tool, arguments}]`: the `plan` of the session in which they are called."""
         return self.checked.plan
 
-    def as_json(self) -> dict[str, Any]:
-        """Return `{acceptable, verdict, reasons, valid, steps, plan}`."""
-        reasons = [
-            {"code": reason.code, "message": reason.message, "details": reason.details}
-            for reason in self.decision.reasons
-        ]
-        verdict = self.decision.verdict
-        return {"acceptable": self.acceptable, "verdict": verdict, "reasons": reasons, **self.checked.as_json()}
-
 
 def evaluate_plan(
     steps: Sequence[Any], session: Session, manifest: CompiledManifest

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pdp.flow.call import Decided, Prepared, Received
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
-    from pdp.manifest.effective import EffectiveManifest
     from pdp.patterns.run import Run
     from pdp.proposal import Execution
     from pdp.stores.actions import ActionStore
@@ -146,31 +145,16 @@ def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action
 def compensate(
     received: Received, action_id: str, arguments: Any, session: Any, parts: Parts
 ) -> Generator[Step, Any, Evaluation]:
-    """Call the tool that takes back what an action did; see `compensation`."""
-    actions = parts.stores.actions
-    action = yield Work(lambda: actions.get(action_id), blocking=actions.blocking)
-    proposal, own_session = compensation(action_id, action, arguments, session, received.manifest)
-    return (yield from call(received._replace(compensates=action), proposal, own_session, parts))
-
-
-def compensation(
-    action_id: str, action: Action | None, arguments: Any, session: Any, manifest: EffectiveManifest
-) -> tuple[dict[str, Any], Session]:
-    """Return the proposal that takes an action back, and the session that it is made in.
+    """Call the tool that takes back what an action did.
 
     The idempotency key is the action's own, whatever the session says: of all that compensate it, whoever they are, one
     does.
 
-    Args:
-        action_id: the action's id.
-        action: the action; None when there is none.
-        arguments: those of the compensating tool.
-        session: who compensates.
-        manifest: where the tools are.
-
     Raises:
         UsageError: there is no such action, nothing to take back, no tool that does, or no session.
     """
+    actions, manifest = parts.stores.actions, received.manifest
+    action: Action | None = yield Work(lambda: actions.get(action_id), blocking=actions.blocking)
     shown = f"action {shown_name(action_id)}"
     if action is None:
         raise UsageError(f"{shown} is not there", hint="take the id from `Evaluation.action`")
@@ -184,10 +168,6 @@ def compensation(
         )
     if entry.compensation is None:
         raise UsageError(f"{shown}: tool {entry.name} declares no compensation", hint="add `compensation: TOOL`")
-    if entry.compensation not in manifest.tools:
-        raise UsageError(
-            f"{shown}: its compensation {shown_name(entry.compensation)} is not a tool of manifest {manifest.version}",
-            hint="declare it in the manifest",
-        )
     own = Session.read(session).with_changes(idempotency_key=f"compensation:{action.id}")
-    return {"tool": entry.compensation, "arguments": arguments}, own
+    proposal = {"tool": entry.compensation, "arguments": arguments}
+    return (yield from call(received._replace(compensates=action), proposal, own, parts))

@@ -46,7 +46,7 @@ def visible(session: Session, manifest: CompiledManifest, now: float) -> Generat
     ALLOW is what the baseline says where nothing in the tool's entry looks at arguments; a concern of one's own may
     still look at them. A decision that cannot be made is NEVER.
     """
-    found: dict[str, Visibility] = {}
+    visibilities: dict[str, Visibility] = {}
     for name in manifest.manifest.tools:
         tool = manifest.tool(name)
         if tool is None:
@@ -54,26 +54,19 @@ def visible(session: Session, manifest: CompiledManifest, now: float) -> Generat
         try:
             body = bounded(canonical(_probe(tool, session, now).as_json()))
         except JsonValueError:
-            found[name] = Visibility.NEVER
+            visibilities[name] = Visibility.NEVER
             continue
         decision: Decision = yield body
-        found[name] = _seen(tool, decision)
-    return found
+        visibilities[name] = _visibility(tool, decision)
+    return visibilities
 
 
-def _seen(tool: CompiledTool, decision: Decision) -> Visibility:
+def _visibility(tool: CompiledTool, decision: Decision) -> Visibility:
     if decision.verdict is Verdict.ALLOW and not _reads_arguments(tool):
         return Visibility.ALLOW
-    if decision.verdict is Verdict.DENY and not _depends(decision):
-        return Visibility.NEVER
-    return Visibility.DEPENDS
-
-
-def _depends(decision: Decision) -> bool:
-    """Whether other arguments could make it another decision; a failure of the engine is none of theirs."""
-    if decision.bundle_revision is None:
-        return False
-    return _WHATEVER_THE_ARGUMENTS.isdisjoint(decision.codes)
+    # Other arguments change nothing about a failure of the engine.
+    for_any_arguments = decision.bundle_revision is None or not _WHATEVER_THE_ARGUMENTS.isdisjoint(decision.codes)
+    return Visibility.NEVER if decision.verdict is Verdict.DENY and for_any_arguments else Visibility.DEPENDS
 
 
 def _reads_arguments(tool: CompiledTool) -> bool:
