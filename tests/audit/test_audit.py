@@ -47,6 +47,9 @@ def test_events_are_chained_from_the_first() -> None:
     assert verify_chain(list(log._lines)) == 3
 
 
+HASH, ORDER = "the hash does not match", "events before it were left out, put in or moved"
+
+
 def lines_of(count: int) -> list[bytes]:
     log = MemoryAudit()
     for number in range(count):
@@ -57,51 +60,23 @@ def lines_of(count: int) -> list[bytes]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(
-            lambda lines: [lines[0], lines[1].replace(b'"tool":"1"', b'"tool":"9"'), lines[2]],
-            "audit line 2: the hash does not match",
-            id="changed",
-        ),
-        pytest.param(
-            lambda lines: [lines[0], lines[2]],
-            "audit line 2: events before it were left out, put in or moved",
-            id="left out",
-        ),
-        pytest.param(
-            lambda lines: [lines[1], lines[0], lines[2]],
-            "audit line 1: events before it were left out, put in or moved",
-            id="moved",
-        ),
-        pytest.param(
-            lambda lines: [*lines, lines[2]],
-            "audit line 4: events before it were left out, put in or moved",
-            id="repeated",
-        ),
-        pytest.param(
-            lambda lines: lines[1:],
-            "audit line 1: events before it were left out, put in or moved",
-            id="head cut off",
-        ),
-        pytest.param(
-            lambda lines: [lines[0], b'{"verdict":"ALLOW",' + lines[1][1:], lines[2]],
-            "audit line 2: not an event",
-            id="a second value of a key",
-        ),
-        pytest.param(
-            lambda lines: [lines[0], lines[1].replace(b'":', b'": ', 1), lines[2]],
-            "audit line 2: the hash does not match",
-            id="another blank",
-        ),
-        pytest.param(lambda lines: [lines[0], b"{"], "audit line 2: not an event", id="not JSON"),
-        pytest.param(lambda lines: [lines[0], b"[]"], "audit line 2: not an event", id="not an object"),
-        pytest.param(lambda lines: [lines[0], b"{}"], "audit line 2: not an event", id="no hash"),
+        pytest.param(lambda a, b, c: [a, b.replace(b'"tool":"1"', b'"tool":"9"'), c], f"2: {HASH}", id="changed"),
+        pytest.param(lambda a, b, c: [a, b.replace(b'":', b'": ', 1), c], f"2: {HASH}", id="another blank"),
+        pytest.param(lambda a, b, c: [a, c], f"2: {ORDER}", id="left out"),
+        pytest.param(lambda a, b, c: [b, a, c], f"1: {ORDER}", id="moved"),
+        pytest.param(lambda a, b, c: [a, b, c, c], f"4: {ORDER}", id="repeated"),
+        pytest.param(lambda a, b, c: [b, c], f"1: {ORDER}", id="head cut off"),
+        pytest.param(lambda a, b, c: [a, b'{"verdict":"ALLOW",' + b[1:], c], "2: not an event", id="a key twice"),
+        pytest.param(lambda a, b, c: [a, b"{"], "2: not an event", id="not JSON"),
+        pytest.param(lambda a, b, c: [a, b"[]"], "2: not an event", id="not an object"),
+        pytest.param(lambda a, b, c: [a, b"{}"], "2: not an event", id="no hash"),
     ],
 )
 def test_tampering_shows(change: Any, message: str) -> None:
     with pytest.raises(AuditError) as caught:
-        verify_chain(change(lines_of(3)))
+        verify_chain(change(*lines_of(3)))
 
-    assert str(caught.value) == message
+    assert str(caught.value) == f"audit line {message}"
 
 
 def test_a_file_is_continued_by_the_next_process(tmp_path: Path) -> None:
@@ -168,7 +143,7 @@ def test_processes_and_threads_share_one_file(tmp_path: Path) -> None:
         pytest.param(b"[]\n", id="a list"),
     ],
 )
-def test_a_file_that_is_no_stream_is_not_continued(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_a_whole_last_event_is_not_continued(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "audit.jsonl"
     path.write_bytes(content)
 
@@ -288,7 +263,7 @@ def test_a_forked_process_opens_the_file_again(tmp_path: Path) -> None:
     assert verify_chain(path.read_bytes().splitlines()) == 2
 
 
-def test_an_event_that_is_no_json_is_refused_and_leaves_the_chain_whole() -> None:
+def test_an_event_that_is_not_json_is_refused_and_leaves_the_chain_whole() -> None:
     log = MemoryAudit()
     with pytest.raises(AuditError, match="audit event cannot be written"):
         log.append(event(request_id="\ud800"))

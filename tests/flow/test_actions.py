@@ -17,7 +17,21 @@ from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from tests.support import desk
-from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, propose, rules, session, staging, told
+from tests.support.desk import (
+    CHIEF,
+    SOON,
+    Call,
+    Desk,
+    asked,
+    both_ways,
+    failure,
+    granted,
+    propose,
+    rules,
+    session,
+    staging,
+    told,
+)
 
 STAGED, APPROVED, COMMITTED = ActionState.STAGED, ActionState.APPROVED, ActionState.COMMITTED
 DENIED, FAILED, COMPENSATED = ActionState.DENIED, ActionState.FAILED, ActionState.COMPENSATED
@@ -66,8 +80,7 @@ def test_a_step_up_stages_a_grant_approves_the_run_commits(pep: Pep, call: Call)
 )
 def test_how_a_run_ends_is_how_its_action_ends(pep: Pep, works: Desk, error: BaseException, state: ActionState) -> None:
     works.fails = error
-    approval = asked(pep.call(propose("send_letter"), session()))
-    rules(pep).grant(approval.id, CHIEF, SOON)
+    granted(pep, propose("send_letter"))
     if isinstance(error, Exception):
         assert acted(pep.call(propose("send_letter"), session(time=SOON))).state is state
     else:
@@ -100,8 +113,7 @@ def test_what_is_denied_or_withdrawn_is_never_committed_and_asking_again_stages_
 
 
 def test_an_approval_that_runs_out_leaves_its_action_behind(pep: Pep) -> None:
-    first = asked(pep.call(propose("send_letter"), session()))
-    rules(pep).grant(first.id, CHIEF, SOON)
+    first = granted(pep, propose("send_letter"))
     late = pep.call(propose("send_letter"), session(time="2026-07-02T10:00:00Z"))
 
     assert asked(late).action_id != first.action_id
@@ -110,8 +122,7 @@ def test_an_approval_that_runs_out_leaves_its_action_behind(pep: Pep) -> None:
 
 def test_the_same_approved_call_without_a_key_is_a_new_action_each_time(pep: Pep, works: Desk) -> None:
     for _ in range(2):
-        approval = asked(pep.call(propose("recall_letter"), session(idempotency_key=None)))
-        rules(pep).grant(approval.id, CHIEF, SOON)
+        granted(pep, propose("recall_letter"), idempotency_key=None)
         assert pep.call(propose("recall_letter"), session(idempotency_key=None, time=SOON)).executed
 
     assert states(pep) == [("recall_letter", COMMITTED)] * 2
@@ -133,16 +144,16 @@ def test_equal_commits_at_the_same_time_have_an_action_each(pep: Pep) -> None:
     tools = {"post_note": lambda account, amount: together.wait(30)}
     pep = pep.with_changes(tools=tools)
     with ThreadPoolExecutor(4) as threads:
-        came = list(threads.map(lambda _: pep.call(propose("post_note"), session()), range(4)))
+        evaluations = list(threads.map(lambda _: pep.call(propose("post_note"), session()), range(4)))
 
-    assert {acted(each).id for each in came} == {action.id for action in pep.actions.list()}
+    assert {acted(each).id for each in evaluations} == {action.id for action in pep.actions.list()}
     assert states(pep) == [("post_note", COMMITTED)] * 4
 
 
 def test_what_only_reads_or_drafts_has_no_action(pep: Pep) -> None:
-    came = [pep.call(propose(tool), session()) for tool in ("read_entry", "keep_draft")]
+    evaluations = [pep.call(propose(tool), session()) for tool in ("read_entry", "keep_draft")]
 
-    assert [(each.executed, each.action) for each in came] == [(True, None), (True, None)]
+    assert [(each.executed, each.action) for each in evaluations] == [(True, None), (True, None)]
     assert states(pep) == []
 
 
@@ -174,17 +185,16 @@ def test_a_commit_excused_from_approval_runs_once_for_what_was_staged(pep: Pep, 
         "DENY: actions.state: the action staged for pay_small was committed or denied, or is another call's"
     )
     for each in (before, other):
-        assert each.outcome.failure is not None
-        assert each.outcome.failure.details["rule"] == "commit.unstaged"
+        assert failure(each).details["rule"] == "commit.unstaged"
     assert (works.runs, states(pep)) == ([("pay_small", 5)], [("pay_small", COMMITTED)])
 
 
 def test_of_commits_at_once_one_has_the_staged_action(pep: Pep, works: Desk) -> None:
     pep.call(staging("pay_small"), session())
     with ThreadPoolExecutor(8) as threads:
-        came = list(threads.map(lambda _: pep.call(propose("pay_small"), session()), range(8)))
+        evaluations = list(threads.map(lambda _: pep.call(propose("pay_small"), session()), range(8)))
 
-    assert sorted((each.verdict or "", each.executed) for each in came) == [
+    assert sorted((each.verdict or "", each.executed) for each in evaluations) == [
         (Verdict.ALLOW, True), *[(Verdict.DENY, False)] * 7,
     ]  # fmt: skip
     assert works.runs == [("pay_small", 5)]
@@ -232,24 +242,38 @@ def test_what_another_caller_has_staged_in_a_run_of_that_name_is_not_used(pep: P
     rules(pep).grant(asked(mine).id, CHIEF, SOON)
     rules(pep).withdraw(asked(theirs).id, other.claims, SOON)
 
-    assert unstaged.outcome.failure is not None
-    assert (unstaged.executed, unstaged.outcome.failure.details["rule"]) == (False, "commit.unstaged")
+    assert (unstaged.executed, failure(unstaged).details["rule"]) == (False, "commit.unstaged")
     assert acted(mine).id != acted(theirs).id
     assert pep.call(propose("send_letter"), session(time=SOON)).executed
     assert pep.call(propose("pay_small"), session()).executed
     assert works.runs == [("send_letter", 5), ("pay_small", 5)]
 
 
-class Interrupted(MemoryActions):
-    """A store whose caller is interrupted when it has staged."""
+class Failing(MemoryActions):
+    """A store that fails in one of its steps."""
+
+    def __init__(self, step: str, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.step = step
+        self.error = error or StoreError("database x: gone")
 
     def stage(self, action: Action, owner: str) -> Action:
-        super().stage(action, owner)
-        raise KeyboardInterrupt
+        self._fail("stage")
+        staged = super().stage(action, owner)
+        self._fail("staged")
+        return staged
+
+    def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
+        self._fail(state)
+        return super().move(action, state, approval_id=approval_id)
+
+    def _fail(self, step: str) -> None:
+        if step == self.step:
+            raise self.error
 
 
 def test_a_staging_that_is_interrupted_is_recorded_as_unknown(base: Pep) -> None:
-    pep = base.with_changes(audit=MemoryAudit(), actions=Interrupted())
+    pep = base.with_changes(audit=MemoryAudit(), actions=Failing("staged", KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         pep.call(staging("send_letter"), session())
 
@@ -258,8 +282,7 @@ def test_a_staging_that_is_interrupted_is_recorded_as_unknown(base: Pep) -> None
 
 
 def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_running(pep: Pep, works: Desk) -> None:
-    approval = asked(pep.call(propose("send_letter"), session()))
-    rules(pep).grant(approval.id, CHIEF, SOON)
+    approval = granted(pep, propose("send_letter"))
     action = pep.actions.get(str(approval.action_id))
     assert action is not None
     pep.actions.move(action, DENIED)
@@ -274,71 +297,49 @@ def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_runnin
     assert rules(pep).get(approval.id).state is ApprovalState.CONSUMED
 
 
-class Unkept(MemoryActions):
-    """A store that fails in one of its steps."""
-
-    def __init__(self, step: str) -> None:
-        super().__init__()
-        self.step = step
-
-    def stage(self, action: Action, owner: str) -> Action:
-        self._fail("stage")
-        return super().stage(action, owner)
-
-    def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
-        self._fail(state)
-        return super().move(action, state, approval_id=approval_id)
-
-    def _fail(self, step: str) -> None:
-        if step == self.step:
-            raise StoreError("database x: gone")
-
-
 @pytest.mark.parametrize("step", ["stage", "approved"])
 @both_ways
 def test_a_commit_whose_action_cannot_be_kept_does_not_run(base: Pep, works: Desk, step: str, call: Call) -> None:
-    pep = base.with_changes(audit=MemoryAudit(), tools=works.tools(), keys=MemoryIdempotency(), actions=Unkept(step))
+    pep = base.with_changes(audit=MemoryAudit(), tools=works.tools(), keys=MemoryIdempotency(), actions=Failing(step))
     denied = call(pep, propose("book_entry"), session())
 
     assert (denied.verdict, denied.codes, denied.executed, works.runs) == (
         Verdict.DENY, ("store.unavailable",), False, [],
     )  # fmt: skip
     assert told(pep) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.dispatch", "DENY")]
-    assert isinstance(pep.actions, Unkept)
+    assert isinstance(pep.actions, Failing)
     pep.actions.step = ""
     assert call(pep, propose("book_entry"), session()).executed
 
 
+@pytest.mark.parametrize("error", [StoreError("database x: gone"), ConnectionError("the store's own error")])
 def test_an_action_that_cannot_be_settled_is_an_alarm_and_the_result_stands(
-    base: Pep, works: Desk, caplog: pytest.LogCaptureFixture
+    base: Pep, works: Desk, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     pep = base.with_changes(
-        audit=MemoryAudit(), tools=works.tools(), keys=MemoryIdempotency(), actions=Unkept("committed")
+        audit=MemoryAudit(), tools=works.tools(), keys=MemoryIdempotency(), actions=Failing("committed", error)
     )
-    ran = pep.call(propose("book_entry"), session())
+    ran, again = (pep.call(propose("book_entry"), session()) for _ in range(2))
 
     assert (ran.result, acted(ran).state) == ({"number": 1, "account": "cash"}, APPROVED)
+    assert (again.executed, again.result) == (False, ran.result)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("CRITICAL", f"what action {acted(ran).id} stands for has run, and it could not be moved to committed"),
     ]
 
 
 def test_a_step_up_whose_action_cannot_be_staged_opens_no_approval(base: Pep) -> None:
-    pep = base.with_changes(audit=MemoryAudit(), approvals=Approvals(), actions=Unkept("stage"))
+    pep = base.with_changes(audit=MemoryAudit(), approvals=Approvals(), actions=Failing("stage"))
     denied = pep.call(propose("send_letter"), session())
 
     assert (denied.verdict, denied.codes, denied.approval) == (Verdict.DENY, ("store.unavailable",), None)
     assert list(rules(pep).list()) == []
 
 
-def compensated(pep: Pep, way: str, *given: Any) -> Evaluation:
-    return pep.compensate(*given) if way == "waiting" else asyncio.run(pep.acompensate(*given))
-
-
-@pytest.mark.parametrize("way", ["waiting", "asynchronously"])
-def test_a_compensation_is_a_call_like_any_other_and_compensates_once(pep: Pep, works: Desk, way: str) -> None:
+@pytest.mark.parametrize("compensated", [Pep.compensate, lambda *given: asyncio.run(Pep.acompensate(*given))])
+def test_a_compensation_is_a_call_like_any_other_and_compensates_once(pep: Pep, works: Desk, compensated: Call) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
-    undone = compensated(pep, way, posted.id, desk.ENTRY, session())
+    undone = compensated(pep, posted.id, desk.ENTRY, session())
     after = pep.actions.get(posted.id)
 
     assert (undone.executed, undone.trace.tool_name, undone.trace.idempotency_key) == (
@@ -349,7 +350,7 @@ def test_a_compensation_is_a_call_like_any_other_and_compensates_once(pep: Pep, 
     assert works.runs == [("post_note", 5), ("drop_note", 5)]
     assert states(pep) == [("post_note", COMPENSATED), ("drop_note", COMMITTED)]
     with pytest.raises(UsageError) as caught:
-        compensated(pep, way, posted.id, desk.ENTRY, session())
+        compensated(pep, posted.id, desk.ENTRY, session())
     assert str(caught.value) == (
         f"action `{posted.id}` is compensated (only what was committed, or has failed, is compensated)"
     )
@@ -399,9 +400,9 @@ def test_of_compensations_at_once_one_runs_whoever_makes_them(
 ) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     with ThreadPoolExecutor(8) as threads:
-        came = list(threads.map(lambda number: attempt(pep, posted.id, clerk(number)), range(8)))
+        outcomes = list(threads.map(lambda number: attempt(pep, posted.id, clerk(number)), range(8)))
 
-    assert [each for each in came if each == "executed"] == ["executed"]
+    assert outcomes.count("executed") == 1
     assert caplog.messages == []
     assert works.runs == [("post_note", 5), ("drop_note", 5)]
 
@@ -409,10 +410,10 @@ def test_of_compensations_at_once_one_runs_whoever_makes_them(
 def test_a_compensation_whose_outcome_nobody_knows_is_not_made_by_somebody_else(pep: Pep, works: Desk) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     works.fails = RuntimeError("no")
-    came = [pep.compensate(posted.id, desk.ENTRY, clerk(number)) for number in range(3)]
+    evaluations = [pep.compensate(posted.id, desk.ENTRY, clerk(number)) for number in range(3)]
     with_others = pep.compensate(posted.id, {**desk.ENTRY, "amount": 6}, session())
 
-    assert [each.executed for each in came] == [True, False, False]
+    assert [each.executed for each in evaluations] == [True, False, False]
     assert (with_others.verdict, with_others.codes) == (Verdict.DENY, ("idempotency.conflict",))
     assert works.runs == [("post_note", 5), ("drop_note", 5)]
 

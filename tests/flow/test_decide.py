@@ -227,11 +227,11 @@ def test_an_invalid_session_is_a_deny(pep: Pep, given: Any) -> None:
 
 
 class Broken(Engine):
-    """Fails in the way that it is told to."""
+    """Fails with an exception, or answers with these bytes."""
 
     name = "broken"
 
-    def __init__(self, failure: Exception | bytes) -> None:
+    def __init__(self, failure: BaseException | bytes) -> None:
         self.failure = failure
 
     def evaluate(self, body: bytes) -> bytes:
@@ -478,11 +478,7 @@ async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
 
 
 def test_a_decision_interrupted_on_its_way_is_recorded(hub: Hub) -> None:
-    class Interrupted(Broken):
-        def evaluate(self, body: bytes) -> bytes:
-            raise KeyboardInterrupt
-
-    pep = Pep(payments.effective(), Interrupted(b""), tools={"initiate_wire": hub.initiate_wire})
+    pep = Pep(payments.effective(), Broken(KeyboardInterrupt()), tools={"initiate_wire": hub.initiate_wire})
     with pytest.raises(KeyboardInterrupt):
         pep.call(wire(amount=20000), session())
 

@@ -13,9 +13,9 @@ from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.patterns.run import Pin, Run, pinned
 from pdp.proposal import Failure, FailureCode
-from pdp.stores.actions import Action, ActionState
+from pdp.stores.actions import ActionState
 from pdp.stores.approvals import ApprovalState
-from pdp.stores.memory import MemoryActions, MemoryIdempotency
+from pdp.stores.memory import MemoryIdempotency
 from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, failure, propose, session, told
 from tests.support.scripted import Scripted, answer, duty, until_approved
 
@@ -135,27 +135,6 @@ def test_an_error_after_the_run_withholds_the_result_and_nothing_else(
     (logged,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert logged.startswith("a result could not be delivered: RuntimeError\n")
     assert "('book_entry', 5)" not in logged
-
-
-class Gone(MemoryActions):
-    """A store of somebody's own, whose errors are its own as well."""
-
-    def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
-        if state is ActionState.COMMITTED:
-            raise ConnectionError("gone")
-        return super().move(action, state, approval_id=approval_id)
-
-
-@both_ways
-def test_an_action_that_cannot_be_settled_for_whatever_reason_leaves_result_and_key(
-    base: Pep, works: Desk, call: Call
-) -> None:
-    pep = Pep(base.manifest, Scripted(lambda _: answer()), tools=works.tools(), actions=Gone())
-    ran, again = (call(pep, propose("book_entry"), session()) for _ in range(2))
-
-    assert [(each.executed, each.result) for each in (ran, again)] == [
-        (True, {"number": 1, "account": "cash"}), (False, {"number": 1, "account": "cash"}),
-    ]  # fmt: skip
 
 
 # A failure goes to the caller, and another try needs another approval

@@ -43,6 +43,7 @@ from tests.support.desk import (
     asynchronously,
     both_ways,
     failure,
+    granted,
     in_database,
     propose,
     rules,
@@ -360,13 +361,9 @@ def test_an_interrupted_tool_leaves_its_key_taken(pep: Pep, works: Desk) -> None
     assert len(works.runs) == 1
 
 
-def granted(pep: Pep, proposal: dict[str, Any]) -> str:
-    return rules(pep).grant(asked(pep.call(proposal, session())).id, CHIEF, SOON).id
-
-
 @both_ways
 def test_approval_action_and_key_in_one_database(in_sqlite: Pep, call: Call) -> None:
-    approval_id = granted(in_sqlite, propose("send_letter"))
+    approval_id = granted(in_sqlite, propose("send_letter")).id
     ran, again = (call(in_sqlite, propose("send_letter"), session(time=SOON)) for _ in range(2))
 
     assert [(each.verdict, each.executed, each.result) for each in (ran, again)] == [
@@ -434,7 +431,7 @@ def test_a_transaction_that_fails_uses_neither_approval_nor_key(
 ) -> None:
     log = Armed()
     used = in_database(base, works, store, log)
-    approval_id = granted(used, propose("send_letter"))
+    approval_id = granted(used, propose("send_letter")).id
 
     def refuse(_: Any) -> None:
         if log.armed:
@@ -457,7 +454,7 @@ def test_a_transaction_that_fails_uses_neither_approval_nor_key(
 
 
 def test_an_approval_that_is_gone_leaves_the_key_free(in_sqlite: Pep, works: Desk, store: Database) -> None:
-    approval_id = granted(in_sqlite, propose("send_letter"))
+    approval_id = granted(in_sqlite, propose("send_letter")).id
     approvals = rules(in_sqlite)
 
     class Withdrawing(MemoryAudit):
@@ -536,7 +533,7 @@ def _killed(url: str, folder: str) -> None:
 def test_a_process_killed_while_it_takes_them_has_used_neither_approval_nor_key(
     in_sqlite: Pep, store: Database, tmp_path: Path
 ) -> None:
-    approval_id = granted(in_sqlite, propose("send_letter"))
+    approval_id = granted(in_sqlite, propose("send_letter")).id
     process = _context.Process(target=_killed, args=(f"sqlite:///{tmp_path}/pdp.db", str(tmp_path)))
     process.start()
     process.join(60)

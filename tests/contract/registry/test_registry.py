@@ -257,7 +257,7 @@ def test_every_fault_of_a_contract_at_once() -> None:
 
 def test_dispatch_is_by_name_and_does_not_ask_for_availability() -> None:
     registry = one()
-    tools = Tools({}, registry)
+    tools = Tools(registry.manifest, {}, registry)
     assert registry.function("search_web") is None
     assert [name in tools for name in ("search_web", "absent_tool")] == [False, False]
 
