@@ -132,12 +132,9 @@ class ShadowEngine(Engine):
         waiting: int = WAITING,
         closing: float = CLOSING,
     ) -> None:
-        for name, side in (("engine", engine), ("shadow", shadow)):
-            if not isinstance(side, Engine):
-                raise UsageError(f"{name}: {type(side).__name__} is not an engine", hint="give two opened engines")
         if engine is shadow:
             raise UsageError("shadow: it is the engine itself", hint="open a second one with the other bundle")
-        if on_difference is not None and (not callable(on_difference) or inspect.iscoroutinefunction(on_difference)):
+        if inspect.iscoroutinefunction(on_difference):
             raise UsageError(
                 f"on_difference: {on_difference!r:.80} is not a plain function", hint="it takes one argument"
             )

@@ -329,12 +329,8 @@ RANGE = "is out of range (1 to 100000)"
         ((constant(), constant()), {"waiting": "9"}, f"waiting: '9' {RANGE}"),
         ((constant(), constant()), {"closing": -1}, "closing: -1 is not a number of seconds (0 to 3600)"),
         ((constant(), constant()), {"closing": None}, "closing: None is not a number of seconds (0 to 3600)"),
-        ((constant(), constant()), {"on_difference": 7},
-         "on_difference: 7 is not a plain function (it takes one argument)"),
         ((constant(), constant()), {"on_difference": _asynchronous},
          f"on_difference: {_asynchronous!r:.80} is not a plain function (it takes one argument)"),
-        ((constant(), None), {}, "shadow: NoneType is not an engine (give two opened engines)"),
-        (("x", constant()), {}, "engine: str is not an engine (give two opened engines)"),
         ((SAME, SAME), {}, "shadow: it is the engine itself (open a second one with the other bundle)"),
     ],
 )  # fmt: skip

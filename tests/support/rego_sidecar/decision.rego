@@ -25,13 +25,3 @@ decision := {"verdict": verdict} if {
 	input.ask == "conflict"
 	some verdict in ["ALLOW", "DENY"]
 }
-
-# A thousand reasons, for which OPA sends chunks.
-decision := {
-	"verdict": "DENY",
-	"reasons": [{"code": "x.y", "message": "", "details": {"n": n}} | some n in numbers.range(1, 1000)],
-	"obligations": [],
-	"bundle": null,
-} if {
-	input.ask == "much"
-}
