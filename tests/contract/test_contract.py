@@ -62,11 +62,8 @@ def rejection(manifest: CompiledManifest, arguments: Any, **changes: Any) -> tup
         pytest.param({"count": 1.5}, 'arguments.count: 1.5 is not of type "integer"', id="not an integer"),
         pytest.param({"count": "1"}, 'arguments.count: "1" is not of type "integer"', id="a digit is no number"),
         pytest.param({"count": True}, 'arguments.count: true is not of type "integer"', id="true is no number"),
-        pytest.param(
-            {"tags": {"b": "x"}},
-            "arguments.tags: Additional properties are not allowed ('b' was unexpected)",
-            id="unknown, nested",
-        ),
+        pytest.param({"tags": {"b": "x"}}, "arguments.tags: Additional properties are not allowed ('b' was unexpected)",
+            id="unknown, nested"),
         pytest.param(
             {"text": 1, "count": "x", "__proto__": {}},
             'arguments.count: "x" is not of type "integer"; arguments.text: 1 is not of type "string"; '
@@ -74,7 +71,7 @@ def rejection(manifest: CompiledManifest, arguments: Any, **changes: Any) -> tup
             id="every fault, in one order",
         ),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_the_schema_refuses(arguments: Any, reason: str) -> None:
     assert rejection(compiled(), arguments) == ("INVALID_PAYLOAD", reason)
 

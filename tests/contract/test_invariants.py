@@ -58,19 +58,13 @@ B_IS_A = cel(id="SAME", check="has(call.b) && call.b == call.a", correct={"set":
             [B_IS_A, A_IS_ONE], {"a": 2, "b": 2, "c": 3},
             ({"a": 1, "b": 1, "c": 3}, None, False, ["ONE: the rule (corrected: a)", "SAME: the rule (corrected: b)"]),
         ),
-        (
-            [cel(check="call.a == 1", correct="prune"), A_IS_ONE], {"a": 2},
-            ({"a": 2}, None, True, ["R: the rule (pruned)"]),
-        ),
+        ([cel(check="call.a == 1", correct="prune"), A_IS_ONE], {"a": 2},
+         ({"a": 2}, None, True, ["R: the rule (pruned)"])),
         ([cel(check="call.a == 1"), A_IS_ONE], {"a": 2}, ({"a": 2}, "R: the rule", False, [REJECTED])),
-        (
-            [A_IS_ONE, cel(check="call.b == 1")], {"a": 2, "b": 2},
-            ({"a": 1, "b": 2}, "R: the rule", False, ["ONE: the rule (corrected: a)", REJECTED]),
-        ),
-        (
-            [cel(check="call.a == 1", correct={"set": {"b": 1}})], {"a": 2, "b": 1},
-            ({"a": 2, "b": 1}, "R: the rule (its correction does not help)", False, [REJECTED]),
-        ),
+        ([A_IS_ONE, cel(check="call.b == 1")], {"a": 2, "b": 2},
+         ({"a": 1, "b": 2}, "R: the rule", False, ["ONE: the rule (corrected: a)", REJECTED])),
+        ([cel(check="call.a == 1", correct={"set": {"b": 1}})], {"a": 2, "b": 1},
+         ({"a": 2, "b": 1}, "R: the rule (its correction does not help)", False, [REJECTED])),
         (  # what is not known is not corrected
             [cel(check="call.a", correct="prune")], {"a": 2},
             ({"a": 2}, "R: call.a: gives int, not true or false", False, [REJECTED]),

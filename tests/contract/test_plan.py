@@ -107,36 +107,20 @@ BUNDLED: dict[str, Any] = {"subquestion_ids": ["a", "b"]}
     [
         pytest.param([], [], [], id="an empty plan"),
         pytest.param([step(subquestion_id="a")], [step(subquestion_id="a")], [], id="one that holds"),
-        pytest.param(
-            [step(subquestion_id="a", **BUNDLED, web_search=True)],
-            [],
-            [f"step 1: rejected: INVALID_PAYLOAD: {EXCLUSIVE}"],
-            id="both kinds: rejected",
-        ),
-        pytest.param(
-            [step(**BUNDLED), step(**BUNDLED, web_search=False, subquestion_id=None)],
+        pytest.param([step(subquestion_id="a", **BUNDLED, web_search=True)], [],
+            [f"step 1: rejected: INVALID_PAYLOAD: {EXCLUSIVE}"], id="both kinds: rejected"),
+        pytest.param([step(**BUNDLED), step(**BUNDLED, web_search=False, subquestion_id=None)],
             [step(**BUNDLED, web_search=True)],
             [f"step 1: transformed: {BUNDLES_SEARCH} (corrected: web_search)", f"step 2: pruned: {SINGLE}"],
-            id="corrected, and the second one pruned",
-        ),
-        pytest.param(
-            [step("q"), step("r"), step("q", web_search=False), step("q", web_search=True), step("q")],
-            [step("q"), step("r"), step("q", web_search=True)],
-            [f"step {at}: pruned: {DUPLICATE}" for at in (3, 5)],
-            id="of duplicates the first survives",
-        ),
-        pytest.param(
-            [step("q", web_search=True), step("q", **BUNDLED)],
-            [step("q", web_search=True)],
-            [f"step 2: pruned: {DUPLICATE}"],
-            id="what is corrected into a duplicate is pruned",
-        ),
-        pytest.param(
-            [step(subquestion_id="a", **BUNDLED, web_search=True), step("r", **BUNDLED, web_search=True)],
-            [step("r", **BUNDLED, web_search=True)],
-            [f"step 1: rejected: INVALID_PAYLOAD: {EXCLUSIVE}"],
-            id="what is rejected does not count as the first",
-        ),
+            id="corrected, and the second one pruned"),
+        pytest.param([step("q"), step("r"), step("q", web_search=False), step("q", web_search=True), step("q")],
+            [step("q"), step("r"), step("q", web_search=True)], [f"step {at}: pruned: {DUPLICATE}" for at in (3, 5)],
+            id="of duplicates the first survives"),
+        pytest.param([step("q", web_search=True), step("q", **BUNDLED)], [step("q", web_search=True)],
+            [f"step 2: pruned: {DUPLICATE}"], id="what is corrected into a duplicate is pruned"),
+        pytest.param([step(subquestion_id="a", **BUNDLED, web_search=True), step("r", **BUNDLED, web_search=True)],
+            [step("r", **BUNDLED, web_search=True)], [f"step 1: rejected: INVALID_PAYLOAD: {EXCLUSIVE}"],
+            id="what is rejected does not count as the first"),
     ],
 )  # fmt: skip
 def test_plans(where: str, steps: list[Any], plan: list[Any], explained: list[str]) -> None:

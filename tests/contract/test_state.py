@@ -26,9 +26,8 @@ def effect(merge: str = "replace", type_: str = "object", **fields: Any) -> Stat
         pytest.param(effect("append", "array"), {}, {"k": [2]}, {"k": [2]}, id="append to nothing"),
         pytest.param(effect("append", "string"), {"k": ["a"]}, {"k": "b"}, {"k": ["a", "b"]}, id="append one item"),
         pytest.param(effect("append", "array"), {"k": None}, {"k": [1]}, {"k": [1]}, id="append to null"),
-        pytest.param(
-            effect("merge_dict"), {"k": {"a": 1, "b": 1}}, {"k": {"b": 2}}, {"k": {"a": 1, "b": 2}}, id="merge_dict"
-        ),
+        pytest.param(effect("merge_dict"), {"k": {"a": 1, "b": 1}}, {"k": {"b": 2}}, {"k": {"a": 1, "b": 2}},
+            id="merge_dict"),
         pytest.param(effect("merge_dict"), {}, {"k": {"b": 2}}, {"k": {"b": 2}}, id="merge_dict with nothing"),
         pytest.param(effect(), {"k": {"a": 1}}, {"other": 1}, {"k": {"a": 1}}, id="absent in the result"),
         pytest.param(effect(), {"k": {"a": 1}}, {"k": None}, {"k": {"a": 1}}, id="null in the result"),
@@ -36,7 +35,7 @@ def effect(merge: str = "replace", type_: str = "object", **fields: Any) -> Stat
         pytest.param(effect(type_="integer"), {}, {"k": 2.0}, {"k": 2}, id="an integral float is an integer"),
         pytest.param(effect(type_="boolean"), {"x": 1}, {"k": False}, {"x": 1, "k": False}, id="what is beside stays"),
     ],
-)
+)  # fmt: skip
 def test_merging(declared: StateEffect, before: Any, result: Any, after: Any) -> None:
     unchanged = plain_object(before)
 

@@ -68,11 +68,8 @@ GREP = ("grep", "{ignore_case:--ignore-case}", "{limit:-m}", "--regexp={pattern}
     ("template", "arguments", "argv"),
     [
         (GREP, {"pattern": "a b", "paths": ["x", "y"]}, ["grep", "--regexp=a b", "--", "x", "y"]),
-        (
-            GREP,
-            {"pattern": "-e $(rm) `x` ; *", "paths": "-x", "ignore_case": True, "limit": 3},
-            ["grep", "--ignore-case", "-m", "3", "--regexp=-e $(rm) `x` ; *", "--", "-x"],
-        ),
+        (GREP, {"pattern": "-e $(rm) `x` ; *", "paths": "-x", "ignore_case": True, "limit": 3},
+         ["grep", "--ignore-case", "-m", "3", "--regexp=-e $(rm) `x` ; *", "--", "-x"]),
         (GREP, {"pattern": "", "paths": [], "ignore_case": False, "limit": None}, ["grep", "--regexp=", "--"]),
         (GREP, {}, ["grep", "--"]),
         (("p", "--", "{a}"), {"a": ""}, ["p", "--", ""]),
@@ -92,7 +89,7 @@ GREP = ("grep", "{ignore_case:--ignore-case}", "{limit:-m}", "--regexp={pattern}
         (("p", "--", "{a}"), {"a": "ü 漢\n"}, ["p", "--", "ü 漢\n"]),
         (("git", "log", "{n:-n}", "--", "{a}"), {"a": "x", "n": True}, ["git", "log", "-n", "--", "x"]),
     ],
-)
+)  # fmt: skip
 def test_a_template_and_its_command_line(template: tuple[str, ...], arguments: dict[str, Any], argv: list[str]) -> None:
     assert CliTool(entry(*template)).argv(arguments) == argv
 
@@ -154,20 +151,13 @@ def test_a_shells_own_script_may_take_arguments_as_parameters() -> None:
 @pytest.mark.parametrize(
     ("tool", "message"),
     [
-        (
-            entry("p").model_copy(update={"program": None}),
-            "tool run_it has no program that it may run",
-        ),
-        (
-            entry("p", "--", "{a}").model_copy(update={"program": Program()}),
-            "tool run_it: `cli.argv[2]` is an operand, and arguments are not allowed as operands of `p`",
-        ),
-        (
-            entry("p", "--", "{a}").model_copy(update={"schema_": {}}),
-            "tool run_it: `cli.argv[2]` uses `a`, which is not an argument",
-        ),
+        (entry("p").model_copy(update={"program": None}), "tool run_it has no program that it may run"),
+        (entry("p", "--", "{a}").model_copy(update={"program": Program()}),
+         "tool run_it: `cli.argv[2]` is an operand, and arguments are not allowed as operands of `p`"),
+        (entry("p", "--", "{a}").model_copy(update={"schema_": {}}),
+         "tool run_it: `cli.argv[2]` uses `a`, which is not an argument"),
     ],
-)
+)  # fmt: skip
 def test_what_the_governance_file_does_not_allow_is_never_run(tool: Tool, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         ToolRunner(tool)
@@ -215,11 +205,10 @@ def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> Non
         pytest.param(script("cat; echo read"), "read\n", id="no standard input"),
         pytest.param(script("printf 1234", max_output=4), "1234", id="as many bytes as are admitted"),
         pytest.param(script("head -c 3000000 /dev/zero >&2; echo done"), "done\n", id="standard error without end"),
-        pytest.param(
-            script("(sleep 0.1; echo late) & echo early"), "early\nlate\n", id="a child writes a little longer"
-        ),
+        pytest.param(script("(sleep 0.1; echo late) & echo early"), "early\nlate\n",
+            id="a child writes a little longer"),
     ],
-)
+)  # fmt: skip
 def test_what_a_program_gives(tool: Tool, result: Any) -> None:
     assert executed(tool) == Execution(result)
 
@@ -240,16 +229,12 @@ def test_what_a_program_gives(tool: Tool, result: Any) -> None:
             "line 2 column 1 (char 2)"),
             {"exception": "ToolResultError", "result": "invalid"},
         ),
-        (
-            script(r"printf '\377'", output="json"), "the program's output is not JSON: value: not UTF-8 text",
-            {"exception": "ToolResultError", "result": "invalid"},
-        ),
+        (script(r"printf '\377'", output="json"), "the program's output is not JSON: value: not UTF-8 text",
+         {"exception": "ToolResultError", "result": "invalid"}),
         (script("yes", max_output=1000), "the program wrote more than 1000 bytes", TOO_LARGE),
         (script("printf 12345", max_output=4), "the program wrote more than 4 bytes", TOO_LARGE),
-        (
-            entry("printf", "--", "%s", "{a}"), "the arguments are longer than a command line can be",
-            {"exception": "ToolError"},
-        ),
+        (entry("printf", "--", "%s", "{a}"), "the arguments are longer than a command line can be",
+         {"exception": "ToolError"}),
     ],
 )  # fmt: skip
 def test_a_program_that_fails(tool: Tool, message: str, details: dict[str, Any]) -> None:

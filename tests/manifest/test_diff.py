@@ -272,15 +272,11 @@ OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"approval": {"approvers": ["a"]}}, {"approval": {"approvers": ["a", "b"]}}, "approval.approvers", "added b"),
     ({"approval": {"quorum": 2}}, {"approval": {"quorum": 1}}, "approval.quorum", "changed"),
     ({"approval": {"expires": "PT1H"}}, {"approval": {"expires": "P1D"}}, "approval.expires", "changed"),
-    (
-        {"approval": {"unless_within_limits": False}}, {"approval": {"unless_within_limits": True}},
-        "approval.unless_within_limits", "changed",
-    ),
+    ({"approval": {"unless_within_limits": False}}, {"approval": {"unless_within_limits": True}},
+     "approval.unless_within_limits", "changed"),
     ({"idempotency": {"required": True}}, {"idempotency": {"required": False}}, "idempotency.required", "changed"),
-    (
-        {"idempotency": {"required": True}}, {"idempotency": {"required": True, "key": "derive(args)"}},
-        "idempotency.key", "changed",
-    ),
+    ({"idempotency": {"required": True}}, {"idempotency": {"required": True, "key": "derive(args)"}}, "idempotency.key",
+     "changed"),
     ({"safety": {"requires": ["gpu"]}}, {"safety": {}}, "safety.requires", "removed gpu"),
 ]  # fmt: skip
 

@@ -265,8 +265,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("name: a b", "`name` must be a name of letters, digits and `_ . : / -`, at most 128 characters, not `a b`"),
     ("name: null", "`name` is missing"),
     ("schema: null", "`schema` is missing"),
-    ("ontology_pin: 2026.1",
-     "`ontology_pin` must be a string, not `2026.1` | write it in quotes"),
+    ("ontology_pin: 2026.1", "`ontology_pin` must be a string, not `2026.1` | write it in quotes"),
     ("version: '2.1'", "`version` must be a semantic version, not `2.1` | write major.minor.patch, such as 1.0.0"),
     ("timeout: 10s",
      ("`timeout` must be an ISO 8601 duration, not `10s` | such as PT10S, PT1H or P1D; months and years have "
@@ -356,8 +355,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      ("`type` must be one of array, boolean, integer, null, number, object, string, not `objekt` | did you "
      "mean `object`?")),
     ("schema: {type: object, required: amount, minProperties: -1}",
-     'not a JSON Schema: "amount" is not of type "array"',
-     "not a JSON Schema: -1 is less than the minimum of 0"),
+     'not a JSON Schema: "amount" is not of type "array"', "not a JSON Schema: -1 is less than the minimum of 0"),
     ("schema: {properties: {}}",
      "schema of the arguments must be of type object | write `type: object` and its `properties`"),
     ("schema: {type: object, properties: {a: {$ref: 'https://example.org/x', description: x}}}",

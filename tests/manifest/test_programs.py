@@ -83,14 +83,10 @@ OPERAND = "is an operand, and arguments are not allowed as operands of `{}`"
         (("java", "{a:-cp}"), Program(), f"has an argument in -cp, which {NOT_LISTED}"),
         (("dd", "of={a}"), Program(operands=True), BARE),
         (("find", ".", "-exec", "{a}", ";"), Program(subcommands=(".", ";"), operands=True), BARE),
-        (
-            ("find", "-exec", "env", "--", "{a}"), Program(operands=True),
-            "has `env`, which is not a listed sub-command of `{}`",
-        ),
-        (
-            ("sh", "-c", 'eval "$1"', "--", "{a}"), Program(operands=True),
-            'has `eval "$1"`, which is not a listed sub-command of `{}`',
-        ),
+        (("find", "-exec", "env", "--", "{a}"), Program(operands=True),
+         "has `env`, which is not a listed sub-command of `{}`"),
+        (("sh", "-c", 'eval "$1"', "--", "{a}"), Program(operands=True),
+         'has `eval "$1"`, which is not a listed sub-command of `{}`'),
     ],
 )  # fmt: skip
 def test_anything_else_is_refused(argv: tuple[str, ...], program: Program, message: str) -> None:

@@ -91,18 +91,13 @@ KNOWN = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "Any — whatever",
-            f"c: schema of argument `x`: `Any` is not a type: anything would pass ({KNOWN})",
-        ),
+        ("Any — whatever", f"c: schema of argument `x`: `Any` is not a type: anything would pass ({KNOWN})"),
         ("flaot", "c: schema of argument `x`: 'flaot' is not a type (did you mean `float`?)"),
         ("list[", f"c: schema of argument `x`: 'list[' is not a type ({KNOWN})"),
         ("__import__('os')", f"c: schema of argument `x`: \"__import__('os')\" is not a type ({KNOWN})"),
         ("dict[int, str]", f"c: schema of argument `x`: 'dict[int, str]' is not a type ({KNOWN})"),
-        (
-            "Literal[1.5]",
-            f"c: schema of argument `x`: 'Literal[1.5]' has to list texts, whole numbers or booleans ({KNOWN})",
-        ),
+        ("Literal[1.5]",
+         f"c: schema of argument `x`: 'Literal[1.5]' has to list texts, whole numbers or booleans ({KNOWN})"),
         ("", f"c: schema of argument `x`: '' is not a type ({KNOWN})"),
         (3, "c: schema of argument `x`: must be a text such as `str — the query` (or write a whole JSON Schema)"),
     ],

@@ -154,30 +154,18 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: Registry([manifest("search_web"), manifest("search_web")]),
-            "tool search_web is declared twice (names are unique: rename or remove one)",
-        ),
-        (
-            lambda: Registry([manifest("search_web")]).register_contract(contract()),
-            "tool search_web is declared twice (names are unique: rename or remove one)",
-        ),
-        (
-            lambda: Registry([manifest("a"), manifest("b", manifest_version="2")]),
-            "the manifests have versions 1, 2 (state `version=`)",
-        ),
-        (
-            lambda: Registry([manifest("a", **PINS), manifest("b", **PINS)]),
-            "agent agent:a is pinned twice (pin its tools in one manifest)",
-        ),
-        (
-            lambda: one().bind("serch_web", print),
-            "`serch_web` is not a tool of this registry (did you mean `search_web`?)",
-        ),
-        (
-            lambda: Registry().function("x"),
-            "`x` is not a tool of this registry (add it to a manifest, or register its contract)",
-        ),
+        (lambda: Registry([manifest("search_web"), manifest("search_web")]),
+         "tool search_web is declared twice (names are unique: rename or remove one)"),
+        (lambda: Registry([manifest("search_web")]).register_contract(contract()),
+         "tool search_web is declared twice (names are unique: rename or remove one)"),
+        (lambda: Registry([manifest("a"), manifest("b", manifest_version="2")]),
+         "the manifests have versions 1, 2 (state `version=`)"),
+        (lambda: Registry([manifest("a", **PINS), manifest("b", **PINS)]),
+         "agent agent:a is pinned twice (pin its tools in one manifest)"),
+        (lambda: one().bind("serch_web", print),
+         "`serch_web` is not a tool of this registry (did you mean `search_web`?)"),
+        (lambda: Registry().function("x"),
+         "`x` is not a tool of this registry (add it to a manifest, or register its contract)"),
         (
             lambda: one().bind("search_web", "text"),  # type: ignore[arg-type]
             "the function of search_web cannot be called (bind a function)",
@@ -189,19 +177,15 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
             )
             for method in ("definitions", "all_definitions")
         ],
-        (
-            lambda: bound().bind("search_web", print),
-            "search_web has a function already (one function for a tool; remove one)",
-        ),
+        (lambda: bound().bind("search_web", print),
+         "search_web has a function already (one function for a tool; remove one)"),
         (
             lambda: in_use().register_contract(contract("other_tool")),
             ("contract `other_tool` comes after the manifest was made "
             "(register every contract before the registry is used)"),
         ),
-        (
-            lambda: Registry().register_contract(contract(), invariants=[]),
-            "contract `search_web`: `invariants` is the contract's own (state it in the contract)",
-        ),
+        (lambda: Registry().register_contract(contract(), invariants=[]),
+         "contract `search_web`: `invariants` is the contract's own (state it in the contract)"),
         (
             lambda: Registry().register_contract(
                 contract(invariants=[ToolInvariant("R", "r", lambda *_: True, print, corrects=["text"])])
@@ -233,10 +217,8 @@ PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
             "contract `search_web`: `state.effects[0].type` must be one of object, array, string, number, integer, "
             "boolean, not `tuple`"),
         ),
-        (
-            lambda: one(config_params=[ToolConfigParam("mode"), ToolConfigParam("mode")]),
-            "contract `search_web`: config parameter `mode` is stated twice (remove one)",
-        ),
+        (lambda: one(config_params=[ToolConfigParam("mode"), ToolConfigParam("mode")]),
+         "contract `search_web`: config parameter `mode` is stated twice (remove one)"),
     ],
 )  # fmt: skip
 def test_what_is_refused(make: Any, message: str) -> None:

@@ -79,10 +79,8 @@ def evaluate(text: Any, arguments: dict[str, Any] | None = None) -> Any:
         ("$session.plan", MISSING),
         ("$arguments", ARGUMENTS),
         (["$arguments.amount", "x"], [47500, "x"]),
-        (
-            {"a": "$arguments.name", "b": "$arguments.missing", "c": {"d": ["$arguments.rate"]}},
-            {"a": "Ada", "c": {"d": [1.5]}},
-        ),
+        ({"a": "$arguments.name", "b": "$arguments.missing", "c": {"d": ["$arguments.rate"]}},
+         {"a": "Ada", "c": {"d": [1.5]}}),
         ("$arguments.amount * 2", 95000),
         ("$double(arguments.amount) * arguments.rate", 71250.0),
         ("$arguments.name + '-' + string(arguments.amount)", "Ada-47500"),
@@ -111,7 +109,7 @@ def evaluate(text: Any, arguments: dict[str, Any] | None = None) -> Any:
         ("$3u", 3),
         ("$arguments.amount // a remark", 47500),
     ],
-)
+)  # fmt: skip
 def test_values(text: Any, value: Any) -> None:
     result = evaluate(text)
 
@@ -134,10 +132,8 @@ def test_values(text: Any, value: Any) -> None:
             (text, f"expression reads the whole session {SESSION_OFFERS}")
             for text in ("$session", "$session == 1", "$session['approval'] == 1", "$session[arguments.name]")
         ),
-        (
-            "$arguments.name.matches('a')",
-            "expression calls `matches`, which is not offered (check text against patterns in the JSON Schema)",
-        ),
+        ("$arguments.name.matches('a')",
+         "expression calls `matches`, which is not offered (check text against patterns in the JSON Schema)"),
         ("$now()", f"expression calls `now`, which is not offered {CALLS}"),
         ("$arguments.name.upper()", f"expression calls `upper`, which is not offered {CALLS}"),
         ("$arguments.list.map(session, 1)", "macro `map` needs a new name for the element, such as `x`, first"),
@@ -158,7 +154,7 @@ def test_values(text: Any, value: Any) -> None:
         ("$'" + "x" * 1000 + "'", "expression is longer than 1000 characters (compute the value in the app)"),
         ({"a": ["$("]}, "not CEL: "),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         compile_expression(text)

@@ -260,23 +260,19 @@ def test_a_program_that_connects_has_an_effect_class(program: str, refused: bool
     ("fields", "staged", "refused"),
     [
         pytest.param({"effect_class": "commit-high"}, (), False, id="a step-up stages it"),
-        pytest.param(
-            {"effect_class": "commit-high", "approval": {"unless_within_limits": False}}, (), False, id="said so"
-        ),
-        pytest.param(
-            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, (), True, id="excused"
-        ),
-        pytest.param(
-            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, ("do_it",), False, id="staged"
-        ),
-        pytest.param(
-            {"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, ("other",), True, id="other"
-        ),
+        pytest.param({"effect_class": "commit-high", "approval": {"unless_within_limits": False}}, (), False,
+            id="said so"),
+        pytest.param({"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, (), True,
+            id="excused"),
+        pytest.param({"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, ("do_it",), False,
+            id="staged"),
+        pytest.param({"effect_class": "commit-high", "approval": {"unless_within_limits": True}}, ("other",), True,
+            id="other"),
         pytest.param({"effect_class": "commit-low"}, (), False, id="internal"),
         pytest.param({"effect_class": "stage", "approval": {"unless_within_limits": True}}, (), False, id="no commit"),
         pytest.param({"risk_tier": "high"}, (), False, id="no effect class, as in the registry document"),
     ],
-)
+)  # fmt: skip
 def test_a_commit_is_staged(fields: dict[str, Any], staged: tuple[str, ...], refused: bool) -> None:
     assert said(*staged, **fields) == ([("name", "not_a_tool.unstaged_commit")] if refused else [])
 

@@ -151,16 +151,13 @@ def test_the_first_reference_that_leads_nowhere_is_raised() -> None:
 
 # A schema, what it admits when it is closed, and what it does not.
 CLOSED: list[tuple[str, str, str, str]] = [
-    ("arguments", "{type: object, properties: {amount: {type: number}}}",
-     "[{}, {amount: 1}]", "[{other: 1}]"),
-    ("no arguments at all", "{type: object}",
-     "[{}]", "[{a: 1}]"),
+    ("arguments", "{type: object, properties: {amount: {type: number}}}", "[{}, {amount: 1}]", "[{other: 1}]"),
+    ("no arguments at all", "{type: object}", "[{}]", "[{a: 1}]"),
     ("stated open", "{type: object, properties: {amount: {type: number}}, additionalProperties: true}",
      "[{other: 1}]", "[]"),
     ("stated by a schema", "{type: object, properties: {amount: {type: number}}, additionalProperties: {type: string}}",
      "[{o: x}]", "[{o: 1}]"),
-    ("patterns", "{type: object, patternProperties: {^x-: {}}}",
-     "[{x-a: 1}]", "[{x-a: 1, other: 1}]"),
+    ("patterns", "{type: object, patternProperties: {^x-: {}}}", "[{x-a: 1}]", "[{x-a: 1, other: 1}]"),
     ("nested objects", "{type: object, properties: {a: {type: object, properties: {b: {}}}}}",
      "[{a: {b: 1}}]", "[{a: {c: 1}}]"),
     ("nested objects in lists", "{type: object, properties: {a: {type: array, items: {properties: {b: {}}}}}}",
