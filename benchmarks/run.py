@@ -139,7 +139,7 @@ def embedded(bench: Bench) -> None:
     )
     pep = found["embedded: Pep.decide"]
     bench.goal(
-        "Pep.decide adds to the bare engine, µs", pep - found["embedded: Engine.decide (bare engine)"], at_most=40
+        "Pep.decide adds to the bare engine, µs", pep - found["embedded: Engine.decide (bare engine)"], at_most=35
     )
     bench.goal(
         "WebAssembly alone / cedarpy, all parsed",
