@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
-from pdp.execution.run import is_asynchronous
+from pdp.execution.runner import is_asynchronous
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,7 +21,7 @@ from pdp.decision import new_id
 from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolResultError, failure_of, masked
-from pdp.execution.run import cut_short, unavailable
+from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.call import Executed, arguments_of, caller_of
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work

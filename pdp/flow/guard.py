@@ -9,7 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from pdp.errors import PdpError, UsageError
-from pdp.execution.run import is_asynchronous
+from pdp.execution.runner import is_asynchronous
 from pdp.session import Session
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from pdp.decision import Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
-from pdp.execution.run import unavailable
-from pdp.execution.runner import ToolRunner
+from pdp.execution.runner import ToolRunner, unavailable
 from pdp.flow.call import caller_of
 from pdp.proposal import FailureCode
 

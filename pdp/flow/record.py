@@ -40,7 +40,7 @@ def record_result(executed: Executed, log: AuditLog) -> Executed:
     try:
         log.append(_result_event(executed, log))
     except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
-        from pdp.execution.run import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
+        from pdp.execution.runner import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
 
         _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
         return type(executed)(executed.decided, unrecorded(), executed.action)

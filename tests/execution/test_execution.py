@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdp.errors import UsageError
-from pdp.execution import run as running
+from pdp.execution import runner as running
 from pdp.execution.failures import (
     LONGEST,
     MASK,
@@ -32,8 +32,7 @@ from pdp.execution.failures import (
     safe_text,
     secret_texts,
 )
-from pdp.execution.run import arun, run
-from pdp.execution.runner import ResultContract, ToolRunner
+from pdp.execution.runner import ResultContract, ToolRunner, arun, run
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.proposal import Execution, Failure, FailureCode
@@ -374,7 +373,7 @@ def test_many_tools_that_hang_keep_no_other_from_running() -> None:
 
 INTERRUPTED = """
 import asyncio, sys
-from pdp.execution.run import run
+from pdp.execution.runner import run
 async def waiting():
     print("began", flush=True)
     try:

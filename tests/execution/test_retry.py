@@ -10,8 +10,7 @@ import pytest
 
 from pdp.execution.failures import ToolArgumentError, ToolError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.execution.retry import FIRST_PAUSE, LONGEST_PAUSE, aretried, retried, worth_repeating
-from pdp.execution.run import cut_short, run, unavailable, unrecorded
-from pdp.execution.runner import ToolRunner, attempts
+from pdp.execution.runner import ToolRunner, attempts, cut_short, run, unavailable, unrecorded
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.proposal import Execution, Failure, FailureCode

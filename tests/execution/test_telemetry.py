@@ -19,7 +19,7 @@ from opentelemetry.trace import StatusCode
 
 from pdp.errors import MissingExtraError
 from pdp.execution.failures import failure_of
-from pdp.execution.run import arun, cut_short, run
+from pdp.execution.runner import arun, cut_short, run
 from pdp.execution.telemetry import Telemetry
 from pdp.proposal import Execution
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pdp.execution.run import run
+from pdp.execution.runner import run
 from pdp.manifest.load import load_effective
 from pdp.patterns.enforcement import HeldCall
 from pdp.patterns.exceptions import NotFoundError
