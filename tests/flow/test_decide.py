@@ -155,19 +155,12 @@ def test_a_decision_is_recorded_with_who_what_and_why(pep: Pep) -> None:
             wire(amount="47500"), {}, "INVALID_PAYLOAD",
             {"in_manifest": True, "schema_valid": False, "idempotency_missing": None}, id="a string amount",
         ),
-        pytest.param(wire(amount=True), {}, "INVALID_PAYLOAD", {"schema_valid": False}, id="a boolean amount"),
-        pytest.param(wire(debug=1), {}, "INVALID_PAYLOAD", {"schema_valid": False}, id="an unknown argument"),
         pytest.param(
             wire(), {"idempotency_key": None}, "INVALID_PAYLOAD",
             {"schema_valid": True, "idempotency_missing": True, "idempotency_key": None}, id="no idempotency key",
         ),
-        pytest.param(
-            wire(), {"idempotency_key": ""}, "INVALID_PAYLOAD", {"idempotency_missing": True}, id="an empty key"
-        ),
         pytest.param([], {}, "INVALID_PAYLOAD", {"tool_name": None, "in_manifest": None}, id="a list"),
-        pytest.param(
-            wire(beneficiary_id=""), {}, "INVALID_PAYLOAD", {"schema_valid": True}, id="a resource without id"
-        ),
+        pytest.param(wire(beneficiary_id=""), {}, "INVALID_PAYLOAD", {"schema_valid": True}, id="no resource id"),
     ],
 )  # fmt: skip
 def test_what_fails_a_check_never_reaches_the_policy(
@@ -175,15 +168,9 @@ def test_what_fails_a_check_never_reaches_the_policy(
 ) -> None:
     evaluation = pep.call(proposal, session(**changes))
 
-    assert (evaluation.verdict, evaluation.decision, evaluation.request, evaluation.allowed) == (
-        None,
-        None,
-        None,
-        False,
-    )
-    rejection = evaluation.outcome.rejection
-    assert rejection is not None
-    assert rejection.code == code
+    assert (evaluation.verdict, evaluation.decision, evaluation.request) == (None, None, None)
+    assert evaluation.outcome.rejection is not None
+    assert (evaluation.outcome.rejection.code, evaluation.allowed) == (code, False)
     assert {name: getattr(evaluation.trace, name) for name in trace} == trace
     assert hub.wires == []
     [event] = events(pep)
@@ -201,13 +188,7 @@ def test_the_type_of_an_event_never_holds_the_models_text(pep: Pep) -> None:
     ("claims", "code"),
     [
         pytest.param({}, "decision.request_invalid", id="no subject"),
-        pytest.param(
-            {"sub": "x", "limits": {"wire.auto_approved": "25000"}}, "decision.request_invalid", id="text limit"
-        ),
-        pytest.param({"sub": "x", "limits": {"wire.auto_approved": None}}, "decision.request_invalid", id="null limit"),
-        pytest.param(
-            {"sub": "x", "limits": {"wire.auto_approved": -1}}, "decision.request_invalid", id="negative limit"
-        ),
+        pytest.param({"sub": "x", "limits": {"wire.auto_approved": "1"}}, "decision.request_invalid", id="text limit"),
         pytest.param({"sub": "x", "act": {"sub": "a", "scopes": "x"}}, "decision.request_invalid", id="mistyped actor"),
         pytest.param({"sub": "x"}, "scopes.missing", id="no scopes"),
     ],
@@ -256,9 +237,6 @@ def answer(**changes: Any) -> bytes:
         pytest.param(EngineTimeoutError("late"), "engine.timeout", id="time-out"),
         pytest.param(RuntimeError("bug"), "pep.internal_error", id="any exception"),
         pytest.param(b"{}", "engine.answer_invalid", id="empty answer"),
-        pytest.param(answer(verdict="PERMIT"), "engine.answer_invalid", id="unknown verdict"),
-        pytest.param(answer(reasons=[]), "engine.answer_invalid", id="no reasons"),
-        pytest.param(answer(extra=1), "engine.answer_invalid", id="unknown field"),
         pytest.param(
             answer(obligations=[{"id": "redact", "on": "ALLOW", "parameters": {}}]), "obligations.unfulfillable",
             id="an obligation that nobody fulfils",
@@ -341,22 +319,6 @@ def test_a_result_that_cannot_be_recorded_is_unknown(pep: Pep, hub: Hub) -> None
     assert len(hub.wires) == 1
 
 
-def test_a_tool_that_raises_is_a_failure_and_recorded(pep: Pep) -> None:
-    def initiate_wire(**_: Any) -> None:
-        raise ConnectionError("hub is down")
-
-    pep = pep.with_changes(tools={"initiate_wire": initiate_wire})
-    called = pep.call(wire(amount=20000), session())
-
-    failure = called.outcome.failure
-    assert failure is not None
-    assert (failure.code, failure.message, failure.details) == (
-        "TOOL_EXECUTION_FAILED", "ConnectionError", {"exception": "ConnectionError"},
-    )  # fmt: skip
-    after = events(pep)[1]
-    assert (after["outcome"], after["error_code"], after["result_digest"]) == ("failed", "TOOL_EXECUTION_FAILED", None)
-
-
 def test_a_tool_without_a_function_is_unavailable(pep: Pep) -> None:
     pep = pep.with_changes(tools={})
     called = pep.call(wire(amount=20000), session())
@@ -415,48 +377,6 @@ def test_many_threads_share_one_enforcement_point(pep: Pep, hub: Hub) -> None:
     assert (len(hub.wires), len(events(pep))) == (100, 300)
 
 
-UNKNOWN = ("tool.initiate_wire.result", "unknown", "TOOL_EXECUTION_FAILED")
-
-
-async def begun(event: asyncio.Event, call: asyncio.Task[Evaluation]) -> None:
-    """Wait for the event; a call that ends without it, because it was decided otherwise, fails the test at once."""
-    waiting = asyncio.create_task(event.wait())
-    done, _ = await asyncio.wait({waiting, call}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    assert call not in done, call.result()
-    assert event.is_set()
-
-
-async def test_a_call_cancelled_while_its_tool_runs_is_recorded_as_unknown(pep: Pep) -> None:
-    started = asyncio.Event()
-
-    async def initiate_wire(**_: Any) -> None:
-        started.set()
-        await asyncio.sleep(60)
-
-    pep = pep.with_changes(tools={"initiate_wire": initiate_wire})
-    task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
-    await begun(started, task)
-    task.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    after = events(pep)[1]
-    assert (after["type"], after["outcome"], after["error_code"]) == UNKNOWN
-
-
-def test_a_call_interrupted_while_its_tool_runs_is_recorded_as_unknown(pep: Pep) -> None:
-    def initiate_wire(**_: Any) -> None:
-        raise KeyboardInterrupt
-
-    pep = pep.with_changes(tools={"initiate_wire": initiate_wire})
-    with pytest.raises(KeyboardInterrupt):
-        pep.call(wire(amount=20000), session())
-
-    after = events(pep)[1]
-    assert (after["type"], after["outcome"], after["error_code"]) == UNKNOWN
-
-
 async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
     asked = asyncio.Event()
 
@@ -468,7 +388,7 @@ async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
 
     pep = Pep(payments.effective(), Waiting(b""), tools={"initiate_wire": hub.initiate_wire})
     task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
-    await begun(asked, task)
+    await asyncio.wait_for(asked.wait(), 30)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):

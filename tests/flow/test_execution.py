@@ -42,6 +42,7 @@ from tests.support.desk import (
     asked,
     asynchronously,
     both_ways,
+    events,
     failure,
     granted,
     in_database,
@@ -240,6 +241,8 @@ def test_what_a_failure_leaves_of_its_key(
     again = call(pep, propose("book_entry"), session())
 
     assert details(first) == expected
+    result = events(pep)[1]
+    assert (result["outcome"], result["error_code"], result["result_digest"]) == ("failed", expected[0], None)
     assert again.executed is (then == "free")
     if then == "unknown":
         assert details(again) == expected
@@ -356,6 +359,10 @@ def test_an_interrupted_tool_leaves_its_key_taken(pep: Pep, works: Desk) -> None
     with pytest.raises(KeyboardInterrupt):
         pep.call(propose("book_entry"), session())
     works.fails = None
+    [_, result] = events(pep)
+    assert (result["type"], result["outcome"], result["error_code"]) == (
+        "tool.book_entry.result", "unknown", "TOOL_EXECUTION_FAILED",
+    )  # fmt: skip
 
     assert details(pep.call(propose("book_entry"), session()))[2] == {"effect": "unknown"}
     assert len(works.runs) == 1
