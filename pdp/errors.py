@@ -5,7 +5,7 @@
     - FileFaultsError             pdp.file_faults      one or more faults in one file, each with its place
     - MissingExtraError           pdp.missing_extra    what is asked for needs packages that are not installed
     - StoreSchemaError            store.schema         the database is of another release
-  - EngineError                   engine.unavailable   no decision could be had
+  - EngineError                   engine.unavailable   no decision was made
     - EngineTimeoutError          engine.timeout
     - AnswerInvalidError          engine.answer_invalid
     - RequestRefusedError         decision.request_invalid  a request that an engine does not take

@@ -165,7 +165,7 @@ class Session(BaseModel):
         """
         sub = self.claims.get("sub")
         if not isinstance(sub, str) or not sub:
-            wrong = "missing" if sub is None else "no text" if not isinstance(sub, str) else "empty"
+            wrong = "missing" if sub is None else "not text" if not isinstance(sub, str) else "empty"
             raise ClaimsError(f"session: claims.sub is {wrong}: no subject, no decision")
         for at, name in _names(self.claims):
             # Names of ASCII are plain unless they have blanks at their ends or control letters.

@@ -74,7 +74,7 @@ def test_anything_else_is_an_error(body: bytes) -> None:
 
 
 class Answering(Engine):
-    """Answers what it is told, or fails so."""
+    """Gives these answers, or raises them."""
 
     name = "answering"
 
@@ -84,10 +84,10 @@ class Answering(Engine):
 
     def evaluate(self, body: bytes) -> bytes:
         self.bodies.append(body)
-        found = self.answers.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def aevaluate(self, body: bytes) -> bytes:
         return self.evaluate(body)
@@ -130,7 +130,7 @@ async def test_a_failure_is_a_deny_with_its_code(failure: bytes | Exception, cod
 
 
 @pytest.mark.parametrize("context", [{"x": float("nan")}, {"x": 2**53}, {"x": "y" * 1024 * 1024}, {"x": {1}}])
-async def test_a_request_that_is_no_json_never_reaches_the_engine(context: dict[str, Any]) -> None:
+async def test_a_request_that_is_not_json_never_reaches_the_engine(context: dict[str, Any]) -> None:
     engine = Answering()
     for decision in (engine.decide(request(**context)), await engine.adecide(request(**context))):
         assert (decision.verdict, decision.codes) == (Verdict.DENY, ("decision.request_invalid",))

@@ -59,9 +59,9 @@ def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
         ({}, "missing"),
         ({"sub": None}, "missing"),
         ({"sub": ""}, "empty"),
-        ({"sub": 7}, "no text"),
-        ({"sub": ["officer-123"]}, "no text"),
-        ({"sub": False}, "no text"),
+        ({"sub": 7}, "not text"),
+        ({"sub": ["officer-123"]}, "not text"),
+        ({"sub": False}, "not text"),
     ],
 )
 def test_no_subject_no_session(claims: dict[str, Any], wrong: str) -> None:
@@ -92,7 +92,7 @@ def test_no_subject_no_session(claims: dict[str, Any], wrong: str) -> None:
         pytest.param(
             {"claims": {}, "time": "2026-99-99T99:99:99Z"},
             "session: time: Value error, is not a time such as 2026-07-01T10:00:00Z",
-            id="a time that is none",
+            id="an impossible time",
         ),
         pytest.param(
             {"claims": {}, "run_id": "\ud800"},

@@ -61,30 +61,23 @@ class Stores:
     store of actions as everything else.
     """
 
-    def __init__(self, keys: Lazy[IdempotencyStore], actions: Lazy[ActionStore], deployment: Deployment | None) -> None:
-        self._keys = keys
-        self._actions = actions
+    def __init__(
+        self, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None
+    ) -> None:
+        self._keys = Lazy(_memory_keys if keys is None else lambda: keys)
+        self._actions = Lazy(_memory_actions if actions is None else lambda: actions)
         self._deployment = deployment
         self._runs: Lazy[Runs] = Lazy(self._make_runs)
-
-    @classmethod
-    def of(cls, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None) -> Stores:
-        """Return stores, in memory where they are None."""
-        return cls(
-            Lazy(_memory_keys if keys is None else lambda: keys),
-            Lazy(_memory_actions if actions is None else lambda: actions),
-            deployment,
-        )
 
     def replaced_by(
         self, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None
     ) -> Stores:
         """Return the same with other stores; runs of their own where `actions` or `deployment` is another one."""
-        other = Stores(
-            self._keys if keys is None else Lazy(lambda: keys),
-            self._actions if actions is None else Lazy(lambda: actions),
-            self._deployment if deployment is None else deployment,
-        )
+        other = Stores(keys, actions, self._deployment if deployment is None else deployment)
+        if keys is None:
+            other._keys = self._keys
+        if actions is None:
+            other._actions = self._actions
         if actions is None and deployment is None:
             other._runs = self._runs
         return other
