@@ -230,14 +230,21 @@ class GeneratedCalls:
         return frozenset(denials), frozenset(decision.verdict for decision in decisions)
 
     def _singles(self, bases: Callable[[], Sequence[_Base]], most: int | None = None) -> Iterator[ComparedCall | None]:
-        """Yield each base, then one change of each in turn; bases are made when the first is taken."""
+        """Yield each base, then one change of each in turn; bases are made when the first is taken.
 
-        def of(base: _Base) -> Iterator[ComparedCall | None]:
-            return (self._call(base, change) for change in self._changes(base)[:most])
-
+        What a changed rule reads comes first for all. In the rest, each generated entry begins elsewhere, so that parts
+        of all cover nearly the whole.
+        """
         found = bases()
+
+        def of(number: int, base: _Base) -> Iterator[ComparedCall | None]:
+            every = self._changes(base)[:most]
+            first = sum(change.rank == 0 for change in every)
+            start = first if base.known_tool else first + (len(every) - first) * number // len(found)
+            return (self._call(base, change) for change in (*every[:first], *every[start:], *every[first:start]))
+
         yield from (self._call(base) for base in found)
-        yield from _in_turn([of(base) for base in found])
+        yield from _in_turn([of(number, base) for number, base in enumerate(found)])
 
     def _pairs(self, bases: Callable[[], Sequence[_Base]], *, changed: bool = False) -> Iterator[ComparedCall | None]:
         """Yield two changes of each base in turn; `changed`: only while one is new, or read by a changed rule."""

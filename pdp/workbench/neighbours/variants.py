@@ -244,10 +244,10 @@ def _lists(current: list[Any], fresh: Sequence[str], strings: Sequence[str]) -> 
     yield from ([*current, word] for word in fresh)
     yield []
     yield from (current[:index] + current[index + 1 :] for index in range(min(len(current), _ELEMENTS)))
+    yield from ([*current, FOREIGN], GONE, None, "a text", {}, [*current, 7], [*current, " "], current + current[:1])
     for index, element in enumerate(current[:_ELEMENTS]):
         if isinstance(element, str):
             yield from ([*current[:index], other, *current[index + 1 :]] for other in _near_texts(element))
-    yield from ([*current, FOREIGN], GONE, None, "a text", {}, [*current, 7], [*current, " "], current + current[:1])
     yield from ([*current, word] for word in strings if word not in current)
     yield from ([word] for word in strings)
     yield from ([[{"id": [""]}]], 0, False)
