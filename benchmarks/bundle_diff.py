@@ -20,7 +20,7 @@ from pdp.errors import PdpError
 from pdp.workbench.diff.bundle_diff import bundle_diff, first_difference
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.rego_edits import rego_mutants
-from pdp.workbench.opa.modules import baseline_policies_path, collect, write_modules
+from pdp.workbench.opa.modules import baseline_policies_path, collect
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.opa.tool import OpaTool
 
@@ -95,10 +95,7 @@ def _mutated(opa: Path, modules: dict[str, Module], original: Bundle, mutant: Re
 def _packed(opa: Path, modules: dict[str, Module], like: Bundle) -> bytes:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "policies")
-        folder.mkdir()
-        write_modules(modules, folder)
-        tool = OpaTool(opa, folder, sources={path: module.file for path, module in modules.items()})
-        wasm = tool.compile([DECISION, FINDINGS, PLAN])
+        wasm = OpaTool.staged(opa, folder, modules).compile([DECISION, FINDINGS, PLAN])
     data = {
         **like.data,
         "config": {name: value for name, value in like.data["config"].items() if name != "bundle"},

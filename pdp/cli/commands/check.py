@@ -13,7 +13,7 @@ from pdp.cli.output import tell
 from pdp.documents import read_document
 from pdp.errors import Fault, FileFaultsError
 from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests
-from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect, write_modules
+from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect
 from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.opa.tool import OpaTool
@@ -51,7 +51,7 @@ def check(
     checked = {path: module for path, module in modules.items() if module.custom == bool(policies)}
     codes = expected_codes(scenarios) if scenarios else None
     with tempfile.TemporaryDirectory(prefix="pdp-check-") as temporary:
-        tool = _staged(modules, Path(temporary, "policies"), opa, capabilities=baseline / "capabilities.json")
+        tool = OpaTool.staged(opa, Path(temporary, "policies"), modules, capabilities=baseline / "capabilities.json")
         trees = parse_modules(opa, modules)
         unit_tests = collect(baseline, folders, tests=True)
         test_trees = parse_modules(opa, unit_tests)
@@ -91,14 +91,6 @@ def _codes(document: Any) -> Iterator[str]:
 def _objects(holder: Any, name: str) -> list[dict[str, Any]]:
     listed = holder.get(name) if isinstance(holder, dict) else None
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-
-
-def _staged(modules: Mapping[str, Module], folder: Path, opa: Path, *, capabilities: Path | None = None) -> OpaTool:
-    folder.mkdir()
-    write_modules(modules, folder)
-    return OpaTool(
-        opa, folder, sources={path: module.file for path, module in modules.items()}, capabilities=capabilities
-    )
 
 
 def _own(faults: Sequence[Fault], checked: Mapping[str, Module]) -> Sequence[Fault]:

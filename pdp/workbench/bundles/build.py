@@ -13,7 +13,7 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER, JsonValueError, parse_json
 from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests
-from pdp.workbench.opa.modules import baseline_folder, collect, write_modules
+from pdp.workbench.opa.modules import baseline_folder, collect
 from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.opa.tool import OpaTool
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdp.workbench.bundles.admission import Concerns
-    from pdp.workbench.opa.modules import Module
 
 _MAX_CONFIG: Final = 1024 * 1024
 
@@ -58,7 +57,9 @@ def compile_bundle(
     tests = {path: module for path, module in collect(baseline, policies, tests=True).items() if module.custom}
     documents = merged_data({}, manifests=manifests, data=read_data(data))
     with tempfile.TemporaryDirectory(prefix="pdp-build-") as temporary:
-        tool = _staged(modules, Path(temporary, "policies"), opa, _existing(baseline / "capabilities.json"))
+        tool = OpaTool.staged(
+            opa, Path(temporary, "policies"), modules, capabilities=_existing(baseline / "capabilities.json")
+        )
         trees = parse_modules(opa, modules)
         concerns = check_packages(modules, trees)
         check_unit_tests(tests, parse_modules(opa, tests))
@@ -87,13 +88,6 @@ def compile_bundle(
     # It must load as well: builtins outside the module and data that it cannot read would show only at run time.
     EmbeddedEngine(read_bundle(packed)).close()
     return packed
-
-
-def _staged(modules: Mapping[str, Module], folder: Path, opa: Path, capabilities: Path | None = None) -> OpaTool:
-    folder.mkdir()
-    write_modules(modules, folder)
-    sources = {path: module.file for path, module in modules.items()}
-    return OpaTool(opa, folder, sources=sources, capabilities=capabilities)
 
 
 def write_bundle(out: Path, packed: bytes) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pdp.workbench.mutation.mutant import Identities, RegoMutant, difference
-from pdp.workbench.opa.modules import write_modules
 from pdp.workbench.opa.syntax import (
     COMPREHENSIONS,
     Node,
@@ -70,9 +69,7 @@ def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
     """
     trees = parse_modules(opa, modules)
     with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as folder:
-        write_modules(modules, Path(folder))
-        tool = OpaTool(opa, Path(folder), sources={path: module.file for path, module in modules.items()})
-        asked = tool.dependencies(_DECISION)
+        asked = OpaTool.staged(opa, Path(folder), modules).dependencies(_DECISION)
     return [
         mutant
         for path, module in modules.items()

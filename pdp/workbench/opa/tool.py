@@ -9,10 +9,14 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.workbench.opa.modules import write_modules
 from pdp.workbench.opa.program import run_opa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from pdp.workbench.opa.modules import Module
 
 _TIMEOUT: Final = 120
 _UNDEFINED: Final = "undefined function "
@@ -41,6 +45,15 @@ class OpaTool:
         self._folder = folder
         self._sources = sources
         self._capabilities = [] if capabilities is None else ["--capabilities", str(capabilities)]
+
+    @classmethod
+    def staged(
+        cls, opa: Path, folder: Path, modules: Mapping[str, Module], *, capabilities: Path | None = None
+    ) -> Self:
+        """Return OPA in a folder into which `modules` are written; other arguments as of the class."""
+        write_modules(modules, folder)
+        sources = {path: module.file for path, module in modules.items()}
+        return cls(opa, folder, sources=sources, capabilities=capabilities)
 
     def parse(self, staged: str) -> Any:
         """Return the syntax tree of one module, with places, as `opa parse --format json` writes it.
