@@ -1,6 +1,6 @@
 """`pdp decide`: what it answers, what others script against, and what it makes of proposals, claims and options.
 
-Files that are none: test_cli_files.py; policies and bundles: test_cli_bundle.py; OPA: test_cli_opa.py.
+Unusable files: test_files.py; policies and bundles: test_bundle.py; OPA: test_opa.py.
 """
 
 from __future__ import annotations
@@ -180,37 +180,15 @@ def test_the_sidecar_answers_the_same(
 
 
 def test_json_is_the_same_to_the_byte() -> None:
+    """In plain ASCII, keys in a fixed order."""
     done = decided({"tool": "b\u00f6se\x1b[2J", "arguments": {}}, "--json")
+    answer = golden(
+        None, rejected("INVALID_TOOL_NAME", "'b\u00f6se\\x1b[2J' is not a tool of manifest 2026.07.1"), [],
+        tool_name="b\u00f6se\x1b[2J", in_manifest=False, schema_valid=None, risk_tier=None, pdp_action=None,
+        idempotency_key=None, idempotency_missing=None,
+    )  # fmt: skip
     assert done.code == 4
-    assert re.sub("[0-9a-f]{32}", "ID", done.out) == (
-        "{\n"
-        '  "outcome": {\n'
-        '    "status": "rejected",\n'
-        '    "rejection": {\n'
-        '      "code": "INVALID_TOOL_NAME",\n'
-        '      "reason": "\'b\\u00f6se\\\\x1b[2J\' is not a tool of manifest 2026.07.1"\n'
-        "    }\n"
-        "  },\n"
-        '  "verdict": null,\n'
-        '  "reasons": [],\n'
-        '  "obligations": [],\n'
-        '  "trace": {\n'
-        '    "tool_name": "b\\u00f6se\\u001b[2J",\n'
-        '    "manifest_version": "2026.07.1",\n'
-        '    "in_manifest": false,\n'
-        '    "schema_valid": null,\n'
-        '    "risk_tier": null,\n'
-        '    "pdp_action": null,\n'
-        '    "idempotency_key": null,\n'
-        '    "idempotency_missing": null,\n'
-        '    "request_id": "ID",\n'
-        '    "tool_call_id": null,\n'
-        '    "step_name": null\n'
-        "  },\n"
-        '  "decision_id": null,\n'
-        '  "bundle_revision": null\n'
-        "}\n"
-    )
+    assert re.sub("[0-9a-f]{32}", "ID", done.out) == json.dumps(answer, indent=2) + "\n"
 
 
 TEXTS = [
@@ -246,32 +224,13 @@ TEXTS = [
         id="rejected",
     ),
     pytest.param(
-        {"tool": "a\x1b[2J\x9b\u202e\nALLOW  initiate_wire", "arguments": {}},
+        {"tool": "a\x1b[2J\x9b\u202e\nALLOW  [bold]x[/bold]", "arguments": {}},
         4,
-        "REJECTED  a\\x1b[2J\\x9b\\u202e\\nALLOW  initiate_wire\n"
-        "  INVALID_TOOL_NAME  'a\\x1b[2J\\x9b\\u202e\\nALLOW  initiate_wire' is not a tool of manifest 2026.07.1\n"
+        "REJECTED  a\\x1b[2J\\x9b\\u202e\\nALLOW  [bold]x[/bold]\n"
+        "  INVALID_TOOL_NAME  'a\\x1b[2J\\x9b\\u202e\\nALLOW  [bold]x[/bold]' is not a tool of manifest 2026.07.1\n"
         "  rejected before the policy was asked\n"
         "  manifest 2026.07.1, request ID\n",
-        id="a name that would steer the terminal",
-    ),
-    pytest.param(
-        wire(**{"\x1b]0;owned\x07\nALLOW": 1}),
-        4,
-        "REJECTED  initiate_wire\n"
-        "  INVALID_PAYLOAD  arguments: Additional properties are not allowed "
-        "('\\x1b]0;owned\\x07\\nALLOW' was unexpected)\n"
-        "  rejected before the policy was asked\n"
-        "  manifest 2026.07.1, request ID\n",
-        id="an argument that would steer the terminal",
-    ),
-    pytest.param(
-        {"tool": "[bold]x[/bold]", "arguments": {}},
-        4,
-        "REJECTED  [bold]x[/bold]\n"
-        "  INVALID_TOOL_NAME  '[bold]x[/bold]' is not a tool of manifest 2026.07.1\n"
-        "  rejected before the policy was asked\n"
-        "  manifest 2026.07.1, request ID\n",
-        id="a name that looks like markup",
+        id="a name that would steer the terminal and looks like markup",
     ),
 ]
 
@@ -310,46 +269,24 @@ def test_standard_input_serves_once() -> None:
     assert done == (2, "", "error: standard input (-) is named 3 times\n    hint: only one file can come from it\n")
 
 
-# Proposals: whatever they are, they are answered with a rejection
-
-MEGABYTES = 10 * 1024 * 1024
-DEEP = 10_000
-PROPOSALS: dict[str, tuple[Any, str]] = {
-    "empty": (b"", "value: not JSON: Expecting value: line 1 column 1 (char 0)"),
-    "binary": (bytes(range(256)), "value: not UTF-8 text"),
-    "UTF-16": (json.dumps(wire()).encode("utf-16"), "value: not UTF-8 text"),
-    "deep": ("[" * DEEP + "]" * DEEP, "value: nested deeper than 32 levels"),
-    "a list": (b"[]", "a proposal is an object with tool and arguments, not a list"),
-    "NaN": (json.dumps(wire(amount=float("nan"))), "value: NaN is not a number of JSON"),
-    "a lone surrogate": (wire(reference="\ud800"), "arguments.reference: lone surrogate in a string"),
-}
-
-
-@pytest.mark.parametrize(("proposal", "reason"), PROPOSALS.values(), ids=PROPOSALS)
-def test_what_is_no_proposal(proposal: Any, reason: str) -> None:
-    done = decided(proposal.encode() if isinstance(proposal, str) else proposal, "--json")
+def test_a_malformed_proposal_is_rejected() -> None:
+    done = decided(json.dumps(wire()).encode("utf-16"), "--json")
     answer = done.json
     assert (done.code, done.err) == (4, "")
-    assert answer["outcome"] == rejected("INVALID_PAYLOAD", reason)
+    assert answer["outcome"] == rejected("INVALID_PAYLOAD", "value: not UTF-8 text")
     assert (answer["verdict"], answer["trace"]["tool_name"], answer["trace"]["in_manifest"]) == (None, None, None)
 
 
 def test_a_proposal_of_ten_megabytes() -> None:
-    done = decided(wire(reference="x" * MEGABYTES), "--json")
+    done = decided(wire(reference="x" * 10 * 1024 * 1024), "--json")
     assert (done.code, done.json["outcome"]["rejection"]["code"]) == (4, "INVALID_PAYLOAD")
     assert "at most 1048576 are admitted" in done.json["outcome"]["rejection"]["reason"]
     assert len(done.out) < 2000
 
 
-# Sessions: a file that is none is the caller's mistake, claims that cannot be trusted are a DENY
-
-
-@pytest.mark.parametrize(
-    ("sub", "wrong"), [(None, "missing"), ("", "empty"), (5, "no text"), (["officer-123"], "no text")]
-)
-def test_claims_without_subject(tmp_path: Path, sub: object, wrong: str) -> None:
-    message = f"session: claims.sub is {wrong}: no subject, no decision"
-    done = decided(wire(), "--json", s=session_file(tmp_path, claims={"sub": sub}))
+def test_claims_without_subject_are_a_deny(tmp_path: Path) -> None:
+    message = "session: claims.sub is no text: no subject, no decision"
+    done = decided(wire(), "--json", s=session_file(tmp_path, claims={"sub": 5}))
     assert (done.code, done.json["verdict"]) == (4, "DENY")
     assert done.json["reasons"] == [{"code": "decision.request_invalid", "message": message, "details": {}}]
 
@@ -377,22 +314,13 @@ def test_rules_for_a_misspelt_action_are_told_of(tmp_path: Path, command: str) -
     assert (done.code, [each["code"] for each in found["reasons"]]) == (4, ["decision.nothing_allows"])
 
 
-CLAIMS = '{"claims": {"sub": "x", "limits": {"a": VALUE}}}'
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ('{"claims": []}', "1:12: `claims` must be a mapping, not a list"),
-        ('{"claims": {"sub": "x"}, "facts": "none"}', "1:35: `facts` must be a mapping, not `none`"),
-        ('{"claims": {"sub": "x"}, "idempotency_key": 5}', "1:45: `idempotency_key` must be a string, not `5`"),
         ('{"claim": {"sub": "x"}, "claims": {}}', "1:2: unknown key `claim`"),
         ('{"claims": {"sub": "x"}, "claims": {}}', "1:26: key `claims` stands twice, first on line 1"),
-        (CLAIMS.replace("VALUE", "NaN"), "1:41: `NaN` is not a value of JSON"),
-        (CLAIMS.replace("VALUE", "1e400"), "1:41: number `1e400` is beyond 2^53-1"),
-        (CLAIMS.replace("VALUE", str(2**53)), "1:41: number `9007199254740992` is beyond 2^53-1"),
-        (CLAIMS.replace("VALUE", r'"\ud800"'), "1:41: half of a surrogate pair is not a character"),
-        (CLAIMS.replace("VALUE", ""), "1:41: not JSON: expecting value"),
+        ('{"claims": {"sub": "x", "limit": 1e400}}', "1:34: number `1e400` is beyond 2^53-1"),
     ],
 )
 def test_a_faulty_session_is_shown_at_its_place(tmp_path: Path, text: str, complaint: str) -> None:

@@ -47,14 +47,7 @@ EXPLODES = (
     f"{' ' * 20}^\n"
     "    hint: write the values out, or split the file\n"
 )
-ANY_DOCUMENT = {
-    "missing": MISSING,
-    "folder": FOLDER,
-    "empty": EMPTY,
-    "binary": BINARY,
-    "deep": TOO_DEEP,
-    "exploding": EXPLODES,
-}
+ANY_DOCUMENT = {"missing": MISSING, "folder": FOLDER, "empty": EMPTY}
 SESSION_KEYS = "agent, claims, config, facts, idempotency_key, plan, purpose, request_id, run_id, state, time"
 NO_BUNDLE = (
     "error: FILE: not a gzip file, or a damaged one\n"
@@ -88,6 +81,9 @@ COMPLAINTS: dict[str, dict[str, str]] = {
     },
     "-m": {
         **ANY_DOCUMENT,
+        "binary": BINARY,
+        "deep": TOO_DEEP,
+        "exploding": EXPLODES,
         "large": absent("manifest_version", X160)
         + absent("tools", X160)
         + unknown("a", X160, "known here: agents, manifest_version, tools"),
@@ -98,35 +94,32 @@ COMPLAINTS: dict[str, dict[str, str]] = {
     },
     "-s": {
         **ANY_DOCUMENT,
-        "large": absent("claims", X160) + unknown("a", X160, f"known here: {SESSION_KEYS}"),
         "list": "FILE:1:1: must be a mapping, not a list\n    [1,2]\n    ^\n",
         "unknown": absent("claims", NONSENSE) + unknown("nonsense", NONSENSE, f"known here: {SESSION_KEYS}"),
     },
     "-g": {
         **ANY_DOCUMENT,
-        "large": absent("actions", X160) + unknown("a", X160, "known here: actions, programs"),
         "list": "FILE:1:1: a governance file must be a mapping\n    [1,2]\n    ^\n"
         "    hint: check that it is the right file\n",
         "unknown": absent("actions", NONSENSE) + unknown("nonsense", NONSENSE, "known here: actions, programs"),
     },
     "--data": {
         **ANY_DOCUMENT,
-        "large": unknown_root("a", X160),
         "list": "FILE:1:1: must be a mapping\n    [1,2]\n    ^\n    hint: with the roots directory and settings\n",
         "unknown": unknown_root("nonsense", NONSENSE),
     },
     "--policies": {
-        **dict.fromkeys(("missing", *KINDS), NO_FOLDER),
+        **dict.fromkeys(("missing", "binary"), NO_FOLDER),
         "folder": "error: FILE: no Rego file in it\n    hint: name folders with Rego files\n",
     },
     "--bundle": {
-        **dict.fromkeys(KINDS, NO_BUNDLE),
+        **dict.fromkeys(("binary", "large"), NO_BUNDLE),
         "missing": "error: FILE: cannot be read: No such file or directory\n    hint: name a bundle file\n",
         "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a bundle file\n",
         "empty": "error: FILE: cut off\n    hint: copy the file again, or build it with `pdp bundle build`\n",
     },
     "--audit": {
-        **{kind: NO_AUDIT for kind in KINDS if kind != "empty"},
+        **dict.fromkeys(("binary", "large"), NO_AUDIT),
         "folder": "error: audit file FILE cannot be opened: Is a directory\n    hint: check folder and permissions\n",
     },
 }

@@ -94,16 +94,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     assert files(tmp_path) == ["policies"]
 
 
-def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "desk").write_text("")
-
-    done = pdp("init", tmp_path / "desk")
-
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"error: {tmp_path}/desk/.github/workflows: cannot be written: Not a directory\n")
-
-
-def test_what_is_said_to_install_is_this_version(project: Path) -> None:
+def test_the_requirement_is_this_version(project: Path) -> None:
     for name in ("README.md", ".github/workflows/policy.yml"):
         assert f"pip install tool-pdp=={__version__}" in (project / name).read_text()
     assert not any("@REQUIREMENT@" in (project / name).read_text() for name in FILES)

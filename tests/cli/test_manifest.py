@@ -200,19 +200,6 @@ def test_the_forms_of_others(form: str, tool: dict[str, Any]) -> None:
     assert (done.code, done.json["tools"][0], len(done.json["tools"])) == (0, tool, 3)
 
 
-# Bad input
-
-MISSING = "error: {file}: no such file\n    hint: check the path\n"
-FOLDER = "error: {file}: is a folder, not a file\n    hint: name a file in it\n"
-
-
-@pytest.mark.parametrize("command", [("lint",), ("lint", "--json"), ("export",)])
-@pytest.mark.parametrize(("name", "complaint"), [("nowhere.yaml", MISSING), ("", FOLDER)], ids=["missing", "folder"])
-def test_a_manifest_that_is_not_there(tmp_path: Path, command: tuple[str, ...], name: str, complaint: str) -> None:
-    file = tmp_path / name
-    assert pdp("manifest", *command, file) == (2, "", complaint.format(file=file))
-
-
 def test_a_manifest_from_standard_input() -> None:
     text = MANIFEST.read_bytes()
     assert pdp("manifest", "export", "-", stdin=text).json == PLAIN

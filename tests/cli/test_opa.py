@@ -46,7 +46,7 @@ def test_the_program_that_is_there(opa: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.mark.usefixtures("no_opa")
-def test_there_is_none() -> None:
+def test_no_program_is_here() -> None:
     assert pdp("opa", "path") == (1, "", "error: no OPA 1.22.0 is here\n    hint: run: pdp opa install\n")
 
 
@@ -149,51 +149,17 @@ def hang(peer: Peer) -> None:
     peer.wait_until_closed()
 
 
-def leave(peer: Peer) -> None:
-    peer.request()
-
-
-def half(peer: Peer) -> None:
-    peer.request()
-    peer.send(http(b'{"result": {"verdict": "ALLOW", "reasons"')[:-20])
-
-
 ALLOW = b'{"verdict":"ALLOW","reasons":[{"code":"x.y","message":"","details":{}}],"obligations":[],"bundle":null}'
 BEHAVIOURS: dict[str, tuple[Callable[[Peer], None], str, str]] = {
     "hanging": (hang, "engine.timeout", "did not answer within 1 s"),
-    "closing": (leave, "engine.unavailable", "closed without an answer"),
-    "half an answer": (half, "engine.answer_invalid", "broke off in the middle of its answer"),
-    "{}": (answering(http(b"{}")), "engine.answer_invalid", "has no document authz/decision"),
     "HTML": (
         answering(http(b"<html>ALLOW</html>", headers=b"Content-Type: text/html\r\n")),
         "engine.answer_invalid",
         "answered something that is not JSON: '<html>ALLOW</html>'",
     ),
-    "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "engine.answer_invalid", "did not answer in HTTP"),
-    "true": (answering(result(b"true")), "engine.answer_invalid", "is not a decision"),
-    "null": (answering(result(b"null")), "engine.answer_invalid", "is not a decision"),
     "a verdict alone": (answering(result(b'{"verdict":"ALLOW"}')), "engine.answer_invalid", "is not a decision"),
-    "another verdict": (
-        answering(result(ALLOW.replace(b"ALLOW", b"allow"))), "engine.answer_invalid", "is not a decision",
-    ),
-    "no reason": (
-        answering(result(b'{"verdict":"ALLOW","reasons":[],"obligations":[],"bundle":null}')),
-        "engine.answer_invalid",
-        "is not a decision: no reason for the verdict",
-    ),
-    "an unknown field": (
-        answering(result(ALLOW.replace(b'"bundle"', b'"trust":1,"bundle"'))),
-        "engine.answer_invalid",
-        "is not a decision",
-    ),
-    "an error": (
-        answering(http(b'{"code":"internal_error","message":"eval_conflict"}', status=b"500 Internal Server Error")),
-        "engine.answer_invalid",
-        "made no decision (500): eval_conflict",
-    ),
     "not ready": (answering(http(b"", status=b"503 Unavailable")), "engine.unavailable", "is not ready (503)"),
-    "no entrance": (answering(http(b"", status=b"401 Unauthorized")), "engine.unavailable", "refused the request"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("behave", "code", "message"), BEHAVIOURS.values(), ids=BEHAVIOURS)
@@ -224,29 +190,20 @@ def test_the_token_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> N
     assert "s3cret" not in done.out + done.err
 
 
-# Addresses that are none
-
-HINT = "    hint: give http://HOST:PORT, https://HOST:PORT or unix:///PATH\n"
-
-
-@pytest.mark.parametrize(
-    ("url", "complaint"),
-    [
-        ("", f"error: OPA's address '' has an unknown scheme\n{HINT}"),
-        ("ftp://opa", f"error: OPA's address 'ftp://opa' has an unknown scheme\n{HINT}"),
-        ("localhost:8181", f"error: OPA's address 'localhost:8181' has an unknown scheme\n{HINT}"),
-        ("http://opa/v1/data", f"error: OPA's address 'http://opa/v1/data' has a path\n{HINT}"),
-        ("http://u:pw@opa:1", "error: OPA's address holds a user or a password\n    hint: give a token instead\n"),
-    ],
-)
-def test_an_address_that_is_none(url: str, complaint: str) -> None:
-    assert decided(wire(), "--engine", "sidecar", "--opa-url", url) == (2, "", complaint)
+def test_an_address_that_cannot_be_used() -> None:
+    assert decided(wire(), "--engine", "sidecar", "--opa-url", "http://opa/v1/data") == (
+        2,
+        "",
+        (
+            "error: OPA's address 'http://opa/v1/data' has a path\n"
+            "    hint: give http://HOST:PORT, https://HOST:PORT or unix:///PATH\n"
+        ),
+    )
 
 
-@pytest.mark.parametrize("token", ["two words", "a\n", '"quoted"', "="])
 @pytest.mark.parametrize("command", ["decide", "test"])
-def test_a_token_that_is_none(token: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PDP_OPA_TOKEN", token)
+def test_a_token_that_cannot_be_sent(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDP_OPA_TOKEN", "two words")
     options = ["--engine", "sidecar", "--opa-url", "http://127.0.0.1:8181"]
     done = decided(wire(), *options) if command == "decide" else pdp("test", EXAMPLE, *options)
     assert done == (

@@ -58,7 +58,7 @@ def refused(text: str) -> str:
     return done.err
 
 
-def test_verdicts_that_are_none() -> None:
+def test_unknown_verdicts() -> None:
     said = refused(
         HEAD
         + f"  - name: a\n    {CALL}\n    expect: {{verdict: STEPUP}}\n"
@@ -78,125 +78,6 @@ def test_verdicts_that_are_none() -> None:
         "                                          ^\n"
         "error: 3 faults in x.yaml\n"
     )
-
-
-def test_misspelt_keys_on_every_level() -> None:
-    said = refused(
-        "manifst: manifest.yaml\ngovernance: governance.yaml\nsession: {claim: {sub: clerk-7}}\nscenarios:\n"
-        f"  - nmae: a\n    {CALL}\n    expect: {{verdict: DENY, code: [scopes.missing]}}\n"
-        f"  - name: b\n    steps:\n      - propse: 1\n        expect: {{rejection: INVALID_PAYLOAD}}\n"
-    )
-
-    assert [line for line in said.splitlines() if not line.startswith("  ") or "hint" in line] == [
-        "x.yaml:1:1: unknown key `manifst`",
-        "    hint: did you mean `manifest`?",
-        "x.yaml:3:11: unknown key `claim`",
-        "    hint: did you mean `claims`?",
-        "x.yaml:5:5: unknown key `nmae`",
-        "    hint: did you mean `name`?",
-        "x.yaml:7:29: unknown key `code`",
-        "    hint: did you mean `codes`?",
-        "x.yaml:10:9: unknown key `propse`",
-        "    hint: did you mean `propose`?",
-        "error: 5 faults in x.yaml",
-    ]
-
-
-def test_scenarios_for_tools_that_the_manifest_does_not_have() -> None:
-    said = refused(
-        HEAD
-        + "  - {name: a, propose: {tool: search_ticket}, expect: {verdict: DENY}}\n"
-        + "  - {name: b, plan: [{tool_name: shell}], expect: [{verdict: DENY}]}\n"
-    )
-
-    assert said == (
-        "x.yaml:5:31: a scenario for `search_ticket`, which manifest 2026.01.1 does not have\n"
-        "      - {name: a, propose: {tool: search_ticket}, expect: {verdict: DENY}}\n"
-        "                                  ^\n"
-        "    hint: did you mean `search_tickets`?\n"
-        "x.yaml:6:34: a scenario for `shell`, which manifest 2026.01.1 does not have\n"
-        "      - {name: b, plan: [{tool_name: shell}], expect: [{verdict: DENY}]}\n"
-        "                                     ^\n"
-        "    hint: if that is the point of it, expect `rejection: INVALID_TOOL_NAME`\n"
-        "error: 2 faults in x.yaml\n"
-    )
-
-
-def test_circles_of_extends() -> None:
-    """What no file states may stand where nobody could look: that no manifest is named is not said as well."""
-    written(Path("y.yaml"), "extends: z.yaml\n")
-    written(Path("z.yaml"), "extends: x.yaml\n")
-    one = "scenarios: [{name: a, request: 1, expect: {verdict: DENY}}]\n"
-
-    assert refused("extends: y.yaml\n" + one) == (
-        "z.yaml:1:10: `extends` goes in a circle: x.yaml -> y.yaml -> z.yaml -> x.yaml\n"
-        "    extends: x.yaml\n"
-        "             ^\n"
-        "    hint: take one of them out\n"
-        "error: 1 fault in z.yaml\n"
-    )
-    assert refused("extends: ./x.yaml\n" + one) == (
-        "x.yaml:1:10: `extends` goes in a circle: x.yaml -> x.yaml\n"
-        "    extends: ./x.yaml\n"
-        "             ^\n"
-        "    hint: take one of them out\n"
-        "error: 1 fault in x.yaml\n"
-    )
-    assert refused("extends: gone.yaml\n" + one) == (
-        "x.yaml:1:10: `extends`: gone.yaml: no such file\n"
-        "    extends: gone.yaml\n"
-        "             ^\n"
-        "    hint: check the path\n"
-        "error: 1 fault in x.yaml\n"
-    )
-
-
-NONE = "    hint: a file for `extends` alone is not run; else add `scenarios:`"
-LIST = "    hint: begin each scenario with `- name:`"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", ["x.yaml:1:1: the file is empty"]),
-        ("# none\n", ["x.yaml:1:1: the file is empty", "    # none", "    ^"]),
-        (
-            "manifest: manifest.yaml\n",
-            ["x.yaml:1:1: no scenarios in it", "    manifest: manifest.yaml", "    ^", NONE],
-        ),
-        (
-            "manifest: manifest.yaml\nscenarios:\n",
-            ["x.yaml:2:11: `scenarios` must be a list", "    scenarios:", "              ^", LIST],
-        ),
-        (
-            "manifest: manifest.yaml\nscenarios: []\n",
-            ["x.yaml:2:12: `scenarios` must not be empty", "    scenarios: []", "               ^", LIST],
-        ),
-    ],
-)
-def test_a_file_without_scenarios(text: str, said: list[str]) -> None:
-    assert refused(text).splitlines() == [*said, "error: 1 fault in x.yaml"]
-
-
-def test_a_folder_without_scenario_files() -> None:
-    Path("empty").mkdir()
-
-    assert pdp("test", "empty") == Done(
-        2,
-        "",
-        "error: empty: no scenario file in it\n    hint: they are called scenarios.yaml or NAME.scenarios.yaml\n",
-    )
-
-
-def test_five_thousand_scenarios() -> None:
-    written(
-        Path("x.yaml"),
-        HEAD + "".join(f"  - {{name: n{at}, {CALL}, expect: {{codes: [scopes.missing]}}}}\n" for at in range(5000)),
-    )
-    done = pdp("test", "x.yaml")
-
-    assert (done.code, done.err) == (0, "")
-    assert re.fullmatch(r"5000 passed: 1 file, embedded, \d+\.\d\d s\n", done.out)
 
 
 def test_of_five_thousand_faults_the_first_hundred_are_shown() -> None:
