@@ -6,7 +6,6 @@
 * mapping: from a checked proposal to the request.
 * plan: a whole plan checked by the rules of its tools.
 * planning: the rules across tools, as the policy's data.
-* config: a tool's config parameters, resolved for a call.
-* state: what tools read of the state and write to it.
+* inputs: config and state: what a tool gets beside its arguments, and what it leaves.
 * registry/: tools with their functions and contracts in Python.
 """

@@ -17,10 +17,9 @@ from pdp.request import RequestedAction
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.contract.config import Config
+    from pdp.contract.inputs import Config, StateFields
     from pdp.contract.invariants import Invariants
     from pdp.contract.registry.tool_contract import ToolContract
-    from pdp.contract.state import StateFields
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import StateEffect, Tool
 
@@ -79,7 +78,7 @@ class CompiledTool:
         Raises:
             StateEffectError: the result is not what the state effects declare.
         """
-        from pdp.contract.state import state_after  # noqa: PLC0415 - only tools that state what they write
+        from pdp.contract.inputs import state_after  # noqa: PLC0415 - only tools that state what they write
 
         return state_after(state, self.effects, result)
 
@@ -97,7 +96,7 @@ def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None
 def _config(entry: Tool, contract: ToolContract | None) -> Config | None:
     if not (contract.config_params if contract else entry.config):
         return None
-    from pdp.contract.config import Config  # noqa: PLC0415 - only tools that have any
+    from pdp.contract.inputs import Config  # noqa: PLC0415 - only tools that have any
 
     return Config(params=contract.config_params) if contract else Config(entry.config)
 
@@ -147,6 +146,6 @@ class CompiledManifest:
 
 
 def _state_fields(effects: Mapping[str, tuple[StateEffect, ...]]) -> StateFields:
-    from pdp.contract.state import StateFields  # noqa: PLC0415 - only manifests whose tools write state
+    from pdp.contract.inputs import StateFields  # noqa: PLC0415 - only manifests whose tools write state
 
     return StateFields(effects)

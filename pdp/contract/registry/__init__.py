@@ -3,5 +3,4 @@
 * registry: `Registry`, what holds tools, functions and capabilities, and says what can run and why not
 * tool_contract: `ToolContract` and its parts
 * entry: the manifest entry of a contract; the shorthand of its schema
-* inputs: what a function gets of state and config beside its arguments
 """

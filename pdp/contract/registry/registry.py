@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from pdp.circuit import Circuit
 from pdp.contract.compiled import CompiledManifest
+from pdp.contract.inputs import Inputs
 from pdp.contract.plan import validate_plan
 from pdp.contract.registry.entry import declared_tool
-from pdp.contract.registry.inputs import Inputs
 from pdp.contract.registry.tool_contract import end_coroutine
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
@@ -169,7 +169,7 @@ class Registry:
         Args:
             name: a tool of a manifest, or of a contract.
             function: takes the arguments by name; other parameters are filled from state and config
-                (pdp/contract/registry/inputs.py).
+                (pdp/contract/inputs.py).
             available: whether it can run now: returns true or false, or `(available, reason)`.
 
         Raises:
