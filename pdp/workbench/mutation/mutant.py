@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pdp.errors import Place
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.mutation.proposal import ProposedScenario
+    from pdp.workbench.mutation.search import ProposedScenario
     from pdp.workbench.scenarios.files.suite import Suite
 
 _CONTEXT: Final = 2

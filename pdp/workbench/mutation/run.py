@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pdp.errors import Fault
     from pdp.workbench.mutation.equivalents import Marked
     from pdp.workbench.mutation.mutant import DataMutant, Judgement, ManifestMutant, Mutant
-    from pdp.workbench.mutation.proposal import ProposedScenario
+    from pdp.workbench.mutation.search import ProposedScenario
     from pdp.workbench.mutation.trial import Recorded
     from pdp.workbench.scenarios.files.suite import Suite
 

@@ -1,4 +1,4 @@
-"""The search for a call that an original and its mutant treat differently, near the calls of scenarios."""
+"""The search for a call that a survivor treats differently, near the calls of scenarios, and the scenario for it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import yaml
 from pydantic import ValidationError
 
-from pdp.decision import Verdict
+from pdp.decision import Verdict, parse_decision
+from pdp.errors import AnswerInvalidError
 from pdp.json import JsonValueError, canonical
 from pdp.pep import Pep
 from pdp.session import Session
 from pdp.workbench.mutation.mutant import ManifestMutant
-from pdp.workbench.mutation.proposal import (
-    Outcome,
-    ProposedScenario,
-    expectation,
-    named,
-    obligations_of,
-    outcome_of,
-    outcome_of_answer,
-    scenario_text,
-)
 from pdp.workbench.mutation.trial import answer_table
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.entries import document_digest, entry_variants
@@ -37,11 +29,13 @@ from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.scenarios.files.sessions import DEFAULT_TIME, laid_over
 from pdp.workbench.scenarios.files.suite import policy_modules
 from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.expectation import has_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pdp.decision import Decision, Obligation
     from pdp.evaluation import Evaluation
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
@@ -49,6 +43,12 @@ if TYPE_CHECKING:
     from pdp.workbench.mutation.trial import Recorded, RegoTrial
     from pdp.workbench.neighbours.vocabulary import Vocabulary
     from pdp.workbench.scenarios.files.suite import Suite
+
+    Outcome = dict[str, Any]
+    """What an expectation can name: verdict, codes, obligations; `reasons` are `[code, message, details]`.
+
+    Of an evaluation also status, rejection and `trace`.
+    """
 
     Ask = Callable[[Sequence[bytes]], list[tuple[Outcome, Outcome]]]
     """Decides requests, by the original and by the mutant."""
@@ -60,7 +60,24 @@ _PAIRS: Final = 1200
 _BATCH: Final = 700
 _ENTRY_BASES: Final = 6
 _PROPOSAL_BASES: Final = 6
+_PARTS: Final = ("reasons", "trace")
+_WIDTH: Final = 110
 _TRACED: Final = ("in_manifest", "schema_valid", "risk_tier", "pdp_action", "idempotency_missing")
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedScenario:
+    """The result of a search for a difference.
+
+    Attributes:
+        scenario: YAML, a list of one scenario; None when no request shows the difference.
+        file: the scenario file that it belongs in.
+        note: what the difference needs beside the scenario, or what was searched in vain.
+    """
+
+    scenario: str | None
+    file: Path | None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +113,10 @@ def propose_for_rego(trial: RegoTrial, mutant: RegoMutant) -> ProposedScenario:
 
 def _decided_by_opa(evaluator: Evaluator, mutant: RegoMutant, bodies: Sequence[bytes]) -> list[tuple[Outcome, Outcome]]:
     """Decide requests by the original and by a mutant; where a mutant was not asked, both are the original's."""
-    original = [outcome_of_answer(answer) for answer in evaluator.evaluate(bodies).answers]
+    original = [_outcome_of_answer(answer) for answer in evaluator.evaluate(bodies).answers]
     broken = answer_table(bodies, evaluator.evaluate(bodies, changed={mutant.module: mutant.text}))
     return [
-        (before, outcome_of_answer(broken[body]) if body in broken else before)
+        (before, _outcome_of_answer(broken[body]) if body in broken else before)
         for body, before in zip(bodies, original, strict=True)
     ]
 
@@ -120,7 +137,7 @@ def propose_for_embedded(
 
         def ask(batch: Sequence[bytes]) -> list[tuple[Outcome, Outcome]]:
             return [
-                (outcome_of(original.decide_body(body)), outcome_of(broken.decide_body(_for(body, changed.manifest))))
+                (_outcome_of(original.decide_body(body)), _outcome_of(broken.decide_body(_for(body, changed.manifest))))
                 for body in batch
             ]
 
@@ -189,7 +206,7 @@ def _smallest(batch: Sequence[bytes], outcomes: Sequence[tuple[Outcome, Outcome]
     differing = [
         (len(body), body, expect)
         for body, (original, mutant) in zip(batch, outcomes, strict=True)
-        if original != mutant and (expect := expectation(original, mutant)) is not None
+        if original != mutant and (expect := _expectation(original, mutant)) is not None
     ]
     if not differing:
         return None
@@ -248,7 +265,7 @@ def _proposal(mutant: Mutant, witness: _Witness, recorded: Sequence[Recorded]) -
     note = None if witness.entry is None else f"needs a manifest with another entry: {witness.entry}"
     names = {manifest.digest: "$manifest_digest", manifest.version: "$manifest_version"}
     return ProposedScenario(
-        scenario_text(mutant, {"request": named(witness.request, names)}, witness.expect), suite.file, note
+        _scenario_text(mutant, {"request": _named(witness.request, names)}, witness.expect), suite.file, note
     )
 
 
@@ -263,10 +280,10 @@ def _near_proposals(
                 session = Session.model_validate({"time": DEFAULT_TIME, **laid_over(below, layers)})
             except ValidationError:
                 continue
-            expect = expectation(*(_treated(pep.decide(proposal, session)) for pep in (original, broken)))
+            expect = _expectation(*(_treated(pep.decide(proposal, session)) for pep in (original, broken)))
             if expect is not None:
                 step = {**({"session": layers} if layers else {}), "propose": proposal}
-                return ProposedScenario(scenario_text(mutant, step, expect), suite.file)
+                return ProposedScenario(_scenario_text(mutant, step, expect), suite.file)
     return None
 
 
@@ -307,8 +324,8 @@ def _treated(evaluation: Evaluation) -> Outcome:
         "trace": {name: getattr(evaluation.trace, name) for name in _TRACED},
     }
     if evaluation.decision is not None:
-        treated |= outcome_of(evaluation.decision)
-        treated["obligations"] = obligations_of(evaluation.obligations)
+        treated |= _outcome_of(evaluation.decision)
+        treated["obligations"] = _obligations_of(evaluation.obligations)
     plain: Outcome = orjson.loads(orjson.dumps(treated))
     return plain
 
@@ -320,3 +337,85 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         under = merged.get(key)
         merged[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML without aliases, which would hide what stands where."""
+
+    def ignore_aliases(self, _: Any) -> bool:
+        return True
+
+
+def _outcome_of(decision: Decision) -> Outcome:
+    """Return what an expectation can name of a decision."""
+    return {
+        "verdict": decision.verdict.value,
+        "codes": list(decision.codes),
+        "obligations": _obligations_of(decision.obligations),
+        "reasons": [[reason.code, reason.message, reason.details] for reason in decision.reasons],
+    }
+
+
+def _outcome_of_answer(answer: bytes | None) -> Outcome:
+    """Return what an expectation can name of an engine's answer; None stands for an evaluation that failed."""
+    try:
+        if answer is not None:
+            return _outcome_of(parse_decision(answer))
+        code = AnswerInvalidError.code
+    except AnswerInvalidError as error:
+        code = error.code
+    return {"verdict": "DENY", "codes": [code], "obligations": [], "reasons": [[code, "", {}]]}
+
+
+def _obligations_of(obligations: Iterable[Obligation]) -> list[dict[str, Any]]:
+    """Return what an expectation can name of obligations."""
+    return [{"id": obligation.id, "parameters": obligation.parameters} for obligation in obligations]
+
+
+def _expectation(original: Outcome, mutant: Outcome) -> dict[str, Any] | None:
+    """Return an expectation that holds for the original and not for the mutant; None when there is none.
+
+    What reasons say is named only where all else is the same, and of the trace only what differs.
+    """
+    whole, other = ({key: value for key, value in each.items() if key not in _PARTS} for each in (original, mutant))
+    trace = mutant.get("trace", {})
+    traced = {name: value for name, value in original.get("trace", {}).items() if trace.get(name) != value}
+    if traced or whole != other:
+        return {**whole, **({"trace": traced} if traced else {})}
+    more = _reasons_expectation(original.get("reasons", ()), mutant.get("reasons", ()))
+    return {"verdict": original["verdict"], **more} if more else None
+
+
+def _reasons_expectation(original: Sequence[Sequence[Any]], mutant: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return `details` and `messages` that hold for the original's reasons and not for the mutant's."""
+    expect: dict[str, dict[str, Any]] = {}
+    for code, message, details in original:
+        rivals = [each for each in mutant if each[0] == code]
+        if details and not any(has_fields(rival[2], details) for rival in rivals):
+            expect.setdefault("details", {})[code] = details
+        if message and all(rival[1] != message for rival in rivals):
+            expect.setdefault("messages", {})[code] = message
+    return expect
+
+
+def _scenario_text(mutant: Mutant, step: Mapping[str, Any], expect: Mapping[str, Any]) -> str:
+    """Return a list of one scenario as YAML."""
+    scenario = {
+        "name": f"kills {mutant.id}",
+        "why": f"{mutant.kind} in {mutant.owner} ({mutant.place.file}:{mutant.place.line}) must be noticed",
+        **step,
+        "expect": dict(expect),
+    }
+    text = yaml.dump(
+        [scenario], Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
+    )
+    return str(text).rstrip("\n")
+
+
+def _named(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a value with texts replaced by the names under which the harness fills them in, such as digests."""
+    if isinstance(value, dict):
+        return {key: _named(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_named(each, names) for each in value]
+    return names.get(value, value) if isinstance(value, str) else value

@@ -8,9 +8,6 @@ from typing import Any
 import orjson
 import pytest
 
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
-from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.manifest.load import load_effective
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.results import Mismatch, RunResult, SuiteResult
 from pdp.workbench.scenarios.running.engines import open_engine
@@ -327,18 +324,6 @@ def test_a_result_that_is_no_json_is_told_as_such(tmp_path: Path) -> None:
     result = ran_one(tmp_path, one(propose=READ, expect={"result": [1, 2]}), tools="tools.py")
 
     assert differing(result) == [("result", [1, 2], "<not JSON: set>")]
-
-
-def test_another_manifest_can_be_run_and_names_the_result(tmp_path: Path) -> None:
-    suite = loaded(tmp_path, one(propose=READ, expect={"verdict": "DENY", "codes": ["scopes.missing"]}))
-    tools = [{**MANIFEST["tools"][0], "scopes": ["notes.other"]}]
-    (tmp_path / "other.json").write_text(orjson.dumps({**MANIFEST, "manifest_version": "8", "tools": tools}).decode())
-    other = load_effective(tmp_path / "other.json")
-    with EmbeddedEngine(read_bundle(baseline_bundle_path()), manifests={other.digest: other.document}) as engine:
-        result = Runner(suite, engine, manifest=other).run(0)
-
-    assert (result.error, differing(result)) == (None, [])
-    assert (result.manifest_version, result.manifest_digest) == ("8", other.digest)
 
 
 def test_engines_that_decide_otherwise_do_not_agree(tmp_path: Path) -> None:

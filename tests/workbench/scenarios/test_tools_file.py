@@ -156,13 +156,6 @@ def test_functions_that_no_tool_has_and_that_are_meant(text: str, tmp_path: Path
     assert set(found.functions) <= {"say_words", "other"}
 
 
-def test_a_file_is_held_to_the_manifest_that_it_is_written_for(tmp_path: Path) -> None:
-    """Another manifest, such as the last release's, may call a tool nearly the same."""
-    (tmp_path / "tools.py").write_text("def say_words(words): ...")
-
-    assert set(ToolsFile(tmp_path / "tools.py").read(["say_words"], also=["say_word"]).functions) == {"say_words"}
-
-
 def test_what_a_tools_file_states(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text("def say_words(words): ...\ndef other(): ...\n")
     plain = ToolsFile(tmp_path / "tools.py").read(["say_words", "absent"])

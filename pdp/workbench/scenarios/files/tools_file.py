@@ -49,12 +49,11 @@ class ToolsFile:
         self._path = path
         self._code = _compiled(path)
 
-    def read(self, names: Iterable[str], also: Iterable[str] = ()) -> ScenarioTools:
+    def read(self, names: Iterable[str]) -> ScenarioTools:
         """Run the file anew and return what it has for the tools of these names.
 
         Args:
             names: the tools that it is written for; a function whose name is nearly one of them is a fault.
-            also: those of another manifest, in whose place it may stand too.
 
         Raises:
             UsageError: it raises; something else has a tool's name; a function's name is misspelt; `tools()` or
@@ -75,7 +74,7 @@ class ToolsFile:
         if told is not None and not isinstance(told, Deployment):
             raise UsageError(f"{self._path}: deployment() must return a Deployment", hint="from pdp import Deployment")
         if found is None:
-            found = {name: each for name in (*stated, *also) if (each := getattr(module, name, None)) is not None}
+            found = {name: each for name in stated if (each := getattr(module, name, None)) is not None}
             for name in found:
                 self._check_callable(name, found[name])
             self._check_spelling(_own_functions(module), stated, found)

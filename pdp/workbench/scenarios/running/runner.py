@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pdp.decision import Decision, Findings
     from pdp.engine.protocol import Engine
-    from pdp.manifest.effective import EffectiveManifest
     from pdp.proposal import Trace
     from pdp.workbench.scenarios.files.scenario import Scenario
     from pdp.workbench.scenarios.files.suite import Suite
@@ -46,16 +45,15 @@ class Runner:
     Args:
         suite: the scenarios.
         engine: who decides; it has to know the manifest.
-        manifest: instead of the suite's.
 
     Raises:
         UsageError: the tools file cannot be read.
         FileFaultsError: it is not Python.
     """
 
-    def __init__(self, suite: Suite, engine: Engine, *, manifest: EffectiveManifest | None = None) -> None:
+    def __init__(self, suite: Suite, engine: Engine) -> None:
         self._suite = suite
-        self._manifest = suite.manifest if manifest is None else manifest
+        self._manifest = suite.manifest
         self._engine = RecordingEngine(engine)
         self._pep = Pep(self._manifest, self._engine)
         self._tools = None if suite.tools is None else ToolsFile(suite.tools)
@@ -99,15 +97,14 @@ class Runner:
         """The enforcement point of one scenario, and its functions."""
         if self._tools is None:
             return self._pep, self._stand_ins
-        found = self._tools.read(self._suite.manifest.tools, also=self._manifest.tools)
+        found = self._tools.read(self._manifest.tools)
         absent = {
             name: _absent(name, self._suite.tools)
             for name, entry in self._manifest.tools.items()
             if name not in found.functions and entry.type != "cli"
         }
-        told = found.deployment
-        pep = self._pep if told is None else Pep(self._manifest, self._engine, deployment=told)
-        # Written for the suite's manifest, it may have more than another one that is held against the scenarios.
+        deployment = found.deployment
+        pep = self._pep if deployment is None else Pep(self._manifest, self._engine, deployment=deployment)
         own = {name: function for name, function in found.functions.items() if name in self._manifest.tools}
         return pep, {**absent, **own}
 
