@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -14,9 +13,7 @@ from pdp.cli.output import printable
 from pdp.json import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress
 
     from pdp.evaluation import Evaluation
 
@@ -73,15 +70,10 @@ def _where(evaluation: Evaluation) -> str:
     return printable(where)
 
 
-def is_drawn(*, quiet: bool) -> bool:
-    """Return whether there is a terminal to draw on, and nobody wants quiet."""
-    return not quiet and sys.stderr is not None and sys.stderr.isatty()
+def progress(*, quiet: bool) -> Progress:
+    """Return a display of progress on standard error, taken away at its end; without a terminal it draws nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn  # noqa: PLC0415
 
-
-@contextmanager
-def drawn(*columns: ProgressColumn) -> Iterator[Progress]:
-    """Draw columns until the end, and take them away then."""
-    from rich.progress import Progress  # noqa: PLC0415
-
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield bar
+    hidden = quiet or sys.stderr is None or not sys.stderr.isatty()
+    columns = (BarColumn(), MofNCompleteColumn(), "{task.description}", TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True, quiet=hidden), transient=True, disable=hidden)

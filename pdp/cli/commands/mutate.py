@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pdp.cli import INTERRUPTED, Exit
-from pdp.cli.display import drawn, is_drawn
+from pdp.cli.display import progress
 from pdp.cli.options import AsJson, ScenarioPaths, command_app
 from pdp.cli.output import complain, print_json, printable, tell
 from pdp.errors import FileFaultsError, UsageError
@@ -21,9 +21,7 @@ from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
+    from rich.progress import Progress, TaskID
 
 app = command_app()
 
@@ -59,9 +57,10 @@ def mutate(
     marked = read_equivalents([equivalent] if equivalent is not None else beside(files))
     run = MutationRun()
     interrupted = False
-    with _progress(quiet=as_json) as progress:
+    with progress(quiet=as_json) as bar:
+        advance = partial(_advance, bar, bar.add_task("", total=None))
         try:
-            run_mutants(suites, opa=find_opa(), baseline=baseline, only=only, marked=marked, run=run, progress=progress)
+            run_mutants(suites, opa=find_opa(), baseline=baseline, only=only, marked=marked, run=run, progress=advance)
         except KeyboardInterrupt:
             # The results until now took their time, and may be all that the user needs.
             interrupted = True
@@ -87,22 +86,8 @@ def _print(run: MutationRun, *, as_json: bool) -> None:
     tell(run.summary() if run.complete else f"interrupted; {run.summary()}")
 
 
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[MutationRun], None] | None]:
-    """A bar on a terminal, and nothing elsewhere. It is drawn on standard error, beside whatever is printed."""
-    if not is_drawn(quiet=quiet):
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[counts]}"), TimeElapsedColumn())
-    with drawn(*columns) as bar:
-        task = bar.add_task("", total=None, counts="")
-
-        def advance(run: MutationRun) -> None:
-            counts = f"{run.count(Fate.KILLED)} killed, {run.count(Fate.SURVIVED)} survived"
-            if len(run.judgements) == run.total:
-                counts += "; searching what would notice"
-            bar.update(task, total=run.total, completed=len(run.judgements), counts=counts)
-
-        yield advance
+def _advance(bar: Progress, task: TaskID, run: MutationRun) -> None:
+    counts = f"{run.count(Fate.KILLED)} killed, {run.count(Fate.SURVIVED)} survived"
+    if len(run.judgements) == run.total:
+        counts += "; searching what would notice"
+    bar.update(task, total=run.total, completed=len(run.judgements), description=counts)

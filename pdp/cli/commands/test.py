@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pdp.cli import Exit
-from pdp.cli.display import console, drawn, is_drawn
+from pdp.cli.display import console, progress
 from pdp.cli.options import AsJson, HtmlFile, JunitFile, OpaUrl, command_app
 from pdp.cli.output import print_json, printable, tell, write_report
 from pdp.errors import UsageError
@@ -108,31 +107,18 @@ def _run(
         selected is None or selected(scenario.name) for suite in suites for scenario in suite.scenarios
     )
     done: list[SuiteResult] = []
-    with _progress(total, quiet=quiet) as progress:
-        for suite in suites:
-            done += run_suite(suite, engines, selected=selected, opa_url=opa_url, progress=progress)
-    return RunResult(tuple(done))
-
-
-@contextmanager
-def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[ScenarioResult], None] | None]:
-    """A bar on a terminal, and nothing elsewhere. It is drawn on standard error, beside whatever is printed."""
-    if not is_drawn(quiet=quiet):
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"), TimeElapsedColumn())
     failed = 0
-    with drawn(*columns) as bar:
-        task = bar.add_task("", total=total, failed="")
+    with progress(quiet=quiet) as bar:
+        task = bar.add_task("", total=total)
 
         def advance(result: ScenarioResult) -> None:
             nonlocal failed
             failed += not result.passed
-            bar.update(task, advance=1, failed=f"{failed} failed" if failed else "")
+            bar.update(task, advance=1, description=f"{failed} failed" if failed else "")
 
-        yield advance
+        for suite in suites:
+            done += run_suite(suite, engines, selected=selected, opa_url=opa_url, progress=advance)
+    return RunResult(tuple(done))
 
 
 def _write_reports(run: RunResult, coverage: Coverage | None, junit: Path | None, html: Path | None) -> None:

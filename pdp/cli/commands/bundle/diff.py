@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +9,7 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.commands.bundle.build import GovernanceFiles, load_manifests
-from pdp.cli.display import drawn, is_drawn
+from pdp.cli.display import progress
 from pdp.cli.files import check_standard_input
 from pdp.cli.options import AsJson, HtmlFile
 from pdp.cli.output import print_json, printable, tell, write_report
@@ -21,7 +20,7 @@ from pdp.workbench.diff.known import read_log
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from rich.progress import TaskID
 
 
 def diff(
@@ -69,8 +68,15 @@ def diff(
     suites = load_suites(find_suites(scenarios or []))
     known = [read_log(file) for file in logs]
     effective = load_manifests(manifests, governances)
-    with progress_bar(quiet=as_json or as_markdown) as progress:
-        found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=generate, progress=progress)
+    with progress(quiet=as_json or as_markdown) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(what: str, more: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(f"{what} calls decided", total=None)
+            bar.update(tasks[what], advance=more)
+
+        found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=generate, progress=advance)
     if fail_on is not None and not found.decided:
         raise UsageError(
             f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
@@ -86,23 +92,3 @@ def diff(
         for line in reports.text_lines(found):
             tell(printable(line))
     raise typer.Exit(Exit.FAILED if found.fails(fail_on) else Exit.OK)
-
-
-@contextmanager
-def progress_bar(*, quiet: bool) -> Iterator[Callable[[str, int], None] | None]:
-    """Count the calls on a terminal, on standard error, beside whatever is printed; elsewhere nothing."""
-    if not is_drawn(quiet=quiet):
-        yield None
-        return
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed} calls decided"), TimeElapsedColumn())
-    with drawn(*columns) as bar:
-        tasks = {}
-
-        def advance(what: str, more: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=None)
-            bar.update(tasks[what], advance=more)
-
-        yield advance
