@@ -60,11 +60,7 @@ class Received(NamedTuple):
 class Asked(NamedTuple):
     """A call that has been read: who proposes what, bounded and frozen.
 
-    Attributes:
-        received: the call as it came in.
-        session: who asks; None when it cannot be read.
-        request_id: the session's, or a new one.
-        proposal: what is proposed; None when it cannot be read.
+    `session` and `proposal` are None when they cannot be read; `request_id` is the session's, or a new one.
     """
 
     received: Received
@@ -76,10 +72,8 @@ class Asked(NamedTuple):
 class Prepared(NamedTuple):
     """A checked call with the question that it puts to the policy.
 
-    Attributes:
-        asked, checked, session: the call, what the checks made of it, and who asks.
-        request: what the policy is asked, `context.approval` included; body: its canonical bytes.
-        approval: the approval that the store has for exactly this call; None: none that counts.
+    `request` has `context.approval`, `body` is its canonical form, and `approval` what the store has for exactly this
+    call; None: none that counts.
     """
 
     asked: Asked

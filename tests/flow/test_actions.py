@@ -27,10 +27,10 @@ from tests.support.desk import (
     failure,
     granted,
     propose,
+    recorded,
     rules,
     session,
     staging,
-    told,
 )
 
 STAGED, APPROVED, COMMITTED = ActionState.STAGED, ActionState.APPROVED, ActionState.COMMITTED
@@ -278,7 +278,7 @@ def test_a_staging_that_is_interrupted_is_recorded_as_unknown(base: Pep) -> None
         pep.call(staging("send_letter"), session())
 
     assert states(pep) == [("send_letter", STAGED)]
-    assert told(pep) == [("tool.stage_effect.dispatch", "ALLOW"), ("tool.stage_effect.result", "unknown")]
+    assert recorded(pep) == [("tool.stage_effect.dispatch", "ALLOW"), ("tool.stage_effect.result", "unknown")]
 
 
 def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_running(pep: Pep, works: Desk) -> None:
@@ -291,7 +291,7 @@ def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_runnin
     assert (denied.verdict, denied.codes, denied.executed, works.runs) == (
         Verdict.DENY, ("actions.state",), False, [],
     )  # fmt: skip
-    assert [kind for kind, _ in told(pep)][-3:] == [
+    assert [kind for kind, _ in recorded(pep)][-3:] == [
         "tool.send_letter.dispatch", "approval.consumed", "tool.send_letter.dispatch",
     ]  # fmt: skip
     assert rules(pep).get(approval.id).state is ApprovalState.CONSUMED
@@ -306,7 +306,7 @@ def test_a_commit_whose_action_cannot_be_kept_does_not_run(base: Pep, works: Des
     assert (denied.verdict, denied.codes, denied.executed, works.runs) == (
         Verdict.DENY, ("store.unavailable",), False, [],
     )  # fmt: skip
-    assert told(pep) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.dispatch", "DENY")]
+    assert recorded(pep) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.dispatch", "DENY")]
     assert isinstance(pep.actions, Failing)
     pep.actions.step = ""
     assert call(pep, propose("book_entry"), session()).executed

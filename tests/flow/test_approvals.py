@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import Connection
 
 from pdp import Approval, Approvals, Evaluation, MemoryAudit, Pep, Verdict
-from pdp.audit.event import AuditEvent
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError
 from pdp.manifest.effective import EffectiveManifest
@@ -22,7 +21,7 @@ from pdp.manifest.model import Idempotency
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryApprovals
 from tests.support import payments
-from tests.support.desk import Call, asked, both_ways, events, rules
+from tests.support.desk import Call, FailingAudit, asked, both_ways, events, rules
 from tests.support.payments import Hub, session, wire
 from tests.support.scripted import Scripted, answer, until_approved
 
@@ -81,11 +80,11 @@ def test_a_granted_call_runs_once_and_is_recorded_in_order(pep: Pep, hub: Hub) -
         Verdict.ALLOW, False, {"wire_id": "wire-1"}, ran.approval,
     )  # fmt: skip
     assert hub.wires == [payments.ARGUMENTS]
-    told = {
+    seen = {
         "id": approval.id, "call_digest": approval.call_digest, "age_seconds": 300, "expires_at": END,
         "grants": [{"iss": None, "sub": "boss", "roles": ["payments.approver"], "at": SOON}],
     }  # fmt: skip
-    assert shown(pep) == [None, told, told]
+    assert shown(pep) == [None, seen, seen]
     assert [(event["type"], event["verdict"], event["approval_id"]) for event in events(pep)] == [
         ("approval.opened", None, approval.id),
         ("tool.initiate_wire.dispatch", "STEP_UP", approval.id),
@@ -104,7 +103,7 @@ def test_a_replay_long_after_its_approval_was_used_still_has_it(pep: Pep, hub: H
     again = pep.call(wire(), session(time="2026-07-09T10:00:00Z"))
 
     assert (again.verdict, again.executed, again.result) == (Verdict.ALLOW, False, {"wire_id": "wire-1"})
-    assert [told and (told["id"], told["age_seconds"]) for told in shown(pep)] == [
+    assert [approval and (approval["id"], approval["age_seconds"]) for approval in shown(pep)] == [
         None, (approval.id, 300), (approval.id, 300),
     ]  # fmt: skip
     assert len(hub.wires) == 1
@@ -116,7 +115,7 @@ def test_another_call_with_a_used_key_does_not_get_the_approval_of_the_first(pep
     other = pep.call(wire(), session(time=SOON, purpose="payments.supplier"))
 
     assert (other.verdict, other.executed, other.result) == (Verdict.STEP_UP, False, None)
-    assert [told and told["id"] for told in shown(pep)] == [None, approval.id, None]
+    assert [approval and approval["id"] for approval in shown(pep)] == [None, approval.id, None]
     assert len(hub.wires) == 1
 
 
@@ -270,24 +269,10 @@ def test_a_tool_without_a_function_uses_no_approval_up(pep: Pep) -> None:
     assert rules(pep).get(approval.id).state is ApprovalState.GRANTED
 
 
-class FullLog(MemoryAudit):
-    """Takes as many events as it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.takes = 1000
-
-    def append(self, event: AuditEvent) -> None:
-        if self.takes == 0:
-            raise AuditError("disk full")
-        self.takes -= 1
-        super().append(event)
-
-
 @pytest.mark.parametrize("takes", [0, 1])
 def test_what_cannot_be_recorded_neither_runs_nor_uses_the_approval_up(hub: Hub, takes: int) -> None:
     """The first event is that of the dispatch, the second that of the use."""
-    log = FullLog()
+    log = FailingAudit(AuditError("disk full"))
     pep = scripted(hub, audit=log)
     approval = granted(pep)
     log.takes = takes
@@ -301,9 +286,7 @@ def test_what_cannot_be_recorded_neither_runs_nor_uses_the_approval_up(hub: Hub,
 
 
 def test_an_approval_that_cannot_be_recorded_is_not_opened(hub: Hub) -> None:
-    log = FullLog()
-    log.takes = 0
-    pep = scripted(hub, audit=log)
+    pep = scripted(hub, audit=FailingAudit(AuditError("disk full"), takes=0))
     called = pep.call(wire(), session())
 
     assert (called.verdict, called.codes, called.approval) == (Verdict.DENY, ("audit.write_failed",), None)

@@ -19,7 +19,7 @@ from pdp.contract.registry.tool_contract import (
     ToolStateRead,
 )
 from pdp.errors import UsageError
-from tests.support.desk import Call, both_ways, events, told
+from tests.support.desk import Call, both_ways, events, recorded
 
 SEARCH = ToolContract(
     name="search_papers",
@@ -175,7 +175,7 @@ def test_a_result_that_is_not_what_the_effects_declare_changes_no_state(pep: Pep
         "state effect `found`: the result has str, declared is array",
         {"exception": "ToolResultError", "result": "invalid", "effect": "done"},
     )
-    assert told(pep) == [("tool.search_papers.dispatch", "ALLOW"), ("tool.search_papers.result", "failed")]
+    assert recorded(pep) == [("tool.search_papers.dispatch", "ALLOW"), ("tool.search_papers.result", "failed")]
 
 
 def test_a_tool_without_effects_leaves_no_state(pep: Pep) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
-from pdp import Evaluation, MemoryAudit, Pep, Verdict
-from pdp.audit.event import AuditEvent
+from pdp import Evaluation, Pep, Verdict
 from pdp.engine.protocol import Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError, EngineTimeoutError
 from pdp.json import canonical
 from tests.support import payments
-from tests.support.desk import Call, both_ways, events
+from tests.support.desk import Call, FailingAudit, both_ways, events
 from tests.support.payments import Hub, session, wire
 
 
@@ -288,30 +287,15 @@ def test_the_acting_agent_of_the_claims_is_recorded(pep: Pep) -> None:
     assert [event["agent"] for event in events(pep)] == ["agent:payments"]
 
 
-class FailingAudit(MemoryAudit):
-    """Takes as many events as it is told, then fails."""
-
-    def __init__(self, takes: int, failure: Exception) -> None:
-        super().__init__()
-        self.takes = takes
-        self.failure = failure
-
-    def append(self, event: AuditEvent) -> None:
-        if self.takes == 0:
-            raise self.failure
-        self.takes -= 1
-        super().append(event)
-
-
 @pytest.mark.parametrize("failure", [AuditError("disk full"), RuntimeError("bug")])
 def test_what_cannot_be_recorded_does_not_run(pep: Pep, hub: Hub, failure: Exception) -> None:
-    called = pep.with_changes(audit=FailingAudit(0, failure)).call(wire(amount=20000), session())
+    called = pep.with_changes(audit=FailingAudit(failure, takes=0)).call(wire(amount=20000), session())
 
     assert (called.verdict, called.codes, hub.wires) == (Verdict.DENY, ("audit.write_failed",), [])
 
 
 def test_a_result_that_cannot_be_recorded_is_unknown(pep: Pep, hub: Hub) -> None:
-    called = pep.with_changes(audit=FailingAudit(1, AuditError("disk full"))).call(wire(amount=20000), session())
+    called = pep.with_changes(audit=FailingAudit(AuditError("disk full"), takes=1)).call(wire(amount=20000), session())
 
     failure = called.outcome.failure
     assert failure is not None

@@ -16,7 +16,7 @@ from pdp.proposal import Failure, FailureCode
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryIdempotency
-from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, failure, propose, session, told
+from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, failure, propose, recorded, session
 from tests.support.scripted import Scripted, answer, duty, until_approved
 
 MANIFEST = """
@@ -131,7 +131,7 @@ def test_an_error_after_the_run_withholds_the_result_and_nothing_else(
     assert ran.action.state is ActionState.COMMITTED
     assert (again.executed, again.result, again.markings) == (False, {"number": 1, "account": "cash"}, ("internal",))
     assert works.runs == [("book_entry", 5)]
-    assert told(pep)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "failed")]
+    assert recorded(pep)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "failed")]
     (logged,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert logged.startswith("a result could not be delivered: RuntimeError\n")
     assert "('book_entry', 5)" not in logged

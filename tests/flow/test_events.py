@@ -25,7 +25,7 @@ def observed(base: Pep, works: Desk, **options: Any) -> Pep:
 
 
 class Seen:
-    """An observer that keeps what it is told."""
+    """An observer that holds its events."""
 
     def __init__(self) -> None:
         self.events: list[ToolEvent] = []

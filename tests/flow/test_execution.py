@@ -47,9 +47,9 @@ from tests.support.desk import (
     granted,
     in_database,
     propose,
+    recorded,
     rules,
     session,
-    told,
     waiting,
 )
 
@@ -77,7 +77,7 @@ def test_the_same_call_with_the_same_key_gives_the_result_of_then(pep: Pep, work
         (Verdict.ALLOW, False, {"number": 1, "account": "cash"}),
     ]
     assert works.runs == [("book_entry", 5)]
-    assert told(pep) == [
+    assert recorded(pep) == [
         ("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "succeeded"),
         ("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "succeeded"),
     ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_the_same_key_for_other_arguments_is_a_deny(pep: Pep, works: Desk, call:
         "DENY: idempotency.conflict: the idempotency key stands for a call with other arguments"
     )
     assert works.runs == [("book_entry", 5)]
-    assert told(pep)[2:] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.dispatch", "DENY")]
+    assert recorded(pep)[2:] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.dispatch", "DENY")]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_run_that_a_crash_has_left_is_unknown_and_never_runs_again(pep: Pep, w
     assert (evaluation.verdict, evaluation.executed, evaluation.result, works.runs) == (Verdict.ALLOW, False, None, [])
     message = "a call with the same idempotency key was started before, and nobody knows what came of it"
     assert details(evaluation) == ("TOOL_EXECUTION_FAILED", f"{message}; it is not run again", {"effect": "unknown"})
-    assert told(pep)[1:] == [("tool.book_entry.result", "unknown")]
+    assert recorded(pep)[1:] == [("tool.book_entry.result", "unknown")]
 
     pep._parts.stores.keys.settle(key, Execution(result={"number": 7}), now=2.0)
     assert call(pep, propose("book_entry"), session()).result == {"number": 7}
@@ -193,7 +193,7 @@ def test_a_key_that_cannot_be_taken_is_a_deny(base: Pep, works: Desk, call: Call
         False,
         [],
     )
-    assert told(used) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.dispatch", "DENY")]
+    assert recorded(used) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.dispatch", "DENY")]
     assert call(used, propose("post_note"), session()).executed
 
 
@@ -273,7 +273,7 @@ async def test_a_cancelled_call_leaves_its_key_taken(pep: Pep) -> None:
 
     message = "the caller was cancelled or interrupted while the tool ran"
     assert (again.executed, details(again)) == (False, ("TOOL_EXECUTION_FAILED", message, {"effect": "unknown"}))
-    assert told(used) == [
+    assert recorded(used) == [
         ("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "unknown"),
         ("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "unknown"),
     ]  # fmt: skip
@@ -318,7 +318,7 @@ async def test_a_call_cancelled_before_its_tool_runs_nothing_and_frees_its_key(
     await Slow(monkeypatch, owner, step, after=after).cancelled_in(in_sqlite)
 
     assert works.runs == []
-    assert told(in_sqlite) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "failed")]
+    assert recorded(in_sqlite) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "failed")]
     assert [action.state for action in in_sqlite.actions.list()] == actions
     assert (await in_sqlite.acall(propose("book_entry"), session())).executed
 
@@ -329,7 +329,7 @@ async def test_a_call_cancelled_after_its_tool_ended_is_stored_with_its_result(
     await Slow(monkeypatch, SqlIdempotency, "finish").cancelled_in(in_sqlite)
     again = await in_sqlite.acall(propose("book_entry"), session())
 
-    assert told(in_sqlite)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "succeeded")]
+    assert recorded(in_sqlite)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "succeeded")]
     assert (again.executed, again.result, len(works.runs)) == (False, {"number": 1, "account": "cash"}, 1)
 
 
@@ -351,7 +351,7 @@ async def test_a_call_that_nobody_awaits_any_more_keeps_its_key(base: Pep) -> No
 
     message = "the caller was cancelled or interrupted while the tool ran"
     assert details(again) == ("TOOL_EXECUTION_FAILED", message, {"effect": "unknown"})
-    assert told(used)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "unknown")]
+    assert recorded(used)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "unknown")]
 
 
 def test_an_interrupted_tool_leaves_its_key_taken(pep: Pep, works: Desk) -> None:
@@ -381,7 +381,7 @@ def test_approval_action_and_key_in_one_database(in_sqlite: Pep, call: Call) -> 
     assert [(action.kind, action.state, action.approval_id) for action in in_sqlite.actions.list()] == [
         ("send_letter", "committed", approval_id)
     ]
-    assert [kind for kind, _ in told(in_sqlite)] == [
+    assert [kind for kind, _ in recorded(in_sqlite)] == [
         "approval.opened", "tool.send_letter.dispatch", "approval.granted", "tool.send_letter.dispatch",
         "approval.consumed", "tool.send_letter.result", "tool.send_letter.dispatch", "tool.send_letter.result",
     ]  # fmt: skip

@@ -19,7 +19,7 @@ from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
 from pdp.patterns.run import Pin, pinned
 from pdp.stores.approvals import ApprovalState
 from tests.support import desk
-from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, propose, rules, session, staging, told
+from tests.support.desk import CHIEF, SOON, Call, Desk, asked, both_ways, propose, recorded, rules, session, staging
 
 MANIFEST = """
 manifest_version: 2026.1.0
@@ -153,7 +153,7 @@ def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(in_
 
     assert [(each.verdict, each.codes) for each in (denied, other)] == [(Verdict.DENY, ("run.closed",))] * 2
     assert [approval.state for approval in approvals.list()] == [ApprovalState.GRANTED]
-    assert told(pep)[-3:] == [
+    assert recorded(pep)[-3:] == [
         ("tool.send_letter.dispatch", "ALLOW"), ("tool.send_letter.dispatch", "DENY"),
         ("tool.send_letter.dispatch", "DENY"),
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from pdp import (
     Verdict,
 )
 from pdp.audit.chain import verify_chain
+from pdp.audit.event import AuditEvent
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.proposal import Failure
@@ -137,6 +138,21 @@ class Desk:
         return run
 
 
+class FailingAudit(MemoryAudit):
+    """Takes as many events as it is to, then fails."""
+
+    def __init__(self, failure: Exception, takes: int = 1000) -> None:
+        super().__init__()
+        self.takes = takes
+        self.failure = failure
+
+    def append(self, event: AuditEvent) -> None:
+        if self.takes == 0:
+            raise self.failure
+        self.takes -= 1
+        super().append(event)
+
+
 def events(pep: Pep) -> list[dict[str, Any]]:
     """The events of a stream in memory, its chain checked."""
     assert isinstance(pep.audit, MemoryAudit)
@@ -144,7 +160,7 @@ def events(pep: Pep) -> list[dict[str, Any]]:
     return pep.audit.events
 
 
-def told(pep: Pep) -> list[tuple[Any, ...]]:
+def recorded(pep: Pep) -> list[tuple[Any, ...]]:
     """The events as `(type, verdict or outcome)`."""
     return [(event["type"], event["verdict"] or event["outcome"]) for event in events(pep)]
 
