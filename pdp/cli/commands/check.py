@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,18 +11,14 @@ import typer
 from pdp.cli.options import Policies, command_app
 from pdp.cli.output import tell
 from pdp.documents import read_document
-from pdp.errors import Fault, FileFaultsError
-from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests
-from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect
+from pdp.errors import FileFaultsError
+from pdp.workbench.bundles.admission import staged_policies
+from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
-from pdp.workbench.opa.syntax import parse_modules
-from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.scenarios.files.suite import find_suites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pdp.workbench.opa.modules import Module
+    from collections.abc import Iterator, Sequence
 
 
 app = command_app()
@@ -43,27 +39,15 @@ def check(
     Of the folders that are named, or without any of the baseline. Exit code: 0 no fault, 2 faults or bad usage.
     """
     opa = needed_opa("checking policies")
-    policies = policies or []
-    baseline = baseline_policies_path()
-    folders = [baseline, *policies]
-    baseline_folder(folders)
-    modules = collect(baseline, folders)
-    checked = {path: module for path, module in modules.items() if module.custom == bool(policies)}
     codes = expected_codes(scenarios) if scenarios else None
-    with tempfile.TemporaryDirectory(prefix="pdp-check-") as temporary:
-        tool = OpaTool.staged(opa, Path(temporary, "policies"), modules, capabilities=baseline / "capabilities.json")
-        trees = parse_modules(opa, modules)
-        unit_tests = collect(baseline, folders, tests=True)
-        test_trees = parse_modules(opa, unit_tests)
-        faults = [
-            *_faults(lambda: check_packages(modules, trees)),
-            *_faults(lambda: check_unit_tests(unit_tests, test_trees)),
-            *_own(_faults(lambda: tool.check(schemas=(baseline / "schemas").resolve())), checked),
-            *check_conventions(checked, trees, opa, tests=test_trees, scenario_codes=codes),
-        ]
+    with staged_policies([baseline_policies_path(), *(policies or [])], opa) as staged:
+        checked = staged.of(custom=bool(policies))
+        faults = list(chain.from_iterable(staged.faults(checked, proven=True, scenario_codes=codes)))
     if faults:
         raise FileFaultsError(list(dict.fromkeys(faults)))
-    tell(_summary(checked, codes))
+    files = f"{len(checked)} {'file' if len(checked) == 1 else 'files'}"
+    asked = "" if codes is not None else "; not asked for scenarios: name them with --scenarios"
+    tell(f"{files}: no fault{asked}")
 
 
 def expected_codes(paths: Sequence[Path]) -> set[str]:
@@ -91,23 +75,3 @@ def _codes(document: Any) -> Iterator[str]:
 def _objects(holder: Any, name: str) -> list[dict[str, Any]]:
     listed = holder.get(name) if isinstance(holder, dict) else None
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-
-
-def _own(faults: Sequence[Fault], checked: Mapping[str, Module]) -> Sequence[Fault]:
-    """Those in the modules that are checked: what one of them does wrong, OPA may find in others as well."""
-    files = {str(module.file) for module in checked.values()}
-    return [fault for fault in faults if fault.place.file in files] or faults
-
-
-def _faults(checked: Callable[[], object]) -> tuple[Fault, ...]:
-    try:
-        checked()
-    except FileFaultsError as error:
-        return error.faults
-    return ()
-
-
-def _summary(checked: Mapping[str, Module], codes: set[str] | None) -> str:
-    files = f"{len(checked)} {'file' if len(checked) == 1 else 'files'}"
-    asked = "" if codes is not None else "; not asked for scenarios: name them with --scenarios"
-    return f"{files}: no fault{asked}"

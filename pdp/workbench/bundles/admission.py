@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import re
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.errors import Fault, FileFaultsError, Place
-from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect
+from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdp.workbench.opa.modules import Module
 
@@ -59,39 +61,99 @@ _STAND_APART: Final = "a module of your own stands in a folder of your own"
 
 
 @dataclass(frozen=True, slots=True)
-class Concerns:
-    """The names of the concerns in a bundle, sorted."""
+class StagedPolicies:
+    """Policies where OPA checks and compiles them.
 
-    baseline: tuple[str, ...]
-    custom: tuple[str, ...]
+    Attributes:
+        modules: the modules by their path, without unit tests.
+        trees: their syntax trees, likewise.
+        unit_tests: the unit tests (`..._test.rego`) by their path.
+        schemas: the folder of the baseline's schemas; None: it has none.
+        opa: the OPA program.
+        tool: runs it in the folder with the modules.
+    """
+
+    modules: Mapping[str, Module]
+    trees: Mapping[str, Any]
+    unit_tests: Mapping[str, Module]
+    schemas: Path | None
+    opa: Path
+    tool: OpaTool
+
+    def of(self, *, custom: bool) -> dict[str, Module]:
+        """Return the user's modules, or the baseline's."""
+        return {path: module for path, module in self.modules.items() if module.custom == custom}
+
+    def concerns(self, *, custom: bool) -> set[str]:
+        """Return the names of the user's concerns, or of the baseline's."""
+        packages = (_package(self.trees[path]) for path in self.of(custom=custom))
+        return {package[2] for package in packages if package[1:2] == ["concerns"] and package[2:]}
+
+    def faults(
+        self, checked: Mapping[str, Module], *, proven: bool = False, scenario_codes: Iterable[str] | None = None
+    ) -> Iterator[Sequence[Fault]]:
+        """Yield the faults of each stage: packages, unit tests, OPA's strict check, conventions.
+
+        Args:
+            checked: the modules that are held to the conventions. What one of them does wrong, OPA may find in others
+                as well: those faults are left out then.
+            proven: whether a concern without a unit test is a fault.
+            scenario_codes: the reason codes that scenarios expect, to find concerns without any; None: nobody asks.
+
+        Raises:
+            FileFaultsError: a unit test that is not Rego.
+        """
+        yield _package_faults(self.modules, self.trees, self.concerns(custom=False))
+        tests = {path: module for path, module in self.unit_tests.items() if proven or module.custom}
+        test_trees = parse_modules(self.opa, tests)
+        yield _unit_test_faults(tests, test_trees)
+        try:
+            self.tool.check(schemas=self.schemas)
+        except FileFaultsError as error:
+            files = {str(module.file) for module in checked.values()}
+            yield [fault for fault in error.faults if fault.place.file in files] or error.faults
+        yield check_conventions(
+            checked, self.trees, self.opa, tests=test_trees if proven else None, scenario_codes=scenario_codes
+        )
 
 
-def check_packages(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> Concerns:
-    """Hold every module to its package, and the user's to what a concern may define.
+@contextmanager
+def staged_policies(policies: Sequence[Path], opa: Path) -> Iterator[StagedPolicies]:
+    """Collect and parse policies, and stage them in a folder that is removed at the end.
 
     Args:
-        modules: the modules by their path.
-        trees: their syntax trees, as `parse_modules` returns them.
+        policies: the baseline's folder and those of the user's modules.
+        opa: the OPA program.
 
     Raises:
-        FileFaultsError: each module or rule that is not admitted, and each concern that defines nothing, by name and
-            place.
+        UsageError: a folder cannot be used, or OPA cannot be run.
+        FileFaultsError: a module that is not Rego.
     """
-    baseline: set[str] = set()
+    baseline = baseline_folder(policies)
+    modules = collect(baseline, policies)
+    unit_tests = collect(baseline, policies, tests=True)
+    capabilities, schemas = baseline / "capabilities.json", baseline / "schemas"
+    if not capabilities.is_file():
+        raise UsageError(
+            f"{capabilities}: missing", hint="it lists the builtins that policies may use; take it from the baseline"
+        )
+    with tempfile.TemporaryDirectory(prefix="pdp-policies-") as temporary:
+        tool = OpaTool.staged(opa, Path(temporary, "policies"), modules, capabilities=capabilities.resolve())
+        trees = parse_modules(opa, modules)
+        yield StagedPolicies(modules, trees, unit_tests, schemas.resolve() if schemas.is_dir() else None, opa, tool)
+
+
+def _package_faults(modules: Mapping[str, Module], trees: Mapping[str, Any], baseline: set[str]) -> list[Fault]:
+    """Each module that is not in its package, and each concern that defines what it may not, or nothing."""
     custom: dict[str, dict[str, set[str]]] = {}
     faults: list[Fault] = []
     for path, tree in trees.items():
-        if modules[path].custom:
-            continue
         package = _package(tree)
-        if package[:1] != ["authz"]:
-            message = f"`package {'.'.join(package)}` in the baseline, which is `package authz` and below"
-            faults.append(_fault(modules[path], tree["package"], message, _STAND_APART))
-        elif package[1:2] == ["concerns"]:
-            baseline.update(package[2:3])
-    for path, tree in trees.items():
         if modules[path].custom:
             faults += _custom_faults(path, modules[path], tree, baseline, custom)
+        elif package[:1] != ["authz"]:
+            message = f"`package {'.'.join(package)}` in the baseline, which is `package authz` and below"
+            faults.append(_fault(modules[path], tree["package"], message, _STAND_APART))
     for name, defined in custom.items():
         if not any(defined.values()):
             first = min(defined)
@@ -99,30 +161,18 @@ def check_packages(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> C
             faults.append(
                 _fault(modules[first], trees[first]["package"], message, f"it needs one of {', '.join(_PARTS)}")
             )
-    if faults:
-        raise FileFaultsError(faults)
-    return Concerns(tuple(sorted(baseline)), tuple(sorted(custom)))
+    return faults
 
 
-def check_unit_tests(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> None:
-    """Refuse a user's unit test that says what a concern says: it would be left out, and its denials with it.
-
-    Args:
-        modules: the unit tests (`..._test.rego`) by their path; the baseline's are not looked at.
-        trees: their syntax trees, as `parse_modules` returns them; those of other modules may be among them.
-
-    Raises:
-        FileFaultsError: each rule with the name of a concern's part, by place.
-    """
-    faults = [
+def _unit_test_faults(modules: Mapping[str, Module], trees: Mapping[str, Any]) -> list[Fault]:
+    """A user's unit test must not say what a concern says: it would be left out, and its denials with it."""
+    return [
         _fault(module, rule, f"`{_name(rule)}` in a unit test, which would be lost", _NO_TEST)
         for path, module in modules.items()
         if module.custom
         for rule in trees[path].get("rules", ())
         if _name(rule) in _PARTS
     ]
-    if faults:
-        raise FileFaultsError(faults)
 
 
 def check_conventions(

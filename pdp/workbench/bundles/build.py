@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.bundle.file import pack_bundle, read_bundle, replace_file
@@ -12,15 +10,12 @@ from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER, JsonValueError, parse_json
-from pdp.workbench.bundles.admission import check_conventions, check_packages, check_unit_tests
-from pdp.workbench.opa.modules import baseline_folder, collect
-from pdp.workbench.opa.syntax import parse_modules
-from pdp.workbench.opa.tool import OpaTool
+from pdp.workbench.bundles.admission import staged_policies
+from pdp.workbench.opa.modules import baseline_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from pdp.workbench.bundles.admission import Concerns
+    from pathlib import Path
 
 _MAX_CONFIG: Final = 1024 * 1024
 
@@ -51,37 +46,23 @@ def compile_bundle(
     """
     if not 1 <= release <= MAX_NUMBER:
         raise UsageError(f"release {release} is out of range", hint="releases count upwards from 1")
-    baseline = baseline_folder(policies)
-    modules = collect(baseline, policies)
-    # They are left out of the bundle, once it is sure that they are no more than tests.
-    tests = {path: module for path, module in collect(baseline, policies, tests=True).items() if module.custom}
     documents = merged_data({}, manifests=manifests, data=read_data(data))
-    with tempfile.TemporaryDirectory(prefix="pdp-build-") as temporary:
-        tool = OpaTool.staged(
-            opa, Path(temporary, "policies"), modules, capabilities=_existing(baseline / "capabilities.json")
-        )
-        trees = parse_modules(opa, modules)
-        concerns = check_packages(modules, trees)
-        check_unit_tests(tests, parse_modules(opa, tests))
-        schemas = baseline / "schemas"
-        try:
-            tool.check(schemas=schemas.resolve() if schemas.is_dir() else None)
-        except FileFaultsError as error:
-            # The baseline alone is in order: its rules are named where a user's makes them recursive.
-            own_files = {str(module.file) for module in modules.values() if module.custom}
-            own = [fault for fault in error.faults if fault.place.file in own_files]
-            raise FileFaultsError(own or error.faults) from error
-        # The baseline is held to them where it is made.
-        faults = check_conventions({path: module for path, module in modules.items() if module.custom}, trees, opa)
-        if faults:
-            raise FileFaultsError(faults)
-        wasm = tool.compile([DECISION, FINDINGS, PLAN])
+    with staged_policies(policies, opa) as staged:
+        # The baseline is held to the conventions where it is made.
+        for faults in staged.faults(staged.of(custom=True)):
+            if faults:
+                raise FileFaultsError(faults)
+        wasm = staged.tool.compile([DECISION, FINDINGS, PLAN])
+    config = baseline_folder(policies) / "config/data.json"
     try:
         packed = pack_bundle(
             release=release,
             wasm=wasm,
-            data={**documents, "config": _config(baseline / "config/data.json", concerns)},
-            modules={path: module.text for path, module in modules.items()},
+            data={
+                **documents,
+                "config": _config(config, baseline=staged.concerns(custom=False), custom=staged.concerns(custom=True)),
+            },
+            modules={path: module.text for path, module in staged.modules.items()},
         )
     except JsonValueError as error:
         raise UsageError(f"the bundle's data: {error}") from error
@@ -104,15 +85,7 @@ def write_bundle(out: Path, packed: bytes) -> None:
         ) from error
 
 
-def _existing(capabilities: Path) -> Path:
-    if not capabilities.is_file():
-        raise UsageError(
-            f"{capabilities}: missing", hint="it lists the builtins that policies may use; take it from the baseline"
-        )
-    return capabilities.resolve()
-
-
-def _config(file: Path, concerns: Concerns) -> dict[str, Any]:
+def _config(file: Path, *, baseline: set[str], custom: set[str]) -> dict[str, Any]:
     """The policies' own configuration, with the concerns that must be loaded: all that are there.
 
     A list in the file names concerns of the baseline that must be among them, so that none is lost unnoticed.
@@ -130,7 +103,7 @@ def _config(file: Path, concerns: Concerns) -> dict[str, Any]:
     required = config.get("required_concerns", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise UsageError(f"{file}: required_concerns is not a list of names")
-    lost = sorted(set(required) - set(concerns.baseline))
+    lost = sorted(set(required) - baseline)
     if lost:
         raise UsageError(f"{file}: requires concerns that the baseline does not have: {', '.join(lost)}")
-    return {**config, "required_concerns": sorted({*concerns.baseline, *concerns.custom})}
+    return {**config, "required_concerns": sorted(baseline | custom)}

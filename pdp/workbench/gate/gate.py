@@ -32,12 +32,13 @@ from pdp.workbench.scenarios.results import RunResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
     from pdp.workbench.gate.explanations import ExplainedLoosening
     from pdp.workbench.scenarios.files.suite import Suite
+    from pdp.workbench.scenarios.results import ScenarioResult
 
 NAMES: Final = (
     "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",
@@ -100,7 +101,9 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
                 made = skipped(name, "left out, as was asked for")
             else:
                 try:
-                    made = checks.made(name)
+                    made = check(name, *getattr(checks, name.replace("-", "_"))())
+                except _NotAskedError as error:
+                    made = skipped(name, str(error))
                 except PdpError as error:
                     made = check(name, "could not be checked", error.message.splitlines())
             done.append(made)
@@ -109,22 +112,30 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
     return ReleaseCheck(bundle.revision, bundle.release, tuple(done))
 
 
+class _NotAskedError(Exception):
+    """A check that needs an option which was not given."""
+
+
+_Outcome = tuple[str, list[str]]
+
+
 class _Checks:
+    """The checks, each a method of its name: a summary, and the reasons why it fails."""
+
     def __init__(self, gate: Gate, bundle: Bundle, last: Bundle | None, stack: ExitStack) -> None:
-        self._gate, self._bundle, self._last = gate, bundle, last
-        held = bundle.data.get("manifests", {})
+        self._gate, self._bundle = gate, bundle
+        self._manifests: Mapping[str, Any] = bundle.data.get("manifests", {})
+        self._before: Mapping[str, Any] = {} if last is None else last.data.get("manifests", {})
+        self._versions = {digest: str(each.get("manifest_version")) for digest, each in self._manifests.items()}
         # Decided by the bundle itself: neither the files' policies nor a manifest that it does not hold.
         self._suites = [
-            replace(suite, bundle=gate.bundle, policies=()) for suite in gate.suites if suite.manifest.digest in held
+            replace(suite, bundle=gate.bundle, policies=())
+            for suite in gate.suites
+            if suite.manifest.digest in self._manifests
         ]
         self._engine = stack.enter_context(EmbeddedEngine(bundle))
         self._runs = tuple(self._ran(stack))
         self._run = RunResult(tuple(run for run, _ in self._runs))
-
-    def made(self, name: str) -> Check:
-        """Make one check."""
-        made: Check = getattr(self, f"_{name.replace('-', '_')}")(name)
-        return made
 
     def _ran(self, stack: ExitStack) -> Iterator[tuple[SuiteResult, EmbeddedEngine]]:
         for suite in self._suites:
@@ -134,78 +145,101 @@ class _Checks:
             results = tuple(Runner(suite, engine).run_all())
             yield SuiteResult(suite, "embedded", results, {}, time.perf_counter() - started), engine
 
-    def _manifest_digest(self, name: str) -> Check:
-        reasons = _absent_manifests(self._bundle, self._gate.suites)
-        reasons += _unexamined_manifests(self._bundle, self._last, self._gate.suites)
-        for run in self._run.suites:
-            if run.bundle_revision not in (None, self._bundle.revision):
-                reasons.append(f"{run.suite.file}: decided by {run.bundle_revision}")
+    def manifest_digest(self) -> _Outcome:
+        reasons = [
+            f"{suite.file}: about manifest {suite.manifest.version}, {suite.manifest.digest}: "
+            "the bundle does not hold it"
+            for suite in self._gate.suites
+            if suite.manifest.digest not in self._manifests
+        ]
+        # Several may stand side by side, and scenarios about one of them say nothing about another.
+        examined = {suite.manifest.digest for suite in self._gate.suites}
+        reasons += [
+            f"manifest {document.get('manifest_version')}, {digest}: new in this release, and no scenario file is "
+            "about it"
+            for digest, document in self._manifests.items()
+            if digest not in self._before and digest not in examined
+        ]
+        reasons += [
+            f"{run.suite.file}: decided by {run.bundle_revision}"
+            for run in self._run.suites
+            if run.bundle_revision not in (None, self._bundle.revision)
+        ]
         if not self._gate.suites:
             reasons.append("no scenario file was named")
-        return check(name, f"{len(self._run.suites)} scenario files, decided by {self._bundle.revision}", reasons)
+        return f"{len(self._run.suites)} scenario files, decided by {self._bundle.revision}", reasons
 
-    def _scenarios(self, name: str) -> Check:
-        failed = [f"{one.place.file}:{one.place.line}: {one.name}" for one in self._run.results if not one.passed]
-        if not self._run.results:
-            failed = ["none was run"]
-        return check(name, f"{len(self._run.results)} scenarios", failed)
+    def scenarios(self) -> _Outcome:
+        results = self._run.results
+        failed = [_shown(result) for result in results if not result.passed]
+        return f"{len(results)} scenarios", failed if results else ["none was run"]
 
-    def _golden_schemas(self, name: str) -> Check:
+    def golden_schemas(self) -> _Outcome:
         golden = self._run.golden
         reasons = [] if golden.total else ["no scenario is golden: mark calls of a well-behaved agent `golden: true`"]
         if golden.schema_valid < golden.total:
             reasons += self._golden("schema_valid", "its arguments are not valid against the tool's schema")
-        return check(name, f"{golden.schema_valid} of {golden.total} golden scenarios are valid", reasons)
+        return f"{golden.schema_valid} of {golden.total} golden scenarios are valid", reasons
 
-    def _manifest_violations(self, name: str) -> Check:
+    def manifest_violations(self) -> _Outcome:
         golden = self._run.golden
         reasons = self._golden("in_manifest", "proposes a tool that the manifest does not have")
-        return check(
-            name, f"{golden.total - golden.in_manifest} violations in {golden.total} golden scenarios", reasons
-        )
+        return f"{golden.total - golden.in_manifest} violations in {golden.total} golden scenarios", reasons
 
     def _golden(self, field: str, what: str) -> list[str]:
         return [
-            f"{one.place.file}:{one.place.line}: {one.name}: {what}"
-            for one in self._run.results
-            if one.golden
+            f"{_shown(result)}: {what}"
+            for result in self._run.results
+            if result.golden
             and any(
-                getattr(evaluation.trace, field) is not True for step in one.steps for evaluation in step.evaluations
+                getattr(evaluation.trace, field) is not True for step in result.steps for evaluation in step.evaluations
             )
         ]
 
-    def _tools_proven(self, name: str) -> Check:
+    def tools_proven(self) -> _Outcome:
         changed = self._changed_tools()
         reasons = []
         # Manifest by manifest: what is proven of a tool in one of them says nothing about the same name in another.
         for digest, tools in changed.items():
             runs = [(run.suite, run.results) for run, _ in self._runs_about(digest)]
             if not runs:
-                reasons += [f"{each}: no scenario file is about that manifest" for each in self._named(digest, tools)]
+                reasons += [f"{tool}: no scenario file is about that manifest" for tool in self._named(digest, tools)]
                 continue
             reasons += [
-                f"{one.file}: {one.message}"
-                for one in measure(runs, None).missing
-                if one.kind in ("allow", "refusal") and one.name in tools
+                f"{missing.file}: {missing.message}"
+                for missing in measure(runs, None).missing
+                if missing.kind in ("allow", "refusal") and missing.name in tools
             ]
-        return check(name, _counted(changed), reasons)
+        return _counted(changed), reasons
 
-    def _actions_known(self, name: str) -> Check:
-        count = sum(len(each.get("tools", {})) for each in self._bundle.data.get("manifests", {}).values())
-        reasons = _unknown_actions(self._bundle, self._engine)
-        return check(name, f"{count} tools", reasons if count else ["the bundle has no tool"])
+    def actions_known(self) -> _Outcome:
+        """Each action of the bundle's manifests is known to its policy."""
+        reasons, count = [], 0
+        for digest, document in self._manifests.items():
+            count += len(document.get("tools", {}))
+            for tool in called_tools(document, digest):
+                request = complete_call(tool, Vocabulary((), (), ()), [], {})
+                try:
+                    codes = parse_decision(self._engine.evaluate(canonical(request))).codes
+                except EngineError as error:
+                    codes = (error.code,)
+                wrong = [code for code in codes if code in _UNKNOWN or code.startswith("engine.")]
+                if wrong:
+                    action = tool.stated[0].get("pdp_action", "no action")
+                    reasons.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
+        return f"{count} tools", reasons if count else ["the bundle has no tool"]
 
-    def _coverage(self, name: str) -> Check:
+    def coverage(self) -> _Outcome:
         if self._gate.coverage is None:
-            return skipped(name, "no threshold was named: --coverage PERCENT")
+            raise _NotAskedError("no threshold was named: --coverage PERCENT")
         coverage = measure([(run.suite, run.results) for run in self._run.suites], find_opa())
         percent = "unknown" if coverage.percent is None else f"{coverage.percent:.1f} %"
-        return check(name, f"{percent} of the lines of Rego", coverage.complaints(self._gate.coverage))
+        return f"{percent} of the lines of Rego", list(coverage.complaints(self._gate.coverage))
 
-    def _mutation(self, name: str) -> Check:
+    def mutation(self) -> _Outcome:
         threshold = self._gate.mutation
         if threshold is None:
-            return skipped(name, "no threshold was named: --mutation PERCENT")
+            raise _NotAskedError("no threshold was named: --mutation PERCENT")
         run = MutationRun()
         marked = read_equivalents(beside([suite.file for suite in self._gate.suites]))
         mutate(self._gate.suites, opa=find_opa(), baseline=False, only=None, marked=marked, run=run)
@@ -213,69 +247,109 @@ class _Checks:
         reasons = [str(fault) for fault in run.faults]
         if score is None or score < threshold:
             reasons.append(f"{threshold:g} % are asked for; see: pdp mutate")
-        shown = "no mutant to judge" if score is None else f"{score:.1f} % of {run.total} mutants are noticed"
-        return check(name, shown, reasons)
+        return "no mutant to judge" if score is None else f"{score:.1f} % of {run.total} mutants are noticed", reasons
 
-    def _packs(self, name: str) -> Check:
+    def packs(self) -> _Outcome:
         changed = self._changed_tools()
         reasons = []
         for digest, tools in changed.items():
             runs = self._runs_about(digest)
             if not runs:
                 reasons += [
-                    f"{each}: no scenario file is about that manifest, so its pack was not run"
-                    for each in self._named(digest, tools)
+                    f"{tool}: no scenario file is about that manifest, so its pack was not run"
+                    for tool in self._named(digest, tools)
                 ]
             for run, engine in runs:
                 folders = [*self._gate.packs, run.suite.file.parent / "packs"]
                 for tool in run.suite.manifest.tools.values():
                     if tool.name in tools:
                         reasons += pack_faults(tool, self._manifests_with(digest, tool.name), folders, engine)
-        return check(name, _counted(changed), list(dict.fromkeys(reasons)))
+        return _counted(changed), list(dict.fromkeys(reasons))
 
-    def _loosening(self, name: str) -> Check:
+    def loosening(self) -> _Outcome:
         if self._gate.last is None:
-            return skipped(name, "no last release was named: --last FILE")
+            raise _NotAskedError("no last release was named: --last FILE")
         diff = bundle_diff(self._gate.last, self._gate.bundle, suites=self._gate.suites, most=self._gate.generate)
         loosenings = diff.loosenings()
         # What could not be looked at has to be explained as well, or a loosening would pass where nobody looks.
-        found = {**loosenings, **diff.unseen()}
-        explained = {one.difference: one for one in self._gate.explanations}
-        reasons = [f"{what} is not explained: {each}" for what, each in found.items() if what not in explained]
+        differences = {**loosenings, **diff.unseen()}
+        explained = {explanation.difference: explanation for explanation in self._gate.explanations}
+        reasons = [f"{name} is not explained: {what}" for name, what in differences.items() if name not in explained]
         reasons += [
-            f"{one.place}: explains {one.difference}, which is no loosening of this release: take it out"
-            for what, one in explained.items()
-            if what not in found
+            f"{explanation.place}: explains {name}, which is no loosening of this release: take it out"
+            for name, explanation in explained.items()
+            if name not in differences
         ]
-        unseen = f", {len(found) - len(loosenings)} that would not be seen" if len(found) > len(loosenings) else ""
-        return check(name, f"{len(loosenings)} loosenings{unseen}, {len(found.keys() & explained)} explained", reasons)
+        hidden = len(differences) - len(loosenings)
+        unseen = f", {hidden} that would not be seen" if hidden else ""
+        return f"{len(loosenings)} loosenings{unseen}, {len(differences.keys() & explained)} explained", reasons
 
-    def _manifest_version(self, name: str) -> Check:
-        last = {} if self._last is None else self._last.data.get("manifests", {})
-        new = self._bundle.data.get("manifests", {})
-        return check(name, f"{len(new)} manifests", _reused_versions(new, last))
+    def manifest_version(self) -> _Outcome:
+        """No manifest has other content than one of the same version."""
+        versions = {str(document.get("manifest_version")): digest for digest, document in self._before.items()}
+        reasons = []
+        for digest, version in self._versions.items():
+            known = versions.setdefault(version, digest)
+            if known != digest and digest not in self._before:
+                reasons.append(
+                    f"manifest {version} is {digest}, and {known} has that version already: give it a new one"
+                )
+        return f"{len(self._manifests)} manifests", reasons
 
-    def _audit_pinned(self, name: str) -> Check:
-        events, reasons = _unpinned_golden_events(self._bundle, [(run.suite, engine) for run, engine in self._runs])
+    def audit_pinned(self) -> _Outcome:
+        """Each event of golden calls and of audit files names a manifest of the bundle, and this revision."""
+        count, reasons = 0, []
+        for suite, events in self._golden_events():
+            count += len(events)
+            reasons += self._unpinned(suite.file, events)
         for file in self._gate.audit:
-            count, wrong = _unpinned_events(file, self._bundle)
-            events += count
-            reasons += wrong
-        if not events:
+            lines = read_bytes(file).splitlines()
+            count += len(lines)
+            try:
+                verify_chain(lines)
+            except AuditError as error:
+                reasons.append(f"{file}: {error.message}")
+            else:
+                reasons += self._unpinned(file, [parse_json(line) for line in lines])
+        if not count:
             reasons = ["there is no event: name golden scenarios, or --audit FILE"]
-        return check(name, f"{events} audit events", reasons)
+        return f"{count} audit events", reasons
+
+    def _golden_events(self) -> Iterator[tuple[Suite, Sequence[Mapping[str, Any]]]]:
+        """Propose the golden calls of each suite once more."""
+        for run, engine in self._runs:
+            suite, audit = run.suite, MemoryAudit()
+            pep = Pep(suite.manifest, engine, audit=audit)
+            for at, scenario in enumerate(suite.scenarios):
+                for step, session in zip(scenario.steps, suite.sessions[at], strict=True):
+                    if scenario.golden and step.action == "propose" and session is not None:
+                        pep.decide(step.propose, session)
+            yield suite, audit.events
+
+    def _unpinned(self, file: Path, events: Iterable[Mapping[str, Any]]) -> list[str]:
+        reasons = []
+        for event in events:
+            # What happens to a bundle is about no call, and names no manifest.
+            if str(event.get("type")).startswith("bundle."):
+                continue
+            which = f"{file}: event {event.get('seq')} ({event.get('type')})"
+            digest, version = event.get("manifest_digest"), event.get("manifest_version")
+            if version is None or self._versions.get(str(digest)) != version:
+                reasons.append(f"{which} names manifest {version}, {digest}")
+            elif event.get("bundle_revision") not in (None, self._bundle.revision):
+                reasons.append(f"{which} was decided by the bundle {event.get('bundle_revision')}")
+        return reasons[:_SHOWN]
 
     def _changed_tools(self) -> dict[str, set[str]]:
         """The tools whose entry no manifest of the last release has just so, by the digest of their manifest."""
-        before = {} if self._last is None else self._last.data.get("manifests", {})
-        known = [document.get("tools", {}) for document in before.values()]
+        known = [document.get("tools", {}) for document in self._before.values()]
         changed = {
             digest: {
                 tool
                 for tool, entry in document.get("tools", {}).items()
                 if not any(tools.get(tool) == entry for tools in known)
             }
-            for digest, document in self._bundle.data.get("manifests", {}).items()
+            for digest, document in self._manifests.items()
         }
         return {digest: tools for digest, tools in changed.items() if tools}
 
@@ -284,117 +358,16 @@ class _Checks:
 
     def _manifests_with(self, digest: str, tool: str) -> set[str]:
         """The manifests of the bundle that have just this entry: who proves it in one has proven it in all."""
-        held = self._bundle.data["manifests"]
-        entry = held[digest]["tools"][tool]
-        return {each for each, document in held.items() if document.get("tools", {}).get(tool) == entry}
+        entry = self._manifests[digest]["tools"][tool]
+        return {other for other, document in self._manifests.items() if document.get("tools", {}).get(tool) == entry}
 
     def _named(self, digest: str, tools: Collection[str]) -> list[str]:
-        version = self._bundle.data["manifests"][digest].get("manifest_version")
-        return [f"{tool} of manifest {version}" for tool in sorted(tools)]
+        return [f"{tool} of manifest {self._versions[digest]}" for tool in sorted(tools)]
 
 
 def _counted(changed: Mapping[str, Collection[str]]) -> str:
     return f"{sum(map(len, changed.values()))} tools that are new or changed"
 
 
-def _unknown_actions(bundle: Bundle, engine: EmbeddedEngine) -> list[str]:
-    """Return the actions of the bundle's manifests that its policy does not know, each with its tool."""
-    found = []
-    for digest, document in bundle.data.get("manifests", {}).items():
-        for tool in called_tools(document, digest):
-            request = complete_call(tool, Vocabulary((), (), ()), [], {})
-            try:
-                codes = parse_decision(engine.evaluate(canonical(request))).codes
-            except EngineError as error:
-                codes = (error.code,)
-            wrong = [code for code in codes if code in _UNKNOWN or code.startswith("engine.")]
-            if wrong:
-                action = tool.stated[0].get("pdp_action", "no action")
-                found.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
-    return found
-
-
-def _reused_versions(new: Mapping[str, Any], last: Mapping[str, Any]) -> list[str]:
-    """Return the manifests that have other content than one of the same version; documents by digest."""
-    versions: dict[str, str] = {str(document.get("manifest_version")): digest for digest, document in last.items()}
-    found = []
-    for digest, document in new.items():
-        version = str(document.get("manifest_version"))
-        known = versions.setdefault(version, digest)
-        if known != digest and digest not in last:
-            found.append(f"manifest {version} is {digest}, and {known} has that version already: give it a new one")
-    return found
-
-
-def _absent_manifests(bundle: Bundle, suites: Sequence[Suite]) -> list[str]:
-    """Return the scenario files whose manifest the bundle does not hold, by digest."""
-    held = bundle.data.get("manifests", {})
-    return [
-        f"{suite.file}: about manifest {suite.manifest.version}, {suite.manifest.digest}: the bundle does not hold it"
-        for suite in suites
-        if suite.manifest.digest not in held
-    ]
-
-
-def _unexamined_manifests(bundle: Bundle, last: Bundle | None, suites: Sequence[Suite]) -> list[str]:
-    """Return the manifests of the bundle that the last release does not have and no scenario file is about.
-
-    Several may stand side by side, and scenarios about one of them say nothing about another.
-    """
-    known = {} if last is None else last.data.get("manifests", {})
-    examined = {suite.manifest.digest for suite in suites}
-    return [
-        f"manifest {document.get('manifest_version')}, {digest}: new in this release, and no scenario file is about it"
-        for digest, document in bundle.data.get("manifests", {}).items()
-        if digest not in known and digest not in examined
-    ]
-
-
-def _unpinned_golden_events(bundle: Bundle, runs: Sequence[tuple[Suite, EmbeddedEngine]]) -> tuple[int, list[str]]:
-    """Propose the golden calls once more, and return how many events that made, and what is wrong with them.
-
-    Every event has to name version and digest of the suite's manifest, and, where a policy decided, this revision.
-    """
-    events, wrong = 0, []
-    for suite, engine in runs:
-        audit = MemoryAudit()
-        pep = Pep(suite.manifest, engine, audit=audit)
-        for at, scenario in enumerate(suite.scenarios):
-            for step, session in zip(scenario.steps, suite.sessions[at], strict=True):
-                if scenario.golden and step.action == "propose" and session is not None:
-                    pep.decide(step.propose, session)
-        pinned = {suite.manifest.digest: suite.manifest.version}
-        events += len(audit.events)
-        wrong += [f"{suite.file}: {each}" for each in _unpinned(audit.events, pinned, bundle.revision)]
-    return events, wrong[:_SHOWN]
-
-
-def _unpinned_events(file: Path, bundle: Bundle) -> tuple[int, list[str]]:
-    """Return how many events an audit file has, and which of them are not pinned to a manifest of this bundle.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    lines = read_bytes(file).splitlines()
-    try:
-        verify_chain(lines)
-    except AuditError as error:
-        return len(lines), [f"{file}: {error.message}"]
-    pinned = {
-        digest: str(document.get("manifest_version")) for digest, document in bundle.data.get("manifests", {}).items()
-    }
-    wrong = [f"{file}: {each}" for each in _unpinned([parse_json(line) for line in lines], pinned, bundle.revision)]
-    return len(lines), wrong[:_SHOWN]
-
-
-def _unpinned(events: Sequence[Mapping[str, Any]], pinned: Mapping[str, str], revision: str) -> Iterator[str]:
-    for event in events:
-        # What happens to a bundle is about no call, and names no manifest.
-        if str(event.get("type")).startswith("bundle."):
-            continue
-        which = f"event {event.get('seq')} ({event.get('type')})"
-        digest, version = event.get("manifest_digest"), event.get("manifest_version")
-        if version is None or pinned.get(str(digest)) != version:
-            yield f"{which} names manifest {version}, {digest}"
-        elif event.get("bundle_revision") not in (None, revision):
-            yield f"{which} was decided by the bundle {event.get('bundle_revision')}"
+def _shown(result: ScenarioResult) -> str:
+    return f"{result.place.file}:{result.place.line}: {result.name}"

@@ -12,10 +12,8 @@ import pytest
 
 from pdp.cli.commands.check import check, expected_codes
 from pdp.errors import FileFaultsError, UsageError
-from pdp.workbench.bundles.admission import check_conventions
 from pdp.workbench.bundles.build import compile_bundle
-from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
-from pdp.workbench.opa.syntax import parse_modules
+from pdp.workbench.opa.modules import baseline_policies_path, collect
 from pdp.workbench.opa.tool import OpaTool
 from tests.support.payments import EXAMPLE
 
@@ -324,27 +322,6 @@ def test_scenario_files_of_a_folder(tmp_path: Path) -> None:
 
     assert expected_codes([tmp_path, tmp_path / "other.yaml"]) == {"a.a", "b.b", "c.c"}
     assert expected_codes([tmp_path]) == {"a.a", "b.b"}
-
-
-# The function itself
-
-
-def test_only_the_modules_that_are_given_are_checked(opa: Path, tmp_path: Path) -> None:
-    texts = {name: f"package custom.concerns.{name}\n\ndeny contains 1\n" for name in ("a", "b")}
-    modules = {f"{name}.rego": Module(Path(f"my/{name}.rego"), text, custom=True) for name, text in texts.items()}
-    trees = parse_modules(opa, modules)
-
-    faults = check_conventions({"b.rego": modules["b.rego"]}, trees, opa)
-
-    assert {str(fault.place) for fault in faults} == {"my/b.rego:1:1", "my/b.rego:3:1", "my/b.rego:3:15"}
-    assert check_conventions({}, trees, opa) == []
-
-
-def test_an_opa_that_cannot_be_run_is_named(opa: Path, tmp_path: Path) -> None:
-    modules = {"a.rego": Module(Path("a.rego"), CLEAN, custom=True)}
-
-    with pytest.raises(UsageError, match="OPA cannot be run"):
-        check_conventions(modules, parse_modules(opa, modules), tmp_path / "none")
 
 
 def test_a_query_without_an_answer_is_an_error(opa: Path, tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.opa
 
-REPOSITORY = ROOT
 TINY = ROOT / "tests/support/rego/tiny"
 SETTINGS = {"settings": {"known": ["look", "pay"]}}
 
@@ -37,7 +36,7 @@ def tiny(tmp_path: Path) -> Path:
 
 def copied(folder: Path) -> Path:
     shutil.copytree(TINY, folder)
-    shutil.copy(REPOSITORY / "policies/capabilities.json", folder / "capabilities.json")
+    shutil.copy(ROOT / "policies/capabilities.json", folder / "capabilities.json")
     return folder
 
 
@@ -192,20 +191,64 @@ def faults(opa: Path, folder: Path, *more: Path) -> list[tuple[str, str, str | N
 NOT_ADMITTED = "policies are pure, and the same on both engines: let time and facts come through the request"
 
 
-def test_builtins_that_are_not_admitted_are_refused_by_name_and_place(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    text = (
-        "package custom.concerns.late\n\n"
-        "deny contains time.now_ns()\n\n"
-        "step_up contains sprintf(`%d`, [input.amount])\n\n"
-        "allow contains fetched(input.amount)\n"
-    )
-    own = written(tmp_path / "own", {"late.rego": text})
+LATE = """\
+package custom.concerns.late
 
-    assert faults(opa, tiny, own) == [
-        ("own/late.rego:3:15", "the builtin time.now_ns is not admitted in policies", NOT_ADMITTED),
-        ("own/late.rego:5:18", "the builtin sprintf is not admitted in policies", NOT_ADMITTED),
-        ("own/late.rego:7:16", "unknown function fetched", "check its spelling, and that its package is imported"),
-    ]
+deny contains time.now_ns()
+
+step_up contains sprintf(`%d`, [input.amount])
+
+allow contains fetched(input.amount)
+"""
+UNUSED = "package custom.concerns.a\n\nimport data.authz.lib.reason\n\ndeny contains 1 if {\n\tx := 1\n}\n"
+IDLE = "# Mine.\npackage custom.concerns.{}\n\n_y := 1\n"
+TESTED = "package {}\n\ndeny contains 1\n"
+LOST = "`deny` in a unit test, which would be lost"
+LOST_HINT = (
+    "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
+    "test's own"
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"late.rego": LATE},
+            [
+                ("late.rego:3:15", "the builtin time.now_ns is not admitted in policies", NOT_ADMITTED),
+                ("late.rego:5:18", "the builtin sprintf is not admitted in policies", NOT_ADMITTED),
+                ("late.rego:7:16", "unknown function fetched", "check its spelling, and that its package is imported"),
+            ],
+        ),
+        (
+            {"a.rego": UNUSED},
+            [
+                ("a.rego:3:1", "import data.authz.lib.reason unused", None),
+                ("a.rego:6:2", "assigned var x unused", None),
+            ],
+        ),
+        (
+            # Of several modules of a concern, one that defines something is enough.
+            {"b.rego": IDLE.format("idle"), "a.rego": IDLE.format("idle"), "more.rego": IDLE.format("busy"),
+             "busy.rego": "package custom.concerns.busy\n\ndeny contains 1 if false\n"},
+            [("a.rego:2:1", "the concern custom.concerns.idle defines nothing",
+              "it needs one of deny, step_up, allow, obligations")],
+        ),
+        (
+            {"night.rego": NIGHT, "x0_test.rego": TESTED.format("authz.concerns.known"),
+             "x1_test.rego": TESTED.format("custom.concerns.a.b"), "x2_test.rego": TESTED.format("anything")},
+            [(f"x{at}_test.rego:3:1", LOST, LOST_HINT) for at in range(3)],
+        ),
+    ],
+    ids=["builtins", "strict check", "a concern that defines nothing", "denials in unit tests"],
+)  # fmt: skip
+def test_what_is_refused_by_name_and_place(
+    opa: Path, tiny: Path, tmp_path: Path, files: dict[str, str], expected: list[tuple[str, str, str | None]]
+) -> None:
+    own = written(tmp_path / "own", files)
+
+    assert sorted(faults(opa, tiny, own)) == [(f"own/{place}", *rest) for place, *rest in expected]
 
 
 def test_faults_of_several_files_are_reported_at_once(opa: Path, tiny: Path, tmp_path: Path) -> None:
@@ -220,18 +263,8 @@ def test_faults_of_several_files_are_reported_at_once(opa: Path, tiny: Path, tmp
     assert ("own/b.rego:1:1", "empty module", hint) in reported
 
 
-def test_what_the_strict_check_finds_is_reported_with_our_file(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    text = "package custom.concerns.a\n\nimport data.authz.lib.reason\n\ndeny contains 1 if {\n\tx := 1\n}\n"
-    own = written(tmp_path / "own", {"a.rego": text})
-
-    assert faults(opa, tiny, own) == [
-        ("own/a.rego:3:1", "import data.authz.lib.reason unused", None),
-        ("own/a.rego:6:2", "assigned var x unused", None),
-    ]
-
-
 def test_an_attribute_that_the_schema_does_not_have_is_refused(opa: Path, tiny: Path) -> None:
-    shutil.copytree(REPOSITORY / "policies/schemas", tiny / "schemas")
+    shutil.copytree(ROOT / "policies/schemas", tiny / "schemas")
     text = (
         "# METADATA\n# schemas:\n#   - input: schema.request\npackage authz.concerns.known\n\n"
         "deny contains 1 if input.subjct.id == 1\n"
@@ -250,11 +283,9 @@ NAME_IT = "the decision finds concerns by their path: one package each, and no n
 
 def test_packages_that_are_not_a_users_are_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
     taken = {
-        "action_staging": "the tool patterns", "audit": "the enforcement point", "authz": "the baseline",
-        "bundle": "the enforcement point", "custom": "users' concerns together", "decision": "the decision itself",
-        "engine": "the enforcement point", "idempotency": "the enforcement point", "loop": "the program",
-        "obligations": "the enforcement point", "pep": "the enforcement point", "planning": "the decision on plans",
-        "reason": "rules without a code of their own", "store": "the enforcement point",
+        "action_staging": "the tool patterns", "authz": "the baseline", "custom": "users' concerns together",
+        "decision": "the decision itself", "loop": "the program", "pep": "the enforcement point",
+        "planning": "the decision on plans", "reason": "rules without a code of their own",
     }  # fmt: skip
     expected = {
         **{
@@ -298,7 +329,7 @@ def _codes_in(file: Path) -> Iterator[str]:
 
 def test_no_concern_may_be_named_so_that_its_codes_look_like_the_programs(opa: Path, tmp_path: Path) -> None:
     """Whatever comes before the dot of a code anywhere in this package: a name is taken, or the baseline's."""
-    codes = {code for file in sorted((REPOSITORY / "pdp").rglob("*.py")) for code in _codes_in(file)}
+    codes = {code for file in sorted((ROOT / "pdp").rglob("*.py")) for code in _codes_in(file)}
     names = {code.partition(".")[0] for code in codes if re.fullmatch(r"[a-z_]+\.[a-z_]+", code)}
     assert {"audit", "engine", "pdp", "search", "store"} <= names
     files = {f"{name}.rego": f"package custom.concerns.{name}\n\ndeny contains 1 if false\n" for name in names}
@@ -309,8 +340,8 @@ def test_no_concern_may_be_named_so_that_its_codes_look_like_the_programs(opa: P
 
 
 def copied_baseline(folder: Path) -> Path:
-    shutil.copytree(REPOSITORY / "policies/authz", folder / "policies/authz")
-    shutil.copy(REPOSITORY / "policies/capabilities.json", folder / "policies")
+    shutil.copytree(ROOT / "policies/authz", folder / "policies/authz")
+    shutil.copy(ROOT / "policies/capabilities.json", folder / "policies")
     return folder / "policies"
 
 
@@ -326,10 +357,6 @@ _some := 1
 
 default allow := false
 """
-LOST_HINT = (
-    "a file whose name ends in `_test.rego` is left out of bundles: name the file otherwise, or the rule if it is a "
-    "test's own"
-)
 
 
 def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
@@ -350,16 +377,6 @@ def test_a_concern_in_a_file_that_is_named_like_a_unit_test_is_refused(opa: Path
     (own / "load_test/load_test.rego").unlink()
     written(own, {"load_test/load.rego": NIGHT.replace("night", "load_test")})
     assert build(opa, tiny, own).data["config"]["required_concerns"] == ["known", "load_test", "night"]
-
-
-def test_whichever_package_it_has(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    packages = ("authz.concerns.known", "custom.concerns.a.b", "anything")
-    texts = {f"x{at}_test.rego": f"package {package}\n\ndeny contains 1\n" for at, package in enumerate(packages)}
-    own = written(tmp_path / "own", {"night.rego": NIGHT, **texts})
-
-    assert sorted(faults(opa, tiny, own)) == [
-        (f"own/{name}:3:1", "`deny` in a unit test, which would be lost", LOST_HINT) for name in texts
-    ]
 
 
 def test_a_folder_with_unit_tests_alone_is_none_of_policies(opa: Path, tiny: Path, tmp_path: Path) -> None:
@@ -406,23 +423,6 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(opa: Path, tiny: Path, 
         assert usage(opa, tiny, own) == "own/shut: cannot be read: Permission denied (let its rights admit you)"
     finally:
         (own / "shut").chmod(0o700)
-
-
-def test_a_concern_that_defines_nothing_is_refused_where_it_begins(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    """Its modules may be several: one that defines something is enough."""
-    idle = "# Mine.\npackage custom.concerns.{}\n\n_y := 1\n"
-    files = {"b.rego": idle.format("idle"), "a.rego": idle.format("idle"), "more.rego": idle.format("busy")}
-    own = written(
-        tmp_path / "own", {**files, "busy.rego": "package custom.concerns.busy\n\ndeny contains 1 if false\n"}
-    )
-
-    assert faults(opa, tiny, own) == [
-        (
-            "own/a.rego:2:1",
-            "the concern custom.concerns.idle defines nothing",
-            "it needs one of deny, step_up, allow, obligations",
-        )
-    ]
 
 
 def test_a_concern_that_asks_the_decision_is_refused_in_its_own_file(opa: Path, tmp_path: Path) -> None:
