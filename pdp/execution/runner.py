@@ -80,7 +80,8 @@ class ToolRunner:
         self.function: Callable[..., Any] = function
         self.attempts = attempts(entry)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
-        self._results = ResultContract(entry, max_bytes=max_result)
+        self._validator = None if entry.result_schema is None else compile_schema(entry.result_schema)
+        self._max_result = max_result
         self._late = LateThreads()
         self._foreign = _parameters(self.function) - arguments_of(entry.schema_).keys()
 
@@ -116,14 +117,14 @@ class ToolRunner:
             return full
         secrets = self._secrets(arguments)
         execution = run(self.function, self._own(arguments), left, secrets, self._late)
-        return self._results.checked(self._believed(execution), secrets)
+        return self._checked(execution, secrets)
 
     async def _aattempt(self, arguments: Mapping[str, Any], left: float | None) -> Execution:
         if full := self._full():
             return full
         secrets = self._secrets(arguments)
         execution = await arun(self.function, self._own(arguments), left, secrets, self._late)
-        return self._results.checked(self._believed(execution), secrets)
+        return self._checked(execution, secrets)
 
     # Another attempt gets what was decided, whatever the one before did with it.
     def _own(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -131,6 +132,42 @@ class ToolRunner:
 
     def _secrets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
         return secret_texts(arguments, self.entry.sensitive) if self.entry.sensitive else ()
+
+    def _checked(self, execution: Execution, secrets: Sequence[str]) -> Execution:
+        """Return `execution`, or a failure when its result is not what the entry declares.
+
+        The tool ran, so the failure's details state `{"effect": "done"}`: nobody may simply try again.
+        """
+        if execution.failure is not None:
+            return self._believed(execution)
+        try:
+            self._check(execution.result)
+        except ToolResultError as error:
+            error.details["effect"] = "done"
+            return execution._replace(result=None, failure=failure_of(error, secrets), error=error)
+        return execution
+
+    # With a result schema it must be JSON of that schema; its objects may hold more than the schema names, unless the
+    # schema forbids that. Without one it may be any object; of what is not JSON only bytes and text are measured.
+    def _check(self, result: Any) -> None:
+        try:
+            if self._validator is not None:
+                check_json(result)
+            size = len(canonical(result))
+        except JsonValueError as error:
+            if self._validator is not None:
+                raise ToolResultError(f"the result is not JSON: {error}") from error
+            size = _size(result)
+        if size > self._max_result:
+            raise ToolResultError(f"the result has {size} bytes, at most {self._max_result} are admitted", "too_large")
+        if self._validator is not None and not self._validator.is_valid(result):
+            faults = sorted(
+                "result"
+                + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.instance_path)
+                + f": {fault.message}"
+                for fault in self._validator.iter_errors(result)
+            )
+            raise ToolResultError("the result does not match its schema: " + "; ".join(faults[:_SHOWN]))
 
     def _full(self) -> Execution | None:
         why = self._late.why_full()
@@ -152,59 +189,6 @@ class ToolRunner:
         if execution.failure is None or execution.failure.code is not FailureCode.TOOL_TIMEOUT:
             return execution
         return execution._replace(failure=timed_out(self.timeout).failure)
-
-
-class ResultContract:
-    """What every result of one tool must be.
-
-    With a result schema it must be JSON of that schema; its objects may hold more than the schema names, unless the
-    schema forbids that. Without one it may be any object; of those that are not JSON only bytes and text are measured.
-
-    Args:
-        entry: the tool's entry.
-        max_bytes: bytes of canonical JSON at most, or of a result that is bytes or text.
-
-    Raises:
-        UsageError: the result schema cannot be compiled.
-    """
-
-    def __init__(self, entry: DeclaredTool, *, max_bytes: int = MAX_RESULT) -> None:
-        self._validator = None if entry.result_schema is None else compile_schema(entry.result_schema)
-        self._max_bytes = max_bytes
-
-    def checked(self, execution: Execution, secrets: Sequence[str] = ()) -> Execution:
-        """Return `execution`, or a failure when its result is not what the entry declares.
-
-        The tool ran, so the failure's details state `{"effect": "done"}`: nobody may simply try again.
-        """
-        if execution.failure is not None:
-            return execution
-        try:
-            self._check(execution.result)
-        except ToolResultError as error:
-            error.details["effect"] = "done"
-            return execution._replace(result=None, failure=failure_of(error, secrets), error=error)
-        return execution
-
-    def _check(self, result: Any) -> None:
-        try:
-            if self._validator is not None:
-                check_json(result)
-            size = len(canonical(result))
-        except JsonValueError as error:
-            if self._validator is not None:
-                raise ToolResultError(f"the result is not JSON: {error}") from error
-            size = _size(result)
-        if size > self._max_bytes:
-            raise ToolResultError(f"the result has {size} bytes, at most {self._max_bytes} are admitted", "too_large")
-        if self._validator is not None and not self._validator.is_valid(result):
-            faults = sorted(
-                "result"
-                + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.instance_path)
-                + f": {fault.message}"
-                for fault in self._validator.iter_errors(result)
-            )
-            raise ToolResultError("the result does not match its schema: " + "; ".join(faults[:_SHOWN]))
 
 
 def attempts(entry: DeclaredTool) -> int:

@@ -32,7 +32,7 @@ from pdp.execution.failures import (
     safe_text,
     secret_texts,
 )
-from pdp.execution.runner import ResultContract, ToolRunner, arun, run
+from pdp.execution.runner import ToolRunner, arun, run
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.proposal import Execution, Failure, FailureCode
@@ -47,6 +47,11 @@ def double(number: int) -> int:
 async def adouble(number: int) -> int:
     await asyncio.sleep(0)
     return number * 2
+
+
+class AsynchronousTool:
+    async def __call__(self, number: int) -> int:
+        return number * 2
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -76,6 +81,7 @@ def executed(function: Callable[..., Any], timeout: float | None, asynchronous: 
     [
         pytest.param(double, 42, None, id="function"),
         pytest.param(adouble, 42, None, id="coroutine function"),
+        pytest.param(AsynchronousTool(), 42, None, id="object that is called asynchronously"),
         *[
             pytest.param(made(error), None, message, id=f"{type(error).__name__}, {made.__name__}")
             for made in (raising, araising)
@@ -145,11 +151,6 @@ class SpeechlessError(Exception):
         raise ValueError("not even that")
 
 
-class AsynchronousTool:
-    async def __call__(self, number: int) -> int:
-        return number * 2
-
-
 def returning_what_has_yet_to_run(number: int) -> Any:
     return (each for each in range(number))
 
@@ -189,11 +190,6 @@ def test_odd_ends_are_failures(function: Callable[..., Any], message: str, async
 
     assert failure is not None
     assert failure.message == message
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_object_that_is_called_asynchronously(asynchronous: bool) -> None:
-    assert executed(AsynchronousTool(), None, asynchronous).result == 42
 
 
 async def test_a_coroutine_function_called_synchronously_inside_a_loop() -> None:
@@ -529,11 +525,23 @@ RESULT_SCHEMA = {
 DONE = {"exception": "ToolResultError", "result": "invalid", "effect": "done"}
 
 
-@pytest.mark.parametrize("result", [{"rows": []}, {"rows": [1, 2], "more": None}])
-def test_a_result_of_the_declared_schema(result: Any) -> None:
-    execution = Execution(result=result)
+def returned(result: Any, schema: Any = None, **options: Any) -> Execution:
+    """What a tool that returns this comes to."""
+    return ToolRunner(entry(result_schema=schema), lambda: result, **options).run({})
 
-    assert ResultContract(entry(result_schema=RESULT_SCHEMA)).checked(execution) is execution
+
+@pytest.mark.parametrize(
+    ("result", "schema"),
+    [
+        ({"rows": []}, RESULT_SCHEMA),
+        ({"rows": [1, 2], "more": None}, RESULT_SCHEMA),
+        (object(), None),
+        ("x" * (2**20 - 2), None),  # with its quotes, a mebibyte
+    ],
+    ids=["as declared", "with more", "without schema any object", "a mebibyte"],
+)
+def test_a_result_that_is_admitted(result: Any, schema: Any) -> None:
+    assert returned(result, schema) == Execution(result=result)
 
 
 @pytest.mark.parametrize(
@@ -554,7 +562,7 @@ def test_a_result_of_the_declared_schema(result: Any) -> None:
     ],
 )
 def test_a_result_that_is_not_what_was_declared(result: Any, message: str) -> None:
-    execution = ResultContract(entry(result_schema=RESULT_SCHEMA)).checked(Execution(result=result))
+    execution = returned(result, RESULT_SCHEMA)
 
     assert (execution.result, execution.failure) == (
         None,
@@ -563,31 +571,19 @@ def test_a_result_that_is_not_what_was_declared(result: Any, message: str) -> No
     assert isinstance(execution.error, ToolResultError)
 
 
-@pytest.mark.parametrize(("result", "size"), [("x" * 98, 100), ("ü" * 49, 100), ([1] * 49, 99), (b"12345", 5)])
-def test_a_result_is_at_most_so_many_bytes_of_canonical_json(result: Any, size: int) -> None:
-    assert ResultContract(entry(), max_bytes=size).checked(Execution(result=result)) == Execution(result=result)
-    assert ResultContract(entry(), max_bytes=size - 1).checked(Execution(result=result)).failure == Failure(
-        FailureCode.TOOL_EXECUTION_FAILED,
-        f"the result has {size} bytes, at most {size - 1} are admitted",
+@pytest.mark.parametrize(
+    ("result", "size"),
+    [("x" * 98, 100), ("ü" * 49, 100), ([1] * 49, 99), (b"12345", 5), ("x" * (2**20 - 1), 2**20 + 1)],
+)
+def test_a_result_is_at_most_so_many_bytes_of_canonical_json_and_a_mebibyte_unless_stated(
+    result: Any, size: int
+) -> None:
+    assert returned(result, max_result=size) == Execution(result=result)
+    options = {} if size == 2**20 + 1 else {"max_result": size - 1}
+    assert returned(result, **options).failure == Failure(
+        FailureCode.TOOL_EXECUTION_FAILED, f"the result has {size} bytes, at most {size - 1} are admitted",
         {"exception": "ToolResultError", "result": "too_large", "effect": "done"},
-    )
-
-
-def test_the_default_cap_is_a_mebibyte() -> None:
-    assert ResultContract(entry()).checked(Execution(result="x" * (2**20 - 2))).failure is None
-    assert ResultContract(entry()).checked(Execution(result="x" * (2**20 - 1))).failure is not None
-
-
-def test_an_object_of_ones_own_is_a_result_where_no_schema_is_declared() -> None:
-    execution = Execution(result=object())
-
-    assert ResultContract(entry()).checked(execution) is execution
-
-
-def test_a_failure_is_not_held_against_the_schema() -> None:
-    execution = Execution(failure=TIMED_OUT)
-
-    assert ResultContract(entry(result_schema=RESULT_SCHEMA)).checked(execution) is execution
+    )  # fmt: skip
 
 
 # A tool with all of that
@@ -608,10 +604,11 @@ def test_a_runner_does_what_the_entry_says(asynchronous: bool) -> None:
     wrong = run_by(checked, {"number": "x"}, asynchronous)
     large = run_by(capped, {"number": 21}, asynchronous)
     secret = run_by(sensitive, {"number": 4711}, asynchronous)
-    assert [each.failure and each.failure.message for each in (wrong, large, secret)] == [
+    late = run_by(ToolRunner(entry(result_schema=RESULT_SCHEMA), raising(LookupError())), {}, asynchronous)
+    assert [each.failure and each.failure.message for each in (wrong, large, secret, late)] == [
         'the result does not match its schema: result: "xx" is not of type "integer"',
         "the result has 23 bytes, at most 10 are admitted",
-        "LookupError",
+        *["LookupError"] * 2,
     ]
 
 

@@ -10,11 +10,7 @@ from typing import Any, Never
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.metrics.export import HistogramDataPoint
 from opentelemetry.trace import StatusCode
 
 from pdp.errors import MissingExtraError
@@ -22,49 +18,16 @@ from pdp.execution.failures import failure_of
 from pdp.execution.runner import arun, cut_short, run
 from pdp.execution.telemetry import Telemetry
 from pdp.proposal import Execution
+from tests.support.spans import Collected
 
 ATTRIBUTES = {"pdp.verdict": "ALLOW", "pdp.caller": "officer-123", "pdp.scopes": ("payments.wire.initiate",)}
 
 
-class Collected:
-    """A telemetry whose spans and metrics stay in memory."""
-
-    def __init__(self, **options: Any) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.reader = InMemoryMetricReader()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        meters = MeterProvider([self.reader])
-        self.telemetry = Telemetry(tracer_provider=self.provider, meter_provider=meters, **options)
-
-    def ran(self, execution: Execution, digest: str | None = None) -> None:
-        call = self.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
-        call.run_started()
-        call.run_ended(execution, digest)
-        call.ended()
-
-    def spans(self) -> dict[str, ReadableSpan]:
-        return {span.name: span for span in self.exporter.get_finished_spans()}
-
-    def points(self) -> dict[str, list[NumberDataPoint | HistogramDataPoint]]:
-        data = self.reader.get_metrics_data()
-        found: dict[str, list[NumberDataPoint | HistogramDataPoint]] = {}
-        for resource in data.resource_metrics if data else ():
-            for scope in resource.scope_metrics:
-                assert scope.scope.name == "pdp"
-                for metric in scope.metrics:
-                    found[metric.name] = list(metric.data.data_points)  # type: ignore[arg-type]
-        return found
-
-    def counts(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
-        """Each metric's values by attributes: what was counted, or how often a histogram was filled."""
-        return {
-            name: [
-                (dict(point.attributes or {}), point.count if isinstance(point, HistogramDataPoint) else point.value)
-                for point in points
-            ]
-            for name, points in self.points().items()
-        }
+def ran(collected: Collected, execution: Execution, digest: str | None = None) -> None:
+    call = collected.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
+    call.run_started()
+    call.run_ended(execution, digest)
+    call.ended()
 
 
 TOOL = {"pdp.tool": "send_wire"}
@@ -73,7 +36,7 @@ TOOL = {"pdp.tool": "send_wire"}
 def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     collected = Collected()
 
-    collected.ran(Execution(result=1, attempts=3), "hmac-sha256:r")
+    ran(collected, Execution(result=1, attempts=3), "hmac-sha256:r")
 
     spans = collected.spans()
     assert list(spans) == ["tool.send_wire.run", "tool.send_wire.result", "tool.send_wire.dispatch"]
@@ -112,7 +75,7 @@ def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> 
 def test_a_run_that_fails(execution: Execution, outcome: str, error_class: str, message: str) -> None:
     collected = Collected()
 
-    collected.ran(execution)
+    ran(collected, execution)
 
     spans = collected.spans()
     result = spans["tool.send_wire.result"]
@@ -132,7 +95,7 @@ def test_the_metrics() -> None:
     failed = Execution(failure=failure_of(LookupError("no")), error=LookupError("no"))
 
     for execution in (Execution(result={"cents": 3}), Execution(result={"cents": 4}), Execution(), failed):
-        collected.ran(execution)
+        ran(collected, execution)
 
     assert collected.counts() == {
         "tool.throughput": [

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 
 from pdp import Approvals, MemoryAudit, Pep
 from pdp.errors import UsageError
 from pdp.execution.events import ToolEvent
-from pdp.execution.telemetry import Telemetry
 from tests.support.desk import Call, Desk, both_ways, propose, session
+from tests.support.spans import Collected
 
 
 def observed(base: Pep, works: Desk, **options: Any) -> Pep:
@@ -136,31 +132,6 @@ def test_an_invalid_observer_is_refused(base: Pep, works: Desk) -> None:
             observed(base, works, observers=[observer])
 
 
-class Collected:
-    """A telemetry whose spans and metrics stay in memory."""
-
-    def __init__(self, **options: Any) -> None:
-        self.exporter, self.reader = InMemorySpanExporter(), InMemoryMetricReader()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.telemetry = Telemetry(
-            tracer_provider=self.provider, meter_provider=MeterProvider([self.reader]), **options
-        )
-
-    def spans(self) -> dict[str, ReadableSpan]:
-        return {span.name: span for span in self.exporter.get_finished_spans()}
-
-    def metrics(self) -> set[str]:
-        data = self.reader.get_metrics_data()
-        assert data is not None
-        return {
-            metric.name
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
-
-
 def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
@@ -194,7 +165,7 @@ def test_a_run_has_three_spans_and_the_tools_own_are_within(base: Pep, works: De
     assert [span.parent and span.parent.span_id for span in (dispatch, run, result, spans["own"])] == [
         None, dispatch.context.span_id, dispatch.context.span_id, run.context.span_id,
     ]  # fmt: skip
-    assert collected.metrics() == {
+    assert collected.counts().keys() == {
         "tool.throughput", "tool.latency", "tool.success_ratio", "tool.cost_per_call",
     }  # fmt: skip
 

@@ -120,16 +120,11 @@ def test_the_model_sees_what_its_calls_came_to_and_then_answers(pep: Pep) -> Non
 @both
 def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(pep: Pep, asynchronous: bool) -> None:
     calls = (ToolCall("c1", "meet_other", '{"name": "left"}'), ToolCall("c2", "meet_other", {"name": "right"}))
-    turns = (Turn(calls=calls), Turn("done"))
-    if asynchronous:
-        finished = asyncio.run(AgentLoop(pep, Asynchronous(*turns), SESSION).arun("Meet."))
-    else:
-        finished = AgentLoop(pep, Scripted(*turns), SESSION).run("Meet.")
+    finished, _ = looped(pep, asynchronous, Turn(calls=calls), Turn("done"))
 
     assert tool_results(finished.messages) == [
-        ("c1", False, "left met the other"),
-        ("c2", False, "right met the other"),
-    ]
+        ("c1", False, "left met the other"), ("c2", False, "right met the other"),
+    ]  # fmt: skip
 
 
 def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> None:
@@ -144,15 +139,11 @@ def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> No
     )
     finished = AgentLoop(pep, Scripted(Turn(calls=calls), Turn("Sorry.")), SESSION).run("Try.")
 
+    first = ("INVALID_TOOL_NAME", "INVALID_PAYLOAD", "TOOL_EXECUTION_FAILED", "POLICY_VIOLATION")
+    codes = (*first, *["INVALID_PAYLOAD"] * 3)
     results = tool_results(finished.messages)
     assert [(call_id, is_error, content.split(":")[0]) for call_id, is_error, content in results] == [
-        ("c1", True, "INVALID_TOOL_NAME"),
-        ("c2", True, "INVALID_PAYLOAD"),
-        ("c3", True, "TOOL_EXECUTION_FAILED"),
-        ("c4", True, "POLICY_VIOLATION"),
-        ("c5", True, "INVALID_PAYLOAD"),
-        ("c6", True, "INVALID_PAYLOAD"),
-        ("c7", True, "INVALID_PAYLOAD"),
+        (call.id, True, code) for call, code in zip(calls, codes, strict=True)
     ]
     assert [evaluation.executed for evaluation in finished.evaluations] == [False, False, True, *(False,) * 4]
 
@@ -223,7 +214,7 @@ def test_a_model_that_does_not_end_is_stopped(pep: Pep, limit: int) -> None:
 
 
 def test_twenty_iterations_are_admitted(pep: Pep) -> None:
-    finished = AgentLoop(pep, Scripted(*[Turn(calls=(add("c"),))] * 20, Turn("done")), SESSION).run("Add.")
+    finished, _ = looped(pep, False, *[Turn(calls=(add("c"),))] * 20, Turn("done"))
 
     assert len(finished.evaluations) == 20
 

@@ -59,33 +59,36 @@ def called(*obligations: dict[str, Any], result: Any = None, own: Any = None) ->
     return pep.call(wire(), session())
 
 
-WRONG = [
-    (duty("redact"), "redact: the parameter fields is missing"),
-    (duty("redact", fields=[]), "redact: fields has to be a list of texts, and not empty"),
-    (duty("redact", fields="/a"), "redact: fields has to be a list of texts, and not empty"),
-    (duty("redact", fields=["/a", 1]), "redact: fields has to be a list of texts, and not empty"),
-    (duty("redact", fields=["a"]), "redact: 'a' is not a JSON pointer such as /customer/iban"),
-    (duty("redact", fields=["/a~2"]), "redact: '/a~2' is not a JSON pointer such as /customer/iban"),
-    (duty("redact", fields=["/a"], field=1), "redact: there is no parameter 'field'"),
-    (duty("mark_result"), "mark_result: the parameter markings is missing"),
-    (duty("mark_result", markings=[]), "mark_result: markings has to be a list of texts, and not empty"),
-    (duty("mark_result", markings={"pii": True}), "mark_result: markings has to be a list of texts, and not empty"),
-    (duty("log_level"), "log_level: the parameter level is missing"),
-    (duty("log_level", level="loud"), "log_level: level has to be one of debug, info, warning, error"),
-    (duty("log_level", level=["info"]), "log_level: level has to be one of debug, info, warning, error"),
-    (duty("log_level", level=30), "log_level: level has to be one of debug, info, warning, error"),
-    (duty("draft_only", state="draft"), "draft_only: there is no parameter 'state'"),
-    (duty("pin_retrieval_snapshot", id="x"), "pin_retrieval_snapshot: there is no parameter 'id'"),
-    (duty("transform"), "transform: set has to be an object and tool a name, and one of them has to be there"),
-    (duty("transform", set=[]), "transform: set has to be an object and tool a name, and one of them has to be there"),
-    (duty("transform", tool=1), "transform: set has to be an object and tool a name, and one of them has to be there"),
-    (duty("transform", arguments={}), "transform: there is no parameter 'arguments'"),
-    (duty("own", other=1), "own: name is its only parameter"),
-    (duty("unknown"), "nobody here can fulfil: unknown"),
+TEXTS = "has to be a list of texts, and not empty"
+LEVEL = "level has to be one of debug, info, warning, error"
+SET = "set has to be an object and tool a name, and one of them has to be there"
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("redact", {}, "the parameter fields is missing"),
+    *(("redact", {"fields": fields}, f"fields {TEXTS}") for fields in ([], "/a", ["/a", 1])),
+    *(("redact", {"fields": [at]}, f"{at!r} is not a JSON pointer such as /customer/iban") for at in ("a", "/a~2")),
+    ("redact", {"fields": ["/a"], "field": 1}, "there is no parameter 'field'"),
+    ("mark_result", {}, "the parameter markings is missing"),
+    ("mark_result", {"markings": []}, f"markings {TEXTS}"),
+    ("mark_result", {"markings": {"pii": True}}, f"markings {TEXTS}"),
+    ("log_level", {}, "the parameter level is missing"),
+    *(("log_level", {"level": level}, LEVEL) for level in ("loud", ["info"], 30)),
+    ("draft_only", {"state": "draft"}, "there is no parameter 'state'"),
+    ("pin_retrieval_snapshot", {"id": "x"}, "there is no parameter 'id'"),
+    ("transform", {}, SET),
+    ("transform", {"set": []}, SET),
+    ("transform", {"tool": 1}, SET),
+    ("transform", {"arguments": {}}, "there is no parameter 'arguments'"),
+    ("own", {"other": 1}, "name is its only parameter"),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message for _, message in WRONG])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        *((duty(name, **parameters), f"{name}: {message}") for name, parameters, message in WRONG),
+        (duty("unknown"), "nobody here can fulfil: unknown"),
+    ],
+)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_obligation_that_cannot_be_fulfilled_is_a_deny_and_nothing_runs(
     wrong: dict[str, Any], message: str, asynchronous: bool
@@ -138,19 +141,14 @@ def test_redact(fields: list[str], result: Any, delivered: Any) -> None:
         pytest.param(duty("redact", fields=["/a/b"]), {"a": "b: 1"}, id="redact: text where an object was expected"),
         pytest.param(duty("redact", fields=["/-"]), [1], id="redact: the place after the last"),
         pytest.param(duty("redact", fields=["/00"]), [1], id="redact: no index"),
-        pytest.param(duty("draft_only"), None, id="draft_only: nothing"),
-        pytest.param(duty("draft_only"), [{"state": "draft"}], id="draft_only: a list"),
-        pytest.param(duty("draft_only"), {"state": "live"}, id="draft_only: another state"),
-        pytest.param(duty("draft_only"), {"state": None}, id="draft_only: null"),
-        pytest.param(duty("draft_only"), {"state": "Draft"}, id="draft_only: another spelling"),
-        pytest.param(SNAPSHOT, None, id="pin_retrieval_snapshot: nothing"),
-        pytest.param(SNAPSHOT, {"spans": []}, id="pin_retrieval_snapshot: none"),
-        pytest.param(SNAPSHOT, {"retrievalSnapshotId": ""}, id="pin_retrieval_snapshot: empty"),
-        pytest.param(SNAPSHOT, {"retrievalSnapshotId": 7}, id="pin_retrieval_snapshot: a number"),
-        pytest.param(SNAPSHOT, {"retrievalSnapshotId": ["a"]}, id="pin_retrieval_snapshot: a list"),
-        pytest.param(
-            SNAPSHOT, {"retrievalSnapshotId": "a", "retrieval_snapshot_id": "b"}, id="pin_retrieval_snapshot: two"
+        *(
+            (duty("draft_only"), result)
+            for result in (None, [{"state": "draft"}], {"state": "live"}, {"state": None}, {"state": "Draft"})
         ),
+        (SNAPSHOT, None),
+        (SNAPSHOT, {"spans": []}),
+        *((SNAPSHOT, {"retrievalSnapshotId": snapshot}) for snapshot in ("", 7, ["a"])),
+        (SNAPSHOT, {"retrievalSnapshotId": "a", "retrieval_snapshot_id": "b"}),
     ],
 )
 def test_a_result_that_cannot_be_treated_so_is_withheld(obligation: dict[str, Any], result: Any) -> None:
@@ -294,15 +292,11 @@ class Asynchronous(ObligationHandler):
     [
         ({"redact": Own()}, "obligation redact is fulfilled by the baseline (choose another id for your own)"),
         ({"transform": Own()}, "obligation transform is fulfilled by the baseline (choose another id for your own)"),
-        (
-            {"own": print},
-            "the handler of obligation own cannot be used (derive it from ObligationHandler)",
+        *(
+            ({"own": own}, "the handler of obligation own cannot be used (derive it from ObligationHandler)")
+            for own in (print, Own)
         ),
-        ({"own": Own}, "the handler of obligation own cannot be used (derive it from ObligationHandler)"),
-        (
-            {"own": Asynchronous()},
-            "the handler of obligation own has an async check (make it a plain function)",
-        ),
+        ({"own": Asynchronous()}, "the handler of obligation own has an async check (make it a plain function)"),
     ],
 )
 def test_what_is_no_handler_is_refused_at_once(own: Any, message: str) -> None:
