@@ -1,13 +1,12 @@
 """YAML and JSON files as plain JSON values that know where in the file each part stands.
 
-read: `read_document`, the one way in for manifests, governance files, sessions, data files and scenarios
-parse: YAML and JSON texts to values with places, bounded, from the events of PyYAML's parser
+parse: `read_document`, the one way in for manifests, governance files, sessions, data files and scenarios; bounded
 document: a value with its places; faults that show their line
 validation: what a pydantic model finds wrong in a document, as faults with places
 """
 
 from pdp.documents.document import Document, Part, shown_name
-from pdp.documents.read import MAX_FILE_BYTES, read_bytes, read_document
+from pdp.documents.parse import MAX_FILE_BYTES, read_bytes, read_document
 from pdp.documents.validation import FieldError, faults_of, nearest
 
 __all__ = [

@@ -58,69 +58,45 @@ def signature(old: Any, new: Any, part: str) -> list[tuple[str, str, str]]:
 # The old schema is SCHEMA. What is said of the new one, and which bump it asks for in a request and in a response.
 CHANGES: dict[str, tuple[Any, list[tuple[str, str]], str, str]] = {
     "nothing": (SCHEMA, [], "none", "none"),
-    "a description": (
-        changed(amount={"type": "number", "minimum": 0, "description": "x"}),
-        [("", "text or spelling")], "patch", "patch",
-    ),
+    "a description": (changed(amount={"type": "number", "minimum": 0, "description": "x"}), [("", "text or spelling")],
+        "patch", "patch"),
     "a new member": (changed(memo={"type": "string"}), [("memo", "is new")], "minor", "minor"),
-    "a new member that is required": (
-        {**changed(memo={"type": "string"}), "required": ["amount", "memo"]},
-        [("memo", "is new, and required")], "major", "minor",
-    ),
+    "a new member that is required": ({**changed(memo={"type": "string"}), "required": ["amount", "memo"]},
+        [("memo", "is new, and required")], "major", "minor"),
     "a member that is gone": (changed(kind=None), [("kind", "was removed")], "major", "major"),
-    "a member that became required": (
-        {**SCHEMA, "required": ["amount", "kind"]}, [("kind", "became required")], "major", "minor",
-    ),
+    "a member that became required": ({**SCHEMA, "required": ["amount", "kind"]}, [("kind", "became required")],
+        "major", "minor"),
     "a member that became optional": ({**SCHEMA, "required": []}, [("amount", "became optional")], "minor", "major"),
-    "a narrower type": (
-        changed(amount={"type": "integer", "minimum": 0}), [("amount", "type number became integer")], "major", "minor",
-    ),
-    "a wider type": (
-        changed(amount={"type": ["number", "null"], "minimum": 0}),
-        [("amount", "type number became null or number")], "minor", "major",
-    ),
-    "another type": (
-        changed(amount={"type": "string", "minimum": 0}), [("amount", "type number became string")], "major", "major",
-    ),
+    "a narrower type": (changed(amount={"type": "integer", "minimum": 0}), [("amount", "type number became integer")],
+        "major", "minor"),
+    "a wider type": (changed(amount={"type": ["number", "null"], "minimum": 0}),
+        [("amount", "type number became null or number")], "minor", "major"),
+    "another type": (changed(amount={"type": "string", "minimum": 0}), [("amount", "type number became string")],
+        "major", "major"),
     "no type": (changed(amount={"minimum": 0}), [("amount", "type number became any")], "minor", "major"),
     "fewer values": (changed(kind={"enum": ["bill"]}), [("kind", "no longer 'tax'")], "major", "minor"),
     "more values": (changed(kind={"enum": ["bill", "tax", "fee"]}), [("kind", "now also 'fee'")], "minor", "major"),
     "any value": (changed(kind={}), [("kind", "now also any value")], "minor", "major"),
-    "other values": (
-        changed(kind={"enum": ["bill", "fee"]}),
-        [("kind", "no longer 'tax'"), ("kind", "now also 'fee'")], "major", "major",
-    ),
-    "a tighter bound": (
-        changed(amount={"type": "number", "minimum": 1}), [("amount", "`minimum` 0 became 1")], "major", "minor",
-    ),
-    "a looser bound": (
-        changed(amount={"type": "number", "minimum": -1}), [("amount", "`minimum` 0 became -1")], "minor", "major",
-    ),
-    "a bound that is gone": (
-        changed(amount={"type": "number"}), [("amount", "`minimum` 0 became none")], "minor", "major",
-    ),
-    "a bound that is new": (
-        changed(amount={"type": "number", "minimum": 0, "maximum": 9}),
-        [("amount", "`maximum` none became 9")], "major", "minor",
-    ),
-    "another pattern of items": (
-        changed(tags={"type": "array", "items": {"type": "string", "pattern": "^a"}}),
-        [("tags[]", "`pattern` none became '^a'")], "major", "minor",
-    ),
-    "items of another type": (
-        changed(tags={"type": "array", "items": {"type": "integer"}}),
-        [("tags[]", "type string became integer")], "major", "major",
-    ),
+    "other values": (changed(kind={"enum": ["bill", "fee"]}), [("kind", "no longer 'tax'"), ("kind", "now also 'fee'")],
+        "major", "major"),
+    "a tighter bound": (changed(amount={"type": "number", "minimum": 1}), [("amount", "`minimum` 0 became 1")], "major",
+        "minor"),
+    "a looser bound": (changed(amount={"type": "number", "minimum": -1}), [("amount", "`minimum` 0 became -1")],
+        "minor", "major"),
+    "a bound that is gone": (changed(amount={"type": "number"}), [("amount", "`minimum` 0 became none")], "minor",
+        "major"),
+    "a bound that is new": (changed(amount={"type": "number", "minimum": 0, "maximum": 9}),
+        [("amount", "`maximum` none became 9")], "major", "minor"),
+    "another pattern of items": (changed(tags={"type": "array", "items": {"type": "string", "pattern": "^a"}}),
+        [("tags[]", "`pattern` none became '^a'")], "major", "minor"),
+    "items of another type": (changed(tags={"type": "array", "items": {"type": "integer"}}),
+        [("tags[]", "type string became integer")], "major", "major"),
     "items of any type": (changed(tags={"type": "array"}), [("tags[]", "lost its type")], "minor", "major"),
-    "another alternative": (
-        changed(kind={"anyOf": [{"enum": ["bill", "tax"]}, {"type": "integer"}]}),
-        [("kind", "an alternative was added")], "minor", "major",
-    ),
-    "a condition": (
-        {**SCHEMA, "if": {"required": ["kind"]}, "then": {"required": ["tags"]}},
-        [("", "`if` none became {'required': ['kind']}"), ("", "`then` none became {'required': ['tags']}")],
-        "major", "major",
-    ),
+    "another alternative": (changed(kind={"anyOf": [{"enum": ["bill", "tax"]}, {"type": "integer"}]}),
+        [("kind", "an alternative was added")], "minor", "major"),
+    "a condition": ({**SCHEMA, "if": {"required": ["kind"]}, "then": {"required": ["tags"]}},
+        [("", "`if` none became {'required': ['kind']}"), ("", "`then` none became {'required': ['tags']}")], "major",
+        "major"),
 }  # fmt: skip
 
 
@@ -403,12 +379,13 @@ def ran(old: Path, new: Path, **options: Any) -> int:
 
 def test_the_command_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = written(tmp_path, "old.json", tool(), tool(name="send_bill"))
-    new = written(tmp_path, "new.json", tool(schema=MAJOR, risk_tier="medium", scopes=["bills.all"]))
+    new = written(tmp_path, "new.json", tool(schema=MAJOR, risk_tier="medium", scopes=["bills.all"], description="x"))
 
     assert ran(old, new) == 1
     assert capsys.readouterr().out == (
         "pay_bill changed, 1.2.3 -> 1.2.3\n"
         "  major    request kind was removed\n"
+        "  patch    description changed\n"
         "  tightens risk_tier: low -> medium\n"
         "  loosens  scopes: removed bills.pay\n"
         "  tightens scopes: added bills.all\n"
@@ -442,17 +419,6 @@ def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "pins": [],
         "faults": [f"pay_bill: {fault}"],
     }  # fmt: skip
-
-
-def test_the_command_shows_another_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = (written(tmp_path, name, tool(description=name)) for name in ("old", "new"))
-
-    assert ran(old, new, fail_on="unclear") == 0
-    assert capsys.readouterr().out == (
-        "pay_bill changed, 1.2.3 -> 1.2.3\n"
-        "  patch    description changed\n"
-        "1 of the tools differ, no versions are missing a bump\n"
-    )
 
 
 @pytest.mark.parametrize(

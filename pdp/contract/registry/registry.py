@@ -234,7 +234,8 @@ class Registry:
 
     def check_availability(self) -> tuple[ToolStatus, ...]:
         """Return for every tool whether it can run right now, and why not, sorted by name. Asked anew each time."""
-        return tuple(self._status(entry) for _, entry in sorted(self.manifest.tools.items()))
+        reasons = ((entry, self._why_unavailable(entry)) for _, entry in sorted(self.manifest.tools.items()))
+        return tuple(ToolStatus(entry.name, entry.type, described(entry), not why, why) for entry, why in reasons)
 
     def definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
         """Return what a model is told of the tools that are available right now, in the manifest's order.
@@ -293,10 +294,6 @@ class Registry:
             f"{shown_name(name)} is not a tool of this registry",
             hint=nearest(name, self._declared) or "add it to a manifest, or register its contract",
         )
-
-    def _status(self, entry: Tool) -> ToolStatus:
-        reason = self._why_unavailable(entry)
-        return ToolStatus(entry.name, entry.type, described(entry), not reason, reason)
 
     def _why_unavailable(self, entry: Tool) -> str:
         # Loading a manifest finds this, too; an entry may have been made without a file.

@@ -228,15 +228,6 @@ def test_what_is_refused(make: Any, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_every_fault_of_a_contract_at_once() -> None:
-    with pytest.raises(UsageError) as caught:
-        Registry().register_contract(contract(), effect_class="reads", scope=["a"])
-
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 2
-    assert all(line.startswith("contract `search_web`: ") for line in lines)
-
-
 def test_dispatch_is_by_name_and_does_not_ask_for_availability() -> None:
     registry = one()
     tools = Tools(registry.manifest, {}, registry)

@@ -174,19 +174,18 @@ def test_a_validations_candidate_is_typed_by_its_rule_pack() -> None:
 
 
 @pytest.mark.parametrize(
-    "effects",
+    ("effects", "refused"),
     [
-        {"effect_class": "stage"}, {"effect_class": "commit-low"}, {"effect_class": "commit-high"},
-        {"safety": {"side_effects": "write"}}, {"safety": {"side_effects": "external"}},
+        ({"effect_class": "stage"}, True), ({"effect_class": "commit-low"}, True),
+        ({"effect_class": "commit-high"}, True), ({"safety": {"side_effects": "write"}}, True),
+        ({"safety": {"side_effects": "external"}}, True), ({"safety": {"side_effects": "read"}}, False),
+        ({"effect_class": "read-internal"}, False), ({}, False),
     ],
 )  # fmt: skip
-def test_do_whatever_is_no_tool(effects: dict[str, Any]) -> None:
-    assert said(schema=FREE, **effects) == [("schema.properties.prompt", "not_a_tool.free_text")]
-
-
-@pytest.mark.parametrize("effects", [{}, {"effect_class": "read-internal"}, {"safety": {"side_effects": "read"}}])
-def test_a_question_to_a_tool_without_effects_may_be_any_text(effects: dict[str, Any]) -> None:
-    assert said(schema=FREE, **effects) == []
+def test_do_whatever_is_no_tool_and_a_question_without_effects_may_be_any_text(
+    effects: dict[str, Any], refused: bool
+) -> None:
+    assert said(schema=FREE, **effects) == ([("schema.properties.prompt", "not_a_tool.free_text")] if refused else [])
 
 
 @pytest.mark.parametrize(
@@ -328,12 +327,9 @@ def test_every_fault_stands_at_its_place() -> None:
         (12, 49, "argument `prompt` is the only one of a tool with effects, and any text (not_a_tool.free_text)"),
         (15, 25, "database is reached without an effect class (not_a_tool.direct_access)"),
         (16, 48, "argument `where` may be anything (not_a_tool.untyped)"),
-        (
-            17,
-            11,
-            "`pay_bill` commits without approval within limits, and nothing stages it (not_a_tool.unstaged_commit)",
-        ),
-    ]
+        (17, 11,
+         "`pay_bill` commits without approval within limits, and nothing stages it (not_a_tool.unstaged_commit)"),
+    ]  # fmt: skip
 
 
 def test_the_governance_file_may_state_what_is_missing() -> None:
@@ -372,9 +368,5 @@ def test_the_governance_file_cannot_give_a_pattern_another_class() -> None:
         load_effective("m.yaml", "g.yaml", manifest_text=CONVERSION.encode(), governance_text=rules)
 
     assert [(fault.place.file, fault.place.line, fault.message) for fault in caught.value.faults] == [
-        (
-            "g.yaml",
-            2,
-            "effect class commit-high disagrees with pattern conversion of the manifest, which is pure",
-        )
+        ("g.yaml", 2, "effect class commit-high disagrees with pattern conversion of the manifest, which is pure")
     ]
