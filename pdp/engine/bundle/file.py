@@ -102,13 +102,9 @@ def baseline_bundle_path() -> Path:
 
 
 def pack_bundle(*, release: int, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> bytes:
-    """Return the bundle's file. The same content gives the same bytes on every machine.
+    """Return the bundle's file, of parts as `Bundle` has them. The same content gives the same bytes on every machine.
 
-    Args:
-        release: see `Bundle`.
-        wasm: see `Bundle`.
-        data: see `Bundle`; `config.bundle` is filled in.
-        modules: see `Bundle`.
+    `config.bundle` is filled in.
 
     Raises:
         JsonValueError: the data are not JSON.

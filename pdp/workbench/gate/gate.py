@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.chain import MemoryAudit, verify_chain
 from pdp.decision import parse_decision
-from pdp.documents import read_bytes
+from pdp.documents import read_bytes, read_document
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import AuditError, EngineError, PdpError
+from pdp.errors import AuditError, EngineError, Fault, FileFaultsError, PdpError, Place
 from pdp.json import canonical, parse_json
 from pdp.pep import Pep
 from pdp.workbench.coverage.coverage import measure
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pdp.documents.document import Document
     from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.gate.explanations import ExplainedLoosening
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult
 
@@ -49,6 +49,17 @@ NAMES: Final = (
 _UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "effects.unknown",
                              "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
 _SHOWN: Final = 20
+_EXPLAINED: Final = frozenset(("difference", "reason"))
+_EXPLAIN: Final = "write `explained:` and below it a list of `{difference: ID, reason: TEXT}`"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedLoosening:
+    """Why one difference is meant, and where that is written."""
+
+    difference: str
+    reason: str
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,3 +382,49 @@ def _counted(changed: Mapping[str, Collection[str]]) -> str:
 
 def _shown(result: ScenarioResult) -> str:
     return f"{result.place.file}:{result.place.line}: {result.name}"
+
+
+def read_explanations(file: Path) -> tuple[ExplainedLoosening, ...]:
+    """Read a file of loosenings that a person has looked at and explained.
+
+        explained:
+          - difference: 3f2a9c1d04be     # the id that `pdp bundle diff` shows
+            reason: purposes of look-ups are optional since the review of the directory
+
+    Raises:
+        UsageError: it cannot be read.
+        FileFaultsError: it is faulty: unknown keys, an empty reason, a difference that is explained twice.
+    """
+    document = read_document(file)
+    faults: list[Fault] = []
+    explanations: dict[str, ExplainedLoosening] = {}
+    value = document.value
+    listed = value.get("explained") if isinstance(value, dict) and value.keys() == {"explained"} else None
+    if not isinstance(listed, list):
+        raise FileFaultsError([document.fault((), "no list of explanations", _EXPLAIN)])
+    for at, entry in enumerate(listed):
+        fault = _explanation_fault(document, at, entry, explanations)
+        if fault is not None:
+            faults.append(fault)
+            continue
+        explanations[entry["difference"]] = ExplainedLoosening(
+            entry["difference"], entry["reason"].strip(), document.place(("explained", at))
+        )
+    if faults:
+        raise FileFaultsError(faults)
+    return tuple(explanations.values())
+
+
+def _explanation_fault(
+    document: Document, at: int, entry: Any, explanations: dict[str, ExplainedLoosening]
+) -> Fault | None:
+    path = ("explained", at)
+    if not isinstance(entry, dict) or entry.keys() != _EXPLAINED:
+        return document.fault(path, "must have `difference` and `reason`, and nothing else", _EXPLAIN)
+    for name in ("difference", "reason"):
+        if not isinstance(entry[name], str) or not entry[name].strip():
+            hint = "write it in quotes" if name == "difference" else "say why this is meant"
+            return document.fault((*path, name), f"{name} must be a text, not empty", hint)
+    if entry["difference"] in explanations:
+        return document.fault((*path, "difference"), "is explained twice", "leave one of them out")
+    return None

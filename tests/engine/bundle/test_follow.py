@@ -466,17 +466,10 @@ def polling_opa(opa: Path, server: BundleServer, folder: Path) -> Iterator[Sidec
     (folder / "opa.yaml").write_text(CONFIG.format(url=server.url, keys=keys))
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [
-        str(opa),
-        "run",
-        "--server",
-        f"--addr={address}",
-        "--skip-version-check",
-        f"--config-file={folder}/opa.yaml",
-    ]
+    options = (f"--addr={address}", "--skip-version-check", f"--config-file={folder}/opa.yaml")
     with (
         (folder / "opa.log").open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=log) as process,
+        subprocess.Popen([opa, "run", "--server", *options], stdout=log, stderr=log) as process,
         SidecarEngine(f"http://{address}", failures=1_000_000) as engine,
     ):
         try:

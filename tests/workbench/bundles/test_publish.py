@@ -555,37 +555,20 @@ def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch
     public = key_file(tmp_path).with_name("one.pub")
     (tmp_path / "b").write_bytes(tiny(1))
     (tmp_path / "gate").write_text("[]")
-    why = ["--why", "x"]
-
-    assert [
-        pdp("bundle", *arguments)
-        for arguments in (
-            ["publish", tmp_path / "b", folder, *why],
-            ["publish", tmp_path / "b", folder, *why, "--key", public],
-            ["publish", tmp_path / "b", folder, *why, "--key", public, "--unsigned"],
-            ["publish", tmp_path / "b", folder, *why, "--unsigned", "--gate", tmp_path / "gate"],
-            ["publish", tmp_path / "b", tmp_path / "none/r", *why, "--unsigned"],
-            ["rollback", folder, *why],
-            ["list", folder],
-        )
-    ] == [
-        (2, "", f"error: {message}\n    hint: {hint}\n")
-        for message, hint in (
-            (
-                "no public key to verify with",
-                "name one with --key, or give it in the variable PDP_VERIFICATION_KEYS",
-            ),
-            (
-                f"{tmp_path}/b: not signed",
-                "sign it with `pdp bundle sign`, and verify it with the public half of that key",
-            ),
-            ("--unsigned and --key exclude each other", "leave one of them out"),
-            (UNREADABLE, "run `pdp release check --json` on this bundle, and give what it writes"),
-            (
-                f"audit file {tmp_path}/none/r.audit.jsonl cannot be opened: No such file or directory",
-                "name another file with --audit",
-            ),
-            (f"{folder}: not a bundle repository", "it has no folder releases; name one, or a new or empty folder"),
-            (f"{folder}: nothing was published there", "publish: pdp bundle publish"),
-        )
-    ]
+    release, signed = ["publish", tmp_path / "b", folder, "--why", "x"], ["--key", public]
+    for arguments, message, hint in (
+        (release, "no public key to verify with",
+         "name one with --key, or give it in the variable PDP_VERIFICATION_KEYS"),
+        ([*release, *signed], f"{tmp_path}/b: not signed",
+         "sign it with `pdp bundle sign`, and verify it with the public half of that key"),
+        ([*release, *signed, "--unsigned"], "--unsigned and --key exclude each other", "leave one of them out"),
+        ([*release, "--unsigned", "--gate", tmp_path / "gate"], UNREADABLE,
+         "run `pdp release check --json` on this bundle, and give what it writes"),
+        (["publish", tmp_path / "b", tmp_path / "none/r", "--why", "x", "--unsigned"],
+         f"audit file {tmp_path}/none/r.audit.jsonl cannot be opened: No such file or directory",
+         "name another file with --audit"),
+        (["rollback", folder, "--why", "x"], f"{folder}: not a bundle repository",
+         "it has no folder releases; name one, or a new or empty folder"),
+        (["list", folder], f"{folder}: nothing was published there", "publish: pdp bundle publish"),
+    ):  # fmt: skip
+        assert pdp("bundle", *arguments) == (2, "", f"error: {message}\n    hint: {hint}\n")

@@ -98,10 +98,7 @@ def test_a_signed_bundle_is_the_built_one_with_a_signature(algorithm: Algorithm)
     assert read_bundle(signed, keys=[signer.public]).signature == Signature(signer.public.id, algorithm, verified=True)
     assert read_bundle(signed).signature == Signature(signer.public.id, algorithm, verified=False)
     assert read_bundle(PLAIN).signature is None
-
-
-def test_rs256_signs_reproducibly() -> None:
-    assert sign_bundle(PLAIN, key("r", "RS256")) == sign_bundle(PLAIN, key("r", "RS256"))
+    assert (sign_bundle(PLAIN, signer) == signed) is (algorithm == "RS256")
 
 
 def test_signing_anew_replaces_the_signature() -> None:
@@ -613,28 +610,14 @@ def test_what_the_command_line_refuses(tmp_path: Path, monkeypatch: pytest.Monke
     file.write_bytes(SIGNED)
     (tmp_path / "nope").write_bytes(b"nope")
 
-    assert [
-        pdp("bundle", *arguments)
-        for arguments in (
-            ["sign", file],
-            ["verify", file],
-            ["sign", tmp_path / "nope", "--key", tmp_path / "one"],
-            ["sign", tmp_path / "none", "--key", tmp_path / "one"],
-            ["sign", file, "-o", tmp_path / "none/b", "--key", tmp_path / "one"],
-        )
-    ] == [
-        (2, "", f"error: {message}\n    hint: {hint}\n")
-        for message, hint in (
-            (
-                "no private key to sign with",
-                "name one with --key, or give it in the variable PDP_SIGNING_KEY",
-            ),
-            (
-                "no public key to verify with",
-                "name one with --key, or give it in the variable PDP_VERIFICATION_KEYS",
-            ),
-            (f"{tmp_path}/nope: not a gzip file, or a damaged one", COPY),
-            (f"{tmp_path}/none: cannot be read: No such file or directory", "name a bundle file"),
-            (f"{tmp_path}/none/b: cannot be written: No such file or directory", "name a file in a folder of yours"),
-        )
-    ]
+    with_key = ("--key", tmp_path / "one")
+    no_file, variable = "No such file or directory", "name one with --key, or give it in the variable"
+    for arguments, message, hint in (
+        (["sign", file], "no private key to sign with", f"{variable} PDP_SIGNING_KEY"),
+        (["verify", file], "no public key to verify with", f"{variable} PDP_VERIFICATION_KEYS"),
+        (["sign", tmp_path / "nope", *with_key], f"{tmp_path}/nope: not a gzip file, or a damaged one", COPY),
+        (["sign", tmp_path / "none", *with_key], f"{tmp_path}/none: cannot be read: {no_file}", "name a bundle file"),
+        (["sign", file, "-o", tmp_path / "none/b", *with_key],
+         f"{tmp_path}/none/b: cannot be written: {no_file}", "name a file in a folder of yours"),
+    ):  # fmt: skip
+        assert pdp("bundle", *arguments) == (2, "", f"error: {message}\n    hint: {hint}\n")

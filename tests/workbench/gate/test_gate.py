@@ -15,8 +15,7 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_effective
 from pdp.pep import Pep
-from pdp.workbench.gate.explanations import read_explanations
-from pdp.workbench.gate.gate import NAMES
+from pdp.workbench.gate.gate import NAMES, read_explanations
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.command_line import Done, pdp, written
 from tests.support.scenario_files import BIG, MANIFEST, NOTE, READ, SESSION
