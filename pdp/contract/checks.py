@@ -92,7 +92,8 @@ def check(  # noqa: PLR0911 - a return for each check
     if not tool.validator.is_valid(proposal.arguments):
         fault = schema_fault(tool, proposal.arguments)
         return Rejected(proposal, Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, schema_valid=False)
-    passed = Checked(tool, proposal, session.idempotency_key or None, _config(tool, session))
+    config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
+    passed = Checked(tool, proposal, session.idempotency_key or None, config)
     if tool.invariants is not None:
         corrected = _corrected(passed, tool.invariants, session, before)
         if isinstance(corrected, Rejected):
@@ -138,12 +139,6 @@ def schema_fault(tool: CompiledTool, arguments: dict[str, Any]) -> str:
         faults.append(f"arguments{at}: {error.message}"[:_LONGEST_FAULT])
     # The validator lists properties in the order of a hash map; the reason has to be the same for the same input.
     return "; ".join(sorted(faults)[:5]) or "arguments do not match the schema"
-
-
-def _config(tool: CompiledTool, session: Session) -> Mapping[str, Any]:
-    if tool.config is None:
-        return MappingProxyType(session.config)
-    return tool.config.resolve(session.config, session.state)
 
 
 def _corrected(

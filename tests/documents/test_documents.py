@@ -119,14 +119,8 @@ def test_the_faults_of_json_likewise() -> None:
     text = '{"a": NaN, "b": 1e400, "c": "\\ud800",\n "a": -Infinity, "d": ' + "9" * 6000 + ', "\\udfff": 1}'
 
     assert [fault.split(" ", 1)[0] for fault in faults(text, "file.json")] == [
-        "1:7",
-        "1:17",
-        "1:29",
-        "2:2",
-        "2:7",
-        "2:23",
-        "2:6025",
-    ]
+        "1:7", "1:17", "1:29", "2:2", "2:7", "2:23", "2:6025",
+    ]  # fmt: skip
     assert faults('{"a": NaN}', "file.json") == ["1:7 `NaN` is not a value of JSON"]
 
 

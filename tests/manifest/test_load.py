@@ -294,6 +294,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("release: {gate: open, drift: ok}", "`release` is not released: gate is `open` | only `gate: passed` loads"),
     ("release: {gate: passed, drift: bad}", "`release` is not released: drift is `bad` | only `drift: ok` loads"),
     ("release: {gate: passed}", "`release.drift` is missing"),
+    ("commits: [x]", "`commits` on a tool that stages nothing | write `pattern: action-staging`, or remove it"),
     ("writes: canonical", "`writes` must not be canonical | tools write proposals: `writes: proposal`"),
     ("type: cli", "`type: cli` without `cli` | state the program: `cli: {argv: [...]}`"),
     ("cli: {argv: [ls]}", "`cli` on a tool of another type | write `type: cli`, or remove it"),

@@ -63,21 +63,6 @@ def test_a_deprecated_version_loads_with_a_warning() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new"), [("gate: passed", "gate: pending"), ("drift: ok", "drift: found")])
-def test_a_version_that_is_not_released_does_not_load(old: str, new: str) -> None:
-    with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.yaml", text=RECORD.read_text().replace(old, new).encode())
-    assert "is not released" in str(caught.value)
-
-
-def test_only_staging_tools_name_commits() -> None:
-    tools = [{"name": "pay_bill", "schema": {"type": "object"}, "commits": ["pay_all"]}]
-    text = json.dumps({"manifest_version": "1", "tools": tools}).encode()
-    with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.json", text=text)
-    assert [fault.message for fault in caught.value.faults] == ["`commits` on a tool that stages nothing"]
-
-
 @pytest.mark.parametrize(
     ("commits", "message", "warning"),
     [
