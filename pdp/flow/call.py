@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledTool
     from pdp.decision import Decision
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.obligations.obligations import Duties
+    from pdp.obligations.handlers import Duties
     from pdp.proposal import Execution, Proposal, Rejection
     from pdp.request import Request
     from pdp.session import Session

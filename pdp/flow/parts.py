@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.obligations.handlers import ObligationHandler
-    from pdp.obligations.obligations import Obligations
+    from pdp.obligations.handlers import ObligationHandler, Obligations
     from pdp.patterns.run import Deployment, Run, Runs
     from pdp.proposal import Execution
     from pdp.session import Session
@@ -293,7 +292,7 @@ class Parts:
 
 @cache
 def _baseline_obligations() -> Obligations:
-    from pdp.obligations.obligations import Obligations  # noqa: PLC0415 - only decisions that have obligations
+    from pdp.obligations.handlers import Obligations  # noqa: PLC0415 - only decisions that have obligations
 
     return Obligations()
 
@@ -306,7 +305,7 @@ def obligations_of(handlers: Mapping[str, ObligationHandler] | None) -> Obligati
     """
     if not handlers:
         return None
-    from pdp.obligations.obligations import Obligations  # noqa: PLC0415 - only applications with handlers
+    from pdp.obligations.handlers import Obligations  # noqa: PLC0415 - only applications with handlers
 
     return Obligations(handlers)
 
