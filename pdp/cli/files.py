@@ -1,23 +1,26 @@
 """Reading the files that commands are given, each fault with its place."""
 
-from __future__ import annotations
-
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.file import FileAudit
 from pdp.cli.output import complain
+from pdp.contract.planning import PlanningRule
 from pdp.documents import faults_of, read_document
 from pdp.errors import AuditError, FileFaultsError, UsageError
 from pdp.json import MAX_BYTES
+from pdp.manifest.fields import Name
 from pdp.manifest.load import load_effective
 from pdp.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pdp.audit.chain import AuditLog
     from pdp.errors import Fault
     from pdp.manifest.effective import EffectiveManifest
@@ -39,7 +42,7 @@ def check_standard_input(*names: Path | str | None) -> None:
         raise UsageError("standard input (-) is closed", hint="name a file, or pipe one in")
 
 
-def read_rules(manifest: Path, governance: Path | None) -> EffectiveManifest:
+def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":
     """Read both files, and tell on standard error what is likely a mistake in the governance file.
 
     Such a mistake decides, in silence: rules for a misspelt action are rules for none. What the manifest could say
@@ -87,7 +90,7 @@ def read_proposal(name: str) -> bytes:
         ) from None
 
 
-def open_audit(path: Path | None) -> AuditLog:
+def open_audit(path: Path | None) -> "AuditLog":
     """Open the audit file, or a stream in memory when there is none.
 
     Raises:
@@ -99,3 +102,63 @@ def open_audit(path: Path | None) -> AuditLog:
         return FileAudit(path)
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from None
+
+
+class _Open(BaseModel):
+    """A part of the directory; keys that it does not name are the application's own."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Corpus(_Open):
+    markings: list[str] = []
+
+
+class _Document(_Corpus):
+    corpus: str = ""
+    restricted: bool = False
+
+
+class _Entitled(_Open):
+    corpora: list[str] = []
+    documents: list[str] = []
+
+
+class _Directory(_Open):
+    corpora: dict[str, _Corpus] = {}
+    documents: dict[str, _Document] = {}
+    entitlements: dict[str, _Entitled] = {}
+    planning: dict[Name, PlanningRule] = {}
+
+
+class _DataFile(BaseModel):
+    directory: _Directory = _Directory()
+
+
+def warn_of_data(paths: "Sequence[Path]", data: "Mapping[str, Any]") -> None:
+    """Show on standard error what the policy cannot read in the directory, with its places.
+
+    The policy fails closed on all of it: who is mistyped is entitled to nothing, markings are unreadable, no plan is
+    accepted. So these are warnings, and not faults.
+
+    Args:
+        paths: the data files, which can be read.
+        data: their content, merged. Where nothing is wrong with it, no file is read again for its places.
+    """
+    if _data_error(data) is None:
+        return
+    for path in paths:
+        if not path.is_file():
+            continue
+        document = read_document(path)
+        error = _data_error(document.value)
+        for fault in [] if error is None else faults_of(error, document, _DataFile):
+            complain(str(replace(fault, warning=True)))
+
+
+def _data_error(value: Any) -> ValidationError | None:
+    try:
+        _DataFile.model_validate(value)
+    except ValidationError as error:
+        return error
+    return None

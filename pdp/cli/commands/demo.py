@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 import time
 from contextlib import closing
@@ -18,15 +19,17 @@ from pdp.audit.file import FileAudit
 from pdp.cli import Exit
 from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import open_engine
-from pdp.cli.examples import installed, tools_of
 from pdp.cli.files import read_session
 from pdp.cli.options import EngineName, OpaUrl, command_app
 from pdp.engine.protocol import REQUEST_INVALID
+from pdp.errors import UsageError
+from pdp.installed import packaged
 from pdp.manifest.load import load_effective
 from pdp.pep import Pep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
@@ -89,32 +92,48 @@ def demo(
         from pdp.cli.commands.opa import ensured  # noqa: PLC0415
 
         ensured()
-    example = installed("examples/payments")
+    example = _installed("examples/payments")
     effective = load_effective(example / "manifest.json", example / "governance.yaml")
     session = read_session(example / "session.json")
-    stand_ins = tools_of(example)
+    stand_ins = _tools_of(example)
     hub = stand_ins.PaymentHub()
     tools = {
         "lookup_beneficiary": stand_ins.lookup_beneficiary,
         "validate_payment": stand_ins.validate_payment,
         "initiate_wire": hub.initiate_wire,
     }
-    bundle = None if opa_url else installed("bundles/payments.tar.gz")
+    bundle = None if opa_url else _installed("bundles/payments.tar.gz")
     with open_engine(engine, {effective.digest: effective.document}, bundle=bundle, opa_url=opa_url) as opened:
         if opa_url:
             _wait_until_ready(opened)
         record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")
         with closing(FileAudit(record)) as log:
             pep = Pep(effective, opened, audit=log, tools=tools)
-            told = [
+            story = [
                 (
                     scene,
                     pep.call({"tool": scene.tool, "arguments": scene.arguments}, session.with_changes(**scene.changes)),
                 )
                 for scene in _SCENES
             ]
-    _print_story(engine, told, hub.wires, record)
-    raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in told) else Exit.FAILED)
+    _print_story(engine, story, hub.wires, record)
+    raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in story) else Exit.FAILED)
+
+
+def _installed(name: str) -> Path:
+    path = packaged(name)
+    if path is None:
+        raise UsageError(f"{name} is not installed", hint="install tool-pdp again")
+    return path
+
+
+def _tools_of(example: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"pdp_example_{example.name}", example / "tools.py")
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{example / 'tools.py'} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _wait_until_ready(engine: Engine) -> None:
@@ -125,13 +144,15 @@ def _wait_until_ready(engine: Engine) -> None:
         time.sleep(0.2)
 
 
-def _print_story(engine: str, told: list[tuple[_Scene, Evaluation]], wires: list[dict[str, Any]], record: Path) -> None:
+def _print_story(
+    engine: str, story: list[tuple[_Scene, Evaluation]], wires: list[dict[str, Any]], record: Path
+) -> None:
     out = console()
-    out.print(f"A payment agent proposes {len(told)} tool calls; the {engine} engine decides.\n")
-    out.print(_table(told, wide=out.width >= _ONE_LINE))
+    out.print(f"A payment agent proposes {len(story)} tool calls; the {engine} engine decides.\n")
+    out.print(_table(story, wide=out.width >= _ONE_LINE))
     stopped = {
         reason.code: reason.message
-        for _, evaluation in told
+        for _, evaluation in story
         if evaluation.verdict and not evaluation.allowed
         for reason in evaluation.reasons
     }
@@ -146,19 +167,19 @@ def _print_story(engine: str, told: list[tuple[_Scene, Evaluation]], wires: list
     ran = sum(orjson.loads(event)["type"].endswith(".result") for event in events)
     out.print(f"Audit: {len(events)} events ({len(events) - ran} decisions, {ran} results), hash chain intact")
     out.print(Text(f"       {record}"))
-    for scene, evaluation in told:
+    for scene, evaluation in story:
         if word(evaluation) != scene.expected:
             out.print(Text(f"not as expected: {scene.says}: {word(evaluation)}, not {scene.expected}", "bold red"))
 
 
-def _table(told: list[tuple[_Scene, Evaluation]], *, wide: bool) -> Table:
+def _table(story: list[tuple[_Scene, Evaluation]], *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("it wants to", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("because", overflow="fold")
     table.add_column("executed", no_wrap=True)
     between = ", " if wide else ",\n"
-    for scene, evaluation in told:
+    for scene, evaluation in story:
         verdict = word(evaluation)
         ran = "yes" if evaluation.executed else "no"
         table.add_row(scene.says, Text(verdict, STYLES[verdict]), Text(between.join(_because(evaluation))), ran)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdp.cli.commands.bundle.signing import BundleFile, PublicKeys, given_public_keys, shown
-from pdp.cli.data_warnings import tell_data_warnings
-from pdp.cli.files import check_standard_input
+from pdp.cli.files import check_standard_input, warn_of_data
 from pdp.cli.options import AsJson, Data, Policies
 from pdp.cli.output import print_json, printable, tell
 from pdp.engine.bundle.file import read_bundle
@@ -76,7 +75,7 @@ def build(
     write_bundle(output, packed)
     bundle = read_bundle(packed)
     if data:
-        tell_data_warnings(data, bundle.data)
+        warn_of_data(data, bundle.data)
     concerns = bundle.data["config"]["required_concerns"]
     if as_json:
         print_json(
