@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from pdp.errors import PdpError
 from pdp.pep import Pep
 from pdp.workbench.opa.local import NoOpaServerError
 from pdp.workbench.opa.local import opa_server as serve
-from pdp.workbench.scenarios.files.suite import load_suite, policy_suite
+from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, policy_suite
 from pdp.workbench.scenarios.pytest_plugin import ENGINES
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.local import OpaServer
     from pdp.workbench.scenarios.files.suite import Suite
 
-_NAMES: Final = ("scenarios.yaml", "scenarios.yml", "scenarios.json")
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a setting that names no engine, before anything is run."""
@@ -41,8 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect `scenarios.yaml`, `NAME.scenarios.yaml`, and the same as `.yml` and `.json`."""
-    name = file_path.name
-    if not (name in _NAMES or name.endswith(tuple(f".{each}" for each in _NAMES))):
+    if not is_scenario_file(file_path.name):
         return None
     if parent.config.getoption("no_pdp_scenarios") or parent.config.getini("pdp_scenarios") is False:
         return None
@@ -79,7 +76,7 @@ class ScenarioModule(pytest.File):
                 self.runners = [Runner(self.suite, engine) for engine in engines]
             except PdpError as error:
                 raise _refusal(error) from None
-            self.diagnoses = [Diagnoses(self.suite, runner) for runner in self.runners]
+            self.diagnoses = [Diagnoses(self.suite, engine) for engine in engines]
             self._open = stack.pop_all()
 
     def teardown(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError, UsageError
@@ -11,12 +11,14 @@ from pdp.workbench.scenarios.files.scenario import Scenario, ScenarioFile
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pdp.documents.document import Path as Steps
     from pdp.manifest.effective import EffectiveManifest
     from pdp.workbench.scenarios.files.read import ScenarioSource
+
+_Read = TypeVar("_Read")
 
 
 class Settings:
@@ -57,13 +59,7 @@ class Settings:
         manifest, governance = self.file("manifest"), self.file("governance")
         if manifest is None or (governance is None and self._source("governance") is not None):
             return None
-        try:
-            return load_effective(manifest, governance)
-        except FileFaultsError as error:
-            source.add(list(error.faults))
-        except UsageError as error:
-            source.find(("manifest",), error.message, error.hint)
-        return None
+        return self._read(source, "manifest", lambda: load_effective(manifest, governance))
 
     def file(self, name: str) -> Path | None:
         """Return the file that a setting names, if it is there."""
@@ -80,13 +76,7 @@ class Settings:
             return {}
         paths = [source.path.parent / name for name in source.settings.data]
         there = [self._is_there(source, ("data", at), path) for at, path in enumerate(paths)]
-        try:
-            return read_data(paths) if all(there) else {}
-        except FileFaultsError as error:
-            source.add(list(error.faults))
-        except UsageError as error:
-            source.find(("data",), error.message, error.hint)
-        return {}
+        return (self._read(source, "data", lambda: read_data(paths)) if all(there) else None) or {}
 
     def folders(self) -> tuple[Path, ...]:
         """Return the folders with the user's policies."""
@@ -102,14 +92,8 @@ class Settings:
     def tools(self) -> Path | None:
         """Return the tools file, if it is Python."""
         source, path = self._source("tools"), self.file("tools")
-        if source is None or path is None:
-            return None
-        try:
-            ToolsFile(path)
-        except FileFaultsError as error:
-            source.add(list(error.faults))
-        except UsageError as error:
-            source.find(("tools",), error.message, error.hint)
+        if source is not None and path is not None:
+            self._read(source, "tools", lambda: ToolsFile(path))
         return path
 
     def _source(self, name: str) -> ScenarioSource | None:
@@ -118,6 +102,17 @@ class Settings:
         for source in self._chain:
             if source.settings.model_fields_set.intersection(together):
                 return source if getattr(source.settings, name) else None
+        return None
+
+    @staticmethod
+    def _read(source: ScenarioSource, name: str, read: Callable[[], _Read]) -> _Read | None:
+        """Return what `read` returns, or None where it finds faults: they are those of the setting `name`."""
+        try:
+            return read()
+        except FileFaultsError as error:
+            source.add(list(error.faults))
+        except UsageError as error:
+            source.find((name,), error.message, error.hint)
         return None
 
     @staticmethod

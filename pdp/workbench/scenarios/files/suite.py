@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pdp.workbench.scenarios.files.scenario import Expect, Scenario
 
 
-_NAMES: Final = tuple(f"scenarios{ending}" for ending in (".yaml", ".yml", ".json"))
+_ENDINGS: Final = (".scenarios.yaml", ".scenarios.yml", ".scenarios.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,11 @@ def find_suites(paths: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
+def is_scenario_file(name: str) -> bool:
+    """Return whether a file of this name is a scenario file, see `find_suites`."""
+    return f".{name}".endswith(_ENDINGS)
+
+
 def policy_modules(suite: Suite) -> dict[str, Module]:
     """Return the Rego that decides, by its path in the bundle: the baseline's with the suite's own, or the bundle's.
 
@@ -180,7 +185,7 @@ def policy_modules(suite: Suite) -> dict[str, Module]:
 def _in_folder(folder: Path) -> Iterator[Path]:
     for at, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(at, name) for name in names if name in _NAMES or name.endswith(tuple(f".{n}" for n in _NAMES)))
+        yield from (Path(at, name) for name in names if is_scenario_file(name))
 
 
 def _chain(path: Path) -> list[ScenarioSource]:

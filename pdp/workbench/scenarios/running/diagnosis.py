@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.decision import Decision
+    from pdp.engine.protocol import Engine
     from pdp.workbench.explain.trace import Condition, RuleRun
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.opa.rules import RuleSite
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult, StepResult
-    from pdp.workbench.scenarios.running.runner import Runner
 
 # Where a policy failed, as both engines tell it.
 _MODULE_LINE: Final = re.compile(r"(?P<module>[\w./-]+\.rego):(?P<line>\d+)")
@@ -38,13 +38,13 @@ class Diagnoses:
 
     Args:
         suite: the scenarios' suite.
-        runner: what ran them; its engine is still open.
+        engine: who decided them; it is still open.
         traced: at most so many are traced with OPA, which takes a moment each.
     """
 
-    def __init__(self, suite: Suite, runner: Runner, *, traced: int = 10) -> None:
+    def __init__(self, suite: Suite, engine: Engine, *, traced: int = 10) -> None:
         self._suite = suite
-        self._runner = runner
+        self._engine = engine
         self._left = traced
         self._read = False
         self._modules: dict[str, Module] = {}
@@ -99,7 +99,7 @@ class Diagnoses:
 
     def _fired(self, body: bytes, failed: StepResult) -> Iterator[Fired]:
         try:
-            findings = self._runner.findings(body)
+            findings = self._engine.findings(body)
         except (EngineError, BundleError):
             # This engine or its bundle cannot tell; the decision's own reasons are better than nothing.
             yield from self._decided(failed.answers[-1].decision)
@@ -118,15 +118,15 @@ class Diagnoses:
         """The decision's own reasons; of a policy that failed, with the place that the reason tells of."""
         part = {"DENY": "deny", "STEP_UP": "step_up", "ALLOW": "allow"}[decision.verdict]
         for reason in decision.reasons:
-            where = self._where(reason.code, part) or self._told(reason.message)
+            where = self._where(reason.code, part) or self._place_in(reason.message)
             yield Fired(part, reason.code, reason.message, reason.details, where)
 
-    def _told(self, message: str) -> str | None:
+    def _place_in(self, message: str) -> str | None:
         """The author's place for the one that a message tells of; OPA's has a folder of its own before the module."""
-        for told in _MODULE_LINE.finditer(message):
+        for match in _MODULE_LINE.finditer(message):
             for path, module in self._modules.items():
-                if f"/{told['module']}".endswith(f"/{path}"):
-                    return f"{shown_file(module.file)}:{told['line']}"
+                if f"/{match['module']}".endswith(f"/{path}"):
+                    return f"{shown_file(module.file)}:{match['line']}"
         return None
 
     def _where(self, code: str, part: str) -> str | None:

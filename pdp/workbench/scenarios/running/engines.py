@@ -60,10 +60,6 @@ class RecordingEngine(Engine):
         self._plans.append(EngineAnswer(body, decision))
         return decision
 
-    def evaluate_plan(self, body: bytes) -> bytes:
-        """Evaluate a plan; see `Engine`. It is not kept."""
-        return self._engine.evaluate_plan(body)
-
     def take_plans(self) -> tuple[EngineAnswer, ...]:
         """Return the plans that were decided since they were last taken."""
         taken, self._plans = tuple(self._plans), []
@@ -81,10 +77,6 @@ class RecordingEngine(Engine):
     async def aevaluate(self, body: bytes) -> bytes:
         """Evaluate a request; see `Engine`. It is not kept."""
         return await self._engine.aevaluate(body)
-
-    def evaluate_findings(self, body: bytes) -> bytes:
-        """Evaluate everything that fires; see `Engine`. It is not kept."""
-        return self._engine.evaluate_findings(body)
 
     def decide_body(self, body: bytes) -> Decision:
         """Decide a request, with approvals called by their number; see `Engine`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.decision import Decision, Findings
+    from pdp.decision import Decision
     from pdp.engine.protocol import Engine
     from pdp.proposal import Trace
     from pdp.workbench.scenarios.files.scenario import Scenario
@@ -80,18 +80,9 @@ class Runner:
             log=tuple(log),
         )
 
-    def run_all(self, progress: Callable[[ScenarioResult], None] | None = None) -> list[ScenarioResult]:
-        """Run every scenario in the order of the file; `progress` is told of each."""
-        results = []
-        for index in range(len(self._suite.scenarios)):
-            results.append(self.run(index))
-            if progress is not None:
-                progress(results[-1])
-        return results
-
-    def findings(self, body: bytes) -> Findings:
-        """Return everything that fired for a request of these scenarios; see `Engine.findings`."""
-        return self._engine.findings(body)
+    def run_all(self) -> list[ScenarioResult]:
+        """Run every scenario in the order of the file."""
+        return [self.run(index) for index in range(len(self._suite.scenarios))]
 
     def _with_tools(self) -> tuple[Pep, Mapping[str, Callable[..., Any]]]:
         """The enforcement point of one scenario, and its functions."""
@@ -184,7 +175,7 @@ def run_suite(
         started = time.perf_counter()
         with open_engine(suite, name, opa_url=opa_url if name == "sidecar" else None) as engine:
             runner = Runner(suite, engine)
-            diagnoses = Diagnoses(suite, runner)
+            diagnoses = Diagnoses(suite, engine)
             results, why = [], {}
             for position, at in enumerate(chosen):
                 result = runner.run(at)
