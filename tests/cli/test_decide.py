@@ -285,7 +285,7 @@ def test_a_proposal_of_ten_megabytes() -> None:
 
 
 def test_claims_without_subject_are_a_deny(tmp_path: Path) -> None:
-    message = "session: claims.sub is no text: no subject, no decision"
+    message = "session: claims.sub is not text: no subject, no decision"
     done = decided(wire(), "--json", s=session_file(tmp_path, claims={"sub": 5}))
     assert (done.code, done.json["verdict"]) == (4, "DENY")
     assert done.json["reasons"] == [{"code": "decision.request_invalid", "message": message, "details": {}}]

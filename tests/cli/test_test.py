@@ -400,7 +400,7 @@ def test_the_documents_example_passes() -> None:
     assert (done.code, without_seconds(done.out)) == (0, "2 passed: 1 file, embedded")
 
 
-@pytest.mark.parametrize(("sub", "wrong"), [(5, "no text"), (None, "missing")])
+@pytest.mark.parametrize(("sub", "wrong"), [(5, "not text"), (None, "missing")])
 def test_a_denial_of_the_enforcement_points_own_is_told_of(sub: object, wrong: str) -> None:
     project(Path(), one(propose=READ, session={"claims": {"sub": sub}}, expect={"verdict": "ALLOW"}))
 
