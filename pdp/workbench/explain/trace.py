@@ -11,6 +11,7 @@ import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.opa.evaluation import DECISION, Evaluator
@@ -98,7 +99,7 @@ def trace(opa: Path, modules: Mapping[str, Module], data: Mapping[str, Any], bod
         codes = _denials(answer)
         events = _Events(answer.get("explanation") or [], modules)
         stops = [events.outcome(site, codes) for site in rule_sites(modules)]
-        names = {reference.text for _, _, _, stop in stops if stop for reference in stop.references()}
+        names = {reference for _, _, _, stop in stops if stop for reference in stop.references()}
         values = _values(evaluator, body, sorted(names))
     return tuple(RuleRun(site, asked, fired, stop.read(values) if stop else None) for site, asked, fired, stop in stops)
 
@@ -125,29 +126,20 @@ def _values(evaluator: Evaluator, body: bytes, names: Sequence[str]) -> dict[str
 
 
 @dataclass(frozen=True, slots=True)
-class _Reference:
-    """A reference without variables: as Rego (`text`), and as its author would write it (`name`)."""
-
-    text: str
-    name: str
-
-    def called(self, name: str) -> _Reference:
-        """Return the reference with another name for readers."""
-        return replace(self, name=name)
-
-
-@dataclass(frozen=True, slots=True)
 class _Stop:
-    """A condition that was not met, before the values of its references are known."""
+    """A condition that was not met, before the values of its references are known.
+
+    `asked` are references without variables, as Rego, each with its name as its author would write it.
+    """
 
     text: str
     file: str
     line: int
     known: tuple[Seen, ...]
-    asked: tuple[_Reference, ...]
+    asked: Mapping[str, str]
     because: tuple[_Stop, ...]
 
-    def references(self) -> Iterator[_Reference]:
+    def references(self) -> Iterator[str]:
         """Yield the references whose values are asked for, those of the conditions beneath included."""
         yield from self.asked
         for stop in self.because:
@@ -156,9 +148,9 @@ class _Stop:
     def read(self, values: Mapping[str, list[Any]]) -> Condition:
         """Return the condition with the values of its references, each in a list that is empty where undefined."""
         seen = list(self.known)
-        for reference in self.asked:
-            found = values.get(reference.text, [])
-            seen.append(Seen(reference.name, found[0] if found else None, defined=bool(found)))
+        for reference, name in self.asked.items():
+            value = values.get(reference, [])
+            seen.append(Seen(name, value[0] if value else None, defined=bool(value)))
         distinct = {one.name: one for one in seen}
         because = tuple(stop.read(values) for stop in self.because)
         return Condition(self.text, self.file, self.line, tuple(distinct.values()), because)
@@ -247,23 +239,23 @@ class _Events:
             if not name.startswith("__local") and re.search(rf"\b{re.escape(name)}\b", text)
         )
         scalars = {generated: value for generated, (_, value) in local.items()}
-        asked = list(_references_in([*parts, event["Node"]], scalars))
+        asked = _references_in([*parts, event["Node"]], scalars)
         because: tuple[_Stop, ...] = ()
         if negated:
             asked += self._inputs_of(query, row)
         else:
             because = self._because(event, asked, depth)
         package = _package(self._modules[path].text)
-        named = {one.text: one.called(_shown_name(one.text, package)) for one in asked if not self._is_package(one)}
-        limited = tuple(named.values())[:_MOST_VALUES]
+        names = {reference: _shown_name(reference, package) for reference in asked if not self._is_package(reference)}
+        limited = dict(islice(names.items(), _MOST_VALUES))
         return _Stop(text, str(self._modules[path].file), row, known, limited, because)
 
-    def _is_package(self, reference: _Reference) -> bool:
+    def _is_package(self, reference: str) -> bool:
         """Whether it names a package or what is above one, which is no value that a condition saw."""
-        name = reference.text.removeprefix("data.")
+        name = reference.removeprefix("data.")
         return any(f"{package}.".startswith(f"{name}.") for package in (*self._packages, "custom.concerns"))
 
-    def _inputs_of(self, query: int, row: int) -> Iterator[_Reference]:
+    def _inputs_of(self, query: int, row: int) -> Iterator[str]:
         """What the rules under a `not` read of the request: they held, and these are why."""
         pending = [child for child in self._children[query] if self._row(child) == row]
         while pending:
@@ -272,14 +264,13 @@ class _Events:
             for event in self._of_query[child]:
                 if event["Op"] == "Eval" and isinstance(event["Node"], dict):
                     scalars = {generated: value for generated, (_, value) in _locals(event).items()}
-                    yield from (
-                        one for one in _references_in([event["Node"]], scalars) if one.text.startswith("input.")
-                    )
+                    references = _references_in([event["Node"]], scalars)
+                    yield from (reference for reference in references if reference.startswith("input."))
 
     def _row(self, query: int) -> int:
         return int(self._of_query[query][0]["Location"]["row"])
 
-    def _because(self, event: Mapping[str, Any], asked: Sequence[_Reference], depth: int) -> tuple[_Stop, ...]:
+    def _because(self, event: Mapping[str, Any], asked: Sequence[str], depth: int) -> tuple[_Stop, ...]:
         """Where the rules stopped that the condition asks; one of them for each of their definitions."""
         path = event["Location"]["file"]
         children = [child for child in self._children[event["QueryID"]] if child not in self._held]
@@ -287,11 +278,11 @@ class _Events:
         inside = [child for child in children if self._is_rule(child) or self._row(child) in rows]
         # A rule is evaluated once, so it may have been entered for somebody else.
         for reference in asked:
-            package, _, name = reference.text.removeprefix("data.").rpartition(".")
+            package, _, name = reference.removeprefix("data.").rpartition(".")
             if package in self._packages:
                 inside += [one for one in self._named[self._packages[package], name] if one not in self._held]
         names = {one.rpartition(".")[2] for one in _called(event["Node"])}
-        names |= {one.text.rpartition(".")[2] for one in asked}
+        names |= {reference.rpartition(".")[2] for reference in asked}
         by_place: dict[tuple[str, int], list[int]] = defaultdict(list)
         for child in dict.fromkeys(inside):
             if not self._is_rule(child) or self._may_explain(child, names):
@@ -389,22 +380,16 @@ def _value_of(term: Mapping[str, Any]) -> Any:
     return f"<{kind}>"
 
 
-def _references_in(nodes: Sequence[Any], variables: Mapping[str, Any]) -> Iterator[_Reference]:
-    """Yield the references to input and data in expressions, each once; functions that are called are none.
+def _references_in(nodes: Sequence[Any], variables: Mapping[str, Any]) -> list[str]:
+    """Return the references to input and data in expressions, each once, without functions that are called.
 
     Args:
         nodes: expressions of the syntax tree.
-        variables: values by name, put in where a reference has a variable. At the first that is unknown, or no text
-            or number, the reference ends.
+        variables: values by name, put in where a reference has a variable. A reference ends at the first variable
+            that is unknown, or whose value is neither text nor number.
     """
-    found: dict[str, None] = {}
-    for node in nodes:
-        for term in _references(node):
-            text = _text(term, variables)
-            if text is not None:
-                found[text] = None
-    for text in found:
-        yield _Reference(text, text)
+    texts = (_text(term, variables) for node in nodes for term in _references(node))
+    return list(dict.fromkeys(text for text in texts if text is not None))
 
 
 def _shown_name(text: str, package: str) -> str:

@@ -12,7 +12,7 @@ from pdp.manifest.effective import made_of
 from pdp.manifest.fields import EffectClass, Pattern, RiskTier, duration_seconds
 from pdp.manifest.schema.references import SHARED_PREFIX
 from pdp.workbench.mutation.mutant import Identities, ManifestMutant, difference, file_name
-from pdp.workbench.neighbours.values import GONE, at
+from pdp.workbench.neighbours.values import GONE, at, edited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -167,12 +167,9 @@ def _replaced(holder: Any, path: JsonPath, value: Any) -> Any:
         field = "schema_" if step == "schema" else str(step)
         inner = _replaced(getattr(holder, field), rest, value)
         return holder.model_copy(update={field: None if inner is GONE else inner})
-    if isinstance(holder, dict):
-        inner = _replaced(holder.get(step), rest, value)
-        return {key: each for key, each in {**holder, step: inner}.items() if each is not GONE}
-    position = int(step)
-    inner = _replaced(holder[position], rest, value)
-    return type(holder)([*holder[:position], *(() if inner is GONE else (inner,)), *holder[position + 1 :]])
+    if isinstance(holder, tuple):
+        return tuple(edited(list(holder), (path, value)))
+    return edited(holder, (path, value))
 
 
 def _weakenings(tool: Tool) -> Iterator[Weakening]:
