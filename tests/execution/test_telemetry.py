@@ -18,7 +18,7 @@ from pdp.execution.failures import failure_of
 from pdp.execution.runner import arun, cut_short, run
 from pdp.execution.telemetry import Telemetry
 from pdp.proposal import Execution
-from tests.support.spans import Collected
+from tests.support.scripted import Collected
 
 ATTRIBUTES = {"pdp.verdict": "ALLOW", "pdp.caller": "officer-123", "pdp.scopes": ("payments.wire.initiate",)}
 

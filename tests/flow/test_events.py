@@ -13,7 +13,7 @@ from pdp import Approvals, MemoryAudit, Pep
 from pdp.errors import UsageError
 from pdp.execution.events import ToolEvent
 from tests.support.desk import Call, Desk, both_ways, propose, session
-from tests.support.spans import Collected
+from tests.support.scripted import Collected
 
 
 def observed(base: Pep, works: Desk, **options: Any) -> Pep:

@@ -1,4 +1,4 @@
-"""An engine that answers by a function of the request: for what happens around a decision, whatever the policy is."""
+"""Stand-ins: an engine that answers from a script, and a telemetry whose spans and metrics stay in memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pdp.engine.protocol import Engine
+from pdp.execution.telemetry import Telemetry
 
 
 def answer(verdict: str = "ALLOW", *obligations: dict[str, Any], code: str = "scripted.said") -> dict[str, Any]:
@@ -45,3 +51,38 @@ class Scripted(Engine):
 
     async def aevaluate(self, body: bytes) -> bytes:
         return self.evaluate(body)
+
+
+class Collected:
+    """A telemetry whose spans and metrics stay in memory."""
+
+    def __init__(self, **options: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.reader = InMemoryMetricReader()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        meters = MeterProvider([self.reader])
+        self.telemetry = Telemetry(tracer_provider=self.provider, meter_provider=meters, **options)
+
+    def spans(self) -> dict[str, ReadableSpan]:
+        return {span.name: span for span in self.exporter.get_finished_spans()}
+
+    def points(self) -> dict[str, list[NumberDataPoint | HistogramDataPoint]]:
+        data = self.reader.get_metrics_data()
+        points: dict[str, list[NumberDataPoint | HistogramDataPoint]] = {}
+        for resource in data.resource_metrics if data else ():
+            for scope in resource.scope_metrics:
+                assert scope.scope.name == "pdp"
+                for metric in scope.metrics:
+                    points[metric.name] = list(metric.data.data_points)  # type: ignore[arg-type]
+        return points
+
+    def counts(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
+        """Each metric's values by attributes: what was counted, or how often a histogram was filled."""
+        return {
+            name: [
+                (dict(point.attributes or {}), point.count if isinstance(point, HistogramDataPoint) else point.value)
+                for point in points
+            ]
+            for name, points in self.points().items()
+        }
