@@ -95,7 +95,7 @@ class _Run:
 
     Attributes:
         decided: the call, with its approval as the run has used it.
-        execution: what the run came to; None as long as nothing can have had an effect.
+        execution: what is reported if the run is cut short; None as long as nothing can have had an effect.
         action: the action that the run is for.
     """
 

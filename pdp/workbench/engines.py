@@ -14,7 +14,7 @@ from platformdirs import user_cache_path
 
 from pdp import __version__
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
-from pdp.errors import BundleError
+from pdp.errors import BundleError, UsageError
 from pdp.json import canonical, digest
 
 if TYPE_CHECKING:
@@ -49,10 +49,12 @@ def open_engine(
         opa_url: for `sidecar` a running OPA, which decides by its own bundle; without it a local one is started.
 
     Raises:
-        UsageError: data that is not admitted, or OPA is needed and not there.
+        UsageError: no such engine, data that is not admitted, or OPA is needed and not there.
         BundleError: the bundle cannot be used.
         EngineError: the local OPA does not start.
     """
+    if name not in ENGINES:
+        raise UsageError(f"no engine is called {name!r}", hint=f"name one of {', '.join(ENGINES)}")
     if opa_url is not None:
         from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
 

@@ -30,7 +30,7 @@ app = command_app("Find or install Open Policy Agent.")
 
 @app.command("install")
 def install() -> None:
-    """Make sure that the right OPA is there, and print its path: found, downloaded, or built."""
+    """Make sure that the right OPA is there, and print its path: found, or downloaded."""
     tell(str(ensured()))
 
 
