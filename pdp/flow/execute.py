@@ -1,9 +1,10 @@
 """From ALLOW to a result: what stands between a decision and its tool, and between the tool and whoever called it.
 
+    hold      the agent's run that the call belongs to, and the rules of its pattern
     reserve   key and approval, where the entry has a key or the call an approval
-    stage     the action, where the entry has effects
-    run       execution/                                       -> Execution
-    deliver   pattern, obligations, state                      -> Executed
+    run       the pattern's rule before; the action approved; the tool (execution/); the action settled   -> Execution
+    release   a key that stands for nothing
+    deliver   the pattern's rule after, obligations, state                                               -> Executed
 
 What an entry does not ask for is not in its way: `CompiledTool` says which of these steps a call takes. Whatever has
 been reserved stays so: a run that is cut short leaves its key, and nothing runs for it a second time. A call that ends
@@ -76,14 +77,14 @@ def execute(
     try:
         result = yield from run.steps()
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY, or the outcome is unknown
-        if run.execution is None:
+        if run.if_cut_short is None:
             result = failed(run.decided, error)
         else:
             _log.exception("a run failed")
-            result = Executed(run.decided, run.execution, run.action)
+            result = Executed(run.decided, run.if_cut_short, run.action)
     except BaseException:
-        if run.execution is not None:
-            record_result(Executed(run.decided, run.execution, run.action), parts.audit)
+        if run.if_cut_short is not None:
+            record_result(Executed(run.decided, run.if_cut_short, run.action), parts.audit)
         raise
     if isinstance(result, Executed):
         return record_result(result, parts.audit)
@@ -95,13 +96,13 @@ class _Run:
 
     Attributes:
         decided: the call, with its approval as the run has used it.
-        execution: what is reported if the run is cut short; None as long as nothing can have had an effect.
+        if_cut_short: what is reported if the run is cut short; None as long as nothing can have had an effect.
         action: the action that the run is for.
     """
 
     def __init__(self, decided: Decided, prepared: Prepared, parts: Parts, telemetry: CallTelemetry | None) -> None:
         self.decided = decided
-        self.execution: Execution | None = None
+        self.if_cut_short: Execution | None = None
         self.action: Action | None = decided.action
         self._prepared = prepared
         self._tool = prepared.checked.tool
@@ -130,10 +131,10 @@ class _Run:
             if execution is None:
                 execution = yield from self._run(runner, held)
         except BaseException as error:
-            ended = self.execution or _not_begun("the call was given up before its tool was started")
+            ended = self.if_cut_short or _not_begun("the call was given up before its tool was started")
             # Of an exception the caller gets a DENY; who was cancelled gets nothing, and the record says so.
             if not isinstance(error, Exception):
-                self.execution = ended
+                self.if_cut_short = ended
             if self._events is not None:
                 self._events.cancelled(ended.failure)
             yield from self._settle(ended)
@@ -192,13 +193,13 @@ class _Run:
     def _run(self, runner: ToolRunner | None, held: HeldCall | None) -> Generator[Step, Any, Execution]:
         """Run the tool, with its action approved before and settled after.
 
-        From the moment on that something may have an effect, `execution` says that it was cut short.
+        From the moment on that something may have an effect, `if_cut_short` says so.
         """
         yield CHECKPOINT
         parts, tool = self._parts, self._tool
         if tool.stages and held is not None:
             # The store of actions is what it acts on; a function that it may have is not asked.
-            self.execution = cut_short()
+            self.if_cut_short = cut_short()
             instead: Execution | None = yield Work(held.before, blocking=parts.stores.actions.blocking)
         else:
             instead = held.before() if held is not None else None
@@ -214,7 +215,7 @@ class _Run:
         checked = self._prepared.checked
         given = arguments_of(checked.proposal) | parts.tools.inputs(tool, self._prepared.session, checked.config)
         yield CHECKPOINT
-        self.execution = cut_short()
+        self.if_cut_short = cut_short()
         if self._events is not None:
             self._events.started()
         if self._telemetry is not None:
