@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.text import Text
 
-from pdp.cli.output import printable
 from pdp.json import canonical
+from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

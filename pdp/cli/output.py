@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import PdpError, UsageError
+from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,17 +47,6 @@ def write_report(file: Path, text: str) -> None:
         raise UsageError(
             f"{file}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
         ) from error
-
-
-def printable(text: str) -> str:
-    r"""Return `text` on one line, with all that does not print as escapes such as `\x1b`."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", "surrogatepass").decode()
 
 
 TRACEBACK: Final = "PDP_TRACEBACK"

@@ -24,7 +24,7 @@ from pdp.cli.options import (
     Session,
     command_app,
 )
-from pdp.cli.output import print_json, printable
+from pdp.cli.output import print_json
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.errors import BundleError, EngineError
@@ -34,7 +34,7 @@ from pdp.workbench.explain.explain import FAILED, PASSED, Explanation, explain
 from pdp.workbench.explain.wording import readable
 from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
 from pdp.workbench.opa.program import find_opa
-from pdp.workbench.reports.shown_file import shown_file
+from pdp.workbench.reports.shown_file import printable, shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,8 +11,9 @@ import typer
 
 from pdp import __version__
 from pdp.cli.options import command_app
-from pdp.cli.output import printable, tell
+from pdp.cli.output import tell
 from pdp.errors import UsageError
+from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

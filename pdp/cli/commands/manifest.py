@@ -13,13 +13,14 @@ from pdp.cli import Exit
 from pdp.cli.display import console
 from pdp.cli.files import check_standard_input
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app
-from pdp.cli.output import complain, print_json, printable
+from pdp.cli.output import complain, print_json
 from pdp.errors import FileFaultsError
 from pdp.manifest.diff import manifest_diff
 from pdp.manifest.exports import export as exported
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.rules.lint import lint as contracts
 from pdp.manifest.schema.differences import Bump
+from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,13 +11,14 @@ import typer
 from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.display import progress
 from pdp.cli.options import AsJson, ScenarioPaths, command_app
-from pdp.cli.output import complain, print_json, printable, tell
+from pdp.cli.output import complain, print_json, tell
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.run import MutationRun, survivor_lines
 from pdp.workbench.mutation.run import mutate as run_mutants
 from pdp.workbench.opa.program import find_opa
+from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:

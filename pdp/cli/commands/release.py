@@ -9,12 +9,13 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.options import AsJson, JunitFile, ScenarioPaths, command_app
-from pdp.cli.output import print_json, printable, tell, write_report
+from pdp.cli.output import print_json, tell, write_report
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.workbench.gate.gate import NAMES, Gate, read_explanations, release_check
 from pdp.workbench.gate.result import Check, lines, summary
 from pdp.workbench.gate.result import junit as as_junit
+from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 app = command_app("Check whether a bundle may be released.")

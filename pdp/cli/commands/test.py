@@ -12,12 +12,12 @@ from rich.text import Text
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
 from pdp.cli.options import AsJson, HtmlFile, JunitFile, OpaUrl, command_app
-from pdp.cli.output import print_json, printable, tell, write_report
+from pdp.cli.output import print_json, tell, write_report
 from pdp.errors import UsageError
 from pdp.workbench.coverage.coverage import COLUMNS, measure
 from pdp.workbench.coverage.skeletons import skeletons
 from pdp.workbench.opa.program import find_opa
-from pdp.workbench.reports.shown_file import line_ranges, shown_file
+from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
 from pdp.workbench.scenarios.files.selection import selection
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 from pdp.workbench.scenarios.reports.text import failure_text, summary_text

@@ -1,4 +1,6 @@
 """What reports share.
 
-html_page: pages that need nothing else; masking: hides sensitive arguments; shown_file: how a file is named.
+html_page   pages that need nothing else
+masking     hides sensitive arguments
+shown_file  names of files, ranges of lines and texts, as people see them
 """

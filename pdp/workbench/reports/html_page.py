@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pdp.installed import extra
+from pdp.workbench.reports.shown_file import printable
 
 _STYLE: Final = Path(__file__).parent / "report.css"
 
@@ -53,10 +54,7 @@ def _printable(value: Any) -> Any:
     """Show what does not print as escapes: it could turn the page's text around, or not be encoded at all."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in value
-    )
+    return printable(value, also="\n")
 
 
 def _source(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Files and lines as people read them: a path as short as it can be typed, the baseline's wherever it is installed."""
+"""What is shown to people: names of files, ranges of lines, text that cannot steer a terminal."""
 
 from __future__ import annotations
 
@@ -35,3 +35,13 @@ def line_ranges(lines: Iterable[int]) -> str:
         else:
             ranges.append([line])
     return ", ".join("-".join(map(str, each)) for each in ranges)
+
+
+def printable(text: str, *, also: str = "") -> str:
+    r"""Return `text` with all that does not print as escapes such as `\x1b`; letters of `also` stay as they are."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in also else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in text
+    )

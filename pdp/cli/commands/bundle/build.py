@@ -11,7 +11,7 @@ import typer
 from pdp.cli.commands.bundle.signing import BundleFile, PublicKeys, given_public_keys, shown
 from pdp.cli.files import check_standard_input, warn_of_data
 from pdp.cli.options import AsJson, Data, Policies
-from pdp.cli.output import print_json, printable, tell
+from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_bundle
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
@@ -19,6 +19,7 @@ from pdp.workbench.bundles.build import compile_bundle, write_bundle
 from pdp.workbench.bundles.inspect import inspect_bundle, inspection_lines
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
+from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

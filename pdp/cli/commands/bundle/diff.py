@@ -12,11 +12,12 @@ from pdp.cli.commands.bundle.build import GovernanceFiles, load_manifests
 from pdp.cli.display import progress
 from pdp.cli.files import check_standard_input
 from pdp.cli.options import AsJson, HtmlFile
-from pdp.cli.output import print_json, printable, tell, write_report
+from pdp.cli.output import print_json, tell, write_report
 from pdp.errors import UsageError
 from pdp.workbench.diff import reports
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.known import read_log
+from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:

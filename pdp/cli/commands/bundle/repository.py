@@ -20,12 +20,13 @@ from pdp.cli.commands.bundle.signing import (
     shown,
 )
 from pdp.cli.options import AsJson
-from pdp.cli.output import print_json, printable, tell
+from pdp.cli.output import print_json, tell
 from pdp.documents import read_document
 from pdp.engine.bundle.file import read_packed
 from pdp.errors import AuditError, BundleError, UsageError
 from pdp.workbench.bundles import publish as repository_changes
 from pdp.workbench.bundles.publish import ChannelChange
+from pdp.workbench.reports.shown_file import printable
 
 AUDIT_SUFFIX = ".audit.jsonl"
 """Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""

@@ -6,6 +6,8 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.workbench.reports.shown_file import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -43,13 +45,7 @@ def summary_text(run: RunResult) -> str:
 
 def one_line(text: str) -> str:
     """Return a text as it is shown: what does not print as escapes, and no longer than 500 characters."""
-    shown = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-    if shown.isprintable():
-        return shown
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in shown
-    )
+    return printable(text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
 
 
 def _failure(result: ScenarioResult, diagnosis: Diagnosis | None) -> Iterator[str]:
