@@ -1,7 +1,6 @@
 """The agent loop: ask the model, decide and run what it proposes, show it the results, until it has finished.
 
-Every call goes through the enforcement point; the loop adds nothing to what may run. The flow stands once, as a
-generator, for callers that wait and for asynchronous ones.
+Every call goes through the enforcement point; the loop adds nothing to what may run.
 
 Source: tool layer document (tool call loop, `MaxToolIterations`, several calls of one response run together and their
 results are appended before the model is asked again, specialized loop in two phases, available tools only) and tool
@@ -11,24 +10,25 @@ contract document (`ToolStateEffect`).
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
 from pdp.flow.visibility import Visibility
 from pdp.json import canonical, digest
-from pdp.loop.messages import Message, ModelRequest, OutputSchema, Role, ToolCall, Turn, proposal_of, tool_message
-from pdp.manifest.exports import ExportFormat
+from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn, answer_of, proposal_of, tool_message
+from pdp.manifest.exports import ExportFormat, export_tools
+from pdp.manifest.schema.compile import compile_schema
 from pdp.proposal import Proposal, ProposalRejectedError
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable
+    from collections.abc import Callable, Iterable
+
+    from jsonschema_rs import Draft202012Validator
 
     from pdp.evaluation import Evaluation
     from pdp.loop.messages import Model
@@ -42,9 +42,10 @@ MAX_TOOL_ITERATIONS: Final = 20
 MOST_CALLS: Final = 100
 """How many calls a model may propose in one turn."""
 
-_TOGETHER: Final = 16
+MOST_ANSWERS: Final = 3
+"""How often a model may try to answer as JSON of a schema."""
 
-_Done = TypeVar("_Done")
+_TOGETHER: Final = 16
 
 
 class LoopError(PdpError):
@@ -83,48 +84,35 @@ class Finished:
         evaluations: every call's, in the order of the proposals.
         state: the session's state after the results of all turns. In the session of the next prompt,
             `Registry.at_turn_start` clears of it what does not outlive this one.
+        output: the JSON that `text` is, where a schema was given.
     """
 
     text: str
     messages: tuple[Message, ...]
     evaluations: tuple[Evaluation, ...]
     state: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The model's answer, as JSON, and the loop that led there."""
-
-    value: Any
-    finished: Finished
-
-
-class _Step(NamedTuple):
-    """Something that takes time: `wait` does it, or `start` asynchronously."""
-
-    wait: Callable[[], Any]
-    start: Callable[[], Awaitable[Any]]
+    output: Any = None
 
 
 class AgentLoop:
     """Lets a model use the tools of an enforcement point until it answers in words.
 
+    It is shown the tools that the policy does not keep from this session's subject whatever the arguments; of a
+    registry, those that are available at that turn.
+
     Args:
         pep: who decides and runs the calls.
-        model: a function from `ModelRequest` to `Turn`; a coroutine function for `arun`.
+        model: a function, or a coroutine function, from `ModelRequest` to `Turn`.
         session: whose calls these are. Without a run id it gets one. A call for which it states no idempotency key gets
             one of run, prompt, tool and arguments: within one prompt the same call is one call, however often the model
             proposes it, and equal calls that are meant twice need keys of the session's. The state effects of one
             turn's results, merged in the order of the proposals, are in the state of the next turn's calls.
-        tools: what the model may propose, asked before each turn, as `{name, description, parameters}`. When absent,
-            the tools of the enforcement point's registry that are available and that the policy does not keep from
-            this session's subject whatever the arguments; without a registry, nothing.
         system_prompt: the first message, if any.
         max_tool_iterations: how often the model may come back with calls.
         on_tool_result: gets each call and its evaluation, in the order of the proposals. What it raises is logged.
 
     Raises:
-        UsageError: `max_tool_iterations` is not a whole number of at least 1, or the session is invalid.
+        UsageError: the session is invalid.
     """
 
     def __init__(
@@ -133,160 +121,111 @@ class AgentLoop:
         model: Model,
         session: Any,
         *,
-        tools: Callable[[], Iterable[dict[str, Any]]] | None = None,
         system_prompt: str | None = None,
         max_tool_iterations: int = MAX_TOOL_ITERATIONS,
         on_tool_result: Callable[[ToolCall, Evaluation], object] | None = None,
     ) -> None:
-        _check_number("max_tool_iterations", max_tool_iterations)
         read = Session.read(session)
         self._session = read if read.run_id is not None else read.model_copy(update={"run_id": new_id()})
         self._pep = pep
         self._model = model
-        self._tools = tools
         self._system_prompt = system_prompt
         self._limit = max_tool_iterations
         self._on_tool_result = on_tool_result
 
-    def run(self, prompt: str, *, prompt_id: str | None = None) -> Finished:
-        """Run the loop, waiting for each step. Calls of one turn run in threads, 16 of them at a time.
+    def run(self, prompt: str, *, schema: dict[str, Any] | None = None, prompt_id: str | None = None) -> Finished:
+        """Run the loop in an event loop of its own, and wait for its end; as of `arun`."""
+        return asyncio.run(self.arun(prompt, schema=schema, prompt_id=prompt_id))
+
+    async def arun(
+        self, prompt: str, *, schema: dict[str, Any] | None = None, prompt_id: str | None = None
+    ) -> Finished:
+        """Run the loop. Calls of one turn run together, 16 of them at a time.
 
         Args:
             prompt: what the model is asked.
+            schema: the JSON Schema (draft 2020-12) of the answer. With it, the model that has finished is asked once
+                more, without tools, for JSON of it; it may try three times, and is shown what is wrong each time.
             prompt_id: names this prompt within the session's run. The same prompt run again under its id, as after a
                 crash, makes no call a second time. When absent, every prompt is one of its own.
 
         Raises:
             ToolIterationsExceededError: the model does not come to an end.
             TooManyCallsError: the model proposed more than 100 calls in one turn.
-            UsageError: the prompt or its id is not a text, or the model's answer is not a `Turn`.
-        """
-        return _drive(self._flow(prompt, prompt_id))
-
-    async def arun(self, prompt: str, *, prompt_id: str | None = None) -> Finished:
-        """Async variant of `run`: calls of one turn run as tasks, 16 of them at a time."""
-        return await _adrive(self._flow(prompt, prompt_id))
-
-    def run_with_output(
-        self, prompt: str, schema: dict[str, Any], *, attempts: int = 3, prompt_id: str | None = None
-    ) -> Output:
-        """Run the loop, and have the model answer once more, without tools, as JSON of a schema.
-
-        Args:
-            prompt: what it is asked.
-            schema: the JSON Schema (draft 2020-12) of the answer.
-            attempts: how often it may try; each further time it is shown what is wrong with its answer.
-            prompt_id: as of `run`.
-
-        Raises:
-            ToolIterationsExceededError: as of `run`.
-            TooManyCallsError: likewise.
             OutputInvalidError: no answer matches the schema.
-            UsageError: the schema is invalid, or `attempts` not a whole number of at least 1; and as of `run`.
+            UsageError: the schema is invalid, or the model's answer is not a `Turn`.
         """
-        return _drive(self._output_flow(prompt, prompt_id, OutputSchema(schema), attempts))
-
-    async def arun_with_output(
-        self, prompt: str, schema: dict[str, Any], *, attempts: int = 3, prompt_id: str | None = None
-    ) -> Output:
-        """Async variant of `run_with_output`."""
-        return await _adrive(self._output_flow(prompt, prompt_id, OutputSchema(schema), attempts))
-
-    def _flow(self, prompt: str, prompt_id: str | None) -> Generator[_Step, Any, Finished]:
-        named = new_id() if prompt_id is None else prompt_id
-        for what, text in (("the prompt", prompt), ("prompt_id", named)):
-            if not isinstance(text, str):
-                raise UsageError(f"{what} is {type(text).__name__}", hint="hand in a text")
+        validator = None if schema is None else compile_schema(schema)
         messages = [Message(Role.SYSTEM, self._system_prompt)] if self._system_prompt is not None else []
         messages.append(Message(Role.USER, prompt))
+        session, evaluations = await self._call_tools(messages, prompt_id or new_id())
+        output = None
+        if schema is not None and validator is not None:
+            output = await self._answer(messages, schema, validator)
+        return Finished(messages[-1].content, tuple(messages), tuple(evaluations), session.state, output)
+
+    async def _call_tools(self, messages: list[Message], prompt_id: str) -> tuple[Session, list[Evaluation]]:
+        """Add turns and results to `messages` until a turn has no calls; return the session after them."""
         evaluations: list[Evaluation] = []
-        session = self._session
-        for turn_number in range(1, self._limit + 2):
-            tools = yield from self._listed(session)
-            turn: Turn = yield self._question(ModelRequest(tuple(messages), tools))
-            messages.append(Message(Role.ASSISTANT, turn.text, calls=turn.calls))
-            if not turn.calls:
-                return Finished(turn.text, tuple(messages), tuple(evaluations), session.state)
-            if turn_number > self._limit:
-                break
-            if len(turn.calls) > MOST_CALLS:
-                raise TooManyCallsError(
-                    f"the model proposed {len(turn.calls)} tool calls in one turn, at most {MOST_CALLS} are admitted",
-                    tuple(messages),
-                )
-            sessions = [self._session_of(session, call, named) for call in turn.calls]
-            results: list[Evaluation] = yield self._calls(turn.calls, sessions)
+        session, iterations = self._session, 0
+        while calls := await self._ask(messages, ModelRequest(tuple(messages), await self._tools(session))):
+            iterations += 1
+            if iterations > self._limit:
+                message = f"the model proposed tool calls more than {self._limit} times in a row"
+                raise ToolIterationsExceededError(message, tuple(messages))
+            if len(calls) > MOST_CALLS:
+                message = f"the model proposed {len(calls)} tool calls in one turn, at most {MOST_CALLS} are admitted"
+                raise TooManyCallsError(message, tuple(messages))
+            results = await self._make(calls, session, prompt_id)
             session = self._state_after(session, results)
-            for call, evaluation in zip(turn.calls, results, strict=True):
+            for call, evaluation in zip(calls, results, strict=True):
                 messages.append(tool_message(call, evaluation))
-                evaluations.append(evaluation)
                 self._notify(call, evaluation)
-        raise ToolIterationsExceededError(
-            f"the model proposed tool calls more than {self._limit} times in a row", tuple(messages)
-        )
+            evaluations += results
+        return session, evaluations
 
-    def _output_flow(
-        self, prompt: str, prompt_id: str | None, schema: OutputSchema, attempts: int
-    ) -> Generator[_Step, Any, Output]:
-        _check_number("attempts", attempts)
-        finished = yield from self._flow(prompt, prompt_id)
-        messages, faults = list(finished.messages), ""
-        for _ in range(attempts):
-            turn: Turn = yield self._question(ModelRequest(tuple(messages), schema=schema.document))
-            messages.append(Message(Role.ASSISTANT, turn.text, calls=turn.calls))
+    async def _answer(self, messages: list[Message], schema: dict[str, Any], validator: Draft202012Validator) -> Any:
+        """Have the model answer as JSON of the schema, and return that."""
+        for _ in range(MOST_ANSWERS):
+            calls = await self._ask(messages, ModelRequest(tuple(messages), schema=schema))
             # Its tools are gone: a call now is not an answer, and is not run.
-            value, faults = (None, "no tools are to be called any more") if turn.calls else schema.read(turn.text)
-            if not faults:
-                return Output(value, replace(finished, text=turn.text, messages=tuple(messages)))
-            messages.append(Message(Role.USER, f"Answer as JSON of the schema: {faults}"))
-        raise OutputInvalidError(f"the model's answer does not match the schema: {faults}", tuple(messages))
+            if calls:
+                fault = "no tools are to be called any more"
+            else:
+                value, fault = answer_of(messages[-1].content, validator)
+                if not fault:
+                    return value
+            messages.append(Message(Role.USER, f"Answer as JSON of the schema: {fault}"))
+        raise OutputInvalidError(f"the model's answer does not match the schema: {fault}", tuple(messages))
 
-    def _listed(self, session: Session) -> Generator[_Step, Any, tuple[dict[str, Any], ...]]:
+    async def _ask(self, messages: list[Message], request: ModelRequest) -> tuple[ToolCall, ...]:
+        """Ask the model, add its turn to `messages`, and return the calls that it proposes."""
+        answer = self._model(request)
+        turn = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(turn, Turn):
+            raise UsageError(f"the model answered {type(turn).__name__}", hint="return a `Turn`")
+        messages.append(Message(Role.ASSISTANT, turn.text, calls=turn.calls))
+        return turn.calls
+
+    async def _tools(self, session: Session) -> tuple[dict[str, Any], ...]:
         """Return `{name, description, parameters}` of each tool that may be proposed now."""
-        pep, registry = self._pep, self._pep.registry
-        if self._tools is not None:
-            return tuple(self._tools())
-        if registry is None:
-            return ()
-        visible = yield _Step(lambda: pep.visible_tools(session), lambda: pep.avisible_tools(session))
-        tools = (definition["function"] for definition in registry.definitions(ExportFormat.OPENAI))
-        return tuple(tool for tool in tools if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
+        registry, entries = self._pep.registry, self._pep.manifest.tools.values()
+        form = ExportFormat.OPENAI
+        tools = export_tools(entries, form) if registry is None else registry.definitions(form)
+        visible = await self._pep.avisible_tools(session)
+        shown = (tool["function"] for tool in tools)
+        return tuple(tool for tool in shown if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
 
-    def _question(self, request: ModelRequest) -> _Step:
-        """Return the step that asks the model."""
+    async def _make(self, calls: tuple[ToolCall, ...], session: Session, prompt_id: str) -> list[Evaluation]:
+        """Make the calls of one turn, together."""
+        places = asyncio.Semaphore(_TOGETHER)
 
-        async def asked() -> Turn:
-            answer = self._model(request)
-            return _turn(await answer if inspect.isawaitable(answer) else answer)
+        async def make(call: ToolCall) -> Evaluation:
+            async with places:
+                with_key = self._session_of(session, call, prompt_id)
+                return await self._pep.acall(proposal_of(call), with_key, tool_call_id=call.id)
 
-        return _Step(lambda: _turn(self._model(request)), asked)
-
-    def _calls(self, calls: tuple[ToolCall, ...], sessions: list[Session]) -> _Step:
-        """Return the step that makes the calls of one turn, together."""
-
-        def call(proposed: ToolCall, session: Session) -> Evaluation:
-            return self._pep.call(proposal_of(proposed), session, tool_call_id=proposed.id)
-
-        def made() -> list[Evaluation]:
-            if len(calls) == 1:
-                return [call(calls[0], sessions[0])]
-            with ThreadPoolExecutor(min(len(calls), _TOGETHER), thread_name_prefix="pdp-loop") as threads:
-                running = [
-                    threads.submit(contextvars.copy_context().run, call, proposed, session)
-                    for proposed, session in zip(calls, sessions, strict=True)
-                ]
-                return [future.result() for future in running]
-
-        async def amade() -> list[Evaluation]:
-            places = asyncio.Semaphore(_TOGETHER)
-
-            async def acall(proposed: ToolCall, session: Session) -> Evaluation:
-                async with places:
-                    return await self._pep.acall(proposal_of(proposed), session, tool_call_id=proposed.id)
-
-            return await asyncio.gather(*map(acall, calls, sessions))
-
-        return _Step(made, amade)
+        return await asyncio.gather(*map(make, calls))
 
     def _session_of(self, session: Session, call: ToolCall, prompt_id: str) -> Session:
         """Return the session of one call, with the same key when a model proposes the same call again."""
@@ -327,37 +266,3 @@ class AgentLoop:
             self._on_tool_result(call, evaluation)
         except Exception:  # noqa: BLE001 - an observer stops nothing
             _log.exception("on_tool_result failed, which changes nothing")
-
-
-def _drive(flow: Generator[_Step, Any, _Done]) -> _Done:
-    try:
-        step = next(flow)
-        while True:
-            step = flow.send(step.wait())
-    except StopIteration as end:
-        done: _Done = end.value
-        return done
-
-
-async def _adrive(flow: Generator[_Step, Any, _Done]) -> _Done:
-    try:
-        step = next(flow)
-        while True:
-            step = flow.send(await step.start())
-    except StopIteration as end:
-        done: _Done = end.value
-        return done
-
-
-def _check_number(name: str, number: object) -> None:
-    if type(number) is not int or number < 1:
-        raise UsageError(f"{name}: {number!r:.40} is out of range", hint="a whole number, at least 1")
-
-
-def _turn(answer: object) -> Turn:
-    if isinstance(answer, Turn):
-        return answer
-    if inspect.iscoroutine(answer):
-        answer.close()
-        raise UsageError("the model is asynchronous", hint="run the loop with `arun`")
-    raise UsageError(f"the model answered {type(answer).__name__}", hint="return a `Turn`")

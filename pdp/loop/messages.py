@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import jsonschema_rs
 import orjson
 
-from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json, parse_json
 
 if TYPE_CHECKING:
+    from jsonschema_rs import Draft202012Validator
+
     from pdp.evaluation import Evaluation
 
 
@@ -75,7 +75,7 @@ class ModelRequest:
 
 
 Model = Callable[[ModelRequest], Turn | Awaitable[Turn]]
-"""A model, as a function: it may be a coroutine function where the loop runs asynchronously."""
+"""A model, as a function: a plain one or a coroutine function."""
 
 
 def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
@@ -122,29 +122,13 @@ def proposal_of(call: ToolCall) -> Any:
     return b'{"tool":%b,"arguments":%b}' % (tool, arguments)
 
 
-class OutputSchema:
-    """The JSON Schema (draft 2020-12) of the text that a model answers with at the end of a loop.
-
-    Raises:
-        UsageError: not a schema.
-    """
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        self.document = document
-        try:
-            self._validator = jsonschema_rs.Draft202012Validator(document)
-        except (ValueError, jsonschema_rs.ValidationError) as error:
-            raise UsageError(
-                f"schema: {str(error).splitlines()[0]}", hint="the answer's JSON Schema, draft 2020-12"
-            ) from None
-
-    def read(self, text: str) -> tuple[Any, str]:
-        """Return the JSON value of `text`, and what is wrong with it: the empty string where nothing is."""
-        try:
-            value = parse_json(text)
-        except JsonValueError as error:
-            return None, str(error)
-        for fault in self._validator.iter_errors(value):
-            at = "/".join(str(step) for step in fault.instance_path)
-            return None, f"{at or 'the whole'}: {fault.message:.200}"
-        return value, ""
+def answer_of(text: str, validator: Draft202012Validator) -> tuple[Any, str]:
+    """Return the JSON value of a model's last text, and what is wrong with it: the empty string where nothing is."""
+    try:
+        value = parse_json(text)
+    except JsonValueError as error:
+        return None, str(error)
+    for fault in validator.iter_errors(value):
+        at = "/".join(str(step) for step in fault.instance_path)
+        return None, f"{at or 'the whole'}: {fault.message:.200}"
+    return value, ""

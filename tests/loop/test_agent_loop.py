@@ -72,9 +72,6 @@ def functions() -> dict[str, Callable[..., Any]]:
     }
 
 
-both = pytest.mark.parametrize("asynchronous", [False, True], ids=["waiting", "asynchronously"])
-
-
 class Scripted:
     """A model that answers what it is told to, in turn, and remembers what it was asked."""
 
@@ -85,12 +82,6 @@ class Scripted:
     def __call__(self, request: ModelRequest) -> Turn:
         self.asked.append(request)
         return self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
-
-
-class Asynchronous(Scripted):
-    async def __call__(self, request: ModelRequest) -> Turn:  # type: ignore[override]
-        await asyncio.sleep(0)
-        return super().__call__(request)
 
 
 def add(call_id: str, a: Any = 1, b: Any = 2) -> ToolCall:
@@ -117,10 +108,9 @@ def test_the_model_sees_what_its_calls_came_to_and_then_answers(pep: Pep) -> Non
     assert [evaluation.trace.tool_call_id for evaluation in finished.evaluations] == ["c1"]
 
 
-@both
-def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(pep: Pep, asynchronous: bool) -> None:
+def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(pep: Pep) -> None:
     calls = (ToolCall("c1", "meet_other", '{"name": "left"}'), ToolCall("c2", "meet_other", {"name": "right"}))
-    finished, _ = looped(pep, asynchronous, Turn(calls=calls), Turn("done"))
+    finished, _ = looped(pep, Turn(calls=calls), Turn("done"))
 
     assert tool_results(finished.messages) == [
         ("c1", False, "left met the other"), ("c2", False, "right met the other"),
@@ -148,17 +138,14 @@ def test_what_gave_no_result_is_an_error_that_the_model_can_read(pep: Pep) -> No
     assert [evaluation.executed for evaluation in finished.evaluations] == [False, False, True, *(False,) * 4]
 
 
-@both
 @pytest.mark.parametrize("tool", ["add_numbers", "keep_note"])
-def test_a_call_of_another_shape_is_rejected_and_the_turns_other_calls_keep_their_results(
-    pep: Pep, asynchronous: bool, tool: Any
-) -> None:
+def test_a_call_of_another_shape_is_rejected_and_the_turns_other_calls_keep_their_results(pep: Pep, tool: Any) -> None:
     shapes: list[Any] = [None, [1], 3, 2.5, True, b"{}"]
     odd = [ToolCall(f"c{number}", tool, arguments) for number, arguments in enumerate(shapes)]
     named: list[Any] = [None, ["add_numbers"], "\ud800"]
     for number, name in enumerate(named):
         odd += [ToolCall(f"n{number}", name, {}), ToolCall(f"n{number}", name, "{}")]
-    finished, _ = looped(pep, asynchronous, Turn(calls=(add("first"), *odd, add("last"))), Turn("ok"))
+    finished, _ = looped(pep, Turn(calls=(add("first"), *odd, add("last"))), Turn("ok"))
 
     not_so = "INVALID_PAYLOAD: tool has to be a string and arguments an object"
     said = [*[not_so] * 5, "INVALID_PAYLOAD: arguments: bytes is not a type of JSON", *[not_so] * 4]
@@ -177,8 +164,7 @@ class Connection:
         return "Connection(password=hunter2)"
 
 
-@both
-def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep, asynchronous: bool) -> None:
+def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep) -> None:
     def break_down() -> None:
         raise ConnectionError("cannot reach postgresql://me:hunter2@hub")
 
@@ -188,7 +174,7 @@ def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep,
     said = []
     for bought in (Connection(), ConnectionError("hunter2"), {"sold": Connection()}, b"hunter2", float("nan"), "plain"):
         turns = (Turn(calls=(add("c1"), ToolCall("c2", "break_down"))), Turn("ok"))
-        finished, asked = looped(pep.with_changes(tools=tools(bought)), asynchronous, *turns)
+        finished, asked = looped(pep.with_changes(tools=tools(bought)), *turns)
         said.append(tool_results(finished.messages))
         assert "hunter2" not in str(asked)
 
@@ -214,7 +200,7 @@ def test_a_model_that_does_not_end_is_stopped(pep: Pep, limit: int) -> None:
 
 
 def test_twenty_iterations_are_admitted(pep: Pep) -> None:
-    finished, _ = looped(pep, False, *[Turn(calls=(add("c"),))] * 20, Turn("done"))
+    finished, _ = looped(pep, *[Turn(calls=(add("c"),))] * 20, Turn("done"))
 
     assert len(finished.evaluations) == 20
 
@@ -249,16 +235,15 @@ def test_a_call_gets_a_key_where_it_needs_one_and_has_no_other(pep: Pep) -> None
     assert all(evaluation.executed for evaluation in finished.evaluations)
 
 
-@both
-def test_within_one_prompt_the_same_call_is_one_call(pep: Pep, asynchronous: bool) -> None:
+def test_within_one_prompt_the_same_call_is_one_call(pep: Pep) -> None:
     turns = (
         Turn(calls=(note("c1", {"text": "a"}), note("c2", '{"text":  "\\u0061"}'))),
         Turn(calls=(add("c3"), note("c4", '{"text": "a"}'))), Turn("ok"),
     )  # fmt: skip
-    finished, _ = looped(pep, asynchronous, *turns)
+    finished, _ = looped(pep, *turns)
     notes = [each for each in finished.evaluations if each.trace.tool_name == "keep_note"]
 
-    assert sorted(each.executed for each in notes) == [False, False, True]
+    assert sorted(note.executed for note in notes) == [False, False, True]
     assert [each.result for each in notes] == ["a"] * 3
 
 
@@ -307,10 +292,9 @@ def test_an_approval_granted_between_two_turns_lets_the_same_call_through(pep: P
     assert [approval.state for approval in approvals.list()] == [ApprovalState.CONSUMED]
 
 
-@both
-def test_more_than_a_hundred_calls_of_one_turn_are_none(pep: Pep, asynchronous: bool) -> None:
+def test_more_than_a_hundred_calls_of_one_turn_are_none(pep: Pep) -> None:
     with pytest.raises(TooManyCallsError) as caught:
-        looped(pep, asynchronous, Turn(calls=tuple(add(f"c{number}") for number in range(101))))
+        looped(pep, Turn(calls=tuple(add(f"c{number}") for number in range(101))))
 
     assert (caught.value.code, caught.value.message) == (
         "loop.too_many_calls", "the model proposed 101 tool calls in one turn, at most 100 are admitted",
@@ -318,33 +302,23 @@ def test_more_than_a_hundred_calls_of_one_turn_are_none(pep: Pep, asynchronous: 
     assert tool_results(caught.value.messages) == []
 
 
-@both
-def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep, asynchronous: bool) -> None:
+def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep) -> None:
     live: list[int] = []
     most: list[int] = []
     lock = threading.Lock()
     together = threading.Barrier(16)
 
-    def enter() -> None:
+    def meet(a: float, b: float) -> None:
         with lock:
             live.append(1)
             most.append(len(live))
-
-    def meet(a: float, b: float) -> None:
-        enter()
         # Sixteen meet, or none ends.
         together.wait(timeout=20)
         with lock:
             live.pop()
 
-    async def ameet(a: float, b: float) -> None:
-        enter()
-        for _ in range(200):
-            await asyncio.sleep(0)
-        live.pop()
-
-    used = pep.with_changes(tools={"add_numbers": ameet if asynchronous else meet})
-    finished, _ = looped(used, asynchronous, Turn(calls=tuple(add(f"c{a}", a) for a in range(96))), Turn("ok"))
+    used = pep.with_changes(tools={"add_numbers": meet})
+    finished, _ = looped(used, Turn(calls=tuple(add(f"c{a}", a) for a in range(96))), Turn("ok"))
 
     assert len(finished.evaluations) == 96
     assert max(most) == 16
@@ -358,30 +332,20 @@ def test_a_run_without_id_gets_one(pep: Pep) -> None:
     assert len(keys) == 2
 
 
-def test_tools_are_asked_for_before_each_turn(pep: Pep) -> None:
-    listings = iter([[{"name": "add_numbers"}], []])
-    model = Scripted(Turn(calls=(add("c1"),)), Turn("ok"))
-    AgentLoop(pep, model, SESSION, tools=lambda: next(listings)).run("Add.")
+async def test_a_loop_can_end_in_json_without_tools(pep: Pep) -> None:
+    model = Scripted(Turn("", (add("c1"),)), Turn("It is 3."), Turn("three"), Turn('{"sum": 3}'))
 
-    assert [request.tools for request in model.asked] == [({"name": "add_numbers"},), ()]
+    async def asked(request: ModelRequest) -> Turn:
+        await asyncio.sleep(0)
+        return model(request)
 
+    finished = await AgentLoop(pep, asked, SESSION).arun("Add.", schema=SCHEMA)
 
-@both
-def test_a_loop_can_end_in_json_without_tools(pep: Pep, asynchronous: bool) -> None:
-    turns = (Turn("", (add("c1"),)), Turn("It is 3."), Turn("three"), Turn('{"sum": 3}'))
-    model = Asynchronous(*turns) if asynchronous else Scripted(*turns)
-    loop = AgentLoop(pep, model, SESSION, tools=lambda: [{"name": "add_numbers"}])
-    if asynchronous:
-        output = asyncio.run(loop.arun_with_output("Add.", SCHEMA))
-    else:
-        output = loop.run_with_output("Add.", SCHEMA)
-
-    assert output.value == {"sum": 3}
-    assert [(len(request.tools), request.schema) for request in model.asked] == [
-        (1, None), (1, None), (0, SCHEMA), (0, SCHEMA),
+    assert (finished.text, finished.output) == ('{"sum": 3}', {"sum": 3})
+    assert [(bool(request.tools), request.schema) for request in model.asked] == [
+        (True, None), (True, None), (False, SCHEMA), (False, SCHEMA),
     ]  # fmt: skip
-    assert output.finished.messages[-2].content.startswith("Answer as JSON of the schema: value: not JSON")
-    assert output.finished.text == '{"sum": 3}'
+    assert finished.messages[-2].content.startswith("Answer as JSON of the schema: value: not JSON")
 
 
 @pytest.mark.parametrize(
@@ -395,46 +359,24 @@ def test_a_loop_can_end_in_json_without_tools(pep: Pep, asynchronous: bool) -> N
 def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str) -> None:
     model = Scripted(Turn("It is 3."), turn)
     with pytest.raises(OutputInvalidError) as caught:
-        AgentLoop(pep, model, SESSION).run_with_output("Add.", SCHEMA, attempts=2)
+        AgentLoop(pep, model, SESSION).run("Add.", schema=SCHEMA)
 
     assert caught.value.message == f"the model's answer does not match the schema: {fault}"
-    assert len(model.asked) == 3
+    assert len(model.asked) == 4
     assert tool_results(caught.value.messages) == []
 
 
-WITHOUT_MODEL: Any = Scripted(Turn("x"))
-
-
 @pytest.mark.parametrize(
-    ("options", "prompt", "fault"),
+    ("options", "schema", "fault"),
     [
-        *[({"max_tool_iterations": limit}, "x", f"max_tool_iterations: {limit!r} is out of range (a whole number, at")
-          for limit in (0, "3", 2.5, True, None)],
-        ({"session": None}, "x", "no session is given"),
-        ({"model": Asynchronous(Turn("x"))}, "x", "the model is asynchronous (run the loop with `arun`)"),
-        ({"model": lambda _request: "x"}, "x", "the model answered str (return a `Turn`)"),
-        ({}, None, "the prompt is NoneType (hand in a text)"),
-        ({}, ["x"], "the prompt is list (hand in a text)"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_used_is_named(pep: Pep, options: dict[str, Any], prompt: Any, fault: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        AgentLoop(pep, **{"model": WITHOUT_MODEL, "session": SESSION, **options}).run(prompt)
-
-    assert str(caught.value).startswith(fault)
-
-
-@pytest.mark.parametrize(
-    ("schema", "options", "fault"),
-    [
-        *[(SCHEMA, {"attempts": times}, f"attempts: {times!r} is out of range (a whole number") for times in (0, "3")],
-        (SCHEMA, {"prompt_id": 7}, "prompt_id is int (hand in a text)"),
-        ({"type": "numbr"}, {}, "schema: "),
+        ({"session": None}, None, "no session is given"),
+        ({"model": lambda _request: "x"}, None, "the model answered str (return a `Turn`)"),
+        ({}, {"type": "numbr"}, "JSON Schema: "),
     ],
 )
-def test_what_cannot_be_used_for_an_output_is_named(pep: Pep, schema: Any, options: Any, fault: str) -> None:
+def test_what_cannot_be_used_is_named(pep: Pep, options: dict[str, Any], schema: Any, fault: str) -> None:
     with pytest.raises(UsageError) as caught:
-        AgentLoop(pep, WITHOUT_MODEL, SESSION).run_with_output("x", schema, **options)
+        AgentLoop(pep, **{"model": Scripted(Turn("x")), "session": SESSION, **options}).run("x", schema=schema)
 
     assert str(caught.value).startswith(fault)
 
@@ -482,16 +424,14 @@ def collect(call_id: str, topic: str) -> ToolCall:
     return ToolCall(call_id, "collect_notes", {"topic": topic})
 
 
-def looped(pep: Pep, asynchronous: bool, *turns: Turn, **options: Any) -> tuple[Finished, list[ModelRequest]]:
-    model = Asynchronous(*turns) if asynchronous else Scripted(*turns)
-    loop = AgentLoop(pep, model, {**SESSION, "state": {"notes": ["old"], "other": 1}}, **options)
-    return (asyncio.run(loop.arun("Go.")) if asynchronous else loop.run("Go.")), model.asked
+def looped(pep: Pep, *turns: Turn) -> tuple[Finished, list[ModelRequest]]:
+    model = Scripted(*turns)
+    return AgentLoop(pep, model, {**SESSION, "state": {"notes": ["old"], "other": 1}}).run("Go."), model.asked
 
 
-@both
-def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep, asynchronous: bool) -> None:
+def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep) -> None:
     finished, _ = looped(
-        registered, asynchronous, Turn(calls=(collect("c1", "a"), collect("c2", "b"))),
+        registered, Turn(calls=(collect("c1", "a"), collect("c2", "b"))),
         Turn(calls=(collect("c3", "c"),)), Turn("ok"),
     )  # fmt: skip
 
@@ -502,7 +442,7 @@ def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep, a
 
 def test_a_call_that_gave_no_result_leaves_the_state_as_it_was(registered: Pep) -> None:
     calls = (ToolCall("c1", "collect_notes", {"topic": 1}), ToolCall("c2", "tell_secret", {}), collect("c3", "a"))
-    finished, _ = looped(registered, False, Turn(calls=calls), Turn("ok"))
+    finished, _ = looped(registered, Turn(calls=calls), Turn("ok"))
 
     assert finished.state == {"notes": ["old", "a after 1"], "other": 1}
 
@@ -511,15 +451,14 @@ def test_effects_that_do_not_go_together_are_logged_and_the_first_stands(
     registered: Pep, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = (ToolCall("c1", "count_notes", {"topic": "a"}), collect("c2", "a"))
-    finished, _ = looped(registered, False, Turn(calls=calls), Turn("ok"))
+    finished, _ = looped(registered, Turn(calls=calls), Turn("ok"))
 
     assert finished.state == {"notes": {}, "other": 1}
     assert caplog.messages == ["the state effects of collect_notes do not go with those of the calls before it"]
 
 
-@both
-def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(registered: Pep, asynchronous: bool) -> None:
-    _, asked = looped(registered, asynchronous, Turn("ok"))
+def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(registered: Pep) -> None:
+    _, asked = looped(registered, Turn("ok"))
 
     parameters = {
         "type": "object",
@@ -533,10 +472,10 @@ def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(regist
     )
 
 
-def test_stated_tools_replace_the_registrys_and_without_either_none_are_shown(pep: Pep, registered: Pep) -> None:
-    shown = [
-        looped(used, True, Turn("ok"), **options)[1][0].tools
-        for used, options in ((registered, {"tools": lambda: [{"name": "fly_away"}]}), (pep, {}))
-    ]
+def test_without_a_registry_the_tools_of_the_manifest_are_shown(pep: Pep) -> None:
+    nobody = Scripted(Turn("ok"))
+    AgentLoop(pep, nobody, {"claims": {"sub": "eve"}}).run("Go.")
+    _, asked = looped(pep, Turn("ok"))
 
-    assert shown == [({"name": "fly_away"},), ()]
+    assert [tool["name"] for tool in asked[0].tools] == list(pep.manifest.tools)
+    assert nobody.asked[0].tools == ()
