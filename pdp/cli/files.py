@@ -3,18 +3,17 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
 
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.file import FileAudit
 from pdp.cli.output import complain
-from pdp.contract.planning import PlanningRule
-from pdp.documents import faults_of, read_document
+from pdp.documents import FieldError, faults_of, read_document
 from pdp.errors import AuditError, FileFaultsError, UsageError
 from pdp.json import MAX_BYTES
-from pdp.manifest.fields import Name
+from pdp.manifest.fields import Name, Term, Text
 from pdp.manifest.load import load_effective
 from pdp.session import Session
 
@@ -124,11 +123,32 @@ class _Entitled(_Open):
     documents: list[str] = []
 
 
+class _PlanningRule(BaseModel):
+    """A rule about which tools a plan has together, how often, or in which order (docs/contracts.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rule: Text | None = None
+    purposes: Annotated[tuple[Term, ...], Field(min_length=1)] | None = None
+    requires: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    tool: Name | None = None
+    at_most: Annotated[StrictInt, Field(ge=0, le=1000)] | None = None
+    only_after: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _of_one_form(self) -> "_PlanningRule":
+        stated = {name for name in ("requires", "tool", "at_most", "only_after") if getattr(self, name) is not None}
+        if stated not in ({"requires"}, {"tool", "at_most"}, {"tool", "only_after"}):
+            forms = "write one of `requires: [...]`, `tool` with `at_most`, `tool` with `only_after: [...]`"
+            raise FieldError("is not a planning rule", forms)
+        return self
+
+
 class _Directory(_Open):
     corpora: dict[str, _Corpus] = {}
     documents: dict[str, _Document] = {}
     entitlements: dict[str, _Entitled] = {}
-    planning: dict[Name, PlanningRule] = {}
+    planning: dict[Name, _PlanningRule] = {}
 
 
 class _DataFile(BaseModel):

@@ -154,7 +154,7 @@ class _ExpressionRule:
     def __init__(self, invariant: Invariant) -> None:
         self.id = invariant.id
         self.rule = invariant.rule
-        self.rejection = RejectionCode(invariant.rejection or RejectionCode.INVALID_PAYLOAD)
+        self.rejection = invariant.rejection or RejectionCode.INVALID_PAYLOAD
         self._check = compile_check(invariant.check)
         self._correct = invariant.correct
 

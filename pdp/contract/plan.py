@@ -1,7 +1,7 @@
 """A whole plan checked at once: which of its calls go on, as proposed or corrected, and why the others do not.
 
 Source: tool contract document, "A real example". What is checked here are the rules of each tool; rules across tools
-are a planning policy (pdp/contract/planning.py).
+are a planning policy, which stands in the policy's data (policies/authz/planning).
 """
 
 from __future__ import annotations

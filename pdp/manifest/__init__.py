@@ -4,7 +4,7 @@ model: manifest, governance file, their entries, and the records that these are 
 fields: the scalar types of fields: names, classes, durations, versions
 load: reads the files, every fault at once
 findings: what rules and models find, as faults of one file; what is left of a faulty record
-spellings: other shapes that load, and where the file has their parts; an entry as a registry record
+spellings: other shapes that load, and where the file has their parts
 effective: manifest and governance merged, the stricter holding; its digest
 exports: what a model may see of it
 diff: what changed between two effective manifests

@@ -45,6 +45,7 @@ from pdp.manifest.fields import (
 )
 from pdp.manifest.findings import FROM_FILE
 from pdp.manifest.programs import ArgvText, check_program
+from pdp.proposal import RejectionCode  # noqa: TC001 - pydantic reads the types of fields
 
 Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a percentile", "such as p50 or p99")]
 """A percentile of latency, such as `p50` or `p99.9`."""
@@ -117,16 +118,6 @@ class Correction(Record):
     set: dict[str, Any] = Field(min_length=1)
 
 
-FixedCode = Literal[
-    "INVALID_TOOL_NAME",
-    "INVALID_PAYLOAD",
-    "MISSING_PROVENANCE",
-    "POLICY_VIOLATION",
-    "DIRECT_CANONICAL_WRITE_FORBIDDEN",
-]
-"""The codes of a rejection, which the tool boundary document fixes; `pdp.proposal.RejectionCode` has the same."""
-
-
 def _correction_tag(value: Any) -> str:
     return "<set>" if isinstance(value, dict | Correction) else "<prune>"
 
@@ -148,7 +139,7 @@ class Invariant(Record):
         ]
         | None
     ) = None
-    rejection: FixedCode | None = None
+    rejection: RejectionCode | None = None
 
 
 class ConfigParameter(Record):

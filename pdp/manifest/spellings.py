@@ -1,4 +1,4 @@
-"""Other shapes of a manifest, read as the one that the models have; and an entry written as a registry record.
+"""Other shapes of a manifest, read as the one that the models have.
 
 The shapes of the tool registry record (tool pattern library, 9.5): `markings: [allowed: a, b]`, `signature` for the two
 schemas, a name that is the end of the id; and of the tool registry document: `idempotency_required`. Keys in camelCase
@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from pdp.errors import UsageError
 from pdp.manifest.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdp.documents.document import Path
-    from pdp.manifest.model import DeclaredTool
 
 # Where a file may state a field of an entry instead; the first that is there.
 _SHORT_FORMS: Final[dict[str | int, tuple[tuple[str, ...], ...]]] = {
@@ -31,10 +29,6 @@ _SHORT_FORMS: Final[dict[str | int, tuple[tuple[str, ...], ...]]] = {
 _SIGNATURE_HINT: Final = (
     "write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs"
 )
-_RECORD_ORDER: Final = (
-    "id", "version", "pattern", "ontologyPin", "effectClass", "scopes", "markings", "purposes", "signature",
-    "idempotency", "sla", "evalPack", "release",
-)  # fmt: skip
 
 
 def written_path(record: Any, base: Path, path: Path) -> Path:
@@ -135,31 +129,3 @@ def _expand_signature(entry: dict[str, Any], definitions: Mapping[str, Any]) -> 
         if field in entry or to_camel(field) in entry:
             yield Finding((field,), f"`{field}` is stated twice, here and in `signature`", "state it once", key=True)
         entry[field] = {"$ref": schema} if isinstance(schema, str) else schema
-
-
-def registry_record(tool: DeclaredTool) -> dict[str, Any]:
-    """Return an entry as a tool registry record (tool pattern library, 9.5); read back, it is the same entry.
-
-    First the keys of the document in its order, then whatever else the entry states.
-
-    Args:
-        tool: a declared entry, as a manifest states it; a schema's references lead into the schema itself.
-
-    Raises:
-        UsageError: it has no id or no version, which the record is registered under.
-    """
-    for field in ("id", "version"):
-        if getattr(tool, field) is None:
-            raise UsageError(
-                f"tool {tool.name} has no `{field}`, and is registered under it", hint=f"state its `{field}`"
-            )
-    stated: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    record = {to_camel(name): value for name, value in stated.items() if value is not None}
-    signature = {"request": record.pop("schema")}
-    if "resultSchema" in record:
-        signature["response"] = record.pop("resultSchema")
-    record["signature"] = signature
-    if tool.id is not None and record["name"] == tool.id.rpartition(".")[2]:
-        del record["name"]
-    first = {name: record.pop(name) for name in _RECORD_ORDER if name in record}
-    return first | record

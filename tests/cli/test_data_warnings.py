@@ -16,6 +16,9 @@ FAULTY: list[tuple[Any, str]] = [
     ({"planning": {"A": None}}, "`directory.planning.A` must be a mapping, not null"),
     ({"planning": {"A": {"tool": "x"}}}, "`directory.planning.A` is not a planning rule"),
     ({"planning": {"A": {"tool": "x", "atmost": 1}}}, "unknown key `atmost`"),
+    ({"planning": {"A": {"tool": "x", "at_most": -1}}}, "`directory.planning.A.at_most` must be at least 0, not `-1`"),
+    ({"planning": {"A": {"requires": ["x"], "tool": "y"}}}, "`directory.planning.A` is not a planning rule"),
+    ({"planning": {"A": {"requires": []}}}, "`directory.planning.A.requires` must not be empty"),
     ({"corpora": []}, "`directory.corpora` must be a mapping, not a list"),
     ({"corpora": {"hr": {"markings": "pii"}}}, "`directory.corpora.hr.markings` must be a list, not `pii`"),
     (

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pdp import AgentLoop, MemoryAudit, Pep, Verdict
-from pdp.contract.planning import PlanningPolicy, PlanningRule
 from pdp.errors import UsageError
 from pdp.flow.plan import PlanEvaluation
 from pdp.loop.messages import ModelRequest, ToolCall, Turn
@@ -33,13 +32,11 @@ tools:
     risk_tier: low
     schema: {type: object, required: [note], properties: {note: {type: integer}}}
 """
-RULES = PlanningPolicy(
-    rules={
-        "READ_FIRST": PlanningRule(rule="Nothing is written unread", tool="write_note", only_after=("read_note",)),
-        "ONE_WRITE": PlanningRule(rule="One note is written", tool="write_note", at_most=1),
-        "REVIEWED": PlanningRule(rule="A review reads", purposes=("review",), requires=("read_note",)),
-    }
-)
+RULES = {
+    "READ_FIRST": {"rule": "Nothing is written unread", "tool": "write_note", "only_after": ["read_note"]},
+    "ONE_WRITE": {"rule": "One note is written", "tool": "write_note", "at_most": 1},
+    "REVIEWED": {"rule": "A review reads", "purposes": ["review"], "requires": ["read_note"]},
+}
 SESSION = {"claims": {"sub": "ann"}, "purpose": "office"}
 
 
@@ -47,7 +44,7 @@ SESSION = {"claims": {"sub": "ann"}, "purpose": "office"}
 def pep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
     file: Path = tmp_path_factory.mktemp("plans") / "manifest.yaml"
     file.write_text(MANIFEST)
-    pep = Pep.from_files(str(file), data=RULES.as_data(), tools={"read_note": lambda **_: "read"})
+    pep = Pep.from_files(str(file), data={"directory": {"planning": RULES}}, tools={"read_note": lambda **_: "read"})
     yield pep
     pep.engine.close()
 

@@ -545,6 +545,41 @@ def test_warnings_come_with_places_in_order() -> None:
     }
 
 
+def test_a_deprecated_version_loads_with_a_warning() -> None:
+    text = (
+        (EXAMPLES / "registry/manifest.yaml")
+        .read_text()
+        .replace("deprecation: null", "deprecation: use 2.0.0 from July on")
+    )
+    found: list[Fault] = []
+    load_manifest("m.yaml", text=text.encode(), warnings=found)
+    (warning,) = [fault for fault in found if "deprecated" in fault.message]
+
+    assert (warning.message, warning.hint, warning.place.line) == (
+        "`lookup_policyholder` is deprecated: use 2.0.0 from July on", "let agents pin what takes its place", 27,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("commits", "message", "warning"),
+    [
+        ("issue_all", "`issue_all` is not in this manifest: nothing commits it", True),
+        ("compose_quote", "`compose_quote` has pattern composition, and does not commit", False),
+    ],
+)
+def test_what_a_staging_tool_names_is_a_tool_that_commits(commits: str, message: str, warning: bool) -> None:
+    text = (EXAMPLES / "underwriting/manifest.yaml").read_text()
+    named = text.replace("commits: [issue_policy]", f"commits: [{commits}]")
+    named = named.replace("enum: [issue_policy]", f"enum: [{commits}]")
+    found: list[Fault] = []
+    try:
+        load_manifest("m.yaml", text=named.encode(), warnings=found)
+    except FileFaultsError as error:
+        found += error.faults
+    about_commits = [fault for fault in found if commits in fault.message]
+    assert [(fault.message, fault.warning) for fault in about_commits] == [(message, warning)]
+
+
 # Governance
 
 
