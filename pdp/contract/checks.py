@@ -107,8 +107,7 @@ def check(  # noqa: PLR0911 - a return for each check
         derived = digest(canonical([tool.entry.name, passed.proposal.arguments]))
         passed = passed._replace(idempotency_key=f"derived:{derived}")
     sources = tool.entry.provenance.required
-    missing = [name for name in sources if not _names_source(passed.proposal.arguments.get(name))]
-    if missing:
+    if sources and (missing := [name for name in sources if not _names_source(passed.proposal.arguments.get(name))]):
         reason = f"{proposal.tool} has to name its sources: {', '.join(missing)}"
         return rejection_of(passed, RejectionCode.MISSING_PROVENANCE, reason)
     if tool.entry.writes == "canonical":

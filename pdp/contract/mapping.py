@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pdp.contract.checks import Checked
     from pdp.contract.compiled import CompiledTool
+    from pdp.manifest.expressions.expression import Expression
     from pdp.session import Session
 
 _VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval"))
@@ -42,9 +43,10 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
         ExpressionError: an expression failed.
         ClaimsError: the session's claims name no subject.
     """
-    tool, arguments, variables = checked.tool, checked.proposal.arguments, session.variables
-    context = _evaluated(tool.context, arguments, variables)
-    resource = _resource(tool, arguments, variables)
+    tool, arguments = checked.tool, checked.proposal.arguments
+    inputs = {"arguments": arguments, "session": session.variables}
+    context = _evaluated(tool.context, inputs)
+    resource = _resource(tool, inputs)
     # What else stands in a request is text, or was serialised before.
     plain = has_plain_form((context, resource.properties))
     context["arguments"] = arguments
@@ -74,10 +76,10 @@ def call_digest(request: Request) -> str:
     return digest(canonical(whole))
 
 
-def _resource(tool: CompiledTool, arguments: Mapping[str, Any], variables: Mapping[str, Any]) -> Entity:
+def _resource(tool: CompiledTool, inputs: Mapping[str, Any]) -> Entity:
     if not tool.resource:
         return Entity("tool", tool.entry.name, {})
-    properties = _evaluated(tool.resource, arguments, variables)
+    properties = _evaluated(tool.resource, inputs)
     kind, name = properties.pop("type", None), properties.pop("id", None)
     for field, value in (("type", kind), ("id", name)):
         if not isinstance(value, str) or not value:
@@ -87,12 +89,10 @@ def _resource(tool: CompiledTool, arguments: Mapping[str, Any], variables: Mappi
     return Entity(kind, name, properties)
 
 
-def _evaluated(
-    mapping: Mapping[str, Any], arguments: Mapping[str, Any], variables: Mapping[str, Any]
-) -> dict[str, Any]:
+def _evaluated(mapping: Mapping[str, Expression], inputs: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for name, expression in mapping.items():
-        value = expression.evaluate(arguments, variables)
+        value = expression.evaluate(inputs)
         if value is not MISSING:
             values[name] = value
     return values

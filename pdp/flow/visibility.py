@@ -98,7 +98,7 @@ def _known(mapping: Mapping[str, Expression], session: Session) -> dict[str, Any
     known: dict[str, Any] = {}
     for field, expression in mapping.items():
         try:
-            value = expression.evaluate({}, session.variables)
+            value = expression.evaluate({"arguments": {}, "session": session.variables})
         except ExpressionError:
             continue
         if value is not MISSING:

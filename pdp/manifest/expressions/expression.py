@@ -133,14 +133,14 @@ class Expression:
 
     Attributes:
         text: as it stands in the manifest.
-        evaluate: gives the value for a call's arguments (checked JSON) and the session's fields, those that are not set
-            left out: JSON, or `MISSING` when a plain path leads nowhere. Anything missing inside of a larger expression
-            is an ExpressionError, and so is every other failure: guard it with `has`.
+        evaluate: gives the value for `{arguments, session}`, a call's checked arguments and the fields of the session
+            that are set: JSON, or `MISSING` when a plain path leads nowhere. Anything missing inside of a larger
+            expression is an ExpressionError, and so is every other failure: guard it with `has`.
         reads_arguments: whether it reads anything that the model writes.
     """
 
     text: Any
-    evaluate: Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+    evaluate: Callable[[Mapping[str, Any]], Any]
     reads_arguments: bool = False
 
 
@@ -156,7 +156,7 @@ def compile_expression(value: Any) -> Expression:
         return _members(value)
     if isinstance(value, list):
         return _items(value)
-    return Expression(value, lambda _, __: value)
+    return Expression(value, lambda _: value)
 
 
 @lru_cache(maxsize=1024)
@@ -178,26 +178,22 @@ def _cel_program(text: str, variables: frozenset[str]) -> CelProgram:
 @lru_cache(maxsize=4096)
 def _text(text: str) -> Expression:
     if not text.startswith("$"):
-        return Expression(text, lambda _, __: text)
+        return Expression(text, lambda _: text)
     if text.startswith("$$"):
-        return Expression(text, lambda _, __: text[1:])
+        return Expression(text, lambda _: text[1:])
     path = JsonPath.read(text[1:])
     if path is None:
         return _cel(text)
     check_offered(path, _MAPPING_VARIABLES)
-    return Expression(
-        text,
-        lambda arguments, session: path.follow({"arguments": arguments, "session": session}),
-        path.variable == "arguments",
-    )
+    return Expression(text, path.follow, path.variable == "arguments")
 
 
 def _cel(text: str) -> Expression:
     program = _cel_program(text[1:], _MAPPING_VARIABLES)
 
-    def evaluate(arguments: Mapping[str, Any], session: Mapping[str, Any]) -> Any:
+    def evaluate(inputs: Mapping[str, Any]) -> Any:
         try:
-            return program.evaluate({"arguments": arguments, "session": session})
+            return program.evaluate(inputs)
         except KeyError as error:
             raise ExpressionError(f"{text}: {error} is missing", hint="guard it: has(…) ? … : …") from None
 
@@ -207,8 +203,8 @@ def _cel(text: str) -> Expression:
 def _items(value: list[Any]) -> Expression:
     parts = [compile_expression(item) for item in value]
 
-    def evaluate(arguments: Mapping[str, Any], session: Mapping[str, Any]) -> Any:
-        items = [part.evaluate(arguments, session) for part in parts]
+    def evaluate(inputs: Mapping[str, Any]) -> Any:
+        items = [part.evaluate(inputs) for part in parts]
         if MISSING in items:
             raise ExpressionError(f"{parts[items.index(MISSING)].text}: is missing, and a list has no gaps")
         return items
@@ -220,8 +216,8 @@ def _members(value: dict[str, Any]) -> Expression:
     """Return the expression of a mapping; a member that is missing is left out."""
     parts = {name: compile_expression(item) for name, item in value.items()}
 
-    def evaluate(arguments: Mapping[str, Any], session: Mapping[str, Any]) -> Any:
-        members = {name: part.evaluate(arguments, session) for name, part in parts.items()}
+    def evaluate(inputs: Mapping[str, Any]) -> Any:
+        members = {name: part.evaluate(inputs) for name, part in parts.items()}
         return {name: member for name, member in members.items() if member is not MISSING}
 
     return Expression(value, evaluate, any(part.reads_arguments for part in parts.values()))

@@ -54,7 +54,8 @@ SESSION: dict[str, Any] = {
 
 
 def evaluate(text: Any, arguments: dict[str, Any] | None = None) -> Any:
-    return compile_expression(text).evaluate(ARGUMENTS if arguments is None else arguments, SESSION)
+    inputs = {"arguments": ARGUMENTS if arguments is None else arguments, "session": SESSION}
+    return compile_expression(text).evaluate(inputs)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,10 @@ def test_whether_an_expression_reads_arguments_is_known(text: Any, reads: bool) 
 
 
 def test_the_session_offers_exactly_what_the_design_names() -> None:
-    assert all(compile_expression(f"$session.{name}").evaluate({}, {name: 1}) == 1 for name in SESSION_FIELDS)
+    assert all(
+        compile_expression(f"$session.{name}").evaluate({"arguments": {}, "session": {name: 1}}) == 1
+        for name in SESSION_FIELDS
+    )
     assert " ".join(sorted(SESSION_FIELDS)) == (
         "agent claims config facts idempotency_key plan purpose request_id run_id state time"
     )
@@ -220,9 +224,19 @@ def test_an_expression_gets_nothing_that_it_does_not_read_by_a_plain_path() -> N
     session = {"facts": {"a": 1, "b": [0] * 1000}, "claims": {"sub": "x"}}
 
     expression = compile_expression("$has(session.facts.a) && arguments.l.all(x, x > session.facts.a)")
-    assert expression.evaluate({"l": [2]}, session) is True
-    assert compile_expression("$has(session.facts.z) || size(session.facts.b) > 1").evaluate({}, session) is True
-    assert compile_expression("$session.facts['a'] == 1 && size(session.facts) == 2").evaluate({}, session) is True
+    assert expression.evaluate({"arguments": {"l": [2]}, "session": session}) is True
+    assert (
+        compile_expression("$has(session.facts.z) || size(session.facts.b) > 1").evaluate(
+            {"arguments": {}, "session": session}
+        )
+        is True
+    )
+    assert (
+        compile_expression("$session.facts['a'] == 1 && size(session.facts) == 2").evaluate(
+            {"arguments": {}, "session": session}
+        )
+        is True
+    )
 
 
 def test_plain_paths_need_no_library() -> None:
@@ -231,7 +245,7 @@ import sys
 sys.modules["cel"] = None
 from pdp.manifest.expressions.expression import compile_expression
 
-assert compile_expression("$arguments.a[0]").evaluate({"a": [7]}, {}) == 7
+assert compile_expression("$arguments.a[0]").evaluate({"arguments": {"a": [7]}, "session": {}}) == 7
 """
 
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -278,14 +292,14 @@ _WORDS = st.sampled_from(
 def test_any_text_is_compiled_or_refused_and_evaluates_or_fails(text: str) -> None:
     inputs = {"a": 1, "l": [1, "2", {"a": []}], "s": "t"}
     with suppress(ExpressionError):
-        compile_expression("$" + text).evaluate(inputs, {"facts": inputs})
+        compile_expression("$" + text).evaluate({"arguments": inputs, "session": {"facts": inputs}})
 
 
 def test_many_threads_share_a_compiled_expression() -> None:
     expression = compile_expression("$arguments.n * 2 + size(arguments.l)")
 
     def work(number: int) -> list[int]:
-        return [expression.evaluate({"n": number, "l": [0] * number}, {}) for _ in range(50)]
+        return [expression.evaluate({"arguments": {"n": number, "l": [0] * number}, "session": {}}) for _ in range(50)]
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(8))) == [[number * 3] * 50 for number in range(8)]
