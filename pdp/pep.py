@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.event import recordable
 from pdp.contract.compiled import CompiledManifest
-from pdp.engine.factory import embedded_engine
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
 from pdp.flow.call import Received, caller_of
@@ -134,7 +134,7 @@ class Pep:
         from pdp.manifest.load import load_effective  # noqa: PLC0415 - only applications that start from files
 
         effective = load_effective(manifest, governance)
-        return cls(effective, embedded_engine(effective, bundle, data), **options)
+        return cls(effective, _embedded_engine(effective, bundle, data), **options)
 
     @classmethod
     def from_registry(
@@ -145,7 +145,7 @@ class Pep:
         Raises:
             BundleError: the bundle cannot be used.
         """
-        return cls(registry.manifest, embedded_engine(registry.manifest, bundle, data), registry=registry, **options)
+        return cls(registry.manifest, _embedded_engine(registry.manifest, bundle, data), registry=registry, **options)
 
     def with_changes(
         self,
@@ -355,3 +355,11 @@ def _run_of(run_id: str, session: Any) -> tuple[str, str]:
     if not isinstance(run_id, str) or not run_id:
         raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")
     return run_id, caller_of(Session.read(session))
+
+
+def _embedded_engine(manifest: EffectiveManifest, bundle: str | None, data: Mapping[str, Any] | None) -> Engine:
+    from pdp.engine.bundle.file import baseline_bundle_path, read_bundle  # noqa: PLC0415 - 40 ms with what it runs on
+    from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415 - likewise
+
+    policies = read_bundle(Path(bundle) if bundle else baseline_bundle_path())
+    return EmbeddedEngine(policies, manifests={manifest.digest: manifest.document}, data=data)

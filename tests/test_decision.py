@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from pdp.decision import Obligation, Reason, Verdict, parse_decision
-from pdp.engine.protocol import Engine
+from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError
 from pdp.request import Entity, Request, RequestedAction
 
@@ -82,15 +82,12 @@ class Answering(Engine):
         self.answers = list(answers)
         self.bodies: list[bytes] = []
 
-    def evaluate(self, body: bytes) -> bytes:
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         self.bodies.append(body)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    async def aevaluate(self, body: bytes) -> bytes:
-        return self.evaluate(body)
 
 
 def request(**context: Any) -> Request:

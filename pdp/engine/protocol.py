@@ -1,7 +1,7 @@
 """What every engine does: decide requests, one or many, and answer a DENY with a stable code whenever it cannot.
 
-An engine implements `evaluate` and `aevaluate`: canonical bytes in, the JSON document `authz/decision` out, an
-`EngineError` or `BundleError` for everything else. The rest is the same for all and stands here.
+An engine implements `evaluate`, and `aevaluate` where it waits for something: canonical bytes in, a document of the
+policy as JSON out, an `EngineError` or `BundleError` for everything else. The rest is the same for all and stands here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Self
 
 from pdp.decision import Decision, Findings, denied, parse_decision, parse_findings
-from pdp.errors import BundleError, EngineError, RequestRefusedError
+from pdp.errors import BundleError, EngineError, RequestRefusedError, UsageError
 from pdp.json import JsonValueError
 
 if TYPE_CHECKING:
@@ -31,49 +31,44 @@ FINDINGS: Final = "authz/findings"
 PLAN: Final = "authz/plan"
 """The document that decides whether a whole plan is acceptable, in the form of a decision."""
 
+_BATCH: Final = 16
+
+
+def check_seconds(name: str, value: object, *, most: float) -> None:
+    """Check that an argument of an engine is a number of seconds above 0, up to `most`.
+
+    Raises:
+        UsageError: it is not; also a text, None or a truth value.
+    """
+    # The comparison fails for NaN.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= most:
+        raise UsageError(f"{name}: {value!r:.40} is not a number of seconds", hint=f"above 0, at most {most:.0f}")
+
 
 class Engine(ABC):
     """A policy decision point. Safe to share between threads and tasks; close it when done.
 
     Every `decide…` method fails closed: it never raises for a failed evaluation but returns a DENY whose only reason
     has the failure's code.
+
+    `document` is what the policy is asked for: `DECISION` unless given, `PLAN` or `FINDINGS`.
     """
 
     name: str
     """`embedded` or `sidecar`, as on the command line."""
 
     @abstractmethod
-    def evaluate(self, body: bytes) -> bytes:
-        """Evaluate `authz/decision` for the canonical request `body` and return the document as JSON.
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
+        """Evaluate a document for the canonical request `body` and return it as JSON.
 
         Raises:
             EngineError: no answer (unavailable, timed out), or an invalid answer.
             BundleError: the engine has no usable bundle.
         """
 
-    @abstractmethod
-    async def aevaluate(self, body: bytes) -> bytes:
-        """Async variant of `evaluate`: it blocks the event loop for one evaluation at most."""
-
-    def evaluate_findings(self, body: bytes) -> bytes:  # noqa: ARG002 - what an engine does that cannot tell
-        """Evaluate `authz/findings` for the canonical request `body` and return the document as JSON.
-
-        Raises:
-            EngineError, BundleError: as of `evaluate`; also when this engine or its bundle cannot tell.
-        """
-        raise EngineError(f"the engine {self.name} does not tell what fired")
-
-    def evaluate_plan(self, body: bytes) -> bytes:  # noqa: ARG002 - what an engine does that has no planning rules
-        """Evaluate `authz/plan` for the plan `body`, canonical, and return the document as JSON.
-
-        Raises:
-            EngineError, BundleError: as of `evaluate`; also when this engine or its bundle knows nothing of plans.
-        """
-        raise EngineError(f"the engine {self.name} decides no plans")
-
-    async def aevaluate_plan(self, body: bytes) -> bytes:
-        """Async variant of `evaluate_plan`: it blocks the event loop for one evaluation at most."""
-        return self.evaluate_plan(body)
+    async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
+        """Async variant of `evaluate`: unless an engine does better, it blocks the event loop for one evaluation."""
+        return self.evaluate(body, document)
 
     def close(self) -> None:  # noqa: B027 - an engine that holds nothing has nothing to do
         """Release what the engine holds. Deciding afterwards is a DENY."""
@@ -102,10 +97,14 @@ class Engine(ABC):
             return denied(REQUEST_INVALID, str(error))
         return self.decide_body(body)
 
-    def decide_body(self, body: bytes) -> Decision:
-        """Decide one request given as canonical bytes, of whatever shape: the policy itself checks it."""
+    def decide_body(self, body: bytes, document: str = DECISION) -> Decision:
+        """Decide one request given as canonical bytes, of whatever shape: the policy itself checks it.
+
+        With `PLAN`, decide whether a whole plan is acceptable: `{steps: [{tool}], context: {purpose}}`. That is ALLOW
+        or DENY and lets no call run; each call is decided by itself.
+        """
         try:
-            return parse_decision(self.evaluate(body))
+            return parse_decision(self.evaluate(body, document))
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
 
@@ -117,27 +116,10 @@ class Engine(ABC):
             return denied(REQUEST_INVALID, str(error))
         return await self.adecide_body(body)
 
-    async def adecide_body(self, body: bytes) -> Decision:
+    async def adecide_body(self, body: bytes, document: str = DECISION) -> Decision:
         """Async variant of `decide_body`."""
         try:
-            return parse_decision(await self.aevaluate(body))
-        except (EngineError, BundleError) as error:
-            return denied(error.code, error.message)
-
-    def decide_plan(self, body: bytes) -> Decision:
-        """Decide whether a plan is acceptable, given as canonical bytes: `{steps: [{tool}], context: {purpose}}`.
-
-        ALLOW or DENY; it lets no call run. Each call is decided by itself.
-        """
-        try:
-            return parse_decision(self.evaluate_plan(body))
-        except (EngineError, BundleError) as error:
-            return denied(error.code, error.message)
-
-    async def adecide_plan(self, body: bytes) -> Decision:
-        """Async variant of `decide_plan`."""
-        try:
-            return parse_decision(await self.aevaluate_plan(body))
+            return parse_decision(await self.aevaluate(body, document))
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
 
@@ -149,12 +131,24 @@ class Engine(ABC):
         Raises:
             EngineError, BundleError: it cannot be told.
         """
-        return parse_findings(self.evaluate_findings(body))
+        return parse_findings(self.evaluate(body, FINDINGS))
 
     def decide_batch(self, requests: Sequence[Request]) -> list[Decision]:
         """Decide many requests; the decisions stand in the requests' order, each on its own."""
         return [self.decide(request) for request in requests]
 
     async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
-        """Decide many requests concurrently; the decisions stand in the requests' order."""
-        return list(await asyncio.gather(*(self.adecide(request) for request in requests)))
+        """Decide many requests, some at a time; the decisions stand in the requests' order.
+
+        Other tasks run in between, and no request spends its time-out on waiting for the others.
+        """
+        decisions: dict[int, Decision] = {}
+        left = iter(enumerate(requests))
+
+        async def decide() -> None:
+            for index, request in left:
+                decisions[index] = await self.adecide(request)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(decide() for _ in range(min(_BATCH, len(requests)))))
+        return [decisions[index] for index in range(len(requests))]

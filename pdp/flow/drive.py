@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from pdp.engine.protocol import PLAN
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
@@ -157,7 +159,7 @@ def _done(step: Step, engine: Engine) -> Any:
         case Pause(seconds):
             return time.sleep(seconds)
         case PlanQuestion(body):
-            return engine.decide_plan(body)
+            return engine.decide_body(body, PLAN)
     return None
 
 
@@ -168,5 +170,5 @@ async def _awaited(step: Step, engine: Engine) -> Any:
         case Pause(seconds):
             return await asyncio.sleep(seconds)
         case PlanQuestion(body):
-            return await engine.adecide_plan(body)
+            return await engine.adecide_body(body, PLAN)
     return None

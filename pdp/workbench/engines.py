@@ -5,6 +5,7 @@ A new engine has its line in `open_engine`.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,9 +57,9 @@ def open_engine(
     if name not in ENGINES:
         raise UsageError(f"no engine is called {name!r}", hint=f"name one of {', '.join(ENGINES)}")
     if opa_url is not None:
-        from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
+        from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415
 
-        with SidecarEngine.from_environment(opa_url) as engine:
+        with SidecarEngine(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None) as engine:
             yield engine
         return
     bundle = bundle or read_bundle(baseline_bundle_path())

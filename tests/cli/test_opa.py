@@ -210,7 +210,7 @@ def test_a_token_that_cannot_be_sent(command: str, monkeypatch: pytest.MonkeyPat
         2,
         "",
         (
-            "error: PDP_OPA_TOKEN: it has characters that a bearer token must not have\n"
+            "error: OPA's token has characters that a bearer token must not have\n"
             "    hint: letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes\n"
         ),
     )

@@ -14,7 +14,7 @@ import pytest
 from pdp.decision import Decision
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
 from pdp.engine.opa.engine import SidecarEngine
-from pdp.engine.protocol import Engine
+from pdp.engine.protocol import PLAN, Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from pdp.workbench.opa.local import LocalOpa
@@ -77,9 +77,9 @@ def test_both_engines_decide_plans_the_same(engines: tuple[Engine, Engine]) -> N
     seen: Counter[str] = Counter()
     for plan in plans(600):
         body = canonical(plan)
-        ours = embedded.decide_plan(body)
+        ours = embedded.decide_body(body, PLAN)
 
-        assert whole(ours) == whole(sidecar.decide_plan(body)), body
+        assert whole(ours) == whole(sidecar.decide_body(body, PLAN)), body
         seen.update([ours.verdict, *ours.codes])
 
     assert set(seen) == {
@@ -92,7 +92,7 @@ def test_both_engines_decide_plans_the_same(engines: tuple[Engine, Engine]) -> N
 @pytest.mark.parametrize("which", [0, 1], ids=["embedded", "sidecar"])
 def test_a_plan_is_decided_asynchronously_as_well(engines: tuple[Engine, Engine], which: int) -> None:
     body = canonical({"steps": [{"tool": "search"}, {"tool": "search"}], "context": {}})
-    decision = asyncio.run(engines[which].adecide_plan(body))
+    decision = asyncio.run(engines[which].adecide_body(body, PLAN))
 
     # Without a purpose, the rule for one of them holds as well.
     assert decision.verdict == "DENY"
@@ -104,7 +104,7 @@ def test_a_plan_is_decided_asynchronously_as_well(engines: tuple[Engine, Engine]
 
 def test_a_bundle_without_the_document_denies_every_plan() -> None:
     with EmbeddedEngine(bundle_of(by_hand())) as engine:
-        decision = engine.decide_plan(b'{"context":{},"steps":[]}')
+        decision = engine.decide_body(b'{"context":{},"steps":[]}', PLAN)
 
     assert [(reason.code, reason.message) for reason in decision.reasons] == [
         ("engine.unavailable", "the bundle has no entrypoint authz/plan")
@@ -112,7 +112,7 @@ def test_a_bundle_without_the_document_denies_every_plan() -> None:
 
 
 def test_what_is_no_plan_is_denied_by_both(engines: tuple[Engine, Engine]) -> None:
-    assert [engine.decide_plan(b"{").codes for engine in engines] == [
+    assert [engine.decide_body(b"{", PLAN).codes for engine in engines] == [
         ("planning.request_invalid",),
         ("decision.request_invalid",),
     ]

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from pdp import Evaluation, Pep, Verdict
-from pdp.engine.protocol import Engine
+from pdp.engine.protocol import DECISION, Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError, EngineTimeoutError
 from pdp.json import canonical
@@ -214,13 +214,10 @@ class Broken(Engine):
     def __init__(self, failure: BaseException | bytes) -> None:
         self.failure = failure
 
-    def evaluate(self, body: bytes) -> bytes:
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         if isinstance(self.failure, bytes):
             return self.failure
         raise self.failure
-
-    async def aevaluate(self, body: bytes) -> bytes:
-        return self.evaluate(body)
 
 
 def answer(**changes: Any) -> bytes:
@@ -317,9 +314,9 @@ def test_what_runs_is_what_was_decided_whatever_the_caller_changes(hub: Hub) -> 
     proposal = wire(amount=20000)
 
     class Meddling(Broken):
-        def evaluate(self, body: bytes) -> bytes:
+        def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
             proposal["arguments"]["amount"] = 1_000_000
-            return super().evaluate(body)
+            return super().evaluate(body, document)
 
     pep = Pep(payments.effective(), Meddling(answer()), tools={"initiate_wire": hub.initiate_wire})
     pep.call(proposal, session())
@@ -365,7 +362,7 @@ async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
     asked = asyncio.Event()
 
     class Waiting(Broken):
-        async def aevaluate(self, body: bytes) -> bytes:
+        async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
             asked.set()
             await asyncio.sleep(60)
             return body

@@ -12,6 +12,7 @@ import pytest
 
 from pdp import Approvals, Evaluation, MemoryAudit, ObligationHandler, Pep, Verdict
 from pdp.audit.event import AuditEvent
+from pdp.engine.protocol import DECISION
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.obligations.handlers import Delivery, ObligationError
@@ -493,11 +494,11 @@ async def test_a_call_cancelled_at_its_second_decision_is_recorded() -> None:
     asked = asyncio.Event()
 
     class Waiting(Scripted):
-        async def aevaluate(self, body: bytes) -> bytes:
+        async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
             if self.asked:
                 asked.set()
                 await asyncio.sleep(60)
-            return self.evaluate(body)
+            return self.evaluate(body, document)
 
     pep = Pep(EFFECTIVE, Waiting(lowered(set={"amount": 1})), obligations={"own": Own()})
     task = asyncio.create_task(pep.acall(wire(), session()))

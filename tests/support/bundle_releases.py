@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pdp.engine.bundle.file import Bundle, baseline_bundle_path, pack_bundle, read_bundle
+from pdp.engine.protocol import DECISION, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from pdp.pep import Pep
@@ -125,13 +126,9 @@ class _Asked(EmbeddedEngine):
         self.bodies: list[bytes] = []
         self.plans: list[bytes] = []
 
-    def evaluate(self, body: bytes) -> bytes:
-        self.bodies.append(body)
-        return super().evaluate(body)
-
-    def evaluate_plan(self, body: bytes) -> bytes:
-        self.plans.append(body)
-        return super().evaluate_plan(body)
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
+        (self.plans if document == PLAN else self.bodies).append(body)
+        return super().evaluate(body, document)
 
 
 @cache

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pdp.engine.protocol import Engine
+from pdp.engine.protocol import DECISION, Engine
 from pdp.execution.telemetry import Telemetry
 
 
@@ -44,13 +44,10 @@ class Scripted(Engine):
         self.respond = respond
         self.asked: list[dict[str, Any]] = []
 
-    def evaluate(self, body: bytes) -> bytes:
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         request = orjson.loads(body)
         self.asked.append(request)
         return orjson.dumps(self.respond(request))
-
-    async def aevaluate(self, body: bytes) -> bytes:
-        return self.evaluate(body)
 
 
 class Collected:

@@ -14,6 +14,7 @@ import os
 import random
 import ssl
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +24,7 @@ from weakref import ref
 
 from pdp.engine.bundle.file import MAX_BUNDLE
 from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError, StaleBundleError
-from pdp.engine.protocol import Engine
-from pdp.engine.seconds import check_seconds, elapsed
+from pdp.engine.protocol import DECISION, Engine, check_seconds
 from pdp.engine.wasm.engine import DEADLINE, MEMORY_LIMIT, EmbeddedEngine
 from pdp.errors import BundleError, EngineError, PdpError, UsageError
 from pdp.installed import extra
@@ -49,6 +49,8 @@ _LONGEST_TIMEOUT: Final = 3600.0
 _OK: Final = 200
 _NOT_MODIFIED: Final = 304
 _CHECK: Final = "check the address, and that it is served"
+# With the machine's sleep where the system counts it: a laptop's lid must not stop a bundle's ageing.
+_elapsed: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 _log = logging.getLogger("pdp.engine")
 
@@ -115,7 +117,7 @@ class FollowingEngine(Engine):
         data: Mapping[str, Any] | None = None,
         deadline: float = DEADLINE,
         memory_limit: int = MEMORY_LIMIT,
-        clock: Callable[[], float] = elapsed,
+        clock: Callable[[], float] = _elapsed,
     ) -> None:
         for name, seconds in (("every", every), ("max_age", every if max_age is None else max_age)):
             check_seconds(name, seconds, most=_LONGEST)
@@ -135,7 +137,6 @@ class FollowingEngine(Engine):
         self._engine_options: dict[str, Any] = {
             "manifests": manifests, "data": data, "deadline": deadline, "memory_limit": memory_limit,
         }  # fmt: skip
-        # By default with the machine's sleep: a laptop's lid must not stop a bundle's ageing.
         self._clock = clock
         self._error: PdpError | None = None
         self._refusal: tuple[str, BundleError] | None = None
@@ -153,26 +154,14 @@ class FollowingEngine(Engine):
             self._loaded[1].close()
             raise EngineError(f"no thread to follow the bundle: {error}") from error
 
-    def evaluate(self, body: bytes) -> bytes:
-        """Evaluate `authz/decision`, as `EmbeddedEngine.evaluate` does.
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
+        """Evaluate a document, as `EmbeddedEngine.evaluate` does.
 
         Raises:
             StaleBundleError: the bundle is older than admitted.
             EngineError: as there, or in a forked child.
         """
-        return self._engine().evaluate(body)
-
-    def evaluate_findings(self, body: bytes) -> bytes:
-        """Evaluate `authz/findings`; errors as of `evaluate`."""
-        return self._engine().evaluate_findings(body)
-
-    def evaluate_plan(self, body: bytes) -> bytes:
-        """Evaluate `authz/plan`; errors as of `evaluate`."""
-        return self._engine().evaluate_plan(body)
-
-    async def aevaluate(self, body: bytes) -> bytes:
-        """Async variant of `evaluate`, on the event loop."""
-        return self.evaluate(body)
+        return self._engine().evaluate(body, document)
 
     @property
     def bundle(self) -> Bundle:

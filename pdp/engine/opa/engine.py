@@ -10,8 +10,6 @@ Whatever is not a decision is an error with a code of its own, and so a DENY:
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
 import ssl
 import urllib.request
@@ -21,19 +19,14 @@ import orjson
 
 from pdp.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.opa.client import OpaClient, parse_address
-from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
-from pdp.engine.seconds import check_seconds
+from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine, check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
-    from typing import Self
 
-    from pdp.decision import Decision
     from pdp.engine.opa.client import Address, Answer
-    from pdp.request import Request
 
 TIMEOUT: Final = 1.0
 """Default time for one decision, in seconds."""
@@ -48,7 +41,6 @@ CONNECTIONS: Final = 64
 """Default number of connections that the tasks of one event loop have at a time, and that are kept."""
 
 _LONGEST: Final = 3600.0
-_BATCH: Final = 16
 # Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).
 _PATHS: Final = {name: f"/v1/data/{name}?strict-builtin-errors=true" for name in (DECISION, FINDINGS, PLAN)}
 # As RFC 6750 writes it.
@@ -106,7 +98,11 @@ class SidecarEngine(Engine):
         for name, count in (("connections", connections), ("failures", failures)):
             if type(count) is not int or count < 1:
                 raise UsageError(f"{name}: {count!r:.40} is out of range", hint="at least 1")
-        _check_token("token", token)
+        if token is not None and not _TOKEN.fullmatch(token):  # not shown
+            raise UsageError(
+                "OPA's token has characters that a bearer token must not have",
+                hint="letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes",
+            )
         address = parse_address(url)
         if not address.tls and (ca_file or client_certificate or tls):
             raise UsageError("certificates are given, and OPA's address is not https", hint="give https://HOST:PORT")
@@ -122,34 +118,12 @@ class SidecarEngine(Engine):
         )
         self._circuit = Circuit(failures=failures, pause=pause)
 
-    @classmethod
-    def from_environment(cls, url: str) -> Self:
-        """Return an engine for an OPA that runs already, with the token in `PDP_OPA_TOKEN` if there is one.
-
-        Raises:
-            UsageError: an address or a token that cannot be used.
-        """
-        token = os.environ.get(TOKEN_VARIABLE) or None
-        _check_token(TOKEN_VARIABLE, token)
-        return cls(url, token=token)
-
-    def evaluate(self, body: bytes) -> bytes:
-        """Evaluate `authz/decision` for the canonical request `body`, as `Engine.evaluate` does.
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
+        """Evaluate a document for the canonical request `body`, as `Engine.evaluate` does.
 
         Raises:
             EngineError: as the module's table says, by its code.
         """
-        return self._answer(DECISION, body)
-
-    def evaluate_findings(self, body: bytes) -> bytes:
-        """Evaluate `authz/findings`, as `Engine.evaluate_findings` does; errors as of `evaluate`."""
-        return self._answer(FINDINGS, body)
-
-    def evaluate_plan(self, body: bytes) -> bytes:
-        """Evaluate `authz/plan`, as `Engine.evaluate_plan` does; errors as of `evaluate`."""
-        return self._answer(PLAN, body)
-
-    def _answer(self, document: str, body: bytes) -> bytes:
         content = self._content(body)
         try:
             answer = self._client.exchange("POST", _PATHS[document], content, self._timeout)
@@ -158,15 +132,8 @@ class SidecarEngine(Engine):
             raise
         return self._document(document, answer)
 
-    async def aevaluate(self, body: bytes) -> bytes:
+    async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Async variant of `evaluate`."""
-        return await self._aanswer(DECISION, body)
-
-    async def aevaluate_plan(self, body: bytes) -> bytes:
-        """Async variant of `evaluate_plan`."""
-        return await self._aanswer(PLAN, body)
-
-    async def _aanswer(self, document: str, body: bytes) -> bytes:
         content = self._content(body)
         try:
             answer = await self._client.aexchange("POST", _PATHS[document], content, self._timeout)
@@ -174,21 +141,6 @@ class SidecarEngine(Engine):
             self._note(error)
             raise
         return self._document(document, answer)
-
-    async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
-        """Decide many requests, some at a time; the decisions stand in the requests' order.
-
-        None of them spends its time-out on waiting for the others.
-        """
-        decisions: dict[int, Decision] = {}
-        left = iter(enumerate(requests))
-
-        async def decide() -> None:
-            for index, request in left:
-                decisions[index] = await self.adecide(request)
-
-        await asyncio.gather(*(decide() for _ in range(min(_BATCH, len(requests)))))
-        return [decisions[index] for index in range(len(requests))]
 
     def close(self) -> None:
         """Close all connections; deciding afterwards is a DENY `engine.unavailable`."""
@@ -260,14 +212,6 @@ class SidecarEngine(Engine):
         return AnswerInvalidError(
             f"{self._name} made no decision {shown}",
             hint="check the policy at the place that is named, if any, and that OPA itself listens there",
-        )
-
-
-def _check_token(name: str, token: str | None) -> None:
-    if token is not None and not _TOKEN.fullmatch(token):  # not shown
-        raise UsageError(
-            f"{name}: it has characters that a bearer token must not have",
-            hint="letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes",
         )
 
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
-from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
-from pdp.engine.seconds import check_seconds
+from pdp.engine.protocol import DECISION, Engine, check_seconds
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, RequestRefusedError, UsageError
 from pdp.json import MAX_BYTES, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Self
 
-    from pdp.decision import Decision
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.bundle.trust import BundleTrust
-    from pdp.request import Request
 
 DEADLINE: Final = 0.5
 """Default time for one evaluation, in seconds. Usual ones take 0.0001."""
@@ -35,7 +31,6 @@ _LEAST_MEMORY: Final = 1024 * 1024
 _MOST_MEMORY: Final = 2 * 1024 * 1024 * 1024
 _BEFORE: Final = b'[{"result":'
 _AFTER: Final = b"}]"
-_SLICE: Final = 16
 
 
 class EmbeddedEngine(Engine):
@@ -83,7 +78,6 @@ class EmbeddedEngine(Engine):
             raise BundleError(
                 f"the bundle's policy has no entrypoint {DECISION}", hint="build it with `pdp bundle build`"
             )
-        self._decision = self._pool.entrypoints[DECISION]
 
     @classmethod
     def baseline(cls, *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None) -> Self:
@@ -127,34 +121,20 @@ class EmbeddedEngine(Engine):
             raise
         return engine
 
-    def evaluate(self, body: bytes) -> bytes:
-        """Evaluate `authz/decision` for the canonical request `body`, as `Engine.evaluate` does.
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
+        """Evaluate a document for the canonical request `body`, as `Engine.evaluate` does.
 
         Raises:
             RequestRefusedError: more than 1 MiB, or more than the engine's memory has room for.
             EngineTimeoutError: not finished within the deadline.
             AnswerInvalidError: no decision: the policy failed, used up its memory, or leaves the document undefined.
-            EngineError: closed, or no room on the machine.
+            EngineError: closed, no room on the machine, or the bundle does not have the document.
         """
-        return self._answer(self._decision, DECISION, body)
-
-    def evaluate_findings(self, body: bytes) -> bytes:
-        """Evaluate `authz/findings`, as `Engine.evaluate_findings` does; errors as of `evaluate`."""
-        return self._answer(self._entrypoint(FINDINGS), FINDINGS, body)
-
-    def evaluate_plan(self, body: bytes) -> bytes:
-        """Evaluate `authz/plan`, as `Engine.evaluate_plan` does; errors as of `evaluate`."""
-        return self._answer(self._entrypoint(PLAN), PLAN, body)
-
-    def _entrypoint(self, name: str) -> int:
-        number = self._pool.entrypoints.get(name)
-        if number is None:
-            raise EngineError(f"the bundle has no entrypoint {name}", hint="build it again: pdp bundle build")
-        return number
-
-    def _answer(self, entrypoint: int, name: str, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:
             raise RequestRefusedError(f"the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
+        entrypoint = self._pool.entrypoints.get(document)
+        if entrypoint is None:
+            raise EngineError(f"the bundle has no entrypoint {document}", hint="build it again: pdp bundle build")
         text = self._pool.evaluate(entrypoint, body)
         try:
             results = orjson.loads(text)
@@ -162,23 +142,11 @@ class EmbeddedEngine(Engine):
             raise AnswerInvalidError("the policy's answer is not JSON") from error
         if type(results) is not list or len(results) != 1:
             raise AnswerInvalidError(
-                "the policy leaves its decision undefined", hint=f"{name} must be defined for every input"
+                "the policy leaves its decision undefined", hint=f"{document} must be defined for every input"
             )
         if not (text.startswith(_BEFORE) and text.endswith(_AFTER) and len(results[0]) == 1):
             raise AnswerInvalidError("the policy's answer is not a result set of OPA")
         return text[len(_BEFORE) : -len(_AFTER)]
-
-    async def aevaluate(self, body: bytes) -> bytes:
-        """Async variant of `evaluate`, on the event loop."""
-        return self.evaluate(body)
-
-    async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
-        """Decide many requests in their order, letting other tasks run in between."""
-        decisions = []
-        for start in range(0, len(requests), _SLICE):
-            decisions += self.decide_batch(requests[start : start + _SLICE])
-            await asyncio.sleep(0)
-        return decisions
 
     def close(self) -> None:
         """Give all memory back and end the engine's clock; deciding afterwards is a DENY `engine.unavailable`."""

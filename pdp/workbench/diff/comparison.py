@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict, denied, parse_decision
+from pdp.engine.protocol import DECISION, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import BundleError, EngineError
 from pdp.json import canonical
@@ -237,13 +238,13 @@ def _engine(bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[s
 
 def _answer(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes | None:
     try:
-        return engine.evaluate_plan(body) if call.plan else engine.evaluate(body)
+        return engine.evaluate(body, PLAN if call.plan else DECISION)
     except (EngineError, BundleError):
         return None
 
 
 def _decision(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> Decision:
     try:
-        return parse_decision(engine.evaluate_plan(body) if call.plan else engine.evaluate(body))
+        return parse_decision(engine.evaluate(body, PLAN if call.plan else DECISION))
     except (EngineError, BundleError) as error:
         return denied(error.code, error.message)

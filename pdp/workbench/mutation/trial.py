@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.engine.data import merged_data
-from pdp.engine.protocol import Engine
+from pdp.engine.protocol import DECISION, PLAN, Engine
 from pdp.errors import AnswerInvalidError, EngineTimeoutError, FileFaultsError, PdpError, UsageError
 from pdp.workbench.mutation.mutant import Fate, Judgement, ManifestMutant
 from pdp.workbench.neighbours.bases import tool_of
@@ -193,19 +193,18 @@ class _TableEngine(Engine):
         self.answers: dict[bytes, bytes | None] = {}
         self._plans: dict[bytes, bytes | None] = {}
 
-    def evaluate(self, body: bytes) -> bytes:
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
+        if document == PLAN:
+            return self._plan(body)
         if body not in self.answers:
             self.answers |= answer_table([body], self._evaluator.evaluate([body], changed=self.changed))
         return _answer(self.answers[body])
 
-    def evaluate_plan(self, body: bytes) -> bytes:
+    def _plan(self, body: bytes) -> bytes:
         # Mutants are of what decides calls: a plan is decided as the original decides it.
         if body not in self._plans:
             self._plans |= answer_table([body], self._evaluator.evaluate([body], document=_PLAN))
         return _answer(self._plans[body])
-
-    async def aevaluate(self, body: bytes) -> bytes:
-        return self.evaluate(body)
 
 
 class EmbeddedTrial:
@@ -251,9 +250,9 @@ def _about(mutant: ManifestMutant, suite: Suite, tools: Sequence[set[str]]) -> l
 def _differing(result: ScenarioResult, engine: Engine) -> int:
     """How many recorded requests and plans of a scenario an engine decides differently."""
     pairs = [
-        (answer.decision, decide(answer.body))
+        (answer.decision, engine.decide_body(answer.body, document))
         for step in result.steps
-        for answers, decide in ((step.answers, engine.decide_body), (step.plans, engine.decide_plan))
+        for answers, document in ((step.answers, DECISION), (step.plans, PLAN))
         for answer in answers
     ]
     return sum(

@@ -19,7 +19,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import BundleHealth, FollowingEngine
 from pdp.engine.bundle.trust import BundleEvent, BundleTrust, ReleaseFloor, audited
 from pdp.engine.opa.engine import SidecarEngine
-from pdp.engine.protocol import Engine
+from pdp.engine.protocol import PLAN, Engine
 from pdp.errors import BundleError, EngineError, UsageError
 from pdp.json import digest
 from pdp.workbench.bundles.publish import publish, rollback
@@ -330,7 +330,7 @@ def test_a_bundle_that_nobody_confirms_any_longer_decides_nothing(server: Bundle
         assert behind == ("behind", 300.0, 1)
         assert (stale.state, stale.age, codes(engine)) == ("stale", 301.0, ["bundle.stale"])
         assert engine.decide_body(b"{}").verdict == "DENY"
-        assert engine.decide_plan(b"{}").reasons[0].code == "bundle.stale"
+        assert engine.decide_body(b"{}", PLAN).reasons[0].code == "bundle.stale"
         assert engine.decide_body(b"{}").reasons[0].message == (
             "release 1 was last confirmed 301 s ago, 300 s are admitted"
         )

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections import Counter
+from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -152,10 +153,7 @@ def test_threads(tmp_path: Path, shadowed: bool) -> None:
             for thread in threads:
                 thread.join(60)
             if isinstance(engine, ShadowEngine):
-                assert engine.drain(60)
-                counts = engine.counts()
-                compared = counts.same + sum(counts.differing.values())
-                assert counts.decided == sum(caller.asked for caller in callers) == compared + counts.dropped
+                assert sum(asdict(engine.counts()).values()) == sum(caller.asked for caller in callers)
     check(callers)
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pdp.engine.bundle.file import read_bundle
-from pdp.engine.protocol import Engine
+from pdp.engine.protocol import DECISION, PLAN, Engine
 from pdp.workbench.engines import open_engine as open_named_engine
 from pdp.workbench.engines import policy_bundle
 from pdp.workbench.scenarios.results import EngineAnswer
@@ -54,12 +54,6 @@ class RecordingEngine(Engine):
         self._answers = []
         self._plans = []
 
-    def decide_plan(self, body: bytes) -> Decision:
-        """Decide a plan; see `Engine`."""
-        decision = self._engine.decide_plan(body)
-        self._plans.append(EngineAnswer(body, decision))
-        return decision
-
     def take_plans(self) -> tuple[EngineAnswer, ...]:
         """Return the plans that were decided since they were last taken."""
         taken, self._plans = tuple(self._plans), []
@@ -70,19 +64,16 @@ class RecordingEngine(Engine):
         taken, self._answers = tuple(self._answers), []
         return taken
 
-    def evaluate(self, body: bytes) -> bytes:
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Evaluate a request; see `Engine`. It is not kept."""
-        return self._engine.evaluate(body)
+        return self._engine.evaluate(body, document)
 
-    async def aevaluate(self, body: bytes) -> bytes:
-        """Evaluate a request; see `Engine`. It is not kept."""
-        return await self._engine.aevaluate(body)
-
-    def decide_body(self, body: bytes) -> Decision:
-        """Decide a request, with approvals called by their number; see `Engine`."""
+    def decide_body(self, body: bytes, document: str = DECISION) -> Decision:
+        """Decide a request, with approvals called by their number, or a plan; see `Engine`."""
         body = self._repeatable(body)
-        decision = self._engine.decide_body(body)
-        self._answers.append(EngineAnswer(body, decision))
+        decision = self._engine.decide_body(body, document)
+        answers = self._plans if document == PLAN else self._answers
+        answers.append(EngineAnswer(body, decision))
         return decision
 
     # An approval's id is unguessable, and a scenario has to make the same requests each time. No policy reads the id.
