@@ -28,7 +28,6 @@ MAX_BYTES: Final = 1024 * 1024
 # integral floats keep their ".0", numbers of the order of 1e-6 get an exponent, and keys are sorted by code point where
 # the RFC sorts by UTF-16 code unit (these differ only beyond U+DFFF). tests/test_json.py compares the two.
 _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
-_SMALL_NUMBER = re.compile(rb"e-6")
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 
@@ -171,8 +170,8 @@ def has_plain_form(value: Any) -> bool:
 
 # A text such as "1.0," or "e-6" is not sure either: that costs time and changes nothing.
 def _is_canonical(text: bytes) -> bool:
-    # Two searches are four times faster here than one for either.
-    if _INTEGRAL_FLOAT.search(text) or _SMALL_NUMBER.search(text):
+    # Nearly no text has ".0", and to look for that is faster than for the expression.
+    if b"e-6" in text or (b".0" in text and _INTEGRAL_FLOAT.search(text)):
         return False
     return text.isascii() or not _BEYOND_SURROGATES.search(text.decode())
 

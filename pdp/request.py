@@ -59,10 +59,11 @@ class Request(NamedTuple):
         """
         if not self.is_plain:
             return bounded(canonical(self.as_json()))
+        kind, name, properties = self.resource
         whole = {
             "subject": subject,
             "action": action,
-            "resource": self.resource._asdict(),
+            "resource": {"type": kind, "id": name, "properties": properties},
             "context": {**self.context, "arguments": orjson.Fragment(arguments)},
         }
         return bounded(orjson.dumps(whole, option=orjson.OPT_SORT_KEYS))
