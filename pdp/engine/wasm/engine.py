@@ -14,11 +14,9 @@ from pdp.json import MAX_BYTES, canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
     from typing import Self
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.engine.bundle.trust import BundleTrust
 
 DEADLINE: Final = 0.5
 """Default time for one evaluation, in seconds. Usual ones take 0.0001."""
@@ -83,43 +81,6 @@ class EmbeddedEngine(Engine):
     def baseline(cls, *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None) -> Self:
         """Return an engine with the released baseline bundle; arguments and errors as of the class."""
         return cls(read_bundle(baseline_bundle_path()), manifests=manifests, data=data)
-
-    @classmethod
-    def trusted(
-        cls,
-        source: Path | bytes,
-        trust: BundleTrust,
-        *,
-        rollback: bool = False,
-        manifests: Mapping[str, Any] | None = None,
-        data: Mapping[str, Any] | None = None,
-        deadline: float = DEADLINE,
-        memory_limit: int = MEMORY_LIMIT,
-    ) -> Self:
-        """Return an engine with a bundle that `trust` admits; other errors as of the class.
-
-        Args:
-            source: the bundle's file, or its content.
-            trust: by whom it has to be signed, and which release is the newest so far.
-            rollback: take an older release nevertheless, and report that (`bundle.rollback`).
-            manifests: as of the class.
-            data: as of the class.
-            deadline: as of the class.
-            memory_limit: as of the class.
-
-        Raises:
-            StaleBundleError: older than the newest release so far.
-            BundleError: unsigned, signed by somebody else, changed or no bundle.
-        """
-        bundle = trust.admit(source, rollback=rollback)
-        engine = cls(bundle, manifests=manifests, data=data, deadline=deadline, memory_limit=memory_limit)
-        try:
-            # Only now: a bundle that cannot be decided by must not shut the older ones out.
-            trust.loaded(bundle, rollback=rollback)
-        except BaseException:
-            engine.close()
-            raise
-        return engine
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Evaluate a document for the canonical request `body`, as `Engine.evaluate` does.

@@ -20,16 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from joserfc import jws
 
-from pdp.audit.chain import MemoryAudit
 from pdp.engine.bundle.file import SIGNATURES, pack_bundle, pack_members, read_bundle, unpack_bundle
 from pdp.engine.bundle.signature import Signature, load_public_keys, public_keys, signatures_file, signed_files
-from pdp.engine.bundle.trust import BundleEvent, BundleTrust, ReleaseFloor, ReleaseFloorError, StaleBundleError, audited
-from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import BundleError, UsageError
 from pdp.json import canonical
 from pdp.workbench.bundles.sign import generate_key, load_signing_key, sign_bundle, signing_key
 from tests.support import payments
-from tests.support.bundle_releases import bundle, key, key_file, tiny
+from tests.support.bundle_releases import bundle, key, key_file
 from tests.support.command_line import pdp
 
 if TYPE_CHECKING:
@@ -446,124 +443,6 @@ def test_opa_itself_refuses_the_rest(
         assert process.wait() != 0
 
     assert complaint in (tmp_path / "log").read_text()
-
-
-# What an engine takes
-
-
-def release_decided_by(engine: EmbeddedEngine) -> int | None:
-    with engine:
-        return json.loads(engine.evaluate(b"{}"))["bundle"]["release"]  # type: ignore[no-any-return]
-
-
-def test_an_engine_with_keys_takes_newer_bundles_and_refuses_older_ones(tmp_path: Path) -> None:
-    floor = tmp_path / "newest.json"
-
-    def trust() -> BundleTrust:
-        return BundleTrust([key().public], floor=ReleaseFloor(floor))
-
-    assert release_decided_by(EmbeddedEngine.trusted(bundle(4), trust())) == 4
-    assert release_decided_by(EmbeddedEngine.trusted(bundle(4), trust())) == 4
-    with pytest.raises(StaleBundleError) as older:
-        EmbeddedEngine.trusted(bundle(3), trust())
-    with pytest.raises(StaleBundleError) as other:
-        EmbeddedEngine.trusted(bundle(4, limit=1), trust())
-    with pytest.raises(BundleError) as unsigned:
-        EmbeddedEngine.trusted(bundle(5, signed=None), trust())
-
-    assert [(caught.value.code, caught.value.message) for caught in (older, other, unsigned)] == [
-        ("bundle.stale", "bundle: release 3 is older than release 4, which was decided by before"),
-        (
-            "bundle.stale",
-            "bundle: it has the number of release 4, which was decided by before, and another content",
-        ),
-        ("bundle.invalid", "bundle: not signed"),
-    ]
-    assert release_decided_by(EmbeddedEngine.trusted(bundle(5), trust())) == 5
-
-
-def test_the_same_release_signed_with_the_next_key_is_the_same() -> None:
-    trust = BundleTrust([key("one").public, key("two").public])
-
-    assert release_decided_by(EmbeddedEngine.trusted(bundle(2, signed="one"), trust)) == 2
-    assert release_decided_by(EmbeddedEngine.trusted(bundle(2, signed="two"), trust)) == 2
-
-
-def test_going_back_takes_a_word_which_is_audited(tmp_path: Path) -> None:
-    audit, events = MemoryAudit(), list[BundleEvent]()
-    record = audited(audit, clock=lambda: 1_782_900_000.0)
-
-    def report(event: BundleEvent) -> None:
-        events.append(event)
-        record(event)
-
-    floor = ReleaseFloor(tmp_path / "newest.json")
-    trust = BundleTrust([key().public], floor=floor, report=report)
-    EmbeddedEngine.trusted(bundle(4), trust).close()
-
-    assert release_decided_by(EmbeddedEngine.trusted(bundle(3), trust, rollback=True)) == 3
-
-    old = read_bundle(bundle(3))
-    assert events[1:] == [
-        BundleEvent("bundle.rollback", old.revision, 3, old.digest, previous_release=4),
-        BundleEvent("bundle.loaded", old.revision, 3, old.digest),
-    ]
-    assert [(event["type"], event["bundle_revision"], event["outcome"], event["time"]) for event in audit.events] == [
-        (kind, old.revision, "succeeded", "2026-07-01T10:00:00.000Z")
-        for kind in ("bundle.loaded", "bundle.rollback", "bundle.loaded")
-    ]
-    assert floor.newest() == (3, old.revision)
-
-
-def test_a_rollback_that_cannot_be_audited_is_not_made(tmp_path: Path) -> None:
-    def fail(event: BundleEvent) -> None:
-        if event.type == "bundle.rollback":
-            raise OSError(28, "No space left on device")
-
-    trust = BundleTrust([key().public], report=fail)
-    EmbeddedEngine.trusted(bundle(4), trust).close()
-    with pytest.raises(OSError, match="No space left"):
-        EmbeddedEngine.trusted(bundle(3), trust, rollback=True)
-    assert trust.floor.newest() == (4, read_bundle(bundle(4)).revision)
-
-    silent = BundleTrust([key().public], floor=trust.floor)
-    with pytest.raises(BundleError) as caught:
-        EmbeddedEngine.trusted(bundle(3), silent, rollback=True)
-    assert str(caught.value) == "a rollback to release 3 has nobody to report to (give `report`)"
-
-
-def test_a_bundle_that_cannot_be_decided_by_shuts_no_other_out() -> None:
-    trust = BundleTrust([key().public])
-    with pytest.raises(BundleError):
-        EmbeddedEngine.trusted(tiny(9, signed="one"), trust)
-
-    assert trust.floor.newest() is None
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{}", b'{"release":0,"revision":""}', b'{"release":"4","revision":"x"}', b"["]
-)
-def test_a_damaged_record_of_the_newest_release_lets_nothing_in(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "newest").write_bytes(content)
-
-    with pytest.raises(ReleaseFloorError) as caught:
-        BundleTrust([key().public], floor=ReleaseFloor(tmp_path / "newest")).admit(bundle(4))
-
-    assert str(caught.value) == (
-        f"{tmp_path}/newest: does not say which release was the newest "
-        f"(restore it; whoever removes it lets every older bundle in once more)"
-    )
-
-
-def test_a_record_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
-    trust = BundleTrust([key().public], floor=ReleaseFloor(tmp_path / "none/newest"))
-
-    with pytest.raises(ReleaseFloorError) as caught:
-        trust.loaded(trust.admit(bundle(4)))
-
-    assert caught.value.message == (
-        f"{tmp_path}/none/newest: the newest release cannot be read or written: No such file or directory"
-    )
 
 
 # The command line

@@ -1,0 +1,112 @@
+"""Which bundles an engine takes: signed by a trusted key, and none that is older than one decided by before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.audit.chain import MemoryAudit
+from pdp.engine.bundle.file import read_bundle
+from pdp.engine.bundle.follow import FollowingEngine
+from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError
+from pdp.errors import AuditError, BundleError
+from tests.support.bundle_releases import bundle, key, tiny
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdp.audit.event import AuditEvent
+
+
+def decided_by(packed: bytes, trust: BundleTrust, folder: Path) -> int | tuple[str, str] | None:
+    """The release that an engine with this file decides by, or why it is refused."""
+    file = folder / "bundle.tar.gz"
+    file.write_bytes(packed)
+    try:
+        with FollowingEngine(file, trust, every=3600) as engine:
+            return engine.decide_body(b"{}").release
+    except BundleError as error:
+        return error.code, error.message.removeprefix(f"{file}: ")
+
+
+def test_an_engine_with_keys_takes_newer_bundles_and_refuses_older_ones(tmp_path: Path) -> None:
+    files = [
+        bundle(4), bundle(4), bundle(3), bundle(4, limit=1), bundle(5, signed=None), bundle(5), bundle(4),
+    ]  # fmt: skip
+    # Each by an engine of its own, as after a restart.
+    results = [
+        decided_by(packed, BundleTrust([key().public], floor=tmp_path / "newest.json"), tmp_path) for packed in files
+    ]
+    assert results == [
+        4,
+        4,
+        ("bundle.stale", "release 3 is older than release 4, which was decided by before"),
+        ("bundle.stale", "it has the number of release 4, which was decided by before, and another content"),
+        ("bundle.invalid", "not signed"),
+        5,
+        ("bundle.stale", "release 4 is older than release 5, which was decided by before"),
+    ]
+
+
+def test_the_same_release_signed_with_the_next_key_is_the_same(tmp_path: Path) -> None:
+    trust = BundleTrust([key("one").public, key("two").public])
+
+    assert [decided_by(bundle(2, signed=name), trust, tmp_path) for name in ("one", "two")] == [2, 2]
+    assert trust.newest() == (2, read_bundle(bundle(2)).revision)
+
+
+def test_a_bundle_that_cannot_be_decided_by_shuts_no_other_out(tmp_path: Path) -> None:
+    trust = BundleTrust([key().public])
+
+    assert isinstance(decided_by(tiny(9, signed="one"), trust, tmp_path), tuple)
+    assert trust.newest() is None
+
+
+def test_what_is_decided_by_or_refused_is_audited(tmp_path: Path) -> None:
+    audit = MemoryAudit()
+    trust = BundleTrust([key().public], audit=audit)
+    for packed in (bundle(1), bundle(2, signed=None)):
+        decided_by(packed, trust, tmp_path)
+
+    names = ("type", "bundle_revision", "outcome", "error_code")
+    assert [tuple(event[name] for name in names) for event in audit.events] == [
+        ("bundle.loaded", read_bundle(bundle(1)).revision, "succeeded", None),
+        ("bundle.refused", None, "failed", "bundle.invalid"),
+    ]
+    assert len({event["arguments_digest"] for event in audit.events}) == 2
+
+
+def test_an_audit_that_fails_keeps_no_good_bundle_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Full(MemoryAudit):
+        def append(self, event: AuditEvent) -> None:
+            raise AuditError("no space left")
+
+    assert decided_by(bundle(1), BundleTrust([key().public], audit=Full()), tmp_path) == 1
+    assert [record.getMessage() for record in caplog.records] == ["bundle.loaded could not be recorded"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"release":0,"revision":""}', b'{"release":"4","revision":"x"}', b"["]
+)
+def test_a_damaged_record_of_the_newest_release_lets_nothing_in(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "newest").write_bytes(content)
+
+    with pytest.raises(ReleaseFloorError) as caught:
+        BundleTrust([key().public], floor=tmp_path / "newest").admit(bundle(4))
+
+    assert str(caught.value) == (
+        f"{tmp_path}/newest: does not say which release was the newest "
+        f"(restore it; whoever removes it lets every older bundle in once more)"
+    )
+
+
+def test_a_record_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    trust = BundleTrust([key().public], floor=tmp_path / "none/newest")
+
+    with pytest.raises(ReleaseFloorError) as caught:
+        trust.loaded(trust.admit(bundle(4)))
+
+    assert caught.value.message == (
+        f"{tmp_path}/none/newest: the newest release cannot be read or written: No such file or directory"
+    )
