@@ -4,6 +4,7 @@
 * retry: trying again, for tools that state `retries`
 * program: the function of a tool of type `cli`, and its process
 * failures: the errors that tools raise, and what the model sees of them
+* masking: the values of sensitive arguments hidden
 * events: observers of an application
 * telemetry: spans and metrics
 """

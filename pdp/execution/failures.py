@@ -11,27 +11,22 @@ Source of the codes: tool layer document, safety contract.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-from urllib.parse import quote
 
 from pdp.errors import PdpError
-from pdp.json import JsonValueError, canonical
 from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Mapping
+
+    from pdp.execution.masking import Mask
 
 LONGEST: Final = 300
 """Characters of a failure's message at most."""
 
-MASK: Final = "***"
-"""What stands for the value of a sensitive argument."""
-
 # A message may be of any length; the rest is not read.
 _READ: Final = 20_000
-_SHORTEST_LINE: Final = 4
 _PATH: Final = re.compile(
     r"""(?P<quote>["'])(?:~|\.{1,2}|[A-Za-z]:)?[/\\].*?(?P=quote)"""  # quoted, perhaps with blanks in it
     r"""|(?<![\w:/.~])(?:~|\.{1,2})?/[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
@@ -48,7 +43,7 @@ class ToolError(PdpError):
 
     Args:
         message: what went wrong, one line.
-        details: what a caller may branch on, plain JSON; its texts are masked as the message is, paths stay.
+        details: what a caller may branch on, plain JSON; values of sensitive arguments in it are masked, nothing else.
     """
 
     code: ClassVar[str] = "pdp.tool_error"
@@ -107,7 +102,7 @@ class ToolResultError(ToolError):
         super().__init__(message, details={"result": fault})
 
 
-def failure_of(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
+def failure_of(error: BaseException, mask: Mask | None = None) -> Failure:
     """Return what the model sees of `error`: the message of a `ToolError`; of any other exception its class alone.
 
     The message of another exception is not meant for a model: it may name hosts, passwords and what other people own.
@@ -115,94 +110,25 @@ def failure_of(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
 
     Args:
         error: what the tool raised; it is not changed.
-        secrets: texts to mask; see `secret_texts`.
+        mask: hides the values of sensitive arguments.
     """
     name = type(error).__name__
-    if isinstance(error, ToolError):
-        words = safe_text(_words(error), secrets)
-        return Failure(error.failure_code, words or name, {"exception": name, **_shown(error.details, secrets)})
-    return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:LONGEST], {"exception": name})
+    if not isinstance(error, ToolError):
+        return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:LONGEST], {"exception": name})
+    words, details = str(error), error.details
+    if mask is not None:
+        words, details = mask.text(words), mask.value(details)
+    return Failure(error.failure_code, safe_text(words) or name, {"exception": name, **details})
 
 
-def safe_text(text: str, secrets: Sequence[str] = ()) -> str:
+def safe_text(text: str) -> str:
     """Return the first line of `text` that can be shown to the model: at most 300 characters.
 
-    Secrets are masked, as are user and password in a URL; absolute paths and those from `~`, `.` or `..` on become
-    `<path>`, control characters blanks.
+    User and password in a URL are masked; absolute paths and those from `~`, `.` or `..` on become `<path>`, control
+    characters blanks.
     """
-    shown = text.strip()[:_READ]
     # Before the text is cut to a line and a length, which would leave parts of them.
-    shown = _hidden(shown, secrets)
+    shown = _USER_INFO.sub("***", text.strip()[:_READ])
     first = next(iter(shown.splitlines()), "")
     plain = " ".join(_CONTROL.sub(" ", _PATH.sub("<path>", first)).split())
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
-
-
-def secret_texts(arguments: Mapping[str, Any], sensitive: Collection[str]) -> tuple[str, ...]:
-    """Return every text that shows the value of a sensitive argument, longest first.
-
-    Args:
-        arguments: plain JSON.
-        sensitive: names of arguments; what is nested in their values counts as well, key and value.
-    """
-    texts: set[str] = set()
-    for name in sensitive:
-        for value in _scalars(arguments.get(name)):
-            texts |= _spellings(value)
-    return tuple(sorted(texts - {""}, key=lambda text: (-len(text), text)))
-
-
-def masked(arguments: Mapping[str, Any], sensitive: Collection[str]) -> dict[str, Any]:
-    """Return the arguments with `***` for the value of each sensitive one."""
-    return {name: MASK if name in sensitive else value for name, value in arguments.items()}
-
-
-def _hidden(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, MASK)
-    return _USER_INFO.sub(MASK, text)
-
-
-def _shown(value: Any, secrets: Sequence[str]) -> Any:
-    """Return details with their texts masked, keys included."""
-    if isinstance(value, str):
-        return _hidden(value, secrets)
-    if isinstance(value, dict):
-        return {_shown(key, secrets): _shown(item, secrets) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shown(item, secrets) for item in value]
-    return value
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an exception's own __str__ may raise
-        return ""
-
-
-def _scalars(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _scalars(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _scalars(item)
-    # None, true and false are no secrets, and every text has them.
-    elif value is not None and not isinstance(value, bool):
-        yield value
-
-
-def _spellings(value: Any) -> set[str]:
-    """Return `value` as messages spell it: as it is, in Python, in JSON, in a URL."""
-    texts = {str(value), repr(value)}
-    if isinstance(value, str):
-        texts |= {repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-        # A message may quote one line of it. Very short lines are in every text, and no secrets.
-        lines = {line.strip() for line in value.splitlines()}
-        return texts | {quote(value, errors="replace"), *(line for line in lines if len(line) >= _SHORTEST_LINE)}
-    try:
-        return texts | {canonical(value).decode()}
-    except JsonValueError:
-        return texts

@@ -198,35 +198,30 @@ async def _run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str 
     16 KiB are kept, and the rest is read and dropped.
     """
     loop = asyncio.get_running_loop()
-    orders = _Orders(loop.create_future(), loop.create_future())
+    end = loop.create_future()
     # A task of its own, which is told to end it instead of being cancelled: a program that is only half started could
     # not be ended with what it has started itself.
-    running = loop.create_task(_run(argv, dict(env), cwd, max_output, orders))
+    running = loop.create_task(_run(argv, dict(env), cwd, max_output, end))
     try:
         await asyncio.wait((running,))
     except asyncio.CancelledError:
         running.add_done_callback(lambda done: done.cancelled() or done.exception())
-        _set(orders.end)
+        _set(end)
         try:
             await asyncio.wait((running,))
         finally:
-            _set(orders.kill)
+            running.cancel()  # cancelled twice: it is killed
         raise
     return running.result()
 
 
-class _Orders(NamedTuple):
-    """What the caller wants: that the program ends, or that it is killed."""
-
-    end: asyncio.Future[None]
-    kill: asyncio.Future[None]
-
-
-async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, max_output: int, orders: _Orders) -> Ended:
+async def _run(
+    argv: Sequence[str], env: dict[str, str], cwd: str | None, max_output: int, end: asyncio.Future[None]
+) -> Ended:
     limits = {_STDOUT: max_output, _STDERR: _KEPT_OF_STDERR}
     try:
         transport, watched = await asyncio.get_running_loop().subprocess_exec(
-            lambda: _Watched(limits, orders.end),
+            lambda: _Watched(limits, end),
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -247,13 +242,14 @@ async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, max_ou
         # What it started may still be writing for it.
         await watched.reaches(watched.closed, timeout=TERM_SECONDS)
         return Ended(transport.get_returncode() or 0, bytes(watched.output[_STDOUT]), bytes(watched.output[_STDERR]))
+    except asyncio.CancelledError:
+        _signal(group, signal.SIGKILL)
+        raise
     finally:
         try:
             if not watched.exited.done():
                 _signal(group, signal.SIGTERM)
-                await asyncio.wait(
-                    (watched.ended, orders.kill), timeout=TERM_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait((watched.ended,), timeout=TERM_SECONDS)
         finally:
             # Also after an ordinary end: what is still in the group does not outlive the call.
             _signal(group, signal.SIGKILL)

@@ -54,7 +54,7 @@ def worth_repeating(execution: Execution) -> bool:
 
 
 def retried(
-    attempt: Callable[[float | None], Execution],
+    attempt: Callable[[], Execution],
     times: int,
     timeout: float | None,
     *,
@@ -63,7 +63,7 @@ def retried(
     """Try until it succeeds, after `times` attempts, or until the next pause would not fit into the time-out.
 
     Args:
-        attempt: makes one attempt, in as many seconds as it is given.
+        attempt: makes one attempt.
         times: attempts at most.
         timeout: seconds for all attempts and pauses together, or None.
         sleep: waits for some seconds.
@@ -71,36 +71,22 @@ def retried(
     Returns:
         The outcome of the last attempt, with the number of attempts.
     """
-    end = _end(timeout)
     retrying = Retrying(**_policy(times, timeout), sleep=sleep)
-    execution: Execution = retrying(lambda: attempt(_left(end)))
+    execution: Execution = retrying(attempt)
     return execution._replace(attempts=retrying.statistics["attempt_number"])
 
 
 async def aretried(
-    attempt: Callable[[float | None], Awaitable[Execution]],
+    attempt: Callable[[], Awaitable[Execution]],
     times: int,
     timeout: float | None,  # noqa: ASYNC109 - the manifest's, and reported as a failure
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Execution:
     """Async variant of `retried`."""
-    end = _end(timeout)
-
-    async def one_attempt() -> Execution:
-        return await attempt(_left(end))
-
     retrying = AsyncRetrying(**_policy(times, timeout), sleep=sleep)
-    execution: Execution = await retrying(one_attempt)
+    execution: Execution = await retrying(attempt)
     return execution._replace(attempts=retrying.statistics["attempt_number"])
-
-
-def _end(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def _left(end: float | None) -> float | None:
-    return None if end is None else max(0.0, end - time.monotonic())
 
 
 def _policy(times: int, timeout: float | None) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import logging
 import threading
 import time
 from concurrent.futures import Future
@@ -20,13 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import UsageError
-from pdp.execution.failures import (
-    ToolArgumentError,
-    ToolResultError,
-    ToolUnavailableError,
-    failure_of,
-    secret_texts,
-)
+from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schema.compile import compile_schema
@@ -34,11 +27,10 @@ from pdp.manifest.schema.walk import arguments_of
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from pdp.execution.masking import Mask
     from pdp.manifest.model import DeclaredTool, Tool
-
-_log = logging.getLogger("pdp.execution")
 
 MAX_RESULT: Final = 1024 * 1024
 """Bytes of a result's canonical JSON at most, unless the application states otherwise."""
@@ -82,7 +74,7 @@ class ToolRunner:
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._validator = None if entry.result_schema is None else compile_schema(entry.result_schema)
         self._max_result = max_result
-        self._late = LateThreads()
+        self._late: set[Future[Execution]] = set()
         self._foreign = _parameters(self.function) - arguments_of(entry.schema_).keys()
 
     def refused(self, arguments: Mapping[str, Any]) -> Execution | None:
@@ -98,54 +90,65 @@ class ToolRunner:
 
     def run(self, arguments: Mapping[str, Any]) -> Execution:
         """Run the tool with the decided arguments and wait for its outcome; it never raises what a tool raised."""
+        attempt = partial(self._attempt, arguments, self._deadline())
         if self.attempts == 1:
-            return self._attempt(arguments, self.timeout)
+            return self._with_timeout(attempt())
         from pdp.execution.retry import retried  # noqa: PLC0415 - only tools that state retries
 
-        return self._with_timeout(retried(partial(self._attempt, arguments), self.attempts, self.timeout))
+        return self._with_timeout(retried(attempt, self.attempts, self.timeout))
 
     async def arun(self, arguments: Mapping[str, Any]) -> Execution:
         """Async variant of `run`."""
+        attempt = partial(self._aattempt, arguments, self._deadline())
         if self.attempts == 1:
-            return await self._aattempt(arguments, self.timeout)
+            return self._with_timeout(await attempt())
         from pdp.execution.retry import aretried  # noqa: PLC0415 - only tools that state retries
 
-        return self._with_timeout(await aretried(partial(self._aattempt, arguments), self.attempts, self.timeout))
+        return self._with_timeout(await aretried(attempt, self.attempts, self.timeout))
 
-    def _attempt(self, arguments: Mapping[str, Any], left: float | None) -> Execution:
+    def _attempt(self, arguments: Mapping[str, Any], deadline: float | None) -> Execution:
         if full := self._full():
             return full
-        secrets = self._secrets(arguments)
-        execution = run(self.function, self._own(arguments), left, secrets, self._late)
-        return self._checked(execution, secrets)
+        mask = self._mask(arguments)
+        execution = run(self.function, self._own(arguments), _left(deadline), self._late)
+        return self._checked(execution, mask)
 
-    async def _aattempt(self, arguments: Mapping[str, Any], left: float | None) -> Execution:
+    async def _aattempt(self, arguments: Mapping[str, Any], deadline: float | None) -> Execution:
         if full := self._full():
             return full
-        secrets = self._secrets(arguments)
-        execution = await arun(self.function, self._own(arguments), left, secrets, self._late)
-        return self._checked(execution, secrets)
+        mask = self._mask(arguments)
+        execution = await arun(self.function, self._own(arguments), _left(deadline), self._late)
+        return self._checked(execution, mask)
+
+    def _deadline(self) -> float | None:
+        return None if self.timeout is None else time.monotonic() + self.timeout
 
     # Another attempt gets what was decided, whatever the one before did with it.
     def _own(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return deepcopy(dict(arguments)) if self.attempts > 1 else arguments
 
-    def _secrets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
-        return secret_texts(arguments, self.entry.sensitive) if self.entry.sensitive else ()
+    def _mask(self, arguments: Mapping[str, Any]) -> Mask | None:
+        if not self.entry.sensitive:
+            return None
+        from pdp.execution.masking import Mask  # noqa: PLC0415 - only tools with sensitive arguments
 
-    def _checked(self, execution: Execution, secrets: Sequence[str]) -> Execution:
+        return Mask(self.entry.sensitive, arguments)
+
+    def _checked(self, execution: Execution, mask: Mask | None) -> Execution:
         """Return `execution`, or a failure when its result is not what the entry declares.
 
         The tool ran, so the failure's details state `{"effect": "done"}`: nobody may simply try again.
         """
-        if execution.failure is not None:
-            return self._believed(execution)
-        try:
-            self._check(execution.result)
-        except ToolResultError as error:
-            error.details["effect"] = "done"
-            return execution._replace(result=None, failure=failure_of(error, secrets), error=error)
-        return execution
+        if execution.failure is None:
+            try:
+                self._check(execution.result)
+            except ToolResultError as error:
+                error.details["effect"] = "done"
+                return execution._replace(result=None, failure=failure_of(error, mask), error=error)
+            return execution
+        if mask is not None and execution.error is not None:
+            execution = execution._replace(failure=failure_of(execution.error, mask))
+        return self._believed(execution)
 
     # With a result schema it must be JSON of that schema; its objects may hold more than the schema names, unless the
     # schema forbids that. Without one it may be any object; of what is not JSON only bytes and text are measured.
@@ -170,8 +173,9 @@ class ToolRunner:
             raise ToolResultError("the result does not match its schema: " + "; ".join(faults[:_SHOWN]))
 
     def _full(self) -> Execution | None:
-        why = self._late.why_full()
-        return unavailable(self.entry.name, why) if why else None
+        if len(self._late) < MOST_LATE:
+            return None
+        return unavailable(self.entry.name, f"{MOST_LATE} of its calls timed out and are still running")
 
     # A function that says "not available" in the middle of its work may have had an effect. A program is believed: its
     # exit code, or its absence, says that nothing was done.
@@ -221,34 +225,15 @@ def _size(result: Any) -> int:
     return len(result) if isinstance(result, bytes | bytearray) else 0
 
 
-class LateThreads:
-    """The threads of one tool that run on although nobody waits for them any more. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running = 0
-
-    def add(self, work: Future[Execution]) -> None:
-        """Count the thread that works for it, until it ends."""
-        with self._lock:
-            self._running += 1
-        work.add_done_callback(self._ended)
-
-    def why_full(self) -> str:
-        """Return why the tool is not to be run; empty when it may be."""
-        return f"{MOST_LATE} of its calls timed out and are still running" if self._running >= MOST_LATE else ""
-
-    def _ended(self, _: Future[Execution]) -> None:
-        with self._lock:
-            self._running -= 1
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def run(
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     timeout: float | None,
-    secrets: Sequence[str] = (),
-    late: LateThreads | None = None,
+    late: set[Future[Execution]] | None = None,
 ) -> Execution:
     """Call `function` with the decided arguments and wait for its result, never longer than the time-out.
 
@@ -258,21 +243,17 @@ def run(
         timeout: seconds to wait, or None. A coroutine is cancelled then, and waited for `STOP_SECONDS` more. A plain
             function cannot be stopped: it may still have its effect, and the failure's details say
             `{"effect": "unknown"}`.
-        secrets: texts that a failure's message must not show; see `pdp.execution.failures.secret_texts`.
-        late: counts the threads that are left behind.
+        late: has the work of threads that run on although nobody waits for them any more, until they end.
     """
-    late = late or LateThreads()
     if is_asynchronous(function):
-        if timeout is None and not _loop_is_running():
-            return asyncio.run(arun(function, arguments, timeout, secrets))
-        return _in_loop_of_its_own(lambda: arun(function, arguments, timeout, secrets), timeout, late)
+        return _in_loop_of_its_own(function, arguments, timeout, late)
     if timeout is None:
-        return _attempt(function, arguments, secrets)
-    work = _in_thread(partial(_attempt, function, arguments, secrets))
+        return _attempt(function, arguments)
+    work = _in_thread(partial(_attempt, function, arguments))
     try:
         return work.result(timeout)
     except TimeoutError:
-        late.add(work)
+        _leave(work, late)
         return timed_out(timeout)
 
 
@@ -285,8 +266,7 @@ async def arun(
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     timeout: float | None,  # noqa: ASYNC109 - the manifest's, and reported as a failure
-    secrets: Sequence[str] = (),
-    late: LateThreads | None = None,
+    late: set[Future[Execution]] | None = None,
 ) -> Execution:
     """Async variant of `run`: a plain function runs in a thread.
 
@@ -294,55 +274,39 @@ async def arun(
     """
     if is_asynchronous(function):
         # A task of its own: one that ignores its cancellation would otherwise be waited for without end.
-        begun = time.monotonic()
-        task = asyncio.create_task(_acall(function, arguments, secrets, None if timeout is None else begun + timeout))
+        task = asyncio.create_task(_acall(function, arguments))
         try:
             await asyncio.wait((task,), timeout=timeout)
-            if task.done():
-                return task.result() or timed_out(timeout)
+            return task.result() if task.done() else timed_out(timeout)
         finally:
             if not task.done():
                 await _stop(task)
-        return timed_out(timeout)
-    work = _in_thread(partial(_attempt, function, arguments, secrets))
+    work = _in_thread(partial(_attempt, function, arguments))
     waiting = asyncio.wrap_future(work)
     try:
         await asyncio.wait((waiting,), timeout=timeout)
         return waiting.result() if waiting.done() else timed_out(timeout)
     finally:
         if not waiting.done():
-            (late or LateThreads()).add(work)
+            _leave(work, late)
         waiting.cancel()
 
 
-async def _acall(
-    function: Callable[..., Any], arguments: Mapping[str, Any], secrets: Sequence[str], deadline: float | None
-) -> Execution | None:
-    """Return a coroutine's outcome; None: a result after the deadline, as of one that has blocked its loop."""
+def _leave(work: Future[Execution], late: set[Future[Execution]] | None) -> None:
+    if late is not None:
+        late.add(work)
+        work.add_done_callback(late.discard)
+
+
+async def _acall(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Execution:
     try:
-        result = await function(**arguments)
-        return None if _has_blocked(function, deadline) else Execution(result=result)
+        return Execution(result=await function(**arguments))
     except asyncio.CancelledError as error:
         if _is_cancelled():
             raise
-        return _failed(error, secrets)
+        return _failed(error)
     except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
-        _has_blocked(function, deadline)
-        return _failed(error, secrets)
-
-
-def _has_blocked(function: Callable[..., Any], deadline: float | None) -> bool:
-    """Return whether a coroutine ended after its deadline; log it where it could not be cancelled in time."""
-    late = 0.0 if deadline is None else time.monotonic() - deadline
-    if late > 0 and not _is_cancelled():
-        # Its module and name: nothing of the model, and no argument.
-        name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-        _log.warning(
-            "%s ended %.3f s after its time-out, since its event loop was blocked: make what blocks a plain function",
-            name,
-            late,
-        )
-    return late > 0
+        return _failed(error)
 
 
 def _is_cancelled() -> bool:
@@ -350,19 +314,11 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _stop(task: asyncio.Task[Execution | None]) -> None:
+async def _stop(task: asyncio.Task[Execution]) -> None:
     task.cancel()
     await asyncio.wait((task,), timeout=STOP_SECONDS)
     # Its later outcome is nobody's; read here, so that asyncio does not report it as never retrieved.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 # A thread of its own, and a daemon: in a pool, tools that hang would keep others from running and the program from
@@ -385,13 +341,16 @@ def _in_thread(work: Callable[[], Execution], future: Future[Execution] | None =
 
 
 def _in_loop_of_its_own(
-    work: Callable[[], Coroutine[Any, Any, Execution]], timeout: float | None, late: LateThreads
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    timeout: float | None,
+    late: set[Future[Execution]] | None,
 ) -> Execution:
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
 
     async def stoppable() -> Execution:
         begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
-        return await work()
+        return await arun(function, arguments, timeout)
 
     future: Future[Execution] = Future()
     try:
@@ -400,7 +359,7 @@ def _in_loop_of_its_own(
         # A coroutine that blocks its loop does not notice its own time-out.
         return future.result(None if timeout is None else timeout + 2 * STOP_SECONDS)
     except TimeoutError:
-        late.add(future)
+        _leave(future, late)
         return timed_out(timeout)
     except BaseException:
         if not future.done():
@@ -412,22 +371,23 @@ def _in_loop_of_its_own(
         raise
 
 
-def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any], secrets: Sequence[str]) -> Execution:
+def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Execution:
     try:
         result = function(**arguments)
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
             if inspect.iscoroutine(result):
                 result.close()
-            error = ToolResultError("the tool returned something that has yet to run; make it an async function")
-            return _failed(error, secrets)
+            return _failed(
+                ToolResultError("the tool returned something that has yet to run; make it an async function")
+            )
         return Execution(result=result)
     except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
-        return _failed(error, secrets)
+        return _failed(error)
 
 
-def _failed(error: BaseException, secrets: Sequence[str]) -> Execution:
+def _failed(error: BaseException) -> Execution:
     started = not isinstance(error, ToolUnavailableError)
-    return Execution(failure=failure_of(error, secrets), error=error, started=started)
+    return Execution(failure=failure_of(error), error=error, started=started)
 
 
 def cut_short() -> Execution:

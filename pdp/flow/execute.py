@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pdp.decision import new_id
 from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
-from pdp.execution.failures import ToolResultError, failure_of, masked
+from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.call import Executed, arguments_of, caller_of
 from pdp.flow.decide import decide, failed
@@ -150,6 +150,7 @@ class _Run:
         observers, asked, entry = self._parts.observers, self._prepared.asked, self._tool.entry
         if observers:
             from pdp.execution.events import RunEvents  # noqa: PLC0415 - only where somebody observes
+            from pdp.execution.masking import masked  # noqa: PLC0415 - likewise
 
             data = {
                 "call_id": new_id(),

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import orjson
 
-from pdp.execution.failures import ToolError, failure_of, secret_texts
+from pdp.execution.failures import ToolError, failure_of
+from pdp.execution.masking import Mask
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import EffectClass, Pattern
 from pdp.manifest.schema.shapes import shape_validator
@@ -128,5 +129,5 @@ def _failed(call: PatternCall, error: Exception, execution: Execution) -> Execut
         error.details["effect"] = "none"
     elif entry.effect_class in _EFFECTS:
         error.details["effect"] = "unknown"
-    failure = failure_of(error, secret_texts(call.arguments, entry.sensitive))
+    failure = failure_of(error, Mask(entry.sensitive, call.arguments))
     return execution._replace(result=None, failure=failure, error=error)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, UsageError
+from pdp.execution.masking import Mask
 from pdp.json import canonical
 from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
 from pdp.workbench.explain.trace import RuleRun, trace
 from pdp.workbench.explain.wording import in_words
 from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import DECISION_ITSELF, rule_sites, sites_by_code
-from pdp.workbench.reports.masking import Mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,5 @@
 """What reports share.
 
 html_page   pages that need nothing else
-masking     hides sensitive arguments
 shown_file  names of files, ranges of lines and texts, as people see them
 """

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from pdp.decision import Reason
+from pdp.execution.masking import Mask
 from pdp.workbench.explain.wording import in_words, readable
-from pdp.workbench.reports.masking import Mask
 from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, pdp, session_file, written
 from tests.support.payments import ARGUMENTS, EXAMPLE, wire
