@@ -70,7 +70,7 @@ def _registry() -> Registry:
         ],
         "config": [{"key": "mode", "default": "Fast", "normalize": ["strip", "lower"]}],
     }
-    registry = Registry([Manifest.model_validate({"manifest_version": "1", "tools": [entry]})])
+    registry = Registry(Manifest.model_validate({"manifest_version": "1", "tools": [entry]}))
     mode = ToolConfigParam("mode", "Fast", str.lower)
     registry.register_contract(ToolContract("retrieve_again", _SCHEMA, _functions(), "Retrieve.", config_params=[mode]))
     return registry

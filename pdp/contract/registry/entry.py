@@ -9,15 +9,17 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, Optional, Union
 
-from pdp.documents import nearest, shown_name
+from pydantic import PydanticUserError, TypeAdapter
+
+from pdp.documents import shown_name
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.load import load_manifest
 from pdp.manifest.rules.rules import entry_findings, governable_findings
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.walk import arguments_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
 _OWN_FIELDS: Final = frozenset(("name", "schema", "description", "invariants", "config", "state"))
 """The fields of an entry that the contract itself states."""
 
-_NAMES: Final = {
-    "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object",
+_NAMES: Final[dict[Any, str]] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object",
 }  # fmt: skip
+_GENERICS: Final = {kind.__name__: kind for kind in _NAMES} | {
+    "Dict": dict, "List": list, "Literal": Literal, "Optional": Optional, "Union": Union,
+}  # fmt: skip
+_SYNTAX: Final = (ast.Expression, ast.Name, ast.Load, ast.Subscript, ast.Tuple, ast.BinOp, ast.BitOr)
 _SEPARATOR: Final = re.compile(r"\s+(?:—|–|--?)\s+")  # noqa: RUF001 - an en dash stands there as well
-_UNTYPED: Final = ("Any", "any", "object")
 _KNOWN: Final = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal[...]"
 
 
@@ -124,7 +129,7 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise UsageError(f"{at}: must be a text such as `str — the query`", hint="or write a whole JSON Schema")
         shown, *described = _SEPARATOR.split(text.strip(), maxsplit=1)
         argument = _type_of(shown, at)
-        if "null" not in _types(argument):
+        if "null" not in (walk(argument).kinds or ()):
             required.append(name)
         if described:
             argument["description"] = described[0].strip()
@@ -132,83 +137,32 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
+def _type_of(text: str, at: str) -> dict[str, Any]:
+    """Return the JSON Schema of a type as Python writes it."""
+    try:
+        tree = ast.parse(text, mode="eval")
+        _check_plain(tree)
+        hint = eval(compile(tree, at, "eval"), {"__builtins__": {}}, dict(_GENERICS))  # noqa: S307 - names alone
+        return TypeAdapter(hint).json_schema()
+    except (SyntaxError, ValueError, RecursionError, MemoryError, NameError, TypeError, PydanticUserError):
+        raise UsageError(f"{at}: {text!r:.60} is not a type", hint=_KNOWN) from None
+
+
+def _check_plain(node: ast.AST, *, literal: bool = False) -> None:
+    """Check that a type is made of names, and of constants within `Literal`: pydantic evaluates a text elsewhere.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if isinstance(node, ast.Constant) and (literal or node.value is None):
+        return
+    if not isinstance(node, _SYNTAX):
+        raise TypeError
+    literal = literal or (isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal")
+    for part in ast.iter_child_nodes(node):
+        _check_plain(part, literal=literal)
+
+
 def _type_name(hint: Any) -> str:
     """Return what JSON calls a type of Python; what is no such type is refused with the entry."""
-    name = getattr(hint, "__name__", str(hint))
-    return _NAMES.get(name, name)
-
-
-def _types(schema: dict[str, Any]) -> list[str]:
-    if "anyOf" in schema:
-        return [name for part in schema["anyOf"] for name in _types(part)]
-    kind = schema.get("type")
-    return kind if isinstance(kind, list) else [str(kind)]
-
-
-def _type_of(text: str, at: str) -> dict[str, Any]:
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UsageError(f"{at}: {text!r:.60} is not a type", hint=_KNOWN) from None
-    return _compiled(tree, text, at)
-
-
-def _compiled(node: ast.expr, text: str, at: str) -> dict[str, Any]:
-    match node:
-        case ast.Constant(value=None):
-            return {"type": "null"}
-        case ast.Name(id=name) if name in _NAMES:
-            return {"type": _NAMES[name]}
-        case ast.Name(id=name) if name in _UNTYPED:
-            raise UsageError(f"{at}: `{name}` is not a type: anything would pass", hint=_KNOWN)
-        case ast.Name(id=name):
-            raise UsageError(f"{at}: {name!r:.60} is not a type", hint=nearest(name, _NAMES) or _KNOWN)
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _union([_compiled(left, text, at), _compiled(right, text, at)])
-        case ast.Subscript(value=ast.Name(id=generic), slice=inner):
-            return _generic(generic, inner, text, at)
-    raise UsageError(f"{at}: {text!r:.60} is not a type", hint=_KNOWN)
-
-
-def _generic(generic: str, inner: ast.expr, text: str, at: str) -> dict[str, Any]:
-    parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-    if generic == "Literal":
-        return _literal(parts, text, at)
-    if generic == "Union":
-        return _union([_compiled(part, text, at) for part in parts])
-    match generic, parts:
-        case "Optional", [part]:
-            return _union([_compiled(part, text, at), {"type": "null"}])
-        case (("list" | "List"), [part]):
-            return {"type": "array", "items": _compiled(part, text, at)}
-        case (("dict" | "Dict"), [ast.Name(id="str"), part]):
-            return {"type": "object", "additionalProperties": _compiled(part, text, at)}
-    raise UsageError(f"{at}: {text!r:.60} is not a type", hint=_KNOWN)
-
-
-def _literal(parts: list[ast.expr], text: str, at: str) -> dict[str, Any]:
-    values = [part.value for part in parts if isinstance(part, ast.Constant)]
-    kinds = {"bool" if isinstance(value, bool) else type(value).__name__ for value in values}
-    if len(values) < len(parts) or not kinds <= {"str", "int", "bool"}:
-        raise UsageError(f"{at}: {text!r:.60} has to list texts, whole numbers or booleans", hint=_KNOWN)
-    names = sorted(_NAMES[kind] for kind in kinds)
-    return {"type": names[0] if len(names) == 1 else names, "enum": values}
-
-
-def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what admits each of the parts: a list of type names where nothing more is said of any."""
-    flat = [choice for part in parts for choice in part.get("anyOf", [part])]
-    unique: list[dict[str, Any]] = [part for at, part in enumerate(flat) if part not in flat[:at]]
-    if len(unique) == 1:
-        return unique[0]
-    names: list[str] = []
-    for part in unique:
-        names += [name for name in _types(part) if name not in names]
-    bare = [part for part in unique if set(part) == {"type"}]
-    detailed = [part for part in unique if set(part) != {"type"}]
-    if not detailed:
-        return {"type": names}
-    # A null beside one type with details joins it: `{"type": ["array", "null"], "items": ...}` reads best to a model.
-    if len(detailed) == 1 and _types({"anyOf": bare}) == ["null"] and "enum" not in detailed[0]:
-        return {**detailed[0], "type": [*_types(detailed[0]), "null"]}
-    return {"anyOf": unique}
+    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))

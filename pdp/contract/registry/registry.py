@@ -1,4 +1,4 @@
-"""The registry: every tool of an application, declared in manifest files or in Python, with the function that runs it.
+"""The registry: every tool of an application, declared in a manifest or in Python, with the function that runs it.
 
 Source: tool contract document, "the registry became the dispatcher", and tool layer document, "Registry". It holds what
 is declared and decides nothing: whoever runs a tool asks the enforcement point, which takes the registry.
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pdp.circuit import Circuit
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.inputs import Inputs
-from pdp.contract.plan import validate_plan
 from pdp.contract.registry.entry import declared_tool
 from pdp.contract.registry.tool_contract import end_coroutine
 from pdp.documents import nearest, shown_name
@@ -32,12 +31,10 @@ from pdp.manifest.programs import cli_findings, program_path
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pdp.contract.plan import CheckedPlan
     from pdp.contract.registry.tool_contract import ToolContract
-    from pdp.manifest.model import AgentPins, DeclaredTool, Tool
-    from pdp.session import Session
+    from pdp.manifest.model import DeclaredTool, Tool
 
 
 _log = logging.getLogger("pdp.contract")
@@ -71,19 +68,19 @@ class Registry:
     manifest by its digest. Safe to share between threads.
 
     Args:
-        manifests: manifest files, loaded; their tools stand side by side.
-        governance: the policy author's half, for the tools of files and of contracts alike.
-        version: the manifest's version; when absent that of the manifests, or `1` without any.
+        manifest: a manifest file, loaded.
+        governance: the policy author's half, for the tools of the file and of contracts alike.
+        version: the version of all tools together; when absent that of the manifest, or `1` without one.
         capabilities: what the deployment grants of `safety.requires`; nothing when absent.
         circuit: makes the circuit breaker of each tool; when absent, one that is open for half a minute.
 
     Raises:
-        UsageError: a tool or agent is declared twice, or the manifests have several versions and `version` is absent.
+        UsageError: a tool is declared twice.
     """
 
     def __init__(
         self,
-        manifests: Sequence[Manifest] = (),
+        manifest: Manifest | None = None,
         governance: Governance | None = None,
         *,
         version: str | None = None,
@@ -99,23 +96,20 @@ class Registry:
         self._declared: dict[str, DeclaredTool] = {}
         self._contracts: dict[str, ToolContract] = {}
         self._compiled: CompiledManifest | None = None
-        self._agents = _pins(manifests)
-        for manifest in manifests:
-            for tool in manifest.tools:
-                self._declare(tool)
-        versions = sorted({manifest.manifest_version for manifest in manifests})
-        if version is None and len(versions) > 1:
-            raise UsageError(f"the manifests have versions {', '.join(versions)}", hint="state `version=`")
-        self._version = version or (versions[0] if versions else "1")
+        self._whole = manifest or Manifest.model_construct(manifest_version="1", agents=None, tools=())
+        if version is not None:
+            self._whole = self._whole.model_copy(update={"manifest_version": version})
+        for tool in self._whole.tools:
+            self._declare(tool)
 
     @classmethod
     def from_files(
-        cls, *manifests: pathlib.Path | str, governance: pathlib.Path | str | None = None, **options: Any
+        cls, manifest: pathlib.Path | str, *, governance: pathlib.Path | str | None = None, **options: Any
     ) -> Self:
-        """Return a registry of manifest files.
+        """Return a registry of a manifest file.
 
         Args:
-            manifests: their paths.
+            manifest: its path.
             governance: path of the governance file.
             options: `version`, `capabilities` and `circuit`, as of the constructor.
 
@@ -124,10 +118,8 @@ class Registry:
         """
         from pdp.manifest.load import load_effective, load_governance, load_manifest  # noqa: PLC0415 - files only
 
-        for path in manifests:
-            load_effective(path, governance)  # finds what a manifest and its governance get wrong together
-        loaded = [load_manifest(path) for path in manifests]
-        return cls(loaded, None if governance is None else load_governance(governance), **options)
+        load_effective(manifest, governance)  # finds what the two get wrong together
+        return cls(load_manifest(manifest), None if governance is None else load_governance(governance), **options)
 
     def register_contract(
         self,
@@ -170,7 +162,8 @@ class Registry:
             name: a tool of a manifest, or of a contract.
             function: takes the arguments by name; other parameters are filled from state and config
                 (pdp/contract/inputs.py).
-            available: whether it can run now: returns true or false, or `(available, reason)`.
+            available: whether it can run now: returns true or false, or `(available, reason)`; one that raises or
+                returns anything else means no.
 
         Raises:
             UsageError: no such tool, it has a function already, or the function cannot be called, or asks for what
@@ -202,9 +195,7 @@ class Registry:
         """
         with self._lock:
             if self._compiled is None:
-                whole = Manifest.model_construct(
-                    manifest_version=self._version, agents=self._agents, tools=tuple(self._declared.values())
-                )
+                whole = self._whole.model_copy(update={"tools": tuple(self._declared.values())})
                 self._compiled = CompiledManifest(effective_manifest(whole, self._governance), self._contracts)
             return self._compiled
 
@@ -228,9 +219,29 @@ class Registry:
         return binding.inputs.values(state, config) if binding else {}
 
     def lacking(self, name: str) -> str:
-        """Return what a tool needs and does not have: program, environment variable or capability; empty: nothing."""
+        """Return what a tool needs and does not have; empty: nothing.
+
+        Those are the program of a tool of type `cli`, and what `safety.requires` names: `binary:NAME` and `env:NAME` on
+        this machine, everything else among what the deployment grants.
+        """
         entry = self.manifest.tools.get(name)
-        return why_lacking(entry, self._capabilities) if entry else ""
+        return next(self._lacks(entry), "") if entry else ""
+
+    def _lacks(self, entry: Tool) -> Iterator[str]:
+        if entry.cli is not None and entry.program is not None:
+            try:
+                if program_path(entry.cli.argv[0], entry.program) is None:
+                    yield f"program {entry.cli.argv[0]} is not found"
+            except UsageError as error:
+                yield error.message
+        for need in entry.safety.requires if entry.safety else ():
+            kind, _, wanted = need.partition(":")
+            if kind == "binary" and shutil.which(wanted) is None:
+                yield f"program {wanted} is not found"
+            if kind == "env" and not os.environ.get(wanted):
+                yield f"environment variable {wanted} is not set"
+            if kind not in ("binary", "env") and need not in self._capabilities:
+                yield f"capability {need} is not granted"
 
     def check_availability(self) -> tuple[ToolStatus, ...]:
         """Return for every tool whether it can run right now, and why not, sorted by name. Asked anew each time."""
@@ -260,22 +271,6 @@ class Registry:
         else:
             circuit.succeeded()
 
-    def validate_plan(self, steps: Sequence[Any], session: Session) -> CheckedPlan:
-        """Check every call of a plan at once; arguments and errors as of `pdp.contract.plan.validate_plan`."""
-        return validate_plan(steps, session, self.compiled)
-
-    def state_after(self, name: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
-        """Return the state after a tool gave `result`, its state effects merged.
-
-        Raises:
-            UsageError: no such tool.
-            StateEffectError: the result is not what the effects declare.
-        """
-        tool = self.compiled.tool(name)
-        if tool is None:
-            raise self._unknown(name)
-        return tool.state_after(state, result)
-
     def at_turn_start(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state at the start of a turn: without what tools write and do not preserve."""
         return self.compiled.state.at_turn_start(state)
@@ -303,9 +298,11 @@ class Registry:
         binding, circuit = self._bindings.get(entry.name), self._circuits.get(entry.name)
         if binding is None and entry.cli is None:
             return "no function is bound"
-        reason = why_unavailable(entry, self._capabilities, binding.available if binding else None)
+        reason = self.lacking(entry.name)
+        if not reason and binding is not None and binding.available is not None:
+            reason = _why_not(entry.name, binding.available)
         if not reason and circuit is not None and circuit.is_open:
-            return f"failed {circuit.failures} times in a row"
+            reason = f"failed {circuit.failures} times in a row"
         return reason
 
 
@@ -315,52 +312,6 @@ def _format(form: ExportFormat | str) -> ExportFormat:
     except ValueError:
         known = ", ".join(ExportFormat)
         raise UsageError(f"{shown_name(form)} is not a format of a tool list", hint=f"known: {known}") from None
-
-
-def _pins(manifests: Sequence[Manifest]) -> tuple[AgentPins, ...] | None:
-    """Return the agents' pins of all manifests; None when none states any."""
-    pins: dict[str, AgentPins] = {}
-    for agent in (agent for manifest in manifests for agent in manifest.agents or ()):
-        if agent.id in pins:
-            raise UsageError(f"agent {agent.id} is pinned twice", hint="pin its tools in one manifest")
-        pins[agent.id] = agent
-    return tuple(pins.values()) if any(manifest.agents is not None for manifest in manifests) else None
-
-
-def why_unavailable(entry: Tool, capabilities: Collection[str], probe: Callable[[], Any] | None) -> str:
-    """Return why a tool cannot run right now; empty when it can.
-
-    Checks, in this order: the program of a tool of type `cli`; what `safety.requires` names, `binary:NAME` and
-    `env:NAME` on this machine, everything else among what the deployment grants; the tool's own `probe`.
-
-    Args:
-        entry: the tool's entry.
-        capabilities: what the deployment grants, such as `network`.
-        probe: returns true or false, or `(available, reason)`; one that raises or returns anything else means no.
-    """
-    return why_lacking(entry, capabilities) or (_why_not(entry.name, probe) if probe is not None else "")
-
-
-def why_lacking(entry: Tool, capabilities: Collection[str]) -> str:
-    """Return what a tool needs and does not have, without its own probe; empty when nothing is lacking."""
-    if entry.cli is not None and entry.program is not None:
-        try:
-            path = program_path(entry.cli.argv[0], entry.program)
-        except UsageError as error:
-            return error.message
-        if path is None:
-            return f"program {entry.cli.argv[0]} is not found"
-    needs = entry.safety.requires if entry.safety else ()
-    return next((why for need in needs if (why := _why_lacking(need, capabilities))), "")
-
-
-def _why_lacking(need: str, capabilities: Collection[str]) -> str:
-    kind, _, name = need.partition(":")
-    if kind == "binary":
-        return "" if name and shutil.which(name) else f"program {name} is not found"
-    if kind == "env":
-        return "" if os.environ.get(name) else f"environment variable {name} is not set"
-    return "" if need in capabilities else f"capability {need} is not granted"
 
 
 def _why_not(name: str, probe: Callable[[], Any]) -> str:

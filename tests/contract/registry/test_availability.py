@@ -10,21 +10,26 @@ from typing import Any
 import pytest
 
 from pdp.circuit import Circuit
-from pdp.contract.registry.registry import Registry, why_unavailable
-from pdp.manifest.effective import effective_tool
-from pdp.manifest.model import DeclaredTool, Governance, Manifest, Program, Tool
+from pdp.contract.registry.registry import Registry
+from pdp.manifest.model import Governance, Manifest, Program
 
-PROGRAMS = {"grep": Program(), "absent": Program()}
-LISTED = Governance(actions={}, programs=PROGRAMS)
+LISTED = {"grep": Program(), "absent": Program()}
 
 
-def entry(**fields: Any) -> Tool:
-    tool = {"name": "grep_files", "schema": {"type": "object"}, **fields}
-    return effective_tool(DeclaredTool.model_validate(tool), None, PROGRAMS)
+def registry_of(*tools: dict[str, Any], programs: dict[str, Program] = LISTED, **options: Any) -> Registry:
+    manifest = {"manifest_version": "1", "tools": [{"schema": {"type": "object"}, **tool} for tool in tools]}
+    return Registry(Manifest.model_validate(manifest), Governance(actions={}, programs=programs), **options)
 
 
-def needs(*requires: str) -> Tool:
-    return entry(safety={"requires": requires})
+def why_not(available: Any = None, programs: dict[str, Program] = LISTED, **fields: Any) -> str:
+    """Why a tool with a function is not available."""
+    registry = registry_of({"name": "do_it", **fields}, programs=programs, capabilities={"network"})
+    if "cli" not in fields:
+        registry.bind("do_it", lambda: None, available=available)
+    (status,) = registry.check_availability()
+    assert status.available == (not status.reason)
+    assert available is not None or registry.lacking("do_it") == status.reason
+    return status.reason
 
 
 @pytest.fixture(autouse=True)
@@ -39,27 +44,28 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ABSENT", raising=False)
 
 
-def cli(program: str) -> Tool:
-    return entry(type="cli", cli={"argv": [program, "-r"]})
-
-
 @pytest.mark.parametrize(
-    ("tool", "reason"),
+    ("fields", "reason"),
     [
-        (entry(), ""),
-        (cli("grep"), ""),
-        (cli("absent"), "program absent is not found"),
-        (needs("binary:grep", "env:API_KEY", "network"), ""),
-        (needs("binary:absent"), "program absent is not found"),
-        (needs("binary:"), "program  is not found"),
-        (needs("env:ABSENT"), "environment variable ABSENT is not set"),
-        (needs("env:EMPTY"), "environment variable EMPTY is not set"),
-        (needs("network", "filesystem"), "capability filesystem is not granted"),
-        (needs("tpm:x"), "capability tpm:x is not granted"),
+        ({}, ""),
+        ({"type": "cli", "cli": {"argv": ["grep", "-r"]}}, ""),
+        ({"type": "cli", "cli": {"argv": ["absent", "-r"]}}, "program absent is not found"),
+        *(
+            ({"safety": {"requires": requires}}, reason)
+            for requires, reason in [
+                (["binary:grep", "env:API_KEY", "network"], ""),
+                (["binary:absent"], "program absent is not found"),
+                (["binary:"], "program  is not found"),
+                (["env:ABSENT"], "environment variable ABSENT is not set"),
+                (["env:EMPTY"], "environment variable EMPTY is not set"),
+                (["network", "filesystem"], "capability filesystem is not granted"),
+                (["tpm:x"], "capability tpm:x is not granted"),
+            ]
+        ),
     ],
 )
-def test_what_is_needed(tool: Tool, reason: str) -> None:
-    assert why_unavailable(tool, {"network"}, None) == reason
+def test_what_is_needed(fields: dict[str, Any], reason: str) -> None:
+    assert why_not(**fields) == reason
 
 
 def raising() -> bool:
@@ -85,7 +91,7 @@ async def later() -> bool:
 def test_a_tools_own_check(probe: Any, reason: str) -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        assert why_unavailable(entry(), (), probe) == reason
+        assert why_not(probe) == reason
         gc.collect()  # a coroutine that is left behind warns
 
     assert warned == []
@@ -93,9 +99,10 @@ def test_a_tools_own_check(probe: Any, reason: str) -> None:
 
 def test_a_program_that_may_not_run_is_not_available() -> None:
     schema = {"type": "object", "properties": {"pattern": {"type": "string"}}}
-    unlisted = {"name": "list_files", "type": "cli", "cli": {"argv": ["ls"]}, "schema": {"type": "object"}}
-    unused = {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": schema}
-    registry = Registry([Manifest.model_validate({"manifest_version": "1", "tools": [unlisted, unused]})], LISTED)
+    registry = registry_of(
+        {"name": "list_files", "type": "cli", "cli": {"argv": ["ls"]}},
+        {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": schema},
+    )
 
     assert [(status.available, status.reason) for status in registry.check_availability()] == [
         (False, "`cli.argv` does not use argument `pattern`"),
@@ -105,21 +112,20 @@ def test_a_program_that_may_not_run_is_not_available() -> None:
 
 def test_a_program_that_others_can_write_to_is_not_available(tmp_path: Path) -> None:
     (tmp_path / "grep").chmod(0o777)
-    tool = cli("grep").model_copy(update={"program": Program(path=str(tmp_path / "grep"))})
+    own = {"grep": Program(path=str(tmp_path / "grep"))}
 
-    assert why_unavailable(tool, (), None) == (
+    assert why_not(programs=own, type="cli", cli={"argv": ["grep"]}) == (
         f"program `grep`: others can write to {tmp_path}/grep, or to a folder above it"
     )
 
 
 def test_the_registry_asks_for_all_of_it() -> None:
-    tools = (
-        {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": {"type": "object"}},
-        {"name": "read_web", "schema": {"type": "object"}, "safety": {"requires": ["network"]}},
-        {"name": "roll_dice", "schema": {"type": "object"}},
+    registry = registry_of(
+        {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}},
+        {"name": "read_web", "safety": {"requires": ["network"]}},
+        {"name": "roll_dice"},
+        circuit=lambda: Circuit(failures=1),
     )
-    manifest = Manifest.model_validate({"manifest_version": "1", "tools": tools})
-    registry = Registry([manifest], LISTED, circuit=lambda: Circuit(failures=1))
     for name in ("read_web", "roll_dice"):
         registry.bind(name, lambda: None)
 
@@ -131,13 +137,3 @@ def test_the_registry_asks_for_all_of_it() -> None:
     registry.note_run("grep_files", failed=False)
     assert reasons()["roll_dice"] == "failed 1 times in a row"
     assert [shown["name"] for shown in registry.definitions("plain")] == ["grep_files"]
-
-
-def test_a_registry_says_what_a_tool_lacks() -> None:
-    tool = DeclaredTool.model_validate(
-        {"name": "grep_files", "schema": {"type": "object"}, "safety": {"requires": ["gpu"]}}
-    )
-    manifest = Manifest.model_construct(manifest_version="1", agents=None, tools=(tool,))
-
-    assert Registry([manifest]).lacking("grep_files") == "capability gpu is not granted"
-    assert Registry([manifest], capabilities=["gpu"]).lacking("grep_files") == ""

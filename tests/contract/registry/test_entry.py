@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -19,19 +20,21 @@ PRINTED = {
 }
 
 
+NULL = {"type": "null"}
+
+
 def test_the_documents_schema() -> None:
     assert argument_schema(PRINTED, "contract") == {
         "type": "object",
         "properties": {
             "subquestion_id": {
-                "type": ["string", "null"], "description": "single subquestion ID for targeted retrieval",
+                "anyOf": [{"type": "string"}, NULL], "description": "single subquestion ID for targeted retrieval",
             },
             "subquestion_ids": {
-                "type": ["array", "null"],
-                "items": {"type": "string"},
+                "anyOf": [{"type": "array", "items": {"type": "string"}}, NULL],
                 "description": "multiple IDs for parallel (skeleton-of-thoughts) retrieval",
             },
-            "web_search": {"type": ["boolean", "null"], "description": "enable web search for this step"},
+            "web_search": {"anyOf": [{"type": "boolean"}, NULL], "description": "enable web search for this step"},
             "query": {"type": "string", "description": "the search query for retrieval"},
         },
         "required": ["query"],
@@ -40,42 +43,27 @@ def test_the_documents_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "schema"),
+    ("text", "admitted", "required"),
     [
-        ("int", {"type": "integer"}),
-        ("float - how much - at most", {"type": "number", "description": "how much - at most"}),
-        ("dict[str, int]", {"type": "object", "additionalProperties": {"type": "integer"}}),
-        ("str | int", {"type": ["string", "integer"]}),
-        ("Union[str, list[str]]", {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-        ('Literal["a", "b"]', {"type": "string", "enum": ["a", "b"]}),
-        ("list[list[bool]]", {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}}),
-        ("str | str", {"type": "string"}),
+        ("int", [1], True),
+        ("float - how much - at most", [1, 1.5], True),
+        ("dict[str, int]", [{}, {"k": 1}], True),
+        ("str | int", ["a", 1], True),
+        ("Union[str, list[str]]", ["a", ["a"]], True),
+        ('Literal["a", "b"]', ["a"], True),
+        ("List[List[bool]]", [[[True]]], True),
+        ("str | None", ["a", None], False),
+        ("Optional[str | int]", ["a", 1, None], False),
+        ('Optional[Literal["a", 1]]', ["a", 1, None], False),
+        ("Optional[list[int]] | str", ["a", [1], None], False),
     ],
 )
-def test_types(text: str, schema: dict[str, Any]) -> None:
-    arguments = argument_schema({"x": text}, "contract")
+def test_what_a_type_admits_and_what_may_be_left_out(text: str, admitted: list[Any], required: bool) -> None:
+    validator = compile_schema(argument_schema({"x": text}, "contract"))
+    tried = ["a", 1, 1.5, [1], ["a"], [[True]], {}, {"k": 1}, None, True]
 
-    assert (arguments["properties"]["x"], arguments["required"]) == (schema, ["x"])
-    compile_schema(arguments)
-
-
-@pytest.mark.parametrize(
-    ("text", "admitted"),
-    [
-        ("str | None", ["a", None]),
-        ("Optional[str | int]", ["a", 1, None]),
-        ('Optional[Literal["a", 1]]', ["a", 1, None]),
-        ("Optional[list[int]] | str", ["a", [1], None]),
-    ],
-)
-def test_what_admits_none_may_be_left_out(text: str, admitted: list[Any]) -> None:
-    schema = argument_schema({"x": text}, "contract")
-    validator = compile_schema(schema)
-    tried = ["a", 1, [1], None, ["a"], True, 1.5, {}]
-
-    assert schema["required"] == []
-    assert [value for value in tried if validator.is_valid({"x": value})] == admitted
-    assert validator.is_valid({})
+    assert json.dumps([value for value in tried if validator.is_valid({"x": value})]) == json.dumps(admitted)
+    assert validator.is_valid({}) is not required
 
 
 @pytest.mark.parametrize(
@@ -89,21 +77,19 @@ KNOWN = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("Any — whatever", f"c: schema of argument `x`: `Any` is not a type: anything would pass ({KNOWN})"),
-        ("flaot", "c: schema of argument `x`: 'flaot' is not a type (did you mean `float`?)"),
-        ("list[", f"c: schema of argument `x`: 'list[' is not a type ({KNOWN})"),
-        ("__import__('os')", f"c: schema of argument `x`: \"__import__('os')\" is not a type ({KNOWN})"),
-        ("dict[int, str]", f"c: schema of argument `x`: 'dict[int, str]' is not a type ({KNOWN})"),
-        ("Literal[1.5]",
-         f"c: schema of argument `x`: 'Literal[1.5]' has to list texts, whole numbers or booleans ({KNOWN})"),
-        ("", f"c: schema of argument `x`: '' is not a type ({KNOWN})"),
-        (3, "c: schema of argument `x`: must be a text such as `str — the query` (or write a whole JSON Schema)"),
+        "Any", "flaot", "list[", "", "str, int", "list[1]", "1 | 2", "__import__('os')", "Literal[__import__('os')]",
+        "list['__import__(1)']", "Literal[().a]",
     ],
 )  # fmt: skip
-def test_what_is_no_type(text: Any, message: str) -> None:
+def test_what_is_no_type(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         argument_schema({"x": text}, "c")
 
-    assert str(caught.value) == message
+    assert str(caught.value) == f"c: schema of argument `x`: {text!r} is not a type ({KNOWN})"
+
+
+def test_what_is_no_text() -> None:
+    with pytest.raises(UsageError, match=r"^c: schema of argument `x`: must be a text such as `str — the query` \(or"):
+        argument_schema({"x": 3}, "c")

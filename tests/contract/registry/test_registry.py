@@ -54,13 +54,13 @@ def test_files_alone_give_the_manifest_that_loading_gives() -> None:
 
 
 def test_files_and_contracts_stand_side_by_side() -> None:
-    registry = Registry.from_files(CLINICAL, EXAMPLE / "manifest.json", version="7")
+    registry = Registry.from_files(EXAMPLE / "manifest.json", version="7")
     registry.register_contract(contract(), **READS)
     entry = registry.manifest.tools["search_web"]
 
     assert registry.manifest.version == "7"
     assert [status.name for status in registry.check_availability()] == [
-        "initiate_wire", "link_sources", "lookup_beneficiary", "retrieve_evidence", "search_web", "validate_payment",
+        "initiate_wire", "lookup_beneficiary", "search_web", "validate_payment",
     ]  # fmt: skip
     assert (entry.effect_class, entry.scopes, entry.action) == ("read-internal", ("search",), "search_web")
 
@@ -143,25 +143,18 @@ def in_use() -> Registry:
     return registry
 
 
-def manifest(*names: str, **fields: Any) -> Manifest:
+def manifest(*names: str) -> Manifest:
     tools = [{"name": name, "schema": {"type": "object"}} for name in names]
-    return Manifest.model_validate({"manifest_version": "1", "tools": tools, **fields})
-
-
-PINS = {"agents": [{"id": "agent:a", "tools": {}}]}
+    return Manifest.model_validate({"manifest_version": "1", "tools": tools})
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Registry([manifest("search_web"), manifest("search_web")]),
+        (lambda: Registry(manifest("search_web", "search_web")),
          "tool search_web is declared twice (names are unique: rename or remove one)"),
-        (lambda: Registry([manifest("search_web")]).register_contract(contract()),
+        (lambda: Registry(manifest("search_web")).register_contract(contract()),
          "tool search_web is declared twice (names are unique: rename or remove one)"),
-        (lambda: Registry([manifest("a"), manifest("b", manifest_version="2")]),
-         "the manifests have versions 1, 2 (state `version=`)"),
-        (lambda: Registry([manifest("a", **PINS), manifest("b", **PINS)]),
-         "agent agent:a is pinned twice (pin its tools in one manifest)"),
         (lambda: one().bind("serch_web", print),
          "`serch_web` is not a tool of this registry (did you mean `search_web`?)"),
         (lambda: Registry().function("x"),
@@ -332,11 +325,7 @@ def test_a_function_that_asks_for_what_nobody_gives(function: Any, message: str)
 
 def test_the_state_through_a_turn() -> None:
     registry = Registry.from_files(CLINICAL)
-    state = registry.state_after("retrieve_evidence", {"user": 1}, {"evidence": [{"id": 1}], "last_query": "q"})
-    state = registry.state_after("retrieve_evidence", state, {"evidence": [{"id": 2}], "last_query": "r"})
+    state = {"user": 1, "evidence": [{"id": 1}], "last_query": "r"}
 
-    assert state == {"user": 1, "evidence": [{"id": 1}, {"id": 2}], "last_query": "r"}
-    assert registry.render_prompt("{{EVIDENCE}} / {{LAST_QUERY}}", state) == '[{"id":1},{"id":2}] / r'
-    assert registry.at_turn_start(state) == {"user": 1, "evidence": [{"id": 1}, {"id": 2}]}
-    with pytest.raises(UsageError, match="is not a tool of this registry"):
-        registry.state_after("other", state, {})
+    assert registry.render_prompt("{{EVIDENCE}} / {{LAST_QUERY}}", state) == '[{"id":1}] / r'
+    assert registry.at_turn_start(state) == {"user": 1, "evidence": [{"id": 1}]}
