@@ -274,7 +274,7 @@ def _near_proposals(
 ) -> ProposedScenario | None:
     """Search for a proposal that the enforcement point treats differently by the changed entry, before any policy."""
     for suite, base, base_layers in islice(_proposed(recorded, tool), _PROPOSAL_BASES):
-        below = suite.model.session
+        below = suite.session
         for proposal, layers in _near_proposal(base, base_layers, below, suite.manifest.tools[tool]):
             try:
                 session = Session.model_validate({"time": DEFAULT_TIME, **laid_over(below, layers)})

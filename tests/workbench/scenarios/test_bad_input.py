@@ -80,14 +80,14 @@ def test_unknown_verdicts() -> None:
     )
 
 
-def test_of_five_thousand_faults_the_first_hundred_are_shown() -> None:
+def test_of_many_faults_the_first_hundred_are_shown() -> None:
     said = refused(
-        HEAD + "".join(f"  - {{name: n{at}, {CALL}, expect: {{verdict: MAYBE}}}}\n" for at in range(5000))
+        HEAD + "".join(f"  - {{name: n{at}, {CALL}, expect: {{verdict: MAYBE}}}}\n" for at in range(101))
     ).splitlines()
 
     assert said[0] == "x.yaml:5:95: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `MAYBE`"
     assert said[-4].startswith("x.yaml:104:")
-    assert said[-1] == "error: 5000 faults in x.yaml; the first 100 are shown"
+    assert said[-1] == "error: 101 faults in x.yaml; the first 100 are shown"
     assert len(said) == 100 * 3 + 1
 
 

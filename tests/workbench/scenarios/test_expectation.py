@@ -137,8 +137,8 @@ def test_a_raw_request_has_details_too(tmp_path: Path) -> None:
         (
             "codes: [a.b], details: {c.d: {e: 1}}, messages: {f.g: h}",
             [
-                "4:48: `c.d` is not among `codes` (name it there as well, or take it out)",
-                "4:73: `f.g` is not among `codes` (name it there as well, or take it out)",
+                "4:53: `expect.details.c.d` is not among `codes` (name it there as well, or take it out)",
+                "4:78: `expect.messages.f.g` is not among `codes` (name it there as well, or take it out)",
             ],
         ),
     ],
@@ -174,5 +174,5 @@ def test_people_decide_without_reasons(tmp_path: Path, monkeypatch: pytest.Monke
         load_suite(project(tmp_path, one(steps=steps)))
 
     assert [fault.message for fault in raised.value.faults] == [
-        "`details` is nothing that can be expected of `approve`"
+        "`expect.details` is nothing that can be expected of `approve`"
     ]

@@ -28,11 +28,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def faults(text: str | bytes, name: str = "scenarios.yaml") -> list[str]:
+def faults(text: str) -> list[str]:
     """The faults of a file, each as `FILE:LINE:COLUMN: message (hint)`."""
-    Path(name).write_bytes(text.encode() if isinstance(text, str) else text)
+    Path("scenarios.yaml").write_text(text)
     with pytest.raises(FileFaultsError) as raised:
-        load_suite(Path(name))
+        load_suite(Path("scenarios.yaml"))
     return [
         f"{fault.place}: {fault.message}" + (f" ({fault.hint})" if fault.hint else "") for fault in raised.value.faults
     ]
@@ -120,8 +120,7 @@ def test_extends_takes_what_the_file_does_not_state() -> None:
 
     assert [each.name for each in suite.scenarios] == ["it"]
     assert (suite.data, suite.manifest.version) == ({"settings": {"x": 1}}, "7")
-    assert suite.model.session == {"claims": {"sub": "ann", "roles": ["b"]}, "purpose": "y"}
-    assert (suite.model.extends, suite.model.manifest) == ("shared/more.yaml", "manifest.json")
+    assert suite.session == {"claims": {"sub": "ann", "roles": ["b"]}, "purpose": "y"}
 
 
 def test_policies_and_bundle_take_the_place_of_each_other() -> None:
@@ -137,9 +136,7 @@ def test_policies_and_bundle_take_the_place_of_each_other() -> None:
     ]  # fmt: skip
 
 
-def test_every_fault_of_a_file_at_once() -> None:
-    Path("tools.py").write_text("def f(:\n")
-    text = """\
+FAULTY = """\
 manifest: manifest.json
 sesion: {}
 data: [nothere.json]
@@ -175,59 +172,49 @@ scenarios:
       - {propose: {}, expect: [{verdict: DENY}]}
   - 7
   - {name: nothing}
-  - name: raw
-    session: {claims: [], agent: 3}
-    request: {context: {call_digest: $call_digest}}
-    returns: 5
-    expect: {verdict: DENY}
-  - name: also raw
-    request: {context: {call_digest: $call_digest}}
-    expect: {verdict: DENY}
+  - {name: raw, session: {claims: [], agent: 3}, request: 1, returns: 5, expect: {verdict: DENY}}
+  - {name: golden, golden: true, request: 1, expect: {verdict: DENY}}
+"""
+FAULTS = """\
+2:1: unknown key `sesion` (did you mean `session`?)
+3:8: nothere.json: no such file or folder (paths are relative to the file that states them)
+4:12: nowhere: no such file or folder (paths are relative to the file that states them)
+8:3: unknown key `fcts` (did you mean `facts`?)
+9:9: `time` is not a time such as 2026-07-01T10:00:00Z
+13:23: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `ALLOWED` (did you mean `ALLOW`?)
+13:42: `expect.executed` must be true or false, not `yes`
+13:63: `expect.obligations[0].parameters` is missing
+13:72: `expect.obligations[1]` must be a string, not `5` (write it in quotes)
+13:83: `expect.trace` has no field `in_manifst` (did you mean `in_manifest`?)
+14:5: `expect` is missing
+15:5: unknown key `propse` (did you mean `propose`?)
+16:5: unknown key `expct` (did you mean `expect`?)
+18:14: a scenario for `read_notes`, which manifest 7 does not have (did you mean `read_note`?)
+20:11: the name `misspelt` stands twice, first on line 14 (names are unique in a file: change one)
+22:11: `plan` must not be empty
+23:13: `expect` must not be empty (state what has to come of it, such as `verdict: DENY`)
+25:5: unknown key `propose` (known here: golden, name, session, steps, why)
+27:27: `at` must be a string, not `2026` (write it in quotes)
+28:9: a step must be a mapping (it needs one of propose, plan, approve, deny, request)
+29:34: `expect` needs a list with an entry for each proposal of the plan
+29:60: `returns` needs a list with an entry for each proposal of the plan
+30:28: `approve.claims` must be a mapping, not `3`
+31:47: `expect.status` is nothing that can be expected of `deny` (known here: approval, refused)
+32:54: `at` must be a time such as 2026-07-01T10:00:00Z, not `tomorrow`
+33:31: `expect` of `propose` must be a mapping (only a plan has a list of them)
+34:5: a scenario must be a mapping (write `- name: ...` with what it does below)
+35:5: `expect` is missing
+36:35: `claims` must be a mapping, not a list
+36:46: `agent` must be a string, not `3` (write it in quotes)
+36:71: `returns` says nothing about `request` (no tool is run)
+37:28: `golden` proposes nothing (let a step `propose` a call, or leave `golden` out)
+tools.py:1:7: not Python: invalid syntax
 """
 
-    whole = "`$call_digest` cannot be made of a request without whole subject, action, resource and context"
-    assert faults(text) == [
-        "scenarios.yaml:2:1: unknown key `sesion` (did you mean `session`?)",
-        "scenarios.yaml:3:8: nothere.json: no such file (paths are relative to the file that states them)",
-        "scenarios.yaml:4:12: nowhere: no such folder (name a folder with Rego files)",
-        "scenarios.yaml:8:3: unknown key `fcts` (did you mean `facts`?)",
-        "scenarios.yaml:9:9: `time` is not a time such as 2026-07-01T10:00:00Z",
-        (
-            "scenarios.yaml:13:23: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `ALLOWED` "
-            "(did you mean `ALLOW`?)"
-        ),
-        "scenarios.yaml:13:42: `expect.executed` must be true or false, not `yes`",
-        "scenarios.yaml:13:63: `expect.obligations[0].parameters` is missing",
-        "scenarios.yaml:13:72: `expect.obligations[1]` must be a string, not `5` (write it in quotes)",
-        "scenarios.yaml:13:83: `expect.trace` has no field `in_manifst` (did you mean `in_manifest`?)",
-        "scenarios.yaml:15:5: unknown key `propse` (did you mean `propose`?)",
-        "scenarios.yaml:16:5: unknown key `expct` (did you mean `expect`?)",
-        "scenarios.yaml:16:13: unknown key `verdct` (did you mean `verdict`?)",
-        "scenarios.yaml:18:21: a scenario for `read_notes`, which manifest 7 does not have (did you mean `read_note`?)",
-        (
-            "scenarios.yaml:20:11: the name `misspelt` stands twice, first on line 14 (names are unique in a file: "
-            "change one)"
-        ),
-        "scenarios.yaml:22:5: `plan` stands beside `propose` (a step does one thing: make two steps of it)",
-        "scenarios.yaml:23:13: `expect` must not be empty (state what has to come of it, such as `verdict: DENY`)",
-        "scenarios.yaml:25:5: `propose` stands beside `steps` (move it into a step, or leave `steps` out)",
-        "scenarios.yaml:27:27: `at` must be a string, not `2026` (write it in quotes)",
-        "scenarios.yaml:28:9: a step must be a mapping (it needs one of propose, plan, approve, deny, request)",
-        "scenarios.yaml:29:34: `expect` must be a list of 2 (one for each proposal of the plan)",
-        "scenarios.yaml:29:60: `returns` must be a list of 2 (one for each proposal of the plan)",
-        "scenarios.yaml:30:28: `approve.claims` must be a mapping, not `3`",
-        "scenarios.yaml:31:39: `status` is nothing that can be expected of `deny` (known here: approval, refused)",
-        "scenarios.yaml:32:54: `at` must be a time such as 2026-07-01T10:00:00Z, not `tomorrow`",
-        "scenarios.yaml:33:31: `expect` of `propose` must be a mapping (only a plan has a list of them)",
-        "scenarios.yaml:34:5: a scenario must be a mapping (write `- name: ...` with what it does below)",
-        "scenarios.yaml:35:5: does nothing (it needs one of propose, plan, approve, deny, request)",
-        "scenarios.yaml:35:5: `expect` is missing",
-        "scenarios.yaml:37:23: `claims` must be a mapping, not a list",
-        "scenarios.yaml:37:34: `agent` must be a string, not `3` (write it in quotes)",
-        "scenarios.yaml:39:5: `returns` says nothing about `request` (no tool is run)",
-        f"scenarios.yaml:42:14: {whole} (write any text that looks like a digest instead)",
-        "tools.py:1:7: not Python: invalid syntax",
-    ]
+
+def test_every_fault_of_a_file_at_once() -> None:
+    Path("tools.py").write_text("def f(:\n")
+    assert [fault.removeprefix("scenarios.yaml:") for fault in faults(FAULTY)] == FAULTS.splitlines()
 
 
 def test_several_files_show_the_faults_of_all_of_them_at_once_and_each_once() -> None:
@@ -248,83 +235,79 @@ def test_several_files_show_the_faults_of_all_of_them_at_once_and_each_once() ->
     assert load_suites([]) == []
 
 
+RAW = "scenarios: [{name: a, request: 1, expect: {verdict: DENY}}]"
+ACTION = "(state one of propose, plan, approve, deny, request)"
+MEANT = "(if that is the point of it, expect `rejection: INVALID_TOOL_NAME`)"
+RELATIVE = "(paths are relative to the file that states them)"
+NOT_A_LIST = (
+    "`scenarios` must be a list, not empty (begin each scenario with `- name:`; a file for `extends` alone is not run)"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", ["scenarios.yaml:1:1: the file is empty"]),
+        ("", ["1:1: the file is empty"]),
+        ("- name: a", ["1:1: a scenario file must be a mapping (check that it is the right file)"]),
+        ("manifest: manifest.json", [f"1:1: {NOT_A_LIST}"]),
+        ("manifest: manifest.json\nscenarios: []", [f"2:12: {NOT_A_LIST}"]),
+        ("manifest: manifest.json\nscenarios: {a: 1}", [f"2:12: {NOT_A_LIST}"]),
         (
-            "manifst: manifest.json\nscenarios: [{nmae: a, request: 1, expect: {verdict: DENY}}]\n",
+            "manifst: manifest.json\nscenarios: [{nmae: a, request: 1, expect: {verdict: DENY}}]",
             [
-                "scenarios.yaml:1:1: unknown key `manifst` (did you mean `manifest`?)",
-                "scenarios.yaml:2:14: unknown key `nmae` (did you mean `name`?)",
+                "1:1: unknown key `manifst` (did you mean `manifest`?)",
+                "2:13: `name` is missing",
+                "2:14: unknown key `nmae` (did you mean `name`?)",
             ],
         ),
-        ("- name: a\n", ["scenarios.yaml:1:1: a scenario file must be a mapping (check that it is the right file)"]),
+        (RAW, ["1:1: names no manifest (state `manifest: FILE`, beside `scenarios:` or where it extends)"]),
+        (f"manifest: none.json\n{RAW}", [f"1:11: none.json: no such file or folder {RELATIVE}"]),
         (
-            "manifest: manifest.json\n",
-            ["scenarios.yaml:1:1: no scenarios in it (a file for `extends` alone is not run; else add `scenarios:`)"],
-        ),
-        (
-            "manifest: manifest.json\nscenarios: []\n",
-            ["scenarios.yaml:2:12: `scenarios` must not be empty (begin each scenario with `- name:`)"],
-        ),
-        (
-            "manifest: manifest.json\nscenarios: {a: 1}\n",
-            ["scenarios.yaml:2:12: `scenarios` must be a list (begin each scenario with `- name:`)"],
-        ),
-        (
-            "scenarios: [{name: a, request: 1, expect: {verdict: DENY}}]\n",
-            ["scenarios.yaml:1:1: names no manifest (state `manifest: FILE`, beside `scenarios:` or where it extends)"],
-        ),
-        (
-            "manifest: none.json\nscenarios: [{name: a, request: 1, expect: {verdict: DENY}}]\n",
-            ["scenarios.yaml:1:11: none.json: no such file (paths are relative to the file that states them)"],
-        ),
-        (
-            (
-                "manifest: manifest.json\nbundle: b\npolicies: [p]\n"
-                "scenarios: [{name: a, request: 1, expect: {verdict: DENY}}]\n"
-            ),
+            f"manifest: manifest.json\nbundle: b\npolicies: [p]\n{RAW}",
             [
-                (
-                    "scenarios.yaml:2:1: `bundle` stands beside `policies` "
-                    "(a bundle holds its policies: leave one of them out)"
-                ),
-                "scenarios.yaml:2:9: b: no such file (paths are relative to the file that states them)",
-                "scenarios.yaml:3:12: p: no such folder (name a folder with Rego files)",
+                "2:9: `bundle` stands beside `policies` (a bundle holds its policies: leave one of them out)",
+                f"3:12: p: no such file or folder {RELATIVE}",
             ],
         ),
         (
-            "manifest: manifest.json\nscenarios: [{name: a, propose: {tool: read_note}, expect: {verdict: DENY}}]\n",
-            ["scenarios.yaml:2:13: no session says who calls (state `session: {claims: {sub: ...}}`)"],
+            "manifest: manifest.json\nscenarios: [{name: a, propose: {tool: read_note}, expect: {verdict: DENY}}]",
+            ["2:13: no session says who calls (state `session: {claims: {sub: ...}}`)"],
+        ),
+        (f"manifest: manifest.json\nextends: [a]\n{RAW}", ["2:10: `extends` must be a string, not a list"]),
+        (
+            HEAD + "  - {name: a, propose: {tool: shell}, expect: {status: rejected}}",
+            [f"4:24: a scenario for `shell`, which manifest 7 does not have {MEANT}"],
         ),
         (
-            "manifest: manifest.json\nextends: [a]\nscenarios: [{name: a, request: 1, expect: {verdict: DENY}}]\n",
-            ["scenarios.yaml:2:10: `extends` must be a string, not a list"],
+            HEAD + "  - {name: a, steps: [], why: ''}",
+            ["4:22: `steps` must be a list with at least one step", "4:31: `why` must not be empty"],
         ),
         (
-            HEAD + "  - {name: a, propose: {tool: shell}, expect: {status: rejected}}\n",
+            HEAD + "  - {name: a, why: nothing is done, expect: {verdict: DENY}}",
+            [f"4:5: a step does one thing, and this one nothing {ACTION}"],
+        ),
+        (
+            HEAD + "  - {name: a, propose: {}, plan: [{}], expect: {verdict: DENY}}",
+            [f"4:5: a step does one thing, and this one propose and plan {ACTION}"],
+        ),
+        (
+            f"manifest: manifest.json\ndata: [d.json]\n{RAW}",
+            ["d.json:1:2: the root `manifests` is not admitted (only directory and settings are)"],
+        ),
+        (
+            "manifest: faulty.json\nscenarios:\n  - {name: a, request: 1, expect: {}}",
             [
-                (
-                    "scenarios.yaml:4:31: a scenario for `shell`, which manifest 7 does not have "
-                    "(if that is the point of it, expect `rejection: INVALID_TOOL_NAME`)"
-                )
-            ],
-        ),
-        (
-            HEAD + "  - {name: a, steps: [], why: ''}\n",
-            [
-                (
-                    "scenarios.yaml:4:22: `steps` must be a list with at least one step "
-                    "(it needs one of propose, plan, approve, deny, request)"
-                ),
-                "scenarios.yaml:4:31: `why` must not be empty",
+                "faulty.json:1:22: `manifest_version` must be a string, not `7` (write it in quotes)",
+                "3:35: `expect` must not be empty (state what has to come of it, such as `verdict: DENY`)",
             ],
         ),
     ],
 )
-def test_faults(text: str | bytes, expected: list[str]) -> None:
-    assert faults(text) == expected
+def test_faults(text: str, expected: list[str]) -> None:
+    Path("d.json").write_text('{"manifests": {}}')
+    Path("faulty.json").write_text(json.dumps({**MANIFEST, "manifest_version": 7}))
+
+    assert [fault.removeprefix("scenarios.yaml:") for fault in faults(text + "\n")] == expected
 
 
 def test_a_tool_that_the_manifest_does_not_have_may_be_the_point() -> None:
@@ -338,72 +321,38 @@ def test_a_tool_that_the_manifest_does_not_have_may_be_the_point() -> None:
     assert len(suite.scenarios) == 3
 
 
+CIRCLE = "`extends` goes in a circle"
+
+
 @pytest.mark.parametrize(
-    ("extends", "fault"),
+    ("extends", "expected"),
     [
         (
             "b.yaml",
-            (
-                "c.yaml:1:10: `extends` goes in a circle: scenarios.yaml -> b.yaml -> c.yaml -> scenarios.yaml "
-                "(take one of them out)"
-            ),
+            [f"c.yaml:1:10: {CIRCLE}: scenarios.yaml -> b.yaml -> c.yaml -> scenarios.yaml (take one of them out)"],
         ),
         (
             "./scenarios.yaml",
-            "scenarios.yaml:1:10: `extends` goes in a circle: scenarios.yaml -> scenarios.yaml (take one of them out)",
+            [f"scenarios.yaml:1:10: {CIRCLE}: scenarios.yaml -> scenarios.yaml (take one of them out)"],
         ),
-        ("gone.yaml", "scenarios.yaml:1:10: `extends`: gone.yaml: no such file (check the path)"),
-    ],
-)
-def test_extends_in_a_circle_or_to_no_file(extends: str, fault: str) -> None:
-    """What no file states may stand where nobody could look: that no manifest is named is not said as well."""
-    Path("b.yaml").write_text("extends: c.yaml\n")
-    Path("c.yaml").write_text("extends: scenarios.yaml\n")
-
-    assert faults(f"extends: {extends}\nscenarios: [{{name: a, request: 1, expect: {{verdict: DENY}}}}]\n") == [fault]
-
-
-@pytest.mark.parametrize(
-    ("below", "expected"),
-    [
-        ("[1]", ["base.yaml:1:1: a scenario file must be a mapping (check that it is the right file)"]),
+        ("gone.yaml", ["scenarios.yaml:1:10: gone.yaml: no such file (check the path)"]),
+        ("list.yaml", ["list.yaml:1:1: a scenario file must be a mapping (check that it is the right file)"]),
         (
-            "tols: 1\nsession: {claims: 1}\n",
+            "faulty.yaml",
             [
-                "base.yaml:1:1: unknown key `tols` (did you mean `tools`?)",
-                "base.yaml:1:7: `tools` must be a string, not `1` (write it in quotes)",
-                "base.yaml:2:19: `claims` must be a mapping, not `1`",
+                "faulty.yaml:1:1: unknown key `tols` (did you mean `tools`?)",
+                "faulty.yaml:2:19: `claims` must be a mapping, not `1`",
             ],
         ),
     ],
 )
-def test_a_file_that_is_extended_has_its_own_faults(below: str, expected: list[str]) -> None:
-    Path("base.yaml").write_text(below)
-    text = "manifest: manifest.json\nextends: base.yaml\nscenarios: [{name: a, request: 1, expect: {verdict: DENY}}]\n"
+def test_a_file_that_is_extended_has_its_own_faults(extends: str, expected: list[str]) -> None:
+    """What no file states may stand where nobody could look: that no manifest is named is not said as well."""
+    for name, text in (("b", "extends: c.yaml"), ("c", "extends: scenarios.yaml"), ("list", "[1]"),
+                       ("faulty", "tols: 1\nsession: {claims: 1}")):  # fmt: skip
+        Path(f"{name}.yaml").write_text(f"{text}\n")
 
-    assert faults(text) == expected
-
-
-def test_faults_of_the_manifest_are_shown_beside_those_of_the_scenarios() -> None:
-    Path("manifest.json").write_text(json.dumps({**MANIFEST, "manifest_version": 7}))
-
-    assert faults(HEAD + "  - {name: a, request: 1, expect: {}}\n") == [
-        ("manifest.json:1:22: `manifest_version` must be a string, not `7` (write it in quotes)"),
-        "scenarios.yaml:4:35: `expect` must not be empty (state what has to come of it, such as `verdict: DENY`)",
-    ]
-
-
-def test_data_is_read_and_checked() -> None:
-    Path("d.json").write_text('{"manifests": {}}')
-    text = "manifest: manifest.json\ndata: [d.json]\nscenarios: [{name: a, request: 1, expect: {verdict: DENY}}]\n"
-
-    assert faults(text) == ["d.json:1:2: the root `manifests` is not admitted (only directory and settings are)"]
-
-
-def test_five_thousand_scenarios_load() -> None:
-    suite = loaded(Path(), *(one(name=f"n{at}", propose=READ, expect={"verdict": "ALLOW"}) for at in range(5000)))
-
-    assert (len(suite.scenarios), suite.scenarios[-1].name) == (5000, "n4999")
+    assert faults(f"extends: {extends}\n{RAW}\n") == expected
 
 
 def test_suites_are_found_in_folders_and_taken_as_named() -> None:
@@ -420,20 +369,13 @@ def test_suites_are_found_in_folders_and_taken_as_named() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("nowhere", "nowhere: no such file or folder (check the path)"),
-        ("empty", "empty: no scenario file in it (they are called scenarios.yaml or NAME.scenarios.yaml)"),
-    ],
-)
-def test_nothing_is_found(path: str, message: str) -> None:
+def test_nothing_is_found() -> None:
     Path("empty").mkdir()
 
-    with pytest.raises(UsageError) as raised:
-        find_suites([Path(path)])
-
-    assert str(raised.value) == message
+    with pytest.raises(UsageError, match=r"^nowhere: no such file or folder \(check the path\)$"):
+        find_suites([Path("nowhere")])
+    with pytest.raises(UsageError, match=r"^empty: no scenario file in it"):
+        find_suites([Path("empty")])
 
 
 def test_the_modules_that_decide() -> None:

@@ -4,7 +4,8 @@ A scenario is one proposal, or several steps, and what has to come of each. Unkn
 expectation that expects nothing: a scenario that cannot fail proves nothing.
 """
 
-from typing import Annotated, Any, Final
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,9 +17,11 @@ from pydantic import (
     StrictStr,
     Tag,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import InitErrorDetails
 
 from pdp.approvals.approvals import Refusal
 from pdp.decision import Verdict
@@ -28,6 +31,7 @@ from pdp.session import Session
 from pdp.stores.approvals import ApprovalState
 
 _MAX_TEXT = 4096
+_ErrorAt = tuple[tuple[str | int, ...], FieldError]
 
 
 def _text(value: str) -> str:
@@ -65,10 +69,30 @@ _DECIDED: Final = frozenset(("verdict", "codes", "details", "messages", "obligat
 _OF_PEOPLE: Final = frozenset(("approval", "refused"))
 
 
+def proposed_tool(proposal: Any) -> str | None:
+    """Return the tool that a proposal as it is written names; None where it names none."""
+    name = proposal.get("tool", proposal.get("tool_name")) if isinstance(proposal, dict) else None
+    return name if isinstance(name, str) else None
+
+
 class Form(BaseModel):
     """Base of every part of a scenario file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        errors = [
+            InitErrorDetails(type="value_error", loc=at, input=None, ctx={"error": error})
+            for at, error in self.errors_together()
+        ]
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
+
+    def errors_together(self) -> Iterator[_ErrorAt]:
+        """Yield what the fields only get wrong together, each with the path of the part that it is about."""
+        yield from ()
 
 
 class ExpectedObligation(Form):
@@ -125,11 +149,14 @@ class Expect(Form):
     refused: Refusal | None = None
     markings: tuple[Text, ...] | None = None
 
-    @model_validator(mode="after")
-    def _expects(self) -> "Expect":
+    def errors_together(self) -> Iterator[_ErrorAt]:
+        """Yield that nothing is expected, and reasons of which more is expected than `codes` admits."""
         if not self.model_fields_set:
-            raise FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
-        return self
+            yield (), FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
+        for name in ("details", "messages"):
+            for code in getattr(self, name) or ():
+                if self.codes is not None and code not in self.codes:
+                    yield (name, code), FieldError("is not among `codes`", "name it there as well, or take it out")
 
     @field_validator("details", "messages")
     @classmethod
@@ -185,7 +212,7 @@ class Step(Form):
     """
 
     propose: Any = None
-    plan: tuple[Any, ...] | None = None
+    plan: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
     approve: Approver | None = None
     deny: Approver | None = None
     request: Any = None
@@ -196,6 +223,29 @@ class Step(Form):
         Annotated[Expect, Tag("<one>")] | Annotated[tuple[Expect, ...], Tag("<many>")], Discriminator(_listed)
     ]
 
+    def errors_together(self) -> Iterator[_ErrorAt]:
+        """Yield that it does not do one thing, or that `expect` or `returns` do not fit what it does."""
+        actions = [name for name in ACTIONS if name in self.model_fields_set]
+        if len(actions) != 1:
+            done = " and ".join(actions) or "nothing"
+            yield (), FieldError(f"a step does one thing, and this one {done}", f"state one of {', '.join(ACTIONS)}")
+            return
+        action = actions[0]
+        if action == "plan":
+            for name, values in (("expect", self.expect), ("returns", self.returns)):
+                if name in self.model_fields_set and not _has_length(values, len(self.plan or ())):
+                    yield (name,), FieldError("needs a list with an entry for each proposal of the plan")
+        elif isinstance(self.expect, tuple):
+            yield ("expect",), FieldError(f"of `{action}` must be a mapping", "only a plan has a list of them")
+        if "returns" in self.model_fields_set and action not in ("propose", "plan"):
+            yield ("returns",), FieldError(f"says nothing about `{action}`", "no tool is run")
+        known = EXPECTED[action]
+        for at, expect in enumerate(self.expectations):
+            path = ("expect", at) if isinstance(self.expect, tuple) else ("expect",)
+            for name in sorted(expect.model_fields_set - known):
+                message = f"is nothing that can be expected of `{action}`"
+                yield (*path, name), FieldError(message, f"known here: {', '.join(sorted(known))}")
+
     @property
     def action(self) -> str:
         """Which of `ACTIONS` it does."""
@@ -205,6 +255,10 @@ class Step(Form):
     def expectations(self) -> tuple[Expect, ...]:
         """What is expected, one for each proposal of a plan, else one."""
         return self.expect if isinstance(self.expect, tuple) else (self.expect,)
+
+
+def _has_length(value: Any, length: int) -> bool:
+    return isinstance(value, list | tuple) and len(value) == length
 
 
 class Scenario(Form):
@@ -225,15 +279,14 @@ class Scenario(Form):
     session: dict[str, Any] = Field(default_factory=dict)
     steps: tuple[Step, ...]
 
-    @model_validator(mode="after")
-    def _calls(self) -> "Scenario":
+    def errors_together(self) -> Iterator[_ErrorAt]:
+        """Yield that it is golden and calls nothing."""
         if self.golden and not any(step.action in ("propose", "plan") for step in self.steps):
-            raise FieldError("is golden and proposes nothing", "let a step `propose` a call, or leave `golden` out")
-        return self
+            yield ("golden",), FieldError("proposes nothing", "let a step `propose` a call, or leave `golden` out")
 
 
-class ScenarioFile(Form):
-    """A scenario file. Paths are relative to the file that states them.
+class ScenarioSettings(Form):
+    """A scenario file without its scenarios. Paths are relative to the file that states them.
 
     Args:
         extends: a file whose settings hold where this one states none; sessions are laid over each other, deep. Its
@@ -254,4 +307,10 @@ class ScenarioFile(Form):
     bundle: Text | None = None
     tools: Text | None = None
     session: dict[str, Any] = Field(default_factory=dict)
-    scenarios: tuple[Scenario, ...] = ()
+
+    @field_validator("bundle")
+    @classmethod
+    def _alone(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("policies"):
+            raise FieldError("stands beside `policies`", "a bundle holds its policies: leave one of them out")
+        return value

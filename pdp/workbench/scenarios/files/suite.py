@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from pdp.documents import nearest, read_document, shown_name
+from pdp.documents import nearest, shown_name
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError, UsageError
@@ -17,24 +17,24 @@ from pdp.json import digest
 from pdp.manifest.load import load_effective
 from pdp.proposal import RejectionCode
 from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
-from pdp.workbench.scenarios.files.raw_request import filled_in
 from pdp.workbench.scenarios.files.read import Located, ScenarioSource
-from pdp.workbench.scenarios.files.scenario import ScenarioFile
+from pdp.workbench.scenarios.files.scenario import proposed_tool
 from pdp.workbench.scenarios.files.sessions import laid_over, sessions_of
-from pdp.workbench.scenarios.files.settings import Settings
+from pdp.workbench.scenarios.files.tools_file import ToolsFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pdp.documents.document import Document
-    from pdp.documents.document import Path as Steps
     from pdp.errors import Fault, Place
     from pdp.manifest.effective import EffectiveManifest
     from pdp.session import Session
-    from pdp.workbench.scenarios.files.scenario import Expect, Scenario
-
+    from pdp.workbench.scenarios.files.scenario import Scenario
 
 _ENDINGS: Final = (".scenarios.yaml", ".scenarios.yml", ".scenarios.json")
+_DECIDING: Final = frozenset(("bundle", "policies"))
+"""One setting: who states one of them takes the place of both."""
+
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +43,66 @@ class Suite:
 
     Attributes:
         file: as it was named.
-        document: its text, for places.
-        model: the file's settings, what it extends included; paths as they are written.
         manifest: the effective manifest.
+        manifest_text: the digest of the manifest file, by which suites know that they speak of the same tools.
         policies: folders with the user's concerns; empty when a bundle decides.
         bundle: the bundle file that decides, or None.
         data: with the roots `directory` and `settings`, read and merged.
         tools: the Python file with the tools, or None.
+        session: what every scenario starts from, that of the extended files included.
         scenarios: in the order of the file.
         sessions: for each scenario and step, who does it and when; see `sessions_of`.
         places: for each scenario, where it stands, and then each of its steps.
-        manifest_text: the digest of the manifest file, by which suites know that they speak of the same tools.
     """
 
     file: Path
-    document: Document
-    model: ScenarioFile
     manifest: EffectiveManifest
+    manifest_text: str
     policies: tuple[Path, ...]
     bundle: Path | None
     data: Mapping[str, Any]
-    tools: Path | None
-    scenarios: tuple[Scenario, ...]
-    sessions: tuple[tuple[Session | None, ...], ...]
-    places: tuple[tuple[Steps, ...], ...]
-    manifest_text: str
+    tools: Path | None = None
+    session: dict[str, Any] = field(default_factory=dict)
+    scenarios: tuple[Scenario, ...] = ()
+    sessions: tuple[tuple[Session | None, ...], ...] = ()
+    places: tuple[tuple[Place, ...], ...] = ()
 
     def place(self, index: int, step: int | None = None) -> Place:
         """Return where a scenario, or a step of it, stands in the file; both count from 0."""
-        return self.document.place(self.places[index][0 if step is None else step + 1])
+        return self.places[index][0 if step is None else step + 1]
+
+
+class _Settings:
+    """What the files of a chain state, the nearest first: the nearest statement of each setting holds."""
+
+    def __init__(self, chain: Sequence[ScenarioSource]) -> None:
+        self.session: dict[str, Any] = {}
+        self._stated: dict[str, ScenarioSource] = {}
+        for source in reversed(chain):
+            self.session = laid_over(self.session, source.settings.session)
+            stated = source.settings.model_fields_set
+            if stated & _DECIDING:
+                self._stated = {name: below for name, below in self._stated.items() if name not in _DECIDING}
+            self._stated |= dict.fromkeys(stated, source)
+
+    def paths(self, name: str) -> list[Path]:
+        """Return the files or folders that a setting names; nothing where it is not stated or one is not there."""
+        source = self._stated.get(name)
+        value = getattr(source.settings, name) if source else None
+        if source is None or not value:
+            return []
+        names = value if isinstance(value, tuple) else (value,)
+        paths = [source.path.parent / stated for stated in names]
+        missing = [(at, path) for at, path in enumerate(paths) if not path.exists()]
+        for at, path in missing:
+            hint = "paths are relative to the file that states them"
+            source.find((name, at), f"{path}: no such file or folder", hint)
+        return [] if missing else paths
+
+    def read(self, name: str, read: Callable[[list[Path]], _Read]) -> _Read | None:
+        """Return what `read` makes of these paths, or None; what it finds wrong becomes a fault of the setting."""
+        paths = self.paths(name)
+        return self._stated[name].result_of((name,), lambda: read(paths)) if paths else None
 
 
 def load_suite(path: Path) -> Suite:
@@ -84,33 +115,33 @@ def load_suite(path: Path) -> Suite:
     chain = _chain(path)
     own = chain[0]
     located = own.scenarios()
-    settings = Settings(chain, whole=chain[-1].settings.extends is None)
-    base = _session(chain)
-    manifest = settings.manifest()
+    settings = _Settings(chain)
+    governance = next(iter(settings.paths("governance")), None)
+    manifest = settings.read("manifest", lambda files: load_effective(files[0], governance))
+    data = settings.read("data", read_data)
+    policies = tuple(settings.paths("policies"))
+    bundle = next(iter(settings.paths("bundle")), None)
+    tools = settings.read("tools", lambda files: ToolsFile(files[0]).path)
     if manifest is not None:
-        for each in located:
-            _check_tools(own, each, manifest)
-    data = settings.data()
-    bundle = settings.file("bundle")
-    policies = settings.folders()
-    tools = settings.tools()
-    sessions = [] if _faults(chain) else [_sessions(own, each, base) for each in located]
-    faults = _faults(chain)
-    if faults or manifest is None:
-        raise FileFaultsError(faults)
+        for scenario in located:
+            _check_tools(own, scenario, manifest)
+    elif not _faults(chain):
+        own.find((), "names no manifest", "state `manifest: FILE`, beside `scenarios:` or where it extends")
+    sessions = [] if _faults(chain) else [_sessions(own, scenario, settings.session) for scenario in located]
+    if manifest is None or _faults(chain):
+        raise FileFaultsError(_faults(chain))
     return Suite(
         file=path,
-        document=own.document,
-        model=settings.model(base, tuple(each.scenario for each in located)),
         manifest=manifest,
         policies=policies,
         bundle=bundle,
-        data=data,
+        data=data or {},
         tools=tools,
-        scenarios=tuple(each.scenario for each in located),
+        session=settings.session,
+        scenarios=tuple(read.scenario for read in located),
         sessions=tuple(sessions),
-        places=tuple((each.path, *each.steps) for each in located),
-        manifest_text=digest((settings.file("manifest") or path).read_bytes()),
+        places=tuple(tuple(map(own.document.place, (read.path, *read.steps))) for read in located),
+        manifest_text=digest(settings.paths("manifest")[0].read_bytes()),
     )
 
 
@@ -191,36 +222,22 @@ def _in_folder(folder: Path) -> Iterator[Path]:
 def _chain(path: Path) -> list[ScenarioSource]:
     """The file, the one that it extends, and so on."""
     chain = [ScenarioSource(path)]
-    seen = {path.resolve(): path}
     while (extends := chain[-1].settings.extends) is not None:
         last = chain[-1]
         below = last.path.parent / extends
-        if below.resolve() in seen:
-            circle = " -> ".join(str(each.path) for each in chain)
+        if below.resolve() in [source.path.resolve() for source in chain]:
+            circle = " -> ".join(str(source.path) for source in chain)
             last.find(("extends",), f"`extends` goes in a circle: {circle} -> {below}", "take one of them out")
             break
-        seen[below.resolve()] = below
-        try:
-            chain.append(ScenarioSource(below))
-        except FileFaultsError as error:
-            last.add(list(error.faults))
+        source = last.result_of(("extends",), lambda: ScenarioSource(below))  # noqa: B023 - called at once
+        if source is None:
             break
-        except UsageError as error:
-            last.find(("extends",), f"`extends`: {error.message}", error.hint)
-            break
+        chain.append(source)
     return chain
 
 
 def _faults(chain: Sequence[ScenarioSource]) -> list[Fault]:
     return [fault for source in chain for fault in source.faults]
-
-
-def _session(chain: Sequence[ScenarioSource]) -> dict[str, Any]:
-    """What every scenario starts from: the layers of the chain."""
-    merged: dict[str, Any] = {}
-    for source in reversed(chain):
-        merged = laid_over(merged, source.settings.session)
-    return merged
 
 
 def _sessions(source: ScenarioSource, located: Located, base: Mapping[str, Any]) -> tuple[Session | None, ...]:
@@ -232,30 +249,21 @@ def _sessions(source: ScenarioSource, located: Located, base: Mapping[str, Any])
 
 
 def _check_tools(source: ScenarioSource, located: Located, manifest: EffectiveManifest) -> None:
-    for step, at in zip(located.scenario.steps, located.steps, strict=True):
-        if step.action == "propose":
-            _check_tool(source, step.propose, step.expectations[0], (*at, "propose"), manifest)
-        for position, proposal in enumerate(step.plan or ()):
-            _check_tool(source, proposal, step.expectations[position], (*at, "plan", position), manifest)
-        if step.action == "request":
-            try:
-                filled_in(step.request, manifest)
-            except UsageError as error:
-                source.find((*at, "request"), error.message, error.hint)
-
-
-def _check_tool(
-    source: ScenarioSource, proposal: Any, expect: Expect, path: Steps, manifest: EffectiveManifest
-) -> None:
-    name = next((key for key in ("tool", "tool_name") if isinstance(proposal, dict) and key in proposal), None)
-    tool = proposal[name] if name else None
-    expected = expect.rejection is RejectionCode.INVALID_TOOL_NAME or (expect.trace or {}).get("in_manifest") is False
-    if isinstance(tool, str) and tool not in manifest.tools and not expected:
-        source.find(
-            (*path, str(name)),
-            f"a scenario for {shown_name(tool)}, which manifest {manifest.version} does not have",
-            nearest(tool, manifest.tools) or "if that is the point of it, expect `rejection: INVALID_TOOL_NAME`",
-        )
+    """Find proposals for a tool that the manifest does not have, unless that is expected."""
+    for step, path in zip(located.scenario.steps, located.steps, strict=True):
+        proposals = step.plan or (step.propose,)
+        for at, (proposal, expect) in enumerate(zip(proposals, step.expectations, strict=True)):
+            name = proposed_tool(proposal)
+            meant = (
+                expect.rejection is RejectionCode.INVALID_TOOL_NAME or (expect.trace or {}).get("in_manifest") is False
+            )
+            if name is not None and name not in manifest.tools and not meant:
+                source.find(
+                    (*path, *(("plan", at) if step.plan else ("propose",))),
+                    f"a scenario for {shown_name(name)}, which manifest {manifest.version} does not have",
+                    nearest(name, manifest.tools)
+                    or "if that is the point of it, expect `rejection: INVALID_TOOL_NAME`",
+                )
 
 
 def policy_suite(
@@ -281,18 +289,11 @@ def policy_suite(
     """
     if bundle is not None and policies:
         raise UsageError("a bundle stands beside policies", hint="a bundle holds its policies: leave one of them out")
-    effective = load_effective(manifest, governance)
     return Suite(
         file=manifest,
-        document=read_document(manifest),
-        model=ScenarioFile(),
-        manifest=effective,
+        manifest=load_effective(manifest, governance),
+        manifest_text=digest(manifest.read_bytes()),
         policies=tuple(policies),
         bundle=bundle,
         data=read_data(data),
-        tools=None,
-        scenarios=(),
-        sessions=(),
-        places=(),
-        manifest_text=digest(manifest.read_bytes()),
     )

@@ -46,7 +46,7 @@ class ToolsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._code = _compiled(path)
 
     def read(self, names: Iterable[str]) -> ScenarioTools:
@@ -61,7 +61,7 @@ class ToolsFile:
         """
         stated = tuple(names)
         module = ModuleType(_MODULE)
-        module.__file__ = str(self._path)
+        module.__file__ = str(self.path)
         # Dataclasses and the like look their module up there.
         sys.modules[_MODULE] = module
         try:
@@ -72,7 +72,7 @@ class ToolsFile:
         except BaseException as error:
             raise UsageError(self.told(error)) from error
         if told is not None and not isinstance(told, Deployment):
-            raise UsageError(f"{self._path}: deployment() must return a Deployment", hint="from pdp import Deployment")
+            raise UsageError(f"{self.path}: deployment() must return a Deployment", hint="from pdp import Deployment")
         if found is None:
             found = {name: each for name in stated if (each := getattr(module, name, None)) is not None}
             for name in found:
@@ -81,7 +81,7 @@ class ToolsFile:
         if not isinstance(found, dict) or not all(
             isinstance(name, str) and callable(each) for name, each in found.items()
         ):
-            raise UsageError(f"{self._path}: tools() must return functions by name, as a dict")
+            raise UsageError(f"{self.path}: tools() must return functions by name, as a dict")
         self._check_spelling(found, stated, found)
         return ScenarioTools(found, told)
 
@@ -93,7 +93,7 @@ class ToolsFile:
     def _check_callable(self, name: str, found: Any) -> None:
         if not callable(found):
             raise UsageError(
-                f"{self._path}: {shown_name(name)} is the name of a tool, and no function: {type(found).__name__}",
+                f"{self.path}: {shown_name(name)} is the name of a tool, and no function: {type(found).__name__}",
                 hint="write it as a function, or give it another name",
             )
 
@@ -104,15 +104,15 @@ class ToolsFile:
             near = nearest(name, lacking, cutoff=_NEARLY) if name not in stated else None
             if near is not None:
                 raise UsageError(
-                    f"{self._path}: no tool is called {shown_name(name)}",
+                    f"{self.path}: no tool is called {shown_name(name)}",
                     hint=f"{near} A function for the file itself begins with `_`",
                 )
 
     def _where(self, error: BaseException) -> str:
         lines = [
-            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self._path)
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self.path)
         ]
-        return f"{self._path}:{lines[-1]}" if lines else str(self._path)
+        return f"{self.path}:{lines[-1]}" if lines else str(self.path)
 
 
 def _own_functions(module: ModuleType) -> list[str]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.audit.chain import MemoryAudit
+from pdp.contract.mapping import call_digest
 from pdp.decision import Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.request import bounded
+from pdp.request import Entity, Request, RequestedAction, bounded
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
-from pdp.workbench.scenarios.files.raw_request import filled_in
+from pdp.workbench.scenarios.files.scenario import proposed_tool
 from pdp.workbench.scenarios.results import Mismatch, StepResult
 from pdp.workbench.scenarios.running.expectation import Happened, actual, expected, mismatches
 
@@ -135,7 +136,7 @@ class ScenarioRun:
         return Happened(evaluation, evaluation.decision, approval)
 
     def _requested(self, raw: Any) -> Happened:
-        request = filled_in(raw, self._manifest)
+        request = _filled_in(raw, self._manifest)
         try:
             check_json(request)
             decision = self._engine.decide_body(bounded(canonical(request)))
@@ -176,11 +177,29 @@ def returning(value: Any) -> Callable[..., Any]:
 
 def _tool(step: Step) -> str | None:
     """The tool of a step: the one proposed (of a plan, the first), or the one that a raw request names."""
-    value = step.plan[0] if step.plan else step.propose
-    if step.action == "request":
-        action = step.request.get("action") if isinstance(step.request, dict) else None
-        value = action.get("properties") if isinstance(action, dict) else None
+    if isinstance(step.request, dict) and isinstance(step.request.get("action"), dict):
+        return proposed_tool(step.request["action"].get("properties"))
+    return proposed_tool(step.plan[0] if step.plan else step.propose)
+
+
+def _filled_in(request: Any, manifest: EffectiveManifest) -> Any:
+    """Return a request written by hand with `$manifest_digest`, `$manifest_version` and `$call_digest` replaced.
+
+    Digests change with every edit of the manifest, so a scenario names them, each as the whole of a string. Where
+    subject, action, resource and context are not whole there is no digest, and `$call_digest` stays.
+    """
+    filled = _replaced(request, {"$manifest_digest": manifest.digest, "$manifest_version": manifest.version})
+    try:
+        subject, resource = Entity(**filled["subject"]), Entity(**filled["resource"])
+        whole = Request(subject, RequestedAction(**filled["action"]), resource, dict(filled["context"]))
+        return _replaced(filled, {"$call_digest": call_digest(whole)})
+    except (KeyError, TypeError, ValueError):
+        return filled
+
+
+def _replaced(value: Any, known: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        named = value.get("tool", value.get("tool_name"))
-        return named if isinstance(named, str) else None
-    return None
+        return {key: _replaced(member, known) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_replaced(member, known) for member in value]
+    return known.get(value, value) if isinstance(value, str) else value
