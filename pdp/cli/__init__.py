@@ -5,7 +5,7 @@ Exit 0 ALLOW (or done), 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 an
 app       the tree of commands
 commands  a folder: one module for each command
 options   options and arguments that several commands have
-files     the files that commands are given, and likely mistakes in data files
+files     the files that commands are given
 engines   the engine that a command asks for
 output    what is printed or written, and the log
 display   what people see on a terminal

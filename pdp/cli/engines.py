@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pdp.cli.files import warn_of_data
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import UsageError
@@ -46,10 +45,7 @@ def open_engine(
     """
     _check_options(name, bundle=bundle, policies=policies, data=data, opa_url=opa_url)
     chosen = policy_bundle(policies) if policies else None if bundle is None else read_bundle(bundle)
-    laid_over = read_data(data)
-    if laid_over:
-        warn_of_data(data, laid_over)
-    with open_named_engine(name, chosen, manifests=manifests, data=laid_over, opa_url=opa_url) as engine:
+    with open_named_engine(name, chosen, manifests=manifests, data=read_data(data), opa_url=opa_url) as engine:
         yield engine
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,37 +13,27 @@ def command_app(help: str | None = None) -> typer.Typer:  # noqa: A002 - as type
     return typer.Typer(help=help, no_args_is_help=help is not None, add_completion=False)
 
 
+def file_option(*names: str, help: str, metavar: str = "FILE") -> Any:  # noqa: A002 - likewise
+    """Return an option that names a file. What reads the file says what is wrong with it."""
+    return typer.Option(*names, metavar=metavar, readable=False, help=help)
+
+
+def file_argument(metavar: str, help: str) -> Any:  # noqa: A002 - likewise
+    """Return an argument that names a file, as `file_option` does."""
+    return typer.Argument(metavar=metavar, readable=False, help=help)
+
+
 EngineName = Literal["embedded", "sidecar"]
-ManifestFile = Annotated[
-    Path, typer.Argument(metavar="MANIFEST", readable=False, help="The manifest, YAML or JSON; - for stdin.")
-]
+ManifestFile = Annotated[Path, file_argument("MANIFEST", help="The manifest, YAML or JSON; - for stdin.")]
 ProposalFile = Annotated[str, typer.Argument(metavar="PROPOSAL", help="The proposal, a JSON file; - for stdin.")]
-Manifest = Annotated[
-    Path,
-    typer.Option(
-        "--manifest", "-m", metavar="FILE", readable=False, help="The tool manifest, YAML or JSON; - for stdin."
-    ),
-]
-Governance = Annotated[
-    Path | None,
-    typer.Option(
-        "--governance", "-g", metavar="FILE", readable=False, help="The policy author's half of the manifest."
-    ),
-]
+Manifest = Annotated[Path, file_option("--manifest", "-m", help="The tool manifest, YAML or JSON; - for stdin.")]
+Governance = Annotated[Path | None, file_option("--governance", "-g", help="The policy author's half of the manifest.")]
 Policies = Annotated[
     list[Path] | None,
-    typer.Option(
-        metavar="DIR", readable=False, help="A folder with concerns of your own, Rego; needs OPA. May be repeated."
-    ),
+    file_option(metavar="DIR", help="A folder with concerns of your own, Rego; needs OPA. May be repeated."),
 ]
 Data = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--data",
-        metavar="FILE",
-        readable=False,
-        help="Data under directory or settings, YAML or JSON. May be repeated.",
-    ),
+    list[Path] | None, file_option("--data", help="Data under directory or settings, YAML or JSON. May be repeated.")
 ]
 OpaUrl = Annotated[
     str | None,
@@ -54,26 +44,11 @@ OpaUrl = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print stable JSON and nothing else.")]
-Session = Annotated[
-    Path,
-    typer.Option(
-        "--session", "-s", metavar="FILE", readable=False, help="Claims, facts and keys, YAML or JSON; - for stdin."
-    ),
-]
+Session = Annotated[Path, file_option("--session", "-s", help="Claims, facts and keys, YAML or JSON; - for stdin.")]
 DecidingBundle = Annotated[
-    Path | None,
-    typer.Option(
-        "--bundle", metavar="FILE", readable=False, help="The bundle to decide by; the released baseline if absent."
-    ),
+    Path | None, file_option("--bundle", help="The bundle to decide by; the released baseline if absent.")
 ]
 DecidingEngine = Annotated[EngineName, typer.Option("--engine", help="Who decides.")]
-ScenarioPaths = Annotated[
-    list[Path],
-    typer.Argument(metavar="PATH...", readable=False, help="Scenario files, or folders with some in them."),
-]
-JunitFile = Annotated[
-    Path | None, typer.Option("--junit", metavar="FILE", readable=False, help="Write a report as JUnit's XML.")
-]
-HtmlFile = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", readable=False, help="Write a report as a page.")
-]
+ScenarioPaths = Annotated[list[Path], file_argument("PATH...", help="Scenario files, or folders with some in them.")]
+JunitFile = Annotated[Path | None, file_option("--junit", help="Write a report as JUnit's XML.")]
+HtmlFile = Annotated[Path | None, file_option("--html", help="Write a report as a page.")]

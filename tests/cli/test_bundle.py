@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
-from pdp.manifest.load import load_effective
 from tests.support.command_line import codes, decided, pdp, session_file, written
 from tests.support.payments import EXAMPLE, effective, wire
 
@@ -85,14 +84,6 @@ def test_what_was_built_is_decided_by(tmp_path: Path) -> None:
         (
             ["-m", "-", "-g", "-"],
             "error: standard input (-) is named 2 times\n    hint: only one file can come from it\n",
-        ),
-        (
-            ["-m", EXAMPLE / "manifest.json", "-m", EXAMPLE / "manifest.json"],
-            (
-                f"error: {EXAMPLE}/manifest.json: this manifest is named twice, as version 2026.07.1 with digest "
-                f"{load_effective(EXAMPLE / 'manifest.json').digest}\n"
-                "    hint: leave one of them out; with another governance file it would be another manifest\n"
-            ),
         ),
         (["--policies", "nowhere"], "error: nowhere: not a folder\n    hint: name folders with Rego files\n"),
         (

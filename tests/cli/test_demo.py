@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdp.audit.chain import verify_chain
+from pdp.cli.commands import demo as story_of_payments
 from tests.support.command_line import Done, pdp
 
 WIDE = """\
@@ -49,9 +50,7 @@ def told(done: Done, folder: Path) -> str:
     return re.sub(" +$", "", done.out, flags=re.MULTILINE).replace(str(record), "RECORD")
 
 
-@pytest.mark.parametrize("columns", ["100", "140"])
-def test_the_story_on_the_embedded_engine(demo: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
+def test_the_story_on_the_embedded_engine(demo: Path) -> None:
     done = pdp("demo")
     assert (done.code, told(done, demo), done.err) == (0, WIDE.replace("ENGINE", "embedded"), "")
 
@@ -66,28 +65,6 @@ def test_the_same_story_on_a_real_opa(demo: Path) -> None:
 def test_a_pipe_is_wide(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
     assert told(pdp("demo"), demo) == WIDE.replace("ENGINE", "embedded")
-
-
-def test_a_terminal_of_80_columns(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    table = told(pdp("demo"), demo).split("\n\n")[1]
-    assert table == (
-        "it wants to                   verdict   because                    executed\n"
-        "look the payee up             ALLOW     effects.gate_satisfied,    yes\n"
-        "                                        risk.acceptable\n"
-        "validate the payment          ALLOW     effects.gate_satisfied,    yes\n"
-        "                                        risk.acceptable\n"
-        "wire 20,000 (limit 25,000)    ALLOW     effects.gate_satisfied,    yes\n"
-        "                                        risk.acceptable\n"
-        "wire 47,500 (limit 25,000)    STEP_UP   limits.exceeded            no\n"
-        "run a shell                   REJECTED  INVALID_TOOL_NAME,         no\n"
-        "                                        in_manifest: false\n"
-        "wire an amount given as text  REJECTED  INVALID_PAYLOAD,           no\n"
-        "                                        schema_valid: false\n"
-        "wire without idempotency key  REJECTED  INVALID_PAYLOAD,           no\n"
-        "                                        idempotency_missing: true\n"
-        "wire to a payee not screened  DENY      sanctions.not_clear        no"
-    )
 
 
 def test_what_was_recorded(demo: Path) -> None:
@@ -109,7 +86,8 @@ def test_what_was_recorded(demo: Path) -> None:
     ]
 
 
-def test_a_story_that_does_not_go_as_it_should_is_a_failure(demo: Path) -> None:
+def test_a_story_that_does_not_go_as_it_should_is_a_failure(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(story_of_payments, "PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     done = pdp("demo", "--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{port}")

@@ -75,9 +75,8 @@ def unknown(name: str, source: str, hint: str) -> str:
 NONSENSE = '    {"nonsense": 1}\n'
 COMPLAINTS: dict[str, dict[str, str]] = {
     "PROPOSAL": {
-        "missing": "error: FILE: cannot be read: No such file or directory\n"
-        "    hint: name a file with a proposal, or -\n",
-        "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a file with a proposal, or -\n",
+        "missing": MISSING,
+        "folder": FOLDER,
     },
     "-m": {
         **ANY_DOCUMENT,

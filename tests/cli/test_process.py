@@ -19,6 +19,8 @@ from tests.support import ROOT
 from tests.support.command_line import decided, environment, line, pdp_process, written
 from tests.support.payments import wire
 
+pytestmark = pytest.mark.process
+
 EXIT_CODES = [
     (["--version"], 0, "pdp 0.1.0\n"),
     ([], 2, ""),

@@ -6,9 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from pdp.cli.options import Policies, command_app
+from pdp.cli.options import Policies, command_app, file_option
 from pdp.cli.output import tell
 from pdp.documents import read_document
 from pdp.errors import FileFaultsError
@@ -29,9 +27,7 @@ def check(
     policies: Policies = None,
     scenarios: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="PATH", readable=False, help="Scenario files or folders that prove the concerns. May be repeated."
-        ),
+        file_option(metavar="PATH", help="Scenario files or folders that prove the concerns. May be repeated."),
     ] = None,
 ) -> None:
     """Check how concerns are written: METADATA, codes, the traps of Rego, tests and scenarios. Needs OPA.

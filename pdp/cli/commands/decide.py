@@ -10,7 +10,7 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.engines import open_engine
-from pdp.cli.files import check_standard_input, open_audit, read_proposal, read_rules, read_session
+from pdp.cli.files import check_standard_input, open_audit, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
     Data,
@@ -23,9 +23,11 @@ from pdp.cli.options import (
     ProposalFile,
     Session,
     command_app,
+    file_option,
 )
 from pdp.cli.output import print_json
 from pdp.decision import Verdict
+from pdp.documents import read_bytes
 from pdp.pep import Pep
 
 if TYPE_CHECKING:
@@ -48,10 +50,7 @@ def decide(
     bundle: DecidingBundle = None,
     engine: DecidingEngine = "embedded",
     opa_url: OpaUrl = None,
-    audit: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", readable=False, help="Append the audit event to this JSON Lines file."),
-    ] = None,
+    audit: Annotated[Path | None, file_option(help="Append the audit event to this JSON Lines file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Decide one proposal; nothing is run and no approval is opened.
@@ -61,7 +60,7 @@ def decide(
     check_standard_input(proposal, manifest, session, governance)
     effective = read_rules(manifest, governance)
     who = read_session(session)
-    proposed = read_proposal(proposal)
+    proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
     with (
         open_engine(

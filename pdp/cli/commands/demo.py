@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 import tempfile
 import time
 from contextlib import closing
@@ -29,17 +29,13 @@ from pdp.pep import Pep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import ModuleType
 
     from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
 
-_ONE_LINE: Final = 100
-"""From this width on, in columns, each proposal stands on one line."""
-
 _PAYMENT = {"beneficiary_id": "bene-acme-441", "source_account": "acct-operating-4412", "reference": "INV-8842"}
 
-_PATIENCE: Final = 15.0
+PATIENCE: Final = 15.0
 """How long a sidecar may take to start, in seconds."""
 
 
@@ -95,13 +91,10 @@ def demo(
     example = _installed("examples/payments")
     effective = load_effective(example / "manifest.json", example / "governance.yaml")
     session = read_session(example / "session.json")
-    stand_ins = _tools_of(example)
-    hub = stand_ins.PaymentHub()
-    tools = {
-        "lookup_beneficiary": stand_ins.lookup_beneficiary,
-        "validate_payment": stand_ins.validate_payment,
-        "initiate_wire": hub.initiate_wire,
-    }
+    stand_ins = runpy.run_path(str(example / "tools.py"))
+    hub = stand_ins["PaymentHub"]()
+    tools = {name: stand_ins[name] for name in ("lookup_beneficiary", "validate_payment")}
+    tools["initiate_wire"] = hub.initiate_wire
     bundle = None if opa_url else _installed("bundles/payments.tar.gz")
     with open_engine(engine, {effective.digest: effective.document}, bundle=bundle, opa_url=opa_url) as opened:
         if opa_url:
@@ -127,18 +120,9 @@ def _installed(name: str) -> Path:
     return path
 
 
-def _tools_of(example: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"pdp_example_{example.name}", example / "tools.py")
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{example / 'tools.py'} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _wait_until_ready(engine: Engine) -> None:
     """Wait, at most 15 seconds, until a sidecar that is just starting answers by its bundle."""
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + PATIENCE
     # Whatever decides refuses an empty request; nobody there, and no bundle yet, have codes of their own.
     while engine.decide_body(b"{}").codes != (REQUEST_INVALID,) and time.monotonic() < end:
         time.sleep(0.2)
@@ -149,7 +133,7 @@ def _print_story(
 ) -> None:
     out = console()
     out.print(f"A payment agent proposes {len(story)} tool calls; the {engine} engine decides.\n")
-    out.print(_table(story, wide=out.width >= _ONE_LINE))
+    out.print(_table(story))
     stopped = {
         reason.code: reason.message
         for _, evaluation in story
@@ -172,17 +156,16 @@ def _print_story(
             out.print(Text(f"not as expected: {scene.says}: {word(evaluation)}, not {scene.expected}", "bold red"))
 
 
-def _table(story: list[tuple[_Scene, Evaluation]], *, wide: bool) -> Table:
+def _table(story: list[tuple[_Scene, Evaluation]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("it wants to", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("because", overflow="fold")
     table.add_column("executed", no_wrap=True)
-    between = ", " if wide else ",\n"
     for scene, evaluation in story:
         verdict = word(evaluation)
         ran = "yes" if evaluation.executed else "no"
-        table.add_row(scene.says, Text(verdict, STYLES[verdict]), Text(between.join(_because(evaluation))), ran)
+        table.add_row(scene.says, Text(verdict, STYLES[verdict]), Text(", ".join(_because(evaluation))), ran)
     return table
 
 

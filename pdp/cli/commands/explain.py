@@ -11,7 +11,7 @@ from rich.text import Text
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console
 from pdp.cli.engines import check_policy_source, open_engine
-from pdp.cli.files import check_standard_input, read_proposal, read_rules, read_session
+from pdp.cli.files import check_standard_input, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
     Data,
@@ -25,6 +25,7 @@ from pdp.cli.options import (
     command_app,
 )
 from pdp.cli.output import print_json
+from pdp.documents import read_bytes
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.errors import BundleError, EngineError
@@ -73,7 +74,7 @@ def run(
     check_policy_source(bundle, policies)
     effective = read_rules(manifest, governance)
     who = read_session(session)
-    proposed = read_proposal(proposal)
+    proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
     file = bundle or baseline_bundle_path()
     chosen = policy_bundle(policies) if policies else read_bundle(file)

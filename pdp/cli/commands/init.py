@@ -7,10 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from pdp import __version__
-from pdp.cli.options import command_app
+from pdp.cli.options import command_app, file_argument
 from pdp.cli.output import tell
 from pdp.errors import UsageError
 from pdp.workbench.reports.shown_file import printable
@@ -29,7 +27,7 @@ app = command_app()
 
 @app.command("init")
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="The folder; made when not there.")],
+    folder: Annotated[Path, file_argument("DIR", help="The folder; made when not there.")],
 ) -> None:
     """Start a project: manifest, governance, a concern of your own with its test, data, scenarios, CI.
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from pdp.cli import Exit
 from pdp.cli.display import console
 from pdp.cli.files import check_standard_input
-from pdp.cli.options import AsJson, Governance, ManifestFile, command_app
+from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
 from pdp.cli.output import complain, print_json
 from pdp.errors import FileFaultsError
 from pdp.manifest.diff import manifest_diff
@@ -83,17 +83,11 @@ def export(
 
 @app.command("diff")
 def diff(
-    old: Annotated[Path, typer.Argument(metavar="OLD", readable=False, help="The manifest as it was; - for stdin.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", readable=False, help="The manifest as it is; - for stdin.")],
+    old: Annotated[Path, file_argument("OLD", help="The manifest as it was; - for stdin.")],
+    new: Annotated[Path, file_argument("NEW", help="The manifest as it is; - for stdin.")],
     governance: Governance = None,
     old_governance: Annotated[
-        Path | None,
-        typer.Option(
-            "--old-governance",
-            metavar="FILE",
-            readable=False,
-            help="The governance file of OLD. --governance is NEW's.",
-        ),
+        Path | None, file_option("--old-governance", help="The governance file of OLD. --governance is NEW's.")
     ] = None,
     fail_on: Annotated[
         Literal["loosening", "unclear"] | None,

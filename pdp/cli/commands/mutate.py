@@ -10,7 +10,7 @@ import typer
 
 from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.display import progress
-from pdp.cli.options import AsJson, ScenarioPaths, command_app
+from pdp.cli.options import AsJson, ScenarioPaths, command_app, file_option
 from pdp.cli.output import complain, print_json, tell
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
@@ -37,12 +37,7 @@ def mutate(
         str | None, typer.Option(metavar="TEXT", help="Only mutants that have this in their id or kind.")
     ] = None,
     equivalent: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Mutants that change nothing; mutants.yaml beside the scenarios if absent.",
-        ),
+        Path | None, file_option(help="Mutants that change nothing; mutants.yaml beside the scenarios if absent.")
     ] = None,
     fail_under: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="Fail when fewer of them are killed.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.options import AsJson, JunitFile, ScenarioPaths, command_app
+from pdp.cli.options import AsJson, JunitFile, ScenarioPaths, command_app, file_option
 from pdp.cli.output import print_json, tell, write_report
 from pdp.documents import nearest
 from pdp.errors import UsageError
@@ -29,15 +29,10 @@ def group() -> None:
 @app.command()
 def check(
     paths: ScenarioPaths,
-    bundle: Annotated[
-        Path, typer.Option("--bundle", "-b", metavar="FILE", readable=False, help="The bundle to be released.")
-    ],
-    last: Annotated[
-        Path | None, typer.Option(metavar="FILE", readable=False, help="The bundle of the last release.")
-    ] = None,
+    bundle: Annotated[Path, file_option("--bundle", "-b", help="The bundle to be released.")],
+    last: Annotated[Path | None, file_option(help="The bundle of the last release.")] = None,
     explanations: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", readable=False, help="Why each loosening since the last release is meant."),
+        Path | None, file_option(help="Why each loosening since the last release is meant.")
     ] = None,
     coverage: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How much of the Rego scenarios must reach.")
@@ -46,12 +41,10 @@ def check(
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How many mutants scenarios must notice.")
     ] = None,
     packs: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="DIR", readable=False, help="A folder with contract test packs. May be repeated."),
+        list[Path] | None, file_option(metavar="DIR", help="A folder with contract test packs. May be repeated.")
     ] = None,
     audit: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="An audit file of a run with this bundle. May be repeated."),
+        list[Path] | None, file_option(help="An audit file of a run with this bundle. May be repeated.")
     ] = None,
     skip: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="A check to leave out. May be repeated.")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
-from pdp.cli.options import AsJson, HtmlFile, JunitFile, OpaUrl, command_app
+from pdp.cli.options import AsJson, HtmlFile, JunitFile, OpaUrl, command_app, file_argument
 from pdp.cli.output import print_json, tell, write_report
 from pdp.errors import UsageError
 from pdp.workbench.coverage.coverage import COLUMNS, measure
@@ -40,11 +40,7 @@ app = command_app()
 def run_scenarios(
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="PATH...",
-            readable=False,
-            help="Scenario files, or folders with scenarios.yaml or NAME.scenarios.yaml in them.",
-        ),
+        file_argument("PATH...", help="Scenario files, or folders with scenarios.yaml or NAME.scenarios.yaml in them."),
     ],
     engine: Annotated[
         Literal["embedded", "sidecar", "both"], typer.Option(help="Who decides; both have to agree.")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdp.cli.commands.bundle.signing import BundleFile, PublicKeys, given_public_keys, shown
-from pdp.cli.files import check_standard_input, warn_of_data
-from pdp.cli.options import AsJson, Data, Policies
+from pdp.cli.files import check_standard_input
+from pdp.cli.options import AsJson, Data, Policies, file_option
 from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_bundle
 from pdp.errors import UsageError
@@ -28,27 +28,16 @@ if TYPE_CHECKING:
 
 GovernanceFiles = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--governance",
-        "-g",
-        metavar="FILE",
-        readable=False,
-        help="The governance of the manifest at the same place in the line.",
-    ),
+    file_option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
 ]
 
 
 def build(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", readable=False, help="The bundle file to write.")
-    ],
+    output: Annotated[Path, file_option("--output", "-o", help="The bundle file to write.")],
     policies: Policies = None,
     data: Data = None,
     manifest: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--manifest", "-m", metavar="FILE", readable=False, help="A manifest to decide for. May be repeated."
-        ),
+        list[Path] | None, file_option("--manifest", "-m", help="A manifest to decide for. May be repeated.")
     ] = None,
     governance: GovernanceFiles = None,
     release: Annotated[
@@ -60,12 +49,6 @@ def build(
     manifests, governances = manifest or [], governance or []
     check_standard_input(*manifests, *governances)
     effective = load_manifests(manifests, governances)
-    for at, each in enumerate(effective):
-        if each.digest in [other.digest for other in effective[:at]]:
-            raise UsageError(
-                f"{manifests[at]}: this manifest is named twice, as version {each.version} with digest {each.digest}",
-                hint="leave one of them out; with another governance file it would be another manifest",
-            )
     packed = compile_bundle(
         policies=[baseline_policies_path(), *(policies or [])],
         data=data or [],
@@ -75,8 +58,6 @@ def build(
     )
     write_bundle(output, packed)
     bundle = read_bundle(packed)
-    if data:
-        warn_of_data(data, bundle.data)
     concerns = bundle.data["config"]["required_concerns"]
     if as_json:
         print_json(

@@ -11,7 +11,7 @@ from pdp.cli import Exit
 from pdp.cli.commands.bundle.build import GovernanceFiles, load_manifests
 from pdp.cli.display import progress
 from pdp.cli.files import check_standard_input
-from pdp.cli.options import AsJson, HtmlFile
+from pdp.cli.options import AsJson, HtmlFile, file_argument, file_option
 from pdp.cli.output import print_json, tell, write_report
 from pdp.errors import UsageError
 from pdp.workbench.diff import reports
@@ -25,26 +25,18 @@ if TYPE_CHECKING:
 
 
 def diff(
-    old: Annotated[Path, typer.Argument(metavar="OLD", readable=False, help="The bundle as it was.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", readable=False, help="The bundle as it is.")],
+    old: Annotated[Path, file_argument("OLD", help="The bundle as it was.")],
+    new: Annotated[Path, file_argument("NEW", help="The bundle as it is.")],
     scenarios: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="PATH", readable=False, help="Scenarios to decide by both. May be repeated."),
+        list[Path] | None, file_option(metavar="PATH", help="Scenarios to decide by both. May be repeated.")
     ] = None,
     log: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", readable=False, help="Recorded requests to decide by both, JSON lines. May be repeated."
-        ),
+        list[Path] | None, file_option(help="Recorded requests to decide by both, JSON lines. May be repeated.")
     ] = None,
     manifest: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--manifest",
-            "-m",
-            metavar="FILE",
-            readable=False,
-            help="A manifest of either bundle, to compare schemas and versions. May be repeated.",
+        file_option(
+            "--manifest", "-m", help="A manifest of either bundle, to compare schemas and versions. May be repeated."
         ),
     ] = None,
     governance: GovernanceFiles = None,

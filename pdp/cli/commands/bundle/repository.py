@@ -19,7 +19,7 @@ from pdp.cli.commands.bundle.signing import (
     needed_public_keys,
     shown,
 )
-from pdp.cli.options import AsJson
+from pdp.cli.options import AsJson, file_argument, file_option
 from pdp.cli.output import print_json, tell
 from pdp.documents import read_document
 from pdp.engine.bundle.file import read_packed
@@ -31,30 +31,24 @@ from pdp.workbench.reports.shown_file import printable
 AUDIT_SUFFIX = ".audit.jsonl"
 """Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""
 
-Repository = Annotated[Path, typer.Argument(metavar="REPOSITORY", readable=False, help="The repository's folder.")]
+Repository = Annotated[Path, file_argument("REPOSITORY", help="The repository's folder.")]
 ChannelName = Annotated[str, typer.Option("--channel", metavar="NAME", help="Who gets it, such as stable or canary.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for the history.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does it; you if absent.")]
 RepositoryAudit = Annotated[
-    Path | None,
-    typer.Option("--audit", metavar="FILE", readable=False, help="The audit stream; REPOSITORY.audit.jsonl if absent."),
+    Path | None, file_option("--audit", help="The audit stream; REPOSITORY.audit.jsonl if absent.")
 ]
 
 
 def publish(
     file: BundleFile,
-    repository: Annotated[
-        Path, typer.Argument(metavar="REPOSITORY", readable=False, help="The repository's folder; begun if it is new.")
-    ],
+    repository: Annotated[Path, file_argument("REPOSITORY", help="The repository's folder; begun if it is new.")],
     why: Why,
     channel: ChannelName = "stable",
     by: By = None,
     key: PublicKeys = None,
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish it whoever signed it, or nobody.")] = False,
-    gate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", readable=False, help="What pdp release check --json wrote; it must have passed."),
-    ] = None,
+    gate: Annotated[Path | None, file_option(help="What pdp release check --json wrote; it must have passed.")] = None,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
@@ -85,11 +79,9 @@ def rollback(
     key: PrivateKey = None,
     verify_key: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
+        file_option(
             help="A public key that may have signed the old release; else PDP_VERIFICATION_KEYS, else the private "
-            "key's half. May be repeated.",
+            "key's half. May be repeated."
         ),
     ] = None,
     audit: RepositoryAudit = None,

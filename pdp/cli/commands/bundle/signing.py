@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pdp.cli.options import AsJson
+from pdp.cli.options import AsJson, file_argument, file_option
 from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.engine.bundle.signature import KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
@@ -29,31 +29,19 @@ if TYPE_CHECKING:
 
     from pdp.engine.bundle.file import Bundle
 
-BundleFile = Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The bundle file.")]
+BundleFile = Annotated[Path, file_argument("FILE", help="The bundle file.")]
 PublicKeys = Annotated[
     list[Path] | None,
-    typer.Option(
+    file_option(
         "--key",
-        metavar="FILE",
-        readable=False,
         help="A public key, PEM; else those in PDP_VERIFICATION_KEYS. May be repeated: one of them must have signed.",
     ),
 ]
-PrivateKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--key", metavar="FILE", readable=False, help="The private key, PEM; else the one in PDP_SIGNING_KEY."
-    ),
-]
+PrivateKey = Annotated[Path | None, file_option("--key", help="The private key, PEM; else the one in PDP_SIGNING_KEY.")]
 
 
 def keygen(
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", readable=False, help="The private key; its public half goes to FILE.pub."
-        ),
-    ],
+    output: Annotated[Path, file_option("--output", "-o", help="The private key; its public half goes to FILE.pub.")],
     algorithm: Annotated[Literal["ES256", "RS256"], typer.Option(help="P-256, or RSA of 3072 bits.")] = "ES256",
     as_json: AsJson = False,
 ) -> None:
@@ -71,10 +59,7 @@ def keygen(
 
 def sign(
     file: BundleFile,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", readable=False, help="The signed bundle; in place if absent."),
-    ] = None,
+    output: Annotated[Path | None, file_option("--output", "-o", help="The signed bundle; in place if absent.")] = None,
     key: PrivateKey = None,
     as_json: AsJson = False,
 ) -> None:
