@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pdp.contract.checks import Rejected
 from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ class Evaluation:
     def corrections(self) -> tuple[Trip, ...]:
         """The invariants that tripped, in their order, each with what became of the call."""
         return self._decided.checked.trips if self._decided.checked else ()
+
+    @property
+    def failed_check(self) -> str | None:
+        """The check before the policy that stopped the call, of `pdp.contract.checks.CHECKS`; None when none has."""
+        return self._decided.checked.check if isinstance(self._decided.checked, Rejected) else None
 
     @property
     def pruned(self) -> bool:

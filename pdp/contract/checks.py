@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pdp.contract.invariants import Invariants, Trip
     from pdp.session import Session
 
+CHECKS: Final = ("proposal", "manifest", "schema", "invariants", "idempotency", "provenance", "writes", "request")
+"""What a call passes before the policy is asked, in this order: it is read, checked here, and made a request."""
+
 _LONGEST_FAULT: Final = 300
 # Nested lists and objects in an argument that names sources, as in the concern `provenance`.
 _DEEPEST: Final = 4
@@ -53,12 +56,14 @@ class Rejected(NamedTuple):
     """A proposal that a check has stopped, with what was known of it by then; the policy is not asked.
 
     Attributes:
+        check: which one, of `CHECKS`.
         proposal: as the model made it, or as invariants corrected it; None when it could not be read.
         rejection: code and reason; None when an invariant dropped the call from its plan.
         tool: the compiled entry; None when the manifest has none of that name.
         schema_valid, idempotency_missing: None when the check was not reached.
     """
 
+    check: str
     proposal: Proposal | None
     rejection: Rejection | None
     tool: CompiledTool | None = None
@@ -88,10 +93,10 @@ def check(  # noqa: PLR0911 - a return for each check
     tool = manifest.tool(proposal.tool)
     if tool is None:
         reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
-        return Rejected(proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
+        return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
     if not tool.validator.is_valid(proposal.arguments):
         fault = schema_fault(tool, proposal.arguments)
-        return Rejected(proposal, Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, schema_valid=False)
+        return Rejected("schema", proposal, Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, schema_valid=False)
     config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
     passed = Checked(tool, proposal, session.idempotency_key or None, config)
     if tool.invariants is not None:
@@ -103,22 +108,24 @@ def check(  # noqa: PLR0911 - a return for each check
         # The same arguments derive the same key, which is no proof that a commit was meant once and not twice.
         if tool.entry.idempotency.key != "derive(args)" or tool.entry.effect_class == "commit-high":
             reason = f"{proposal.tool} needs an idempotency key, and the session has none"
-            return rejection_of(passed, RejectionCode.INVALID_PAYLOAD, reason)._replace(idempotency_missing=True)
+            rejected = rejection_of("idempotency", passed, RejectionCode.INVALID_PAYLOAD, reason)
+            return rejected._replace(idempotency_missing=True)
         derived = digest(canonical([tool.entry.name, passed.proposal.arguments]))
         passed = passed._replace(idempotency_key=f"derived:{derived}")
     sources = tool.entry.provenance.required
     if sources and (missing := [name for name in sources if not _names_source(passed.proposal.arguments.get(name))]):
         reason = f"{proposal.tool} has to name its sources: {', '.join(missing)}"
-        return rejection_of(passed, RejectionCode.MISSING_PROVENANCE, reason)
+        return rejection_of("provenance", passed, RejectionCode.MISSING_PROVENANCE, reason)
     if tool.entry.writes == "canonical":
         reason = f"{proposal.tool} would write canonical memory directly; write a proposal instead"
-        return rejection_of(passed, RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason)
+        return rejection_of("writes", passed, RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason)
     return passed
 
 
-def rejection_of(checked: Checked, code: RejectionCode, reason: str) -> Rejected:
-    """Return the rejection of a proposal that has passed its checks so far."""
+def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) -> Rejected:
+    """Return the rejection by the check `name` of a proposal that has passed those before it."""
     return Rejected(
+        name,
         checked.proposal,
         Rejection(code, reason),
         checked.tool,
@@ -155,7 +162,7 @@ def _corrected(
         lambda corrected: None if tool.validator.is_valid(corrected) else schema_fault(tool, corrected),
     )
     log_trips(tool.entry.name, result.trips)
-    stopped = Rejected(proposal, None, tool, schema_valid=True, trips=result.trips)
+    stopped = Rejected("invariants", proposal, None, tool, schema_valid=True, trips=result.trips)
     if result.rejection is not None or result.pruned:
         return stopped._replace(rejection=result.rejection)
     if result.arguments is not proposal.arguments:

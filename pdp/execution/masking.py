@@ -48,9 +48,6 @@ class Mask:
     def value(self, value: Any) -> Any:
         """Return JSON with what is sensitive in it hidden."""
         if isinstance(value, dict):
-            # How reasons of limits name an argument and its value.
-            if isinstance(value.get("argument"), str) and value["argument"] in self._names and "value" in value:
-                value = {**value, "value": MASK}
             return {self.text(key): MASK if key in self._names else self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
@@ -63,13 +60,6 @@ class Mask:
         for sensitive in self._texts:
             text = text.replace(sensitive, MASK)
         return self._within.sub(MASK, text) if self._within else text
-
-    def named(self, name: str, value: Any) -> Any:
-        """Return the value of a reference such as `input.context.arguments.iban`, hidden if that is sensitive."""
-        _, found, argument = name.partition(".arguments.")
-        if found and re.split(r"[.\[]", argument)[0] in self._names:
-            return MASK
-        return self.value(value)
 
 
 def _leaves(value: Any) -> Iterator[str | float]:

@@ -110,7 +110,7 @@ def read(received: Received, proposal: Any, session: Any, request_id: str | None
         request_id = request_id or asker.request_id or new_id()
         return Asked(received, asker, request_id, Proposal.read(proposal))
     except ProposalRejectedError as error:
-        rejected = Rejected(None, Rejection(error.rejection, error.message))
+        rejected = Rejected("proposal", None, Rejection(error.rejection, error.message))
         raise StoppedError(Decided(Asked(received, asker, request_id), rejected)) from error
     except (UsageError, JsonValueError) as error:
         _refuse(Decided(Asked(received, asker, request_id)), error)
@@ -128,7 +128,7 @@ def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
         return check(asked.proposal, asked.session, manifest)
     except UsageError as error:
         tool = manifest.tool(asked.proposal.tool)
-        _refuse(Decided(asked, Rejected(asked.proposal, None, tool, schema_valid=True)), error)
+        _refuse(Decided(asked, Rejected("invariants", asked.proposal, None, tool, schema_valid=True)), error)
 
 
 def ask(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared]:
@@ -152,7 +152,7 @@ def ask(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Pr
         body = request.encoded(session.encoded_subject, checked.tool.encoded_action, checked.proposal.text)
         return Prepared(asked, checked, session, request, body, approval)
     except (MappingError, ExpressionError) as error:
-        stopped = rejection_of(checked, RejectionCode.INVALID_PAYLOAD, error.message)
+        stopped = rejection_of("request", checked, RejectionCode.INVALID_PAYLOAD, error.message)
         raise StoppedError(Decided(asked, stopped)) from error
     except (UsageError, JsonValueError) as error:
         _refuse(Decided(asked, checked, approval=approval), error)

@@ -130,6 +130,23 @@ def test_a_pruned_call_says_by_which_rule() -> None:
     assert [str(trip) for trip in found.trips] == ["SHORT: A note has at most five characters (pruned)"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "arguments", "name"),
+    [
+        ({}, {"text": 1}, "schema"),
+        ({"invariants": [INVARIANT], "idempotency": {"required": True}}, {"text": "longer"}, "invariants"),
+        ({"idempotency": {"required": True}, "provenance": {"required": ["text"]}}, {}, "idempotency"),
+        ({"provenance": {"required": ["text"]}}, {}, "provenance"),
+    ],
+)
+def test_a_rejection_names_its_check(entry: dict[str, Any], arguments: dict[str, Any], name: str) -> None:
+    proposal = Proposal.read({"tool": "save_note", "arguments": arguments})
+    result = check(proposal, session(idempotency_key=None), compiled(**entry))
+
+    assert isinstance(result, Rejected)
+    assert result.check == name
+
+
 def test_trips_are_logged_with_their_id_and_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="pdp.contract")
     checked(compiled(invariants=[MENDED]), {"text": "secret-secret"})

@@ -468,6 +468,23 @@ def test_values_of_sensitive_arguments_are_masked_however_they_are_spelled() -> 
     assert masked(SECRETS, names) == {**dict.fromkeys(SECRETS, MASK), "note": "open"}
 
 
+def test_a_mask_hides_values_and_only_these() -> None:
+    mask = Mask(
+        ["iban", "amount", "flag", "deep"], {"iban": "DE89", "amount": 4750.0, "flag": True, "deep": {"k": ["abc"]}}
+    )
+    hidden = mask.value(
+        {
+            "iban": "other", "copy": "DE89", "text": "to DE89, 4,750.0", "n": 4750, "m": 47500, "flag": 1, "b": True,
+            "list": ["abc", "ab"], "DE89": 0, "say": "47500 is not 4750",
+        }
+    )  # fmt: skip
+    assert hidden == {
+        "iban": "***", "copy": "***", "text": "to ***, ***", "n": "***", "m": 47500, "flag": "***", "b": True,
+        "list": ["***", "ab"], "***": 0, "say": "47500 is not ***",
+    }  # fmt: skip
+    assert Mask([], {"iban": "DE89"}).value({"iban": "DE89"}) == {"iban": "DE89"}
+
+
 @settings(max_examples=200, deadline=None)
 @given(secret=st.text("0123456789", min_size=4, max_size=30), before=st.text(max_size=400), after=st.text(max_size=30))
 def test_no_secret_ever_shows(secret: str, before: str, after: str) -> None:

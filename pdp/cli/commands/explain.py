@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from pdp.cli.commands.decide import exit_code
-from pdp.cli.display import STYLES, console
+from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import check_policy_source, open_engine
 from pdp.cli.files import check_standard_input, read_rules, read_session
 from pdp.cli.options import (
@@ -28,27 +28,21 @@ from pdp.cli.output import print_json
 from pdp.documents import read_bytes
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
-from pdp.errors import BundleError, EngineError
+from pdp.json import canonical
 from pdp.pep import Pep
 from pdp.workbench.engines import policy_bundle
-from pdp.workbench.explain.explain import FAILED, PASSED, Explanation, explain
-from pdp.workbench.explain.wording import readable
+from pdp.workbench.explain.explain import Explanation, explain
 from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import printable, shown_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pdp.decision import Findings
     from pdp.engine.bundle.file import Bundle
-    from pdp.engine.protocol import Engine
-    from pdp.evaluation import Evaluation
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.explain.trace import Condition, RuleRun
+    from pdp.workbench.explain.trace import Condition, Seen
 
-_MANY_TOOLS: Final = 100
-
+_LONGEST: Final = 200
 
 app = command_app()
 
@@ -80,20 +74,12 @@ def run(
     chosen = policy_bundle(policies) if policies else read_bundle(file)
     with open_engine(engine, manifests, bundle=bundle, policies=policies, data=data) as opened:
         evaluation = Pep(effective, opened).decide(proposed, who)
-        findings = _findings(opened, evaluation)
-    explanation = explain(
-        evaluation,
-        proposed,
-        tool=effective.tools.get(evaluation.trace.tool_name or ""),
-        modules=_modules(chosen, file, policies),
-        data=merged_data({**chosen.data, "manifests": _needed(chosen, effective, evaluation)}, data=read_data(data)),
-        opa=find_opa(),
-        findings=findings,
-    )
+    whole = merged_data(chosen.data, manifests=manifests, data=read_data(data))
+    explanation = explain(evaluation, _modules(chosen, file, policies), whole, find_opa())
     if as_json:
         print_json(explanation.as_json())
     else:
-        _print(explanation, evaluation)
+        _print(explanation)
     raise typer.Exit(exit_code(evaluation))
 
 
@@ -101,70 +87,45 @@ def _modules(bundle: Bundle, file: Path, policies: Sequence[Path]) -> dict[str, 
     """The bundle's modules, with the author's file where that has the same text."""
     baseline = baseline_policies_path()
     sources = collect(baseline, [baseline, *policies])
-    found = {}
+    modules = {}
     for path, text in bundle.modules.items():
         source = sources.get(path)
         same = source is not None and source.text == text
-        found[path] = source if same and source else Module(Path(f"{file}!{path}"), text, path.startswith("custom/"))
-    return found
+        modules[path] = source if same and source else Module(Path(f"{file}!{path}"), text, path.startswith("custom/"))
+    return modules
 
 
-def _needed(bundle: Bundle, effective: EffectiveManifest, evaluation: Evaluation) -> Mapping[str, object]:
-    """The manifests for OPA's trace, which repeats what rules read: of a large manifest the proposed tool alone."""
-    document = effective.document
-    if len(effective.tools) > _MANY_TOOLS:
-        name = evaluation.trace.tool_name
-        document = {**document, "tools": {key: tool for key, tool in document["tools"].items() if key == name}}
-        return {effective.digest: document}
-    return {**bundle.data.get("manifests", {}), effective.digest: document}
-
-
-def _findings(engine: Engine, evaluation: Evaluation) -> Findings | None:
-    if evaluation.request is None:
-        return None
-    from pdp.json import canonical  # noqa: PLC0415
-
-    try:
-        return engine.findings(canonical(evaluation.request))
-    except (EngineError, BundleError):
-        # Whatever kept the engine from telling has kept it from deciding as well, or its bundle is an old one.
-        return None
-
-
-def _print(explanation: Explanation, evaluation: Evaluation) -> None:
-    verdict = evaluation.verdict or "REJECTED"
-    text = Text.assemble((verdict, STYLES[verdict]))
-    text.append(f"{printable(explanation.line.removeprefix(verdict))}\n\n")
-    for check in explanation.checks:
-        style = {PASSED: "green", FAILED: "bold red"}.get(check.result, "dim")
-        text.append(f"  {check.name:<12} ")
-        text.append(check.result, style=style)
-        text.append(f"{'':<{12 - len(check.result)}} {printable(check.text)}\n" if check.text else "\n")
-    for run_ in explanation.rules:
-        _append_rule(text, run_)
+def _print(explanation: Explanation) -> None:
+    word_ = word(explanation.evaluation)
+    text = Text.assemble((word_, STYLES[word_]))
+    text.append(f"{printable(explanation.line.removeprefix(word_))}\n\n")
+    for name, result in explanation.checks.items():
+        text.append(f"  {name:<12} ")
+        text.append(f"{result}\n", style={"passed": "green", "failed": "bold red"}.get(result, "dim"))
+    for rule in explanation.rules:
+        site, fired = rule.site, rule.fired
+        text.append(f"  {printable(site.concern):<12} ")
+        text.append(f"{'fired' if fired else 'did not fire':<12}", style="bold yellow" if fired else "dim")
+        text.append(f" {printable(site.code or site.part)}", style="bold" if fired else "")
+        text.append(f"  {printable(f'{shown_file(site.file)}:{site.line}')}\n", style="dim")
+        if rule.stopped is not None:
+            _append_condition(text, rule.stopped, 0)
+        elif not rule.asked:
+            text.append(f"{'':>28}because it was not asked\n")
     if explanation.unknown is not None:
-        rules = "rules that did not fire" if explanation.rules else "rules"
-        text.append(f"\n  {rules}: not known{printable(explanation.unknown)}\n", style="dim")
+        text.append(f"\n  rules: not known{printable(explanation.unknown)}\n", style="dim")
     text.rstrip()
     console().print(text)
 
 
-def _append_rule(text: Text, run_: RuleRun) -> None:
-    site = run_.site
-    text.append(f"  {printable(site.concern):<12} ")
-    text.append(f"{'fired' if run_.fired else 'did not fire':<12}", style="bold yellow" if run_.fired else "dim")
-    text.append(f" {printable(site.code or site.part)}", style="bold" if run_.fired else "")
-    text.append(f"  {printable(f'{shown_file(site.file)}:{site.line}')}\n", style="dim")
-    if run_.stopped is not None:
-        _append_condition(text, run_.stopped, 0)
-    elif not run_.fired and not run_.asked:
-        text.append(f"{'':>28}because it was not asked\n")
-
-
 def _append_condition(text: Text, condition: Condition, depth: int) -> None:
-    seen = "; ".join(f"{one.name} is {readable(one.value) if one.defined else 'undefined'}" for one in condition.seen)
     place = f"{Path(condition.file).name}:{condition.line}"
     text.append(f"{'':>28}{'  ' * depth}because {printable(condition.text)} ({printable(place)})")
-    text.append(f"  {printable(seen)}\n" if seen else "\n", style="dim")
-    for one in condition.because:
-        _append_condition(text, one, depth + 1)
+    text.append("".join(f"  {printable(_shown(value))}" for value in condition.seen) + "\n", style="dim")
+    for inner in condition.because:
+        _append_condition(text, inner, depth + 1)
+
+
+def _shown(seen: Seen) -> str:
+    value = canonical(seen.value).decode() if seen.defined else "(undefined)"
+    return f"{seen.name} = {value if len(value) <= _LONGEST else f'{value[:_LONGEST]}...'}"

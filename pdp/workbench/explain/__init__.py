@@ -1,6 +1,5 @@
 """Why one proposal was decided as it was.
 
-explain: the checks before the policy and every rule, in the order of the flow.
+explain: the checks before the policy and every rule.
 trace: which rules fired and where the others stopped, from OPA's trace.
-wording: reasons in a person's words.
 """

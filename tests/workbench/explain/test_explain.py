@@ -1,4 +1,4 @@
-"""`pdp explain`: a line for a person, the checks, the rules with what they saw; and nothing sensitive in any of it."""
+"""`pdp explain`: a line for a person, the checks, the rules with what they saw."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
-from pdp.decision import Reason
-from pdp.execution.masking import Mask
-from pdp.workbench.explain.wording import in_words, readable
 from tests.support import ROOT
-from tests.support.command_line import OPTIONS, Done, pdp, session_file, written
-from tests.support.payments import ARGUMENTS, EXAMPLE, wire
+from tests.support.command_line import OPTIONS, Done, pdp, session_file
+from tests.support.payments import EXAMPLE, wire
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+CHECKS = ["proposal", "manifest", "schema", "invariants", "idempotency", "provenance", "writes", "request"]
 SANCTIONS = EXAMPLE / "policies/custom/concerns/sanctions/sanctions.rego"
 
 
@@ -40,8 +37,9 @@ def concern(name: str) -> Path:
 
 
 EXCEEDED = (
-    "STEP_UP because amount 47,500 is above your automatic limit 25,000 "
-    f"(limits.rego:{rule_line(concern('limits'), 'limits.exceeded')})"
+    f"STEP_UP because limits.exceeded (limits.rego:{rule_line(concern('limits'), 'limits.exceeded')}): "
+    "The amount is above what the subject may do without approval. "
+    '{"argument":"amount","limit":"wire.auto_approved","value":47500}'
 )
 
 
@@ -68,11 +66,9 @@ def rule(done: Done, code: str) -> Any:
 def test_the_worked_example_with_a_custom_concern(tmp_path: Path) -> None:
     done = explained(wire(), "--json", "--policies", EXAMPLE / "policies")
     assert (done.code, done.err, done.json["line"]) == (3, "", EXCEEDED)
-    assert [one["name"] for one in done.json["checks"] if one["result"] == "passed"] == [
-        "proposal", "manifest", "schema", "invariants", "idempotency", "provenance", "writes", "request",
-    ]  # fmt: skip
+    assert done.json["checks"] == [{"name": name, "result": "passed"} for name in CHECKS]
     assert [one["code"] for one in done.json["rules"] if one["fired"]] == [
-        "effects.gate_satisfied", "risk.acceptable", "limits.exceeded",
+        "effects.gate_satisfied", "limits.exceeded", "risk.acceptable",
     ]  # fmt: skip
     assert done.json["complete"] is True
     assert done.json["evaluation"] == {
@@ -108,8 +104,9 @@ def test_the_worked_example_with_a_custom_concern(tmp_path: Path) -> None:
         ],
     )
     concerns = list(dict.fromkeys(one["concern"] for one in done.json["rules"]))
-    assert concerns.index("manifest") < concerns.index("limits") < concerns.index("sanctions")
-    assert concerns[-1] == "decision"
+    before = concerns[: concerns.index("decision")]
+    assert (before[0], before) == ("approvals", sorted(before))
+    assert "sanctions" in concerns[len(before) :]
 
 
 def pdp_decided() -> Any:
@@ -125,30 +122,23 @@ def test_as_text_with_both_engines() -> None:
     assert (done.code, done.err) == (3, "")
     lines = done.out.splitlines()
     assert lines[0] == EXCEEDED
-    assert lines[2:5] == [
-        "  proposal     passed       it can be read",
-        "  manifest     passed       initiate_wire is a tool of manifest 2026.07.1",
-        "  schema       passed       the arguments match",
-    ]
+    assert lines[2:10] == [f"  {name:<12} passed" for name in CHECKS]
     place = next(at for at, text in enumerate(lines) if "scopes.missing" in text)
     assert lines[place].startswith("  scopes       did not fire scopes.missing  ")
     stopped = found(concern("scopes"), "count(missing) > 0")
-    assert lines[place + 1].strip() == f"because count(missing) > 0 (scopes.rego:{stopped})  missing is empty"
+    assert lines[place + 1].strip() == f"because count(missing) > 0 (scopes.rego:{stopped})  missing = []"
     assert explained(wire(), "--engine", "sidecar").out == done.out
 
 
 @pytest.mark.usefixtures("without_opa")
-def test_without_opa_what_fired_and_a_note() -> None:
+def test_without_opa_rules_are_not_known() -> None:
     done = explained(wire())
     assert (done.code, done.err) == (3, "")
     lines = done.out.splitlines()
     assert lines[0] == EXCEEDED
-    assert lines[-1] == "  rules that did not fire: not known without OPA 1.22.0; get it with: pdp opa install"
-    assert "limits       fired        limits.exceeded" in done.out
-    assert "did not fire " not in done.out
+    assert lines[10:] == ["", "  rules: not known without OPA 1.22.0; get it with: pdp opa install"]
     document = explained(wire(), "--json").json
-    assert document["complete"] is False
-    assert {one["fired"] for one in document["rules"]} == {True}
+    assert (document["complete"], document["rules"]) == (False, [])
 
 
 REJECTED = [
@@ -176,13 +166,10 @@ def test_what_was_rejected_names_the_check(
     done = explained(proposal, "--json", s=session_file(tmp_path, **changes))
     assert done.code == 4
     assert done.json["line"] == f"REJECTED because {reason}; the policy was not asked"
-    results = [(one["name"], one["result"]) for one in done.json["checks"]]
-    failed = [name for name, result in results if result == "failed"]
-    assert failed == [check]
-    position = results.index((check, "failed"))
-    assert {result for _, result in results[:position]} <= {"passed"}
-    assert {result for _, result in results[position + 1 :]} <= {"not reached"}
-    assert next(one["text"] for one in done.json["checks"] if one["result"] == "failed") == reason
+    results = {entry["name"]: entry["result"] for entry in done.json["checks"]}
+    position = CHECKS.index(check)
+    passed, rest = CHECKS[:position], CHECKS[position + 1 :]
+    assert results == {**dict.fromkeys(passed, "passed"), check: "failed", **dict.fromkeys(rest, "not reached")}
     assert done.json["rules"] == []
 
 
@@ -200,88 +187,8 @@ def test_exit_codes_are_those_of_decide() -> None:
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
-@pytest.mark.parametrize("mode", [(), ("--json",)])
-@pytest.mark.parametrize("amount", [47500, 20000.5, -1])
-def test_sensitive_arguments_are_nowhere(tmp_path: Path, mode: tuple[str, ...], amount: float) -> None:
-    """Not in resource or context, where mappings copy them, nor in details, messages and what rules saw."""
-    governance = yaml.safe_load((EXAMPLE / "governance.yaml").read_text())
-    governance["actions"]["initiate_wire"]["sensitive"] = ["beneficiary_id", "source_account", "amount"]
-    file = written(tmp_path / "governance.yaml", yaml.safe_dump(governance))
-    done = explained(wire(amount=amount), *mode, g=file)
-    assert done.code in (0, 3, 4)
-    assert "bene-acme-441" not in done.out
-    assert str(ARGUMENTS["source_account"]) not in done.out
-    for shown in ("47500", "47,500", "20000.5", "20,000.5", "amount -1"):
-        assert shown not in done.out
-    assert "***" in done.out
-    rejected = explained(wire(source_account=4711471147), *mode, g=file)
-    assert rejected.code == 4
-    assert "4711471147" not in rejected.out
-
-
-@pytest.mark.opa
-@pytest.mark.usefixtures("opa")
 def test_hostile_values_cannot_steer_the_terminal() -> None:
     done = explained(wire(beneficiary_id="\x1b[2J\nALLOW", reference="\u202e"))
     assert all(text.isprintable() for text in done.out.split("\n"))
     done = explained({"tool": "\x1b[2J\u202e", "arguments": {}})
     assert all(text.isprintable() for text in done.out.split("\n"))
-
-
-REQUEST: dict[str, Any] = {
-    "subject": {"properties": {"limits": {"l": 25000}}},
-    "context": {"arguments": {"amount": -5}},
-}
-WORDS = [
-    (Reason("limits.exceeded", "", {"limit": "l", "argument": "amount", "value": 1234567.5}), {},
-     "amount 1,234,567.5 is above your automatic limit 25,000"),
-    (Reason("limits.exceeded", "", {"limit": "l", "argument": "amount", "value": 300}),
-     {"subject": {"properties": {"limits": {"l": 25000}, "act": {"limits": {"l": 200}, "act": {}}}}},
-     "amount 300 is above your automatic limit 200"),
-    (Reason("limits.exceeded", "", {"limit": "m", "argument": "amount", "value": 3}), {},
-     "amount 3 needs the limit m, and none is given"),
-    (Reason("limits.exceeded", "The amount.", {"argument": "amount"}), {}, "the amount (argument amount)"),
-    (Reason("limits.invalid", "", {"limit": "l", "argument": "amount"}), {},
-     "amount -5 is not a number of at least zero"),
-    (Reason("scopes.missing", "", {"missing": ["a"]}), {}, "you lack the scope a"),
-    (Reason("scopes.missing", "", {"missing": ["a", "b"]}), {}, "you lack the scopes a, b"),
-    (Reason("approvals.required", "", {"approval": {"approvers": ["boss"]}}), {}, "a person has to approve it: boss"),
-    (Reason("approvals.required", "", {"approval": {}}), {}, "a person has to approve it"),
-    (Reason("markings.not_cleared", "", {"missing": ["pii"]}), {}, "you are not cleared for the marking pii"),
-    (Reason("purposes.not_allowed", "", {"purpose": ""}), {}, 'the tool is not for the purpose ""'),
-    (Reason("mine.own", "Some thing is wrong.", {"b": [1, 2000], "a": None, "c": {"d": 1}}), {},
-     "some thing is wrong (a null; b 1, 2,000)"),
-    (Reason("mine.own", "IBAN is wrong", {}), {}, "IBAN is wrong"),
-    (Reason("mine.own", "", {}), {}, "mine.own"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("reason", "changes", "words"), WORDS)
-def test_reasons_in_words(reason: Reason, changes: dict[str, Any], words: str) -> None:
-    assert in_words(reason, {**REQUEST, **changes}) == words
-
-
-def test_numbers_are_readable() -> None:
-    shown = [readable(value) for value in (0, 25000, 25000.0, -1234.25, True, None, "", [], ["x", 1], {"b": 1, "a": 2})]
-    assert shown == [
-        "0", "25,000", "25,000", "-1,234.25", "true", "null", '""', "empty", "x, 1", '{"a":2,"b":1}',
-    ]  # fmt: skip
-
-
-def test_a_mask_hides_values_and_only_these() -> None:
-    mask = Mask(
-        ["iban", "amount", "flag", "deep"], {"iban": "DE89", "amount": 4750.0, "flag": True, "deep": {"k": ["abc"]}}
-    )
-    hidden = mask.value(
-        {
-            "iban": "other", "copy": "DE89", "text": "to DE89, 4,750.0", "n": 4750, "m": 47500, "flag": 1, "b": True,
-            "list": ["abc", "ab"], "DE89": 0, "say": "47500 is not 4750",
-        }
-    )  # fmt: skip
-    assert hidden == {
-        "iban": "***", "copy": "***", "text": "to ***, ***", "n": "***", "m": 47500, "flag": "***", "b": True,
-        "list": ["***", "ab"], "***": 0, "say": "47500 is not ***",
-    }  # fmt: skip
-    assert mask.named("input.context.arguments.flag", False) == "***"
-    assert mask.named('input.context.arguments["x"].flag', False) is False
-    assert Mask([], {"iban": "DE89"}).value({"iban": "DE89"}) == {"iban": "DE89"}
