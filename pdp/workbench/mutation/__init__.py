@@ -6,6 +6,6 @@ manifest_edits: mutants of manifest and governance, entry by entry.
 data_edits: mutants of the data that a suite states.
 trial: the scenarios run with a mutant, on OPA or on the embedded engine.
 equivalents: the file in which a person marks mutants as equivalent.
-search: the search for a call that shows a survivor, near recorded calls, and the scenario that would kill it.
+search: the search for a call that shows a survivor, and the scenario that would kill it.
 run: a whole run, and its results as JSON and as plain lines.
 """

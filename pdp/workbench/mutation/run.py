@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical
@@ -15,8 +14,8 @@ from pdp.workbench.mutation.equivalents import check_known
 from pdp.workbench.mutation.manifest_edits import StatedFiles, manifest_mutants, stated
 from pdp.workbench.mutation.mutant import Fate, RegoMutant
 from pdp.workbench.mutation.rego_edits import rego_mutants
-from pdp.workbench.mutation.search import propose_for_embedded, propose_for_rego
-from pdp.workbench.mutation.trial import EmbeddedTrial, open_rego_trial, record
+from pdp.workbench.mutation.search import propose_scenario
+from pdp.workbench.mutation.trial import judge_embedded, open_rego_trial, record
 from pdp.workbench.scenarios.files.suite import policy_modules
 
 if TYPE_CHECKING:
@@ -26,14 +25,13 @@ if TYPE_CHECKING:
     from pdp.errors import Fault
     from pdp.workbench.mutation.equivalents import Marked
     from pdp.workbench.mutation.mutant import DataMutant, Judgement, ManifestMutant, Mutant
-    from pdp.workbench.mutation.search import ProposedScenario
     from pdp.workbench.mutation.trial import Recorded
     from pdp.workbench.scenarios.files.suite import Suite
 
 WORKERS: Final = 2
 """How many mutants are judged at a time: OPA's runs side by side; the rest of the work is Python's."""
 
-MOST_SEARCHED: Final = 60
+MOST_SEARCHED: Final = 30
 """For how many survivors a scenario is searched: where there are more, those will show what to do."""
 
 
@@ -125,7 +123,7 @@ def survivor_lines(survivor: Judgement) -> Iterator[str]:
     if proposal is not None and proposal.scenario is None:
         yield f"  no scenario to propose: {proposal.note}"
     elif proposal is not None and proposal.scenario is not None:
-        yield f"  add to {proposal.file}:" + (f" ({proposal.note})" if proposal.note else "")
+        yield f"  add to {proposal.file}:"
         yield from (f"    {line}" for line in proposal.scenario.splitlines())
 
 
@@ -153,11 +151,11 @@ def _survivor(survivor: Judgement) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A mutant with a group of suites: what judges it there, and what searches for a scenario that would notice it."""
+    """A mutant with suites that share what it changes, and what judges it there."""
 
-    mutant: Mutant
+    mutant: RegoMutant | ManifestMutant | DataMutant
+    suites: Sequence[Recorded]
     judge: Callable[[], Judgement]
-    propose: Callable[[], ProposedScenario]
 
 
 def mutate(
@@ -203,51 +201,45 @@ def mutate(
 
     with ExitStack() as stack:
         attempts: dict[str, list[_Attempt]] = {}
-        by_opa = _rego_attempts(recorded, opa, stack, wanted) if opa is not None else ()
-        for attempt in chain(by_opa, _embedded_attempts(recorded, opa, wanted)):
+        for attempt in _attempts(recorded, opa, stack, wanted):
             attempts.setdefault(attempt.mutant.id, []).append(attempt)
         run.notes += _left_out(marked, ids, opa)
         run.total = len(attempts)
         # By the hash at the end of the id, so that mutants for OPA and for the embedded engine are mixed.
         mixed = sorted(attempts, key=lambda identity: identity.rpartition(":")[2])
         _work([partial(_judged, attempts[identity]) for identity in mixed], add)
-        survivors = run.of(Fate.SURVIVED)[:MOST_SEARCHED]
-        _work([partial(_searched, survivor, attempts[survivor.mutant.id]) for survivor in survivors], add)
+        if opa is not None:
+            survivors = run.of(Fate.SURVIVED)[:MOST_SEARCHED]
+            _work([partial(_searched, survivor, attempts[survivor.mutant.id], opa) for survivor in survivors], add)
         run.complete = True
 
 
 def _left_out(marked: Sequence[Marked], ids: Iterable[str], opa: Path | None) -> Iterator[str]:
     """Check that the entries of files that are broken here name mutants, and say what is left out."""
     if opa is None:
-        yield "Rego is not broken without Open Policy Agent: run pdp opa install"
+        yield "without Open Policy Agent no Rego is broken and no scenario proposed: run pdp opa install"
     elsewhere = check_known([entry for entry in marked if opa is not None or ".rego:" not in entry.mutant], ids)
     if elsewhere:
         names = ", ".join(sorted({entry.mutant.split(":", 1)[0] for entry in elsewhere}))
         yield f"marked as equivalent in files that these scenarios do not state: {names}"
 
 
-def _rego_attempts(
-    recorded: Sequence[Recorded], opa: Path, stack: ExitStack, wanted: Callable[[Mutant], bool]
+def _attempts(
+    recorded: Sequence[Recorded], opa: Path | None, stack: ExitStack, wanted: Callable[[Mutant], bool]
 ) -> Iterator[_Attempt]:
     for group in _grouped(recorded, lambda each: _deciding(each.suite)):
-        mutants = [mutant for mutant in rego_mutants(opa, policy_modules(group[0].suite)) if wanted(mutant)]
-        if mutants:
+        if opa is None:
+            break
+        broken = [mutant for mutant in rego_mutants(opa, policy_modules(group[0].suite)) if wanted(mutant)]
+        if broken:
             trial = stack.enter_context(open_rego_trial(opa, group))
-            for mutant in mutants:
-                yield _Attempt(mutant, partial(trial.judge, mutant), partial(propose_for_rego, trial, mutant))
-
-
-def _embedded_attempts(
-    recorded: Sequence[Recorded], opa: Path | None, wanted: Callable[[Mutant], bool]
-) -> Iterator[_Attempt]:
+            yield from (_Attempt(mutant, group, partial(trial.judge, mutant)) for mutant in broken)
     # What a manifest or data breaks to is the same wherever suites state it: one identity for all their groups.
     for group in _grouped(recorded, lambda each: each.suite.manifest.digest.encode() + _deciding(each.suite)):
-        suite, trial = group[0].suite, EmbeddedTrial(group)
+        suite = group[0].suite
         mutants: list[ManifestMutant | DataMutant] = [*manifest_mutants(suite.manifest, StatedFiles(suite))]
         mutants += data_mutants(suite.data, stated(suite, "data"))
-        for mutant in filter(wanted, mutants):
-            search = partial(propose_for_embedded, group, mutant, opa)
-            yield _Attempt(mutant, partial(trial.judge, mutant), search)
+        yield from (_Attempt(each, group, partial(judge_embedded, group, each)) for each in mutants if wanted(each))
 
 
 def _judged(attempts: Sequence[_Attempt]) -> Judgement:
@@ -261,10 +253,10 @@ def _judged(attempts: Sequence[_Attempt]) -> Judgement:
     return replace(judgement, unnoticed=unnoticed)
 
 
-def _searched(survivor: Judgement, attempts: Sequence[_Attempt]) -> Judgement:
+def _searched(survivor: Judgement, attempts: Sequence[_Attempt], opa: Path) -> Judgement:
     """Search with one group of suites after the other, until there is a scenario to propose."""
     for attempt in attempts:
-        proposal = attempt.propose()
+        proposal = propose_scenario(attempt.mutant, attempt.suites, opa)
         if proposal.scenario is not None:
             break
     return replace(survivor, proposal=proposal)

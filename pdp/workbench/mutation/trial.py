@@ -11,7 +11,7 @@ import threading
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -31,34 +31,23 @@ if TYPE_CHECKING:
 
     from pdp.workbench.mutation.mutant import DataMutant, RegoMutant
     from pdp.workbench.opa.evaluation import Batch
-    from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult
 
 _MOST_NAMED: Final = 5
 _FIRST: Final = 96
 _TIMEOUT: Final = 30.0
-_PLAN: Final = "data.authz.plan"
 _UNKNOWN: Final = "not evaluated"
 _Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A suite whose scenarios all pass, and their results in the order of the file."""
+    """A suite whose scenarios all pass, their results in the order of the file, and the tools that each is about."""
 
     suite: Suite
     results: tuple[ScenarioResult, ...]
-
-    def bodies(self, index: int) -> Iterator[bytes]:
-        """Yield what the engine was asked in one scenario."""
-        return (answer.body for step in self.results[index].steps for answer in step.answers)
-
-    def tools(self, index: int) -> set[str]:
-        """Return the tools that one scenario is about: proposed, named by a raw request, or decided on."""
-        steps = self.results[index].steps
-        named = {step.tool for step in steps} | {each.trace.tool_name for step in steps for each in step.evaluations}
-        return {tool for tool in (*named, *map(tool_of, map(orjson.loads, self.bodies(index)))) if tool}
+    tools: tuple[frozenset[str], ...]
 
 
 def record(suites: Iterable[Suite]) -> list[Recorded]:
@@ -71,9 +60,22 @@ def record(suites: Iterable[Suite]) -> list[Recorded]:
     recordings = []
     for suite in suites:
         with open_engine(suite, "embedded") as engine:
-            recordings.append(Recorded(suite, tuple(Runner(suite, engine).run_all())))
+            results = tuple(Runner(suite, engine).run_all())
+        recordings.append(Recorded(suite, results, tuple(map(_tools, results))))
     _check_passed([result for recorded in recordings for result in recorded.results])
     return recordings
+
+
+def _tools(result: ScenarioResult) -> frozenset[str]:
+    """The tools that a scenario is about: proposed, named by a raw request, or decided on."""
+    named = {step.tool for step in result.steps}
+    named |= {evaluation.trace.tool_name for step in result.steps for evaluation in step.evaluations}
+    return frozenset(tool for tool in (*named, *(tool_of(orjson.loads(body)) for body in _bodies(result))) if tool)
+
+
+def _bodies(result: ScenarioResult) -> list[bytes]:
+    """What the engine was asked in one scenario."""
+    return [answer.body for step in result.steps for answer in step.answers]
 
 
 def _check_passed(results: Iterable[ScenarioResult], where: str = "") -> None:
@@ -98,31 +100,23 @@ def open_rego_trial(opa: Path, recorded: Sequence[Recorded]) -> Iterator[RegoTri
     suite = recorded[0].suite
     manifests = {each.suite.manifest.digest: each.suite.manifest.document for each in recorded}
     data = merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
-    modules = policy_modules(suite)
-    texts = {path: module.text for path, module in modules.items()}
+    texts = {path: module.text for path, module in policy_modules(suite).items()}
     with Evaluator(opa, texts, data, timeout=_TIMEOUT) as evaluator:
-        yield RegoTrial(opa, evaluator, modules, data, recorded)
+        yield RegoTrial(evaluator, recorded)
 
 
 class RegoTrial:
     """The suites that share policies and data, ready for one mutant after the other. Safe to share between threads."""
 
-    def __init__(
-        self,
-        opa: Path,
-        evaluator: Evaluator,
-        modules: Mapping[str, Module],
-        data: Mapping[str, Any],
-        recorded: Sequence[Recorded],
-    ) -> None:
-        self.opa, self.evaluator, self.modules, self.data, self.recorded = opa, evaluator, modules, data, recorded
+    def __init__(self, evaluator: Evaluator, recorded: Sequence[Recorded]) -> None:
+        self._evaluator = evaluator
         self._engine = _TableEngine(evaluator)
         self._runners = [Runner(each.suite, self._engine) for each in recorded]
         self._killers: defaultdict[str, Counter[_Key]] = defaultdict(Counter)
         # An engine answers for one mutant at a time, and the harness takes the log for itself.
         self._running = threading.Lock()
-        seeds = [body for each in recorded for index in range(len(each.results)) for body in each.bodies(index)]
-        self._engine.answers = answer_table(seeds, evaluator.evaluate(seeds))
+        seeds = [body for each in recorded for result in each.results for body in _bodies(result)]
+        self._engine.answers = _answer_table(seeds, evaluator.evaluate(seeds))
         # What is decided from the sources is what mutants change.
         results = {
             (number, index): result
@@ -130,9 +124,7 @@ class RegoTrial:
             for index, result in enumerate(runner.run_all())
         }
         _check_passed(results.values(), " when OPA decides from the policies' sources")
-        self._bodies = {
-            key: [answer.body for step in result.steps for answer in step.answers] for key, result in results.items()
-        }
+        self._bodies = {key: _bodies(result) for key, result in results.items()}
         # What was asked beyond the seeds is in the table by now.
         self._original = dict(self._engine.answers)
 
@@ -146,7 +138,7 @@ class RegoTrial:
         for chunk in self._chunks(mutant):
             asked = list(dict.fromkeys(body for key in chunk for body in self._bodies[key] if body not in known))
             try:
-                known |= answer_table(asked, self.evaluator.evaluate(asked, changed={mutant.module: mutant.text}))
+                known |= _answer_table(asked, self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}))
             except EngineTimeoutError:
                 return Judgement(mutant, Fate.KILLED, by="no answer in time")
             except UsageError as error:
@@ -194,53 +186,44 @@ class _TableEngine(Engine):
         self._plans: dict[bytes, bytes | None] = {}
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        if document == PLAN:
-            return self._plan(body)
-        if body not in self.answers:
-            self.answers |= answer_table([body], self._evaluator.evaluate([body], changed=self.changed))
-        return _answer(self.answers[body])
-
-    def _plan(self, body: bytes) -> bytes:
         # Mutants are of what decides calls: a plan is decided as the original decides it.
-        if body not in self._plans:
-            self._plans |= answer_table([body], self._evaluator.evaluate([body], document=_PLAN))
-        return _answer(self._plans[body])
+        table, changed = (self._plans, {}) if document == PLAN else (self.answers, self.changed)
+        if body not in table:
+            rule = f"data.{document.replace('/', '.')}"
+            table |= _answer_table([body], self._evaluator.evaluate([body], changed=changed, document=rule))
+        answer = table[body]
+        if answer is None:
+            raise AnswerInvalidError("the policy fails")
+        return answer
 
 
-class EmbeddedTrial:
-    """Suites that state the same, run again with each mutant of their manifest or data, on the embedded engine.
+def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMutant) -> Judgement:
+    """Return the fate of a mutant of the manifest or data that suites share, on the embedded engine.
 
     The requests of a manifest's mutant carry another digest, so all are decided anew. Only scenarios about the changed
     tool are run: the baseline reads no entry but that of the tool which is called. With policies of one's own, all are.
     Of a mutant of data, the scenarios are run of which a recorded request is decided differently.
     """
-
-    def __init__(self, recorded: Sequence[Recorded]) -> None:
-        self.recorded = recorded
-        self._tools = [[each.tools(index) for index in range(len(each.results))] for each in recorded]
-
-    def judge(self, mutant: ManifestMutant | DataMutant) -> Judgement:
-        """Return a mutant's fate."""
-        unnoticed = 0
-        try:
-            with open_engine(mutant.applied(self.recorded[0].suite), "embedded") as engine:
-                for recorded, tools in zip(self.recorded, self._tools, strict=True):
-                    if isinstance(mutant, ManifestMutant):
-                        indices = _about(mutant, recorded.suite, tools)
-                    else:
-                        counts = [_differing(result, engine) for result in recorded.results]
-                        unnoticed += sum(counts)
-                        indices = [index for index, count in enumerate(counts) if count]
-                    runner = Runner(mutant.applied(recorded.suite), engine) if indices else None
-                    for result in (runner.run(index) for index in indices if runner):
-                        if not result.passed:
-                            return Judgement(mutant, Fate.KILLED, by=_named(result))
-        except PdpError as error:
-            return Judgement(mutant, Fate.INVALID, by=error.message)
-        return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
+    unnoticed = 0
+    try:
+        with open_engine(mutant.applied(recorded[0].suite), "embedded") as engine:
+            for suite, results, tools in ((each.suite, each.results, each.tools) for each in recorded):
+                if isinstance(mutant, ManifestMutant):
+                    indices = _about(mutant, suite, tools)
+                else:
+                    counts = [_differing(result, engine) for result in results]
+                    unnoticed += sum(counts)
+                    indices = [index for index, count in enumerate(counts) if count]
+                runner = Runner(mutant.applied(suite), engine) if indices else None
+                for result in (runner.run(index) for index in indices if runner):
+                    if not result.passed:
+                        return Judgement(mutant, Fate.KILLED, by=_named(result))
+    except PdpError as error:
+        return Judgement(mutant, Fate.INVALID, by=error.message)
+    return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
 
 
-def _about(mutant: ManifestMutant, suite: Suite, tools: Sequence[set[str]]) -> list[int]:
+def _about(mutant: ManifestMutant, suite: Suite, tools: Sequence[frozenset[str]]) -> list[int]:
     """The scenarios that may notice a changed entry, those about its tool first."""
     every = mutant.tool is None or suite.policies or suite.bundle
     indices = [index for index, names in enumerate(tools) if every or mutant.tool in names]
@@ -264,18 +247,12 @@ def _named(result: ScenarioResult) -> str:
     return f"{result.place.file}:{result.place.line} {result.name}"
 
 
-def _answer(answer: bytes | None) -> bytes:
-    if answer is None:
-        raise AnswerInvalidError("the policy fails")
-    return answer
-
-
 def _does_not_compile(error: UsageError) -> bool:
     """Whether OPA refuses the Rego, and not something else: the original was evaluated by the same program."""
     return isinstance(error, FileFaultsError) or error.message.startswith("OPA refuses the policies")
 
 
-def answer_table(bodies: Sequence[bytes], batch: Batch) -> dict[bytes, bytes | None]:
+def _answer_table(bodies: Sequence[bytes], batch: Batch) -> dict[bytes, bytes | None]:
     """Return the answers by request, without requests that were not asked because too many before them failed."""
     return {
         body: batch.answers[index]

@@ -5,6 +5,6 @@ vocabulary: what policies read of a request, and the constants beside it; of two
 variants: requests near a request, with one change and then two, in a fixed order.
 people: variants of who approves, and of who acts.
 bases: for each tool a call that has all it needs, to begin from.
-entries: entries of a manifest near a tool's own, and entries that no manifest has.
+entries: entries that no manifest has.
 proposals: arguments from a tool's schema, and arguments near a proposal's.
 """

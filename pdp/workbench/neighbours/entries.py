@@ -1,4 +1,4 @@
-"""Entries of a manifest near a tool's own, and entries that no manifest has, to try policies where no tool goes."""
+"""Entries that no manifest has, to try policies where no tool goes."""
 
 from __future__ import annotations
 
@@ -81,14 +81,10 @@ _APPROVAL: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-def entry_variants(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield entries with one field changed each, and what was changed, as a person would write it."""
-    for name, value, changed in _each(entry, _FIELDS):
-        yield _described(name, value), changed
-    approval = entry.get("approval")
-    if isinstance(approval, dict):
-        for name, value, changed in _each(approval, _APPROVAL):
-            yield _described(f"approval.{name}", value), {**entry, "approval": changed}
+def _variants(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield entries with one field changed each."""
+    yield from _with_others(entry, _FIELDS)
+    yield from ({**entry, "approval": changed} for changed in _with_others(entry["approval"], _APPROVAL))
 
 
 def made_up() -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
@@ -114,7 +110,7 @@ def made_up() -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
     _add(pinned, "made_pinned", effect_class=EffectClass.STAGE, risk_tier=RiskTier.LOW)
     agents = {"agent:made": {"made_pinned": "1.0.0"}, "agent:other": {"made_pinned": "2.0.0"}}
     base = _add({}, "made_variant", effect_class=EffectClass.COMMIT_HIGH, risk_tier=RiskTier.HIGH)
-    for number, (_, entry) in enumerate(entry_variants(base)):
+    for number, entry in enumerate(_variants(base)):
         name = f"made_variant_{number}"
         # A variant may be one of the action's name, which then has to stay wrong.
         action = name if entry.get("pdp_action") == "made_variant" else entry.get("pdp_action")
@@ -142,15 +138,10 @@ def _word(value: str | None) -> str:
     return "unstated" if value is None else value.replace("-", "_")
 
 
-def _each(record: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+def _with_others(record: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name, values in fields.items():
         for value in values:
-            if value is GONE:
-                if name in record:
-                    yield name, value, {key: each for key, each in record.items() if key != name}
-            elif record.get(name, GONE) != value:
-                yield name, value, {**record, name: value}
-
-
-def _described(name: str, value: Any) -> str:
-    return f"without {name}" if value is GONE else f"{name}: {value}"
+            if value is not GONE and record.get(name, GONE) != value:
+                yield {**record, name: value}
+            elif value is GONE and name in record:
+                yield {key: other for key, other in record.items() if key != name}

@@ -102,16 +102,20 @@ def test_what_only_details_show_is_proposed_with_details() -> None:
     weak = mutated(weak_project(Path(), read), only="effect-class")
     (survivor,) = weak.of(Fate.SURVIVED)
     scenario = proposed(survivor)
+    request = scenario.pop("request")
 
+    assert request["action"]["properties"] == {
+        "manifest_digest": "$manifest_digest", "manifest_version": "$manifest_version", "tool": "read_note",
+    }  # fmt: skip
     assert scenario == {
         "name": f"kills {survivor.mutant.id}",
         "why": "effect class lightened in read_note (manifest.json:1) must be noticed",
-        "propose": READ,
         "expect": {
             "verdict": "ALLOW",
             "details": {"effects.gate_satisfied": {"effect_class": "read-internal", "clauses": ["scope"]}},
         },
     }
+    scenario["request"] = request
     assert mutated(weak_project(Path(), scenario), only="effect-class").count(Fate.KILLED) == 1
 
 
