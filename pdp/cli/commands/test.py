@@ -15,14 +15,12 @@ from pdp.cli.options import AsJson, HtmlFile, JunitFile, OpaUrl, command_app, fi
 from pdp.cli.output import print_json, tell, write_report
 from pdp.errors import UsageError
 from pdp.workbench.coverage.coverage import COLUMNS, measure
-from pdp.workbench.coverage.skeletons import skeletons
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
-from pdp.workbench.scenarios.files.selection import selection
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 from pdp.workbench.scenarios.reports.text import failure_text, summary_text
 from pdp.workbench.scenarios.results import RunResult
-from pdp.workbench.scenarios.running.runner import run_suite
+from pdp.workbench.scenarios.running.runner import run_suite, selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +78,7 @@ def run_scenarios(
     else:
         _tell(run)
         if reached is not None:
-            _print_coverage(reached, [each.suite for each in run.suites], fail_under)
+            _print_coverage(reached, fail_under)
     # Last, so that a file which cannot be written takes nothing from what was found.
     _write_reports(run, reached, junit, html)
     short = reached is not None and fail_under is not None and bool(reached.complaints(fail_under))
@@ -136,8 +134,8 @@ def _tell(run: RunResult) -> None:
     tell(summary_text(run))
 
 
-def _print_coverage(coverage: Coverage, suites: Sequence[Suite], fail_under: float | None) -> None:
-    """Print what the scenarios of these suites reach, and what is asked for and not reached."""
+def _print_coverage(coverage: Coverage, fail_under: float | None) -> None:
+    """Print what the scenarios reach, and what is asked for and not reached."""
     out = console()
     out.print()
     for line in _lines(coverage):
@@ -149,10 +147,6 @@ def _print_coverage(coverage: Coverage, suites: Sequence[Suite], fail_under: flo
         out.print(Text("\nmissing:", "bold"))
         for complaint in complaints:
             out.print(Text(f"  {printable(complaint)}"))
-    for file, text in skeletons(coverage, suites).items():
-        out.print(Text(f"\nto fill in, below `scenarios:` of {printable(file)}:\n", "bold"))
-        for line in text.splitlines():
-            out.print(Text(printable(line)))
 
 
 def _lines(coverage: Coverage) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What scenarios reach, what is missing, and the skeletons that come of it."""
+"""What scenarios reach, and what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from pdp.workbench.coverage.coverage import Coverage, measure
-from pdp.workbench.coverage.skeletons import skeletons
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.running.engines import open_engine
 from pdp.workbench.scenarios.running.runner import Runner
@@ -217,42 +216,3 @@ def test_the_baselines_scenarios_answer_for_the_baseline(opa: Path) -> None:
     limits = {file.file: file.missed for file in coverage.lines if Path(file.file).name == "limits.rego"}
     assert list(limits.values()) == [(), ()]
     assert {one.code for one in coverage.codes if one.scenario} >= {"limits.exceeded", "limits.invalid"}
-
-
-@pytest.mark.opa
-@pytest.mark.usefixtures("opa")
-def test_skeletons_load_as_they_are(tmp_path: Path) -> None:
-    """Pasted under `scenarios:`, with the names of those that are there avoided."""
-    suite = suite_in(tmp_path, [{**SCENARIOS[0], "name": "send_note is allowed", "expect": {"verdict": "DENY"}}])
-    coverage = measured(suite, None)
-    texts = skeletons(coverage, [suite])
-    assert list(texts) == [str(suite.file)]
-    text = texts[str(suite.file)]
-    rego = tmp_path / "policies/custom/concerns/hours/hours.rego"
-    again = suite_in(tmp_path, f"scenarios:\n{text}")
-    shown = [
-        (one.name, one.steps[0].propose["tool"], one.steps[0].expect.model_dump(mode="json", exclude_unset=True))  # type: ignore[union-attr]
-        for one in again.scenarios
-    ]
-    assert shown == [
-        ("read_note is allowed", "read_note", {"verdict": "ALLOW"}),
-        ("send_note is allowed (2)", "send_note", {"verdict": "ALLOW"}),
-        ("read_note is refused", "read_note", {"verdict": "DENY"}),
-        ("send_note is refused", "send_note", {"verdict": "DENY"}),
-        ("hours.closed: Closed", "read_note", {"verdict": "DENY", "codes": ["hours.closed"]}),
-        ("hours.late: Late", "read_note", {"verdict": "STEP_UP", "codes": ["hours.late"]}),
-        ("hours.logged: Logged", "read_note", {"obligations": ["log_level"]}),
-    ]
-    assert again.scenarios[4].why == f"The desk is closed. ({rego}:13)"
-    assert again.scenarios[1].steps[0].propose["arguments"] == {"to": "someone@example.org", "count": 3}
-    assert text.startswith("  # change session and arguments until it is allowed\n  - name: read_note is allowed\n")
-
-
-@pytest.mark.opa
-@pytest.mark.usefixtures("opa")
-def test_a_skeleton_for_the_decision_itself_is_a_raw_request(tmp_path: Path) -> None:
-    suite = load_suite(ROOT / "policies/scenarios/risk.scenarios.yaml")
-    text = skeletons(measured(suite, None), [suite])[str(suite.file)]
-    found = [one for one in yaml.safe_load(f"scenarios:\n{text}")["scenarios"] if one["name"].startswith("decision.")]
-    assert [(one["request"], one["expect"]["verdict"]) for one in found] == [({}, "DENY")] * len(found)
-    assert {code for one in found for code in one["expect"]["codes"]} >= {"decision.request_invalid"}

@@ -120,21 +120,6 @@ def test_a_tool_that_fails_or_is_not_there_is_told_of() -> None:
     assert "  log: tools.py has no function refund_order: it returned null\n" in said
 
 
-def test_a_function_whose_name_is_misspelt_is_the_scenarios_error() -> None:
-    tools = Path("tools.py")
-    written(tools, tools.read_text().replace("def refund_order(", "def refund_orders("))
-    scenarios = Path("scenarios.yaml").read_text()
-    written(Path("scenarios.yaml"), scenarios.replace("policies: [policies]\n", ""))
-
-    done = pdp("test", ".", "-k", "small")
-
-    assert done.code == 1
-    assert (
-        "  error: tools.py: no tool is called `refund_orders` (did you mean `refund_order`? A function for the file "
-        "itself begins with `_`)\n"
-    ) in done.out
-
-
 def test_a_report_that_cannot_be_written_takes_nothing_from_what_was_found() -> None:
     written(Path("x.yaml"), HEAD + f"  - {{name: a, {CALL}, expect: {{verdict: DENY}}}}\n")
     done = pdp("test", "x.yaml", "--html", ".")

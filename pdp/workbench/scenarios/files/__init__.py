@@ -5,5 +5,4 @@ read        one file as models, with every fault and its place
 suite       a file with all that it names and extends, loaded; files found in folders
 sessions    the session of each step
 tools_file  the Python file with a scenario's tools
-selection   which scenarios `-k` selects
 """

@@ -1,6 +1,6 @@
 """Scenarios run on an engine.
 
-runner        the scenarios of a file on one engine or both, which have to agree
+runner        the scenarios of a file that are selected, on one engine or both, which have to agree
 scenario_run  one scenario, step by step
 expectation   what is expected of a step, held against what happened
 diagnosis     why a scenario failed

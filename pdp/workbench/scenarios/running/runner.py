@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 
 _LOG: Final = logging.getLogger("pdp.harness")
+_WORD: Final = re.compile(r"[^\s()]+")
+_ADMITTED: Final = (ast.BoolOp, ast.UnaryOp, ast.Name, ast.boolop, ast.unaryop, ast.expr_context)
+_LONGEST: Final = 1000
 
 
 class Runner:
@@ -118,7 +123,7 @@ class Runner:
             # Of exceptions, the enforcement point has made a failure of the tool already.
             if self._tools is None or isinstance(raised, Exception | KeyboardInterrupt):
                 raise
-            return self._tools.told(raised)
+            return self._tools.message_of(raised)
         return None
 
 
@@ -188,6 +193,44 @@ def run_suite(
                     progress(result)
         first = first or results
         yield SuiteResult(suite, name, tuple(results), why, time.perf_counter() - started)
+
+
+def selection(expression: str) -> Callable[[str], bool]:
+    """Return whether a name is selected: words of it with `and`, `or`, `not` and brackets, as pytest's `-k` has them.
+
+    Capital and small letters are the same.
+
+    Raises:
+        UsageError: the expression is malformed.
+    """
+    words: dict[str, str] = {}
+
+    def placeholder(word: re.Match[str]) -> str:
+        if word[0] in ("and", "or", "not"):
+            return word[0]
+        name = f"word{len(words)}"
+        words[name] = word[0].lower()
+        return name
+
+    try:
+        tree = ast.parse(_WORD.sub(placeholder, expression[:_LONGEST]).strip(), mode="eval").body
+    except SyntaxError:
+        tree = None
+    if tree is None or len(expression) > _LONGEST or not all(isinstance(node, _ADMITTED) for node in ast.walk(tree)):
+        raise UsageError(
+            f"-k: {expression!r:.80} is malformed",
+            hint="write words of names with and, or, not and brackets: 'wire and not limit'",
+        )
+    return lambda name: _holds(tree, words, name.lower())
+
+
+def _holds(node: ast.expr, words: Mapping[str, str], name: str) -> bool:
+    if isinstance(node, ast.BoolOp):
+        both = all if isinstance(node.op, ast.And) else any
+        return both(_holds(value, words, name) for value in node.values)
+    if isinstance(node, ast.UnaryOp):
+        return not _holds(node.operand, words, name)
+    return isinstance(node, ast.Name) and words[node.id] in name
 
 
 def agreed(one: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
