@@ -7,6 +7,7 @@ boundary document, normative requirements). What the invariants correct is what 
 
 from __future__ import annotations
 
+import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 CHECKS: Final = ("proposal", "manifest", "schema", "invariants", "idempotency", "provenance", "writes", "request")
 """What a call passes before the policy is asked, in this order: it is read, checked here, and made a request."""
+
+_log = logging.getLogger("pdp.contract")
 
 _LONGEST_FAULT: Final = 300
 # Nested lists and objects in an argument that names sources, as in the concern `provenance`.
@@ -152,7 +155,7 @@ def _corrected(
 ) -> Checked | Rejected:
     """Return the proposal as the invariants leave it."""
     # Only a tool with invariants needs them.
-    from pdp.contract.invariants import InvariantContext, log_trips, plan_before  # noqa: PLC0415
+    from pdp.contract.invariants import InvariantContext, plan_before  # noqa: PLC0415
 
     tool, proposal = passed.tool, passed.proposal
     context = InvariantContext(session.state, passed.config, plan_before(proposal, session.plan, before))
@@ -161,7 +164,8 @@ def _corrected(
         context,
         lambda corrected: None if tool.validator.is_valid(corrected) else schema_fault(tool, corrected),
     )
-    log_trips(tool.entry.name, result.trips)
+    for trip in result.trips:
+        _log.info("%s: invariant %s tripped: %s", tool.entry.name, trip.invariant, trip.resolution)
     stopped = Rejected("invariants", proposal, None, tool, schema_valid=True, trips=result.trips)
     if result.rejection is not None or result.pruned:
         return stopped._replace(rejection=result.rejection)

@@ -9,7 +9,7 @@ Source: tool contract document, "ToolInvariant" and "A real example".
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -63,10 +63,6 @@ class Trip:
     def __str__(self) -> str:
         how = f"{self.resolution}: {', '.join(self.changed)}" if self.changed else str(self.resolution)
         return f"{self.invariant}: {self.rule} ({how})"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return `{invariant, rule, resolution, changed}`."""
-        return asdict(self) | {"changed": list(self.changed)}
 
 
 class InvariantResult(NamedTuple):
@@ -340,9 +336,3 @@ def changed_arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> tu
     """Return the names of the arguments that differ, sorted; 1 and true differ."""
     old, new = ({name: canonical(value) for name, value in arguments.items()} for arguments in (before, after))
     return tuple(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
-
-
-def log_trips(tool: str, trips: tuple[Trip, ...]) -> None:
-    """Log each trip with its id. Arguments are not in the line."""
-    for trip in trips:
-        _log.info("%s: invariant %s tripped: %s", tool, trip.invariant, trip.resolution)

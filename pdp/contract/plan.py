@@ -58,21 +58,6 @@ class PlanStep:
         why = "; ".join(str(trip) for trip in self.trips)
         return f"{shown}: {self.status}" + (f": {why}" if why else "")
 
-    def as_json(self) -> dict[str, Any]:
-        """Return `{position, name, status, pruned, proposal?, rejection?, trips}`."""
-        whole: dict[str, Any] = {
-            "position": self.position,
-            "name": self.name,
-            "status": self.status,
-            "pruned": self.pruned,
-            "trips": [trip.as_json() for trip in self.trips],
-        }
-        if self.proposal is not None:
-            whole["proposal"] = self.proposal.as_json()
-        if self.rejection is not None:
-            whole["rejection"] = {"code": self.rejection.code, "reason": self.rejection.reason}
-        return whole
-
 
 @dataclass(frozen=True, slots=True)
 class CheckedPlan:
@@ -90,17 +75,9 @@ class CheckedPlan:
         """What goes on, `[{tool, arguments}]`: the plan of the session in which its calls are made."""
         return [step.proposal.as_json() for step in self.steps if step.proposal is not None]
 
-    def for_policy(self, purpose: str | None) -> dict[str, Any]:
-        """Return what the policy's `authz/plan` is asked: `{"steps": [{tool, arguments}], "context": {"purpose"}}`."""
-        return {"steps": self.plan, "context": {"purpose": purpose}}
-
     def explained(self) -> tuple[str, ...]:
         """Return a line for each step that did not go on as it was proposed."""
         return tuple(str(step) for step in self.steps if step.status is not Status.ACCEPTED)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return `{valid, steps, plan}`; the same for the same plan."""
-        return {"valid": self.valid, "steps": [step.as_json() for step in self.steps], "plan": self.plan}
 
 
 def validate_plan(steps: Sequence[Any], session: Session, manifest: CompiledManifest) -> CheckedPlan:

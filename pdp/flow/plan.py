@@ -54,7 +54,7 @@ def evaluate_plan(
     """
     checked = validate_plan(steps, session, manifest)
     try:
-        body = bounded(canonical(checked.for_policy(session.purpose)))
+        body = bounded(canonical({"steps": checked.plan, "context": {"purpose": session.purpose}}))
     except JsonValueError as error:
         return PlanEvaluation(checked, denied(REQUEST_INVALID, str(error)))
     decision = yield PlanQuestion(body)

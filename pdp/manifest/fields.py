@@ -165,13 +165,3 @@ Duration = Annotated[StrictStr, AfterValidator(_duration)]
 
 Kept as hours, minutes and seconds: P1D is PT24H. What is kept is such a duration itself.
 """
-
-Latency = Annotated[
-    StrictStr,
-    matching(
-        r"(?!0+(?:\.0+)?[ms])[0-9]{1,9}(?:\.[0-9]{1,6})?(?:ms|s)",
-        "must be a latency in ms or s",
-        "such as 200ms or 1.5s",
-    ),
-]
-"""A latency objective as the registry record writes it: `200ms`, `1.5s`."""

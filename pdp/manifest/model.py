@@ -32,7 +32,6 @@ from pdp.manifest.fields import (
     READ_CLASSES,
     Duration,
     EffectClass,
-    Latency,
     Name,
     Pattern,
     RiskTier,
@@ -46,10 +45,6 @@ from pdp.manifest.fields import (
 from pdp.manifest.findings import FROM_FILE
 from pdp.manifest.programs import ArgvText, check_program
 from pdp.proposal import RejectionCode  # noqa: TC001 - pydantic reads the types of fields
-
-Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a percentile", "such as p50 or p99")]
-"""A percentile of latency, such as `p50` or `p99.9`."""
-
 
 # Fields whose null says something else than their absence, or the same.
 _NULLABLE: Final = frozenset(("correct", "default", "deprecation"))
@@ -267,10 +262,6 @@ class Release(Record):
         return self
 
 
-Sla = dict[Percentile, Latency]
-"""Latency objectives by percentile, such as `{p50: 200ms, p99: 1.5s}`."""
-
-
 Mapping = dict[Annotated[str, Field(min_length=1)], Any]
 """What becomes the request's resource or context: values, where strings that begin with `$` are CEL."""
 
@@ -334,7 +325,7 @@ class DeclaredTool(Governable):
     safety: Safety | None = None
     timeout: Duration | None = None
     retries: Annotated[StrictInt, Field(ge=0, le=10)] = 0
-    sla: Sla | None = None
+    sla: dict[Name, Text] | None = None
     eval_pack: Text | None = None
     release: Release | None = None
 

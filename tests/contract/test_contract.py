@@ -9,6 +9,7 @@ import pytest
 
 from pdp.contract.checks import Checked, Rejected, check
 from pdp.contract.compiled import CompiledManifest
+from pdp.contract.invariants import Resolution, Trip
 from pdp.contract.mapping import MappingError, build_request, call_digest
 from pdp.json import canonical
 from pdp.manifest.effective import effective_manifest
@@ -109,9 +110,7 @@ def test_what_is_corrected_is_what_goes_on() -> None:
     assert corrected.proposal is not None
     assert corrected.proposal.text == b'{"count":1,"text":"short"}'
     assert corrected.idempotency_key == as_is.idempotency_key
-    assert [trip.as_json() for trip in corrected.trips] == [
-        {"invariant": "SHORT", "rule": INVARIANT["rule"], "resolution": "corrected", "changed": ["text"]}
-    ]
+    assert corrected.trips == (Trip("SHORT", INVARIANT["rule"], Resolution.CORRECTED, ("text",)),)
     assert as_is.trips == ()
 
 

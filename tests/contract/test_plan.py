@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from pdp.contract.checks import Checked, check
 from pdp.contract.compiled import CompiledManifest
-from pdp.contract.plan import CheckedPlan, validate_plan
+from pdp.contract.invariants import Resolution, Trip
+from pdp.contract.plan import CheckedPlan, PlanStep, validate_plan
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import DROP_STEP, ToolContract, ToolInvariant
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
-from pdp.proposal import Proposal
+from pdp.proposal import Proposal, Rejection, RejectionCode, Status
 from pdp.session import Session
 from tests.support import ROOT
 
@@ -128,33 +129,23 @@ def test_plans(where: str, steps: list[Any], plan: list[Any], explained: list[st
 
     assert (result.plan, list(result.explained())) == (plan, explained)
     assert result.valid == (not any("rejected" in line for line in explained))
-    assert checked(*result.plan, where=where).as_json()["steps"] == [
-        {"position": at, "name": None, "status": "accepted", "pruned": False, "trips": [], "proposal": proposal}
-        for at, proposal in enumerate(plan)
-    ]
+    assert checked(*result.plan, where=where).steps == tuple(
+        PlanStep(at, None, Status.ACCEPTED, Proposal.read(proposal), None, ()) for at, proposal in enumerate(plan)
+    )
 
 
 def test_the_whole_object() -> None:
     result = checked({"tool_name": TOOL, "payload": {"query": "q", **BUNDLED}, "step_name": "first"}, {"tool": "other"})
-    correction = {
-        "invariant": "BUNDLED_REQUIRES_WEB_SEARCH", "rule": RULES["BUNDLED_REQUIRES_WEB_SEARCH"],
-        "resolution": "corrected", "changed": ["web_search"],
-    }  # fmt: skip
-    reason = "'other' is not a tool of manifest 1.0.0"
+    rule = "BUNDLED_REQUIRES_WEB_SEARCH"
+    correction = Trip(rule, RULES[rule], Resolution.CORRECTED, ("web_search",))
+    proposal = Proposal.read(step(**BUNDLED, web_search=True))
+    rejection = Rejection(RejectionCode.INVALID_TOOL_NAME, "'other' is not a tool of manifest 1.0.0")
 
-    assert result.as_json() == {
-        "valid": False,
-        "steps": [
-            {"position": 0, "name": "first", "status": "transformed", "pruned": False, "trips": [correction],
-             "proposal": step(**BUNDLED, web_search=True)},
-            {"position": 1, "name": None, "status": "rejected", "pruned": False, "trips": [],
-             "rejection": {"code": "INVALID_TOOL_NAME", "reason": reason}},
-        ],
-        "plan": [step(**BUNDLED, web_search=True)],
-    }  # fmt: skip
-    assert result.for_policy("clinical.answer") == {
-        "steps": [step(**BUNDLED, web_search=True)], "context": {"purpose": "clinical.answer"},
-    }  # fmt: skip
+    assert (result.valid, result.plan) == (False, [step(**BUNDLED, web_search=True)])
+    assert result.steps == (
+        PlanStep(0, "first", Status.TRANSFORMED, proposal, None, (correction,)),
+        PlanStep(1, None, Status.REJECTED, None, rejection, ()),
+    )
 
 
 @pytest.mark.parametrize("bad", [None, "text", {"tool": TOOL, "extra": 1}, {"tool": TOOL, "arguments": {"query": 1}}])
@@ -226,5 +217,5 @@ def test_settled_plans_stay_and_both_declarations_agree(steps: list[Any]) -> Non
     keys = [(one["arguments"]["query"], one["arguments"].get("web_search") is True) for one in result.plan]
 
     assert (again.plan, again.explained(), again.valid) == (result.plan, (), True)
-    assert checked(*steps).as_json() == result.as_json() == checked(*steps, where="python").as_json()
+    assert checked(*steps) == result == checked(*steps, where="python")
     assert (len(bundled) <= 1, len(keys) - len(set(keys))) == (True, 0)

@@ -9,6 +9,7 @@ import pytest
 
 from pdp import MemoryAudit, Pep
 from pdp.circuit import Circuit
+from pdp.contract.invariants import Resolution, Trip
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import (
     DROP_STEP,
@@ -126,14 +127,7 @@ def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
 def test_a_corrected_call_is_decided_and_run_as_corrected(pep: Pep, given: Given, call: Call) -> None:
     ran = call(pep, search("gene", limit=99), SESSION)
 
-    assert [trip.as_json() for trip in ran.corrections] == [
-        {
-            "invariant": "LIMIT_AT_MOST_TEN",
-            "rule": "limit is at most 10",
-            "resolution": "corrected",
-            "changed": ["limit"],
-        }
-    ]
+    assert ran.corrections == (Trip("LIMIT_AT_MOST_TEN", "limit is at most 10", Resolution.CORRECTED, ("limit",)),)
     assert ran.outcome.as_json() == {"status": "transformed", "proposal": search("gene", limit=10)}
     assert ran.request is not None
     assert ran.request["context"]["arguments"] == {"query": "gene", "limit": 10}

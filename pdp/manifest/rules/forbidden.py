@@ -64,15 +64,26 @@ _DIRECT_PROGRAMS: Final = frozenset(
 
 
 def forbidden_findings(tool: DeclaredTool) -> Iterator[Finding]:
-    """Yield what an entry's schemas leave open; they stand on their own and have no fault."""
-    for path in untyped_arguments(tool):
-        yield _untyped(tool.schema_, "schema", path, "argument")
-    for path in untyped_result(tool):
-        yield _untyped(tool.result_schema or {}, "result_schema", path, "result")
+    """Yield what an entry's schemas leave open: paths are dotted, `[]` for items and `*` for members without a name.
+
+    The candidate of a validation may be anything: its rule pack says what it has to be (pattern 3). A result is open to
+    members that it does not name, whether or not it says so.
+
+    Args:
+        tool: an entry whose schemas stand on their own and have no fault.
+    """
+    for path, node in _parts(walk(tool.schema_)):
+        candidate = tool.pattern is Pattern.VALIDATION and re.split(r"\.|\[\]", path)[0] == "candidate"
+        if path and not candidate and _is_anything(node):
+            yield _untyped(tool.schema_, "schema", path, f"argument {shown_name(path)}")
+    if tool.result_schema is not None:
+        for path, node in _parts(walk(tool.result_schema), unnamed=False):
+            if _is_anything(node):
+                name = f"result {shown_name(path)}" if path else "the result"
+                yield _untyped(tool.result_schema, "result_schema", path, name)
 
 
-def _untyped(schema: dict[str, Any], field: str, path: str, what: str) -> Finding:
-    name = f"{what} {shown_name(path)}" if path else f"the {what}"
+def _untyped(schema: dict[str, Any], field: str, path: str, name: str) -> Finding:
     message = f"{name} may be anything (not_a_tool.untyped)"
     return Finding(member_place(schema, field, path), message, "state its `type`")
 
@@ -111,7 +122,11 @@ def _other_class(entry: Tool) -> Iterator[Finding]:
 
 
 def _open(entry: Tool) -> Iterator[Finding]:
-    for path in open_arguments(entry):
+    """Yield the arguments that are lists of anything or objects of anything, by not saying of what."""
+    shaped = frozenset[str]() if entry.pattern is None else _SHAPED.get(entry.pattern, frozenset())
+    for path, node in _parts(walk(entry.schema_)):
+        if not path or path in shaped or _is_anything(node) or not any(map(_is_unstated, node.alternatives)):
+            continue
         yield Finding(
             member_place(entry.schema_, "schema", path),
             f"argument {shown_name(path)} of a tool with effects may hold anything (not_a_tool.untyped)",
@@ -124,7 +139,7 @@ def _free_text(entry: Tool) -> Iterator[Finding]:
     if len(arguments) != 1:
         return
     ((name, schema),) = arguments.items()
-    if is_free_text(schema):
+    if _is_free_text(schema):
         yield Finding(
             member_place(entry.schema_, "schema", name),
             f"argument {shown_name(name)} is the only one of a tool with effects, and any text (not_a_tool.free_text)",
@@ -177,36 +192,6 @@ def _unstaged(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
         )
 
 
-def untyped_arguments(tool: DeclaredTool) -> Iterator[str]:
-    """Yield the dotted paths of arguments that may be anything, `[]` for items and `*` for members without a name.
-
-    The candidate of a validation is not among them: its rule pack says what it has to be (pattern 3).
-    """
-    for path, node in _parts(walk(tool.schema_)):
-        candidate = tool.pattern is Pattern.VALIDATION and re.split(r"\.|\[\]", path)[0] == "candidate"
-        if path and not candidate and _is_anything(node):
-            yield path
-
-
-def open_arguments(tool: DeclaredTool) -> Iterator[str]:
-    """Yield the dotted paths of arguments that are lists of anything or objects of anything, by not saying of what."""
-    shaped = frozenset[str]() if tool.pattern is None else _SHAPED.get(tool.pattern, frozenset())
-    for path, node in _parts(walk(tool.schema_)):
-        if path and path not in shaped and not _is_anything(node) and any(map(_is_unstated, node.alternatives)):
-            yield path
-
-
-def untyped_result(tool: DeclaredTool) -> Iterator[str]:
-    """Yield the dotted paths in the result that may be anything; the empty one is the whole. None when unstated.
-
-    A result is open to members that it does not name, whether or not it says so.
-    """
-    if tool.result_schema is not None:
-        for path, node in _parts(walk(tool.result_schema), unnamed=False):
-            if _is_anything(node):
-                yield path
-
-
 def _parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, SchemaNode]]:
     """Yield the schema and all in it by dotted path, the outermost first; what stands in a definition at one path.
 
@@ -227,9 +212,10 @@ def _parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, Sch
             read.add(id(one))
             if "object" in one.types:
                 pending += ((f"{path}.{name}" if path else name, part) for name, part in one.properties.items())
-                pending += ((f"{path}.*" if path else "*", part) for part in one.members if unnamed)
-            if "array" in one.types:
-                pending += ((f"{path}[]", part) for part in one.items)
+                if one.members is not None and unnamed:
+                    pending.append((f"{path}.*" if path else "*", one.members))
+            if "array" in one.types and one.items is not None:
+                pending.append((f"{path}[]", one.items))
 
 
 def _is_anything(node: SchemaNode) -> bool:
@@ -244,13 +230,12 @@ def _is_unstated(one: Alternative) -> bool:
     kinds = one.kinds if one.values is None else None
     if kinds is None:
         return False
-    stated = one.rest.keys()
-    return ("array" in kinds and stated.isdisjoint(("items", "unevaluatedItems"))) or (
-        "object" in kinds and not one.properties and not one.members
+    return ("array" in kinds and one.items is None) or (
+        "object" in kinds and not one.properties and one.members is None
     )
 
 
-def is_free_text(node: SchemaNode) -> bool:
+def _is_free_text(node: SchemaNode) -> bool:
     """Return whether an argument, or the one member or each item of it, may be any text.
 
     Constants are none, nor is a text that is short, of a format, or of a pattern; but a pattern or a format that lets a
@@ -265,10 +250,11 @@ def is_free_text(node: SchemaNode) -> bool:
             kinds = _EVERY if one.types is None else one.types
             if "string" in kinds and _may_say_anything(one):
                 return True
-            pending += one.items if "array" in kinds else ()
-            # Of an object with several members none says by itself what the tool does.
-            named = one.properties.values() if len(one.properties) == 1 else ()
-            pending += (*named, *one.members) if "object" in kinds else ()
+            inner = [one.items] if "array" in kinds else []
+            if "object" in kinds:
+                # Of an object with several members none says by itself what the tool does.
+                inner += [one.members, *(one.properties.values() if len(one.properties) == 1 else ())]
+            pending += filter(None, inner)
     return False
 
 

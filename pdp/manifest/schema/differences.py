@@ -101,15 +101,19 @@ class _Comparison:
                 self._compared.add((id(before), id(after)))
                 yield from self._type_changes(before, after, path)
                 yield from self._member_changes(before, after, path)
-                yield from self._item_changes(before, after, path)
                 yield from self._constraint_changes(before, after, path)
                 pending += (
                     (f"{path}.{name}" if path else name, part, after.properties[name])
                     for name, part in before.properties.items()
                     if name in after.properties
                 )
-                if len(before.items) == len(after.items):
-                    pending += ((f"{path}[]", *items) for items in zip(before.items, after.items, strict=True))
+                if before.items is not None and after.items is not None:
+                    pending.append((f"{path}[]", before.items, after.items))
+                elif before.items is not after.items:
+                    what, bump = (
+                        ("got a type", self._narrower) if before.items is None else ("lost its type", self._wider)
+                    )
+                    yield self._change(f"{path}[]", what, bump)
 
     def _change(self, path: str, what: str, bump: Bump) -> SchemaChange:
         return SchemaChange(self._part, path, what, bump)
@@ -157,12 +161,6 @@ class _Comparison:
         if stated:
             return stated[0] if len(stated) == 1 else tuple(stated)
         return self._part == "response" or bool(path and not alternative.properties)
-
-    def _item_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
-        if len(old.items) != len(new.items):
-            bump = self._narrower if not old.items else self._wider if not new.items else Bump.MAJOR
-            what = "got a type" if not old.items else "lost its type" if not new.items else "changed by position"
-            yield self._change(f"{path}[]", what, bump)
 
     def _constraint_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
         for key in sorted((old.rest.keys() | new.rest.keys()) - {"items", *_OPENNESS}):

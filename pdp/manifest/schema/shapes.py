@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
-from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import shown_name
@@ -119,10 +118,11 @@ def _inner_narrowing(
                 yield inner, "is missing"
             elif member not in one.required:
                 yield inner, "must be required"
-    if wanted.items and not one.items:
-        yield f"{name}[]", "must have a type"
-    for item, wanted_item in product(one.items, wanted.items):
-        yield from _narrowing(item, wanted_item, f"{name}[]", seen)
+    if wanted.items is not None:
+        if one.items is None:
+            yield f"{name}[]", "must have a type"
+        else:
+            yield from _narrowing(one.items, wanted.items, f"{name}[]", seen)
 
 
 def _type_narrowing(one: Alternative, wanted: Alternative, name: str) -> Iterator[tuple[str, str]]:

@@ -3,8 +3,8 @@
 The dialect: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, bounds, `pattern`,
 `format`, local `$ref`, `allOf`, and the alternatives of `anyOf` and `oneOf`. Every other keyword can only narrow what
 passes. The walker leaves it unread, so that it takes a schema to admit more than it does and never less; such a keyword
-stands in `Alternative.rest`, where the diff compares it as it is written. `prefixItems`, `patternProperties`,
-`unevaluatedItems` and `unevaluatedProperties` say what items and members may be, and are read as far as that.
+stands in `Alternative.rest`, where the diff compares it as it is written. `prefixItems` and `patternProperties` are
+read as what some item or some member may be.
 
 A schema is read once, however many references lead to it. What refers to itself without end, nests too deep or has too
 many alternatives is left unread as well.
@@ -41,8 +41,8 @@ class Alternative:
         values: the constants; None: any.
         properties: the members that it names.
         required: the names of those that must be there.
-        items: what an item may be, whatever its position; empty: not stated.
-        members: what a member that has no name here may be; empty: not stated.
+        items: what an item may be, whatever its position; None: not stated.
+        members: what a member that has no name here may be; None: not stated.
         rest: every other keyword that constrains, with each of the values that are stated for it.
     """
 
@@ -50,8 +50,8 @@ class Alternative:
     values: tuple[Any, ...] | None = None
     properties: Mapping[str, SchemaNode] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
-    items: tuple[SchemaNode, ...] = ()
-    members: tuple[SchemaNode, ...] = ()
+    items: SchemaNode | None = None
+    members: SchemaNode | None = None
     rest: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
@@ -175,17 +175,18 @@ class _Walker:
         values = (schema["const"],) if "const" in schema else None
         if isinstance(schema.get("enum"), list):
             values = tuple(value for value in schema["enum"] if values is None or value in values)
-        items = (*_list(schema, "prefixItems"), *_stated(schema, "items", "unevaluatedItems"))
-        members = (
-            *_stated(schema, "additionalProperties", "unevaluatedProperties"),
-            *_mapping(schema, "patternProperties").values(),
+        items = (
+            [self.node(part) for part in (schema["items"], *_list(schema, "prefixItems"))] if "items" in schema else []
         )
+        members = [self.node(part) for part in _mapping(schema, "patternProperties").values()]
+        if "additionalProperties" in schema:
+            members.append(self.node(schema["additionalProperties"]))
         own = Alternative(
             types=types,
             properties={name: self.node(part) for name, part in _mapping(schema, "properties").items()},
             required=frozenset(name for name in _list(schema, "required") if isinstance(name, str)),
-            items=tuple(self.node(part) for part in items),
-            members=tuple(self.node(part) for part in members),
+            items=self.any_of(items) if items else None,
+            members=self.any_of(members) if members else None,
             rest={key: (value,) for key, value in schema.items() if key not in _READ and key not in _ANNOTATIONS},
         )
         return own if values is None else replace(own, types=None, values=of_types(values, types))
@@ -217,18 +218,18 @@ class _Walker:
         properties = {**one.properties, **other.properties}
         for name in one.properties.keys() & other.properties.keys():
             properties[name] = self.node(*one.properties[name].parts, *other.properties[name].parts)
-        items = (*one.items, *other.items)
-        if len(one.items) == len(other.items) == 1:
-            items = (self.node(*one.items[0].parts, *other.items[0].parts),)
         return Alternative(
             types=types,
             values=values,
             properties=properties,
             required=one.required | other.required,
-            items=items,
-            members=(*one.members, *other.members),
+            items=self._both_nodes(one.items, other.items),
+            members=self._both_nodes(one.members, other.members),
             rest=_merged(one.rest, other.rest),
         )
+
+    def _both_nodes(self, one: SchemaNode | None, other: SchemaNode | None) -> SchemaNode | None:
+        return self.node(*one.parts, *other.parts) if one and other else one or other
 
 
 def _united(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...] | None:
@@ -284,10 +285,6 @@ def _kind(value: Any) -> str:
         return "integer" if value.is_integer() else "number"
     kinds: dict[type, str] = {bool: "boolean", int: "integer", str: "string", list: "array"}
     return kinds.get(type(value), "object")
-
-
-def _stated(schema: Mapping[str, Any], *keys: str) -> list[Any]:
-    return [schema[key] for key in keys if key in schema]
 
 
 def _list(schema: Mapping[str, Any], key: str) -> list[Any]:

@@ -108,8 +108,9 @@ def _of_form(form: Alternative, name: str, depth: int) -> Any:
         return members | {key: f"<{key}>" for key in sorted(form.required - set(named))}
     if kind == "array":
         least = max((each for each in form.rest.get("minItems", ()) if isinstance(each, int)), default=0)
-        items = form.items[:1]
-        return [_example(items[0], name, depth + 1) if items else f"<{name}>" for _ in range(min(least, _MOST_ITEMS))]
+        return [
+            _example(form.items, name, depth + 1) if form.items else f"<{name}>" for _ in range(min(least, _MOST_ITEMS))
+        ]
     if kind in ("number", "integer"):
         return _number(form)
     return {"boolean": True, "null": None}.get(kind, _text(form, name))

@@ -65,7 +65,6 @@ EVERY = ["array", "boolean", "null", "number", "object", "string"]
         pytest.param({"type": "array", "items": {"anyOf": [{"type": "null"}, {}]}}, "a[]", id="a branch of items"),
         pytest.param({"type": "object", "additionalProperties": True}, "a.*", id="true members"),
         pytest.param({"type": "object", "additionalProperties": {}}, "a.*", id="members"),
-        pytest.param({"type": "object", "unevaluatedProperties": True}, "a.*", id="unevaluated members"),
         pytest.param({"type": "object", "patternProperties": {".*": {}}}, "a.*", id="members of any name"),
         pytest.param({"type": ["object", "null"], "properties": {"b": {}}}, "a.b", id="a member"),
         pytest.param({"anyOf": [{"type": "null"}, {"type": "object", "properties": {"b": {}}}]}, "a.b", id="inner"),

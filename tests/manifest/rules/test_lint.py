@@ -51,32 +51,6 @@ def test_a_tool_that_states_nothing() -> None:
     }
 
 
-def test_untyped_arguments_and_results_are_named_by_their_paths() -> None:
-    schema = {
-        "type": "object",
-        "properties": {
-            "a": {},
-            "b": True,
-            "c": {"type": "array", "items": {"description": "anything"}},
-            "d": {"type": "object", "properties": {"e": {}, "f": {"enum": [1]}}},
-            "g": {"$ref": "#/$defs/G"},
-        },
-        "$defs": {"G": {"type": "object", "properties": {"h": {}, "again": {"$ref": "#/$defs/G"}}}},
-    }
-
-    typed = missing(schema=schema, result_schema={"description": "anything"})["typed"]
-
-    assert typed[:5] == (
-        "a type of argument `a`",
-        "a type of argument `b`",
-        "a type of argument `c[]`",
-        "a type of argument `d.e`",
-        "a type of argument `g.h`",
-    )
-    assert typed[-1] == "a type of the result"
-    assert missing(result_schema={"type": "object", "properties": {"x": {}}})["typed"] == ("a type of result `x`",)
-
-
 def test_what_makes_a_tool_idempotent() -> None:
     for fields in (
         {"idempotency": {"required": True}},

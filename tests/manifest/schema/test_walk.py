@@ -107,8 +107,8 @@ def admitted(node: SchemaNode, value: Any) -> bool:
         if (
             named
             and (not isinstance(value, dict) or one.required <= value.keys())
-            and all(any(admitted(each, part) for each in one.members) for part in others)
-            and all(any(admitted(each, part) for each in one.items) for part in items)
+            and all(one.members is None or admitted(one.members, part) for part in others)
+            and all(one.items is None or admitted(one.items, part) for part in items)
         ):
             return True
     return False
