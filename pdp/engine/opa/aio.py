@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from pdp.engine.opa.client import (
     Answer,
     ConnectTimeoutError,
     MalformedAnswerError,
+    error_words,
     is_quiet,
 )
 from pdp.installed import extra
@@ -58,9 +60,9 @@ class Sessions:
                 return await self._attempt(method, url, body)
 
     def close(self) -> None:
-        """Let each session be closed by its event loop; the loops that have ended have closed theirs."""
+        """Let each session be closed by its event loop, once that runs; loops that have ended have closed theirs."""
         for loop, (_, owner) in list(self._sessions.items()):
-            if loop.is_running():
+            if not loop.is_closed():
                 asyncio.run_coroutine_threadsafe(_end(owner), loop)
 
     async def aclose(self) -> None:
@@ -114,29 +116,31 @@ class Sessions:
 
 
 def _plain(error: Exception) -> Exception:  # noqa: PLR0911 - a table
-    """Return what an error of aiohttp is without aiohttp: `MalformedAnswerError`, or the system's."""
+    """Return what an error of aiohttp is without aiohttp: `MalformedAnswerError`, or one of the system's."""
     match error:
         case aiohttp.ConnectionTimeoutError():
             return ConnectTimeoutError("no connection in time")
         case aiohttp.ClientConnectorCertificateError():
-            return error.certificate_error
+            return OSError(error_words(error.certificate_error))
         case aiohttp.ClientConnectorError():
-            return error.os_error
+            return OSError(error_words(error.os_error))
         case aiohttp.ClientHttpProxyError():
             return OSError(f"the proxy refuses: {error.status} {error.message}")
         case aiohttp.ClientResponseError():
             return MalformedAnswerError(f"did not answer in HTTP: {' '.join(error.message.split())[:200]}")
-        case aiohttp.ServerDisconnectedError(message=str()):  # else the head that had arrived
+        # The message of other disconnections is the head that had arrived.
+        case aiohttp.ServerDisconnectedError(message=str()) | aiohttp.ClientConnectionResetError():
             return ConnectionResetError()
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
             return MalformedAnswerError(BROKEN_OFF)
-        case aiohttp.ClientOSError():
-            return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(error.errno, error.strerror)
-    return OSError(str(error))
+        case aiohttp.ClientOSError(errno=int()):
+            return OSError(error.errno, error.strerror)
+    return OSError(error_words(error))
 
 
 async def _end(owner: AsyncGenerator[aiohttp.ClientSession]) -> None:
-    await owner.aclose()
+    with suppress(RuntimeError):  # the loop ends, and closes it already
+        await owner.aclose()
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

@@ -1,7 +1,7 @@
 """HTTP to one OPA: keep-alive connections of `http.client` for threads; `pdp.engine.opa.aio` has those for tasks.
 
-One deadline holds for the whole exchange, however slowly the answer arrives, and an answer is bounded. What fails
-before anything of an answer has arrived is sent once more, on a new connection: a decision changes nothing in OPA.
+One deadline holds for the whole exchange, however slowly the answer arrives, and an answer is bounded. What was sent on
+a connection that breaks is sent once more, on a new one: a decision changes nothing in OPA.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import ssl
 import time
 from base64 import b64encode
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,9 +29,13 @@ if TYPE_CHECKING:
 MAX_SOCKET_PATH: Final = 103
 """Longest path of a Unix socket that every system takes, in bytes."""
 
-_URL_HINT: Final = "give http://HOST:PORT, https://HOST:PORT or unix:///PATH"
-_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+_URL_HINT: Final = f"give http://HOST:PORT, https://HOST:PORT or unix:///PATH of at most {MAX_SOCKET_PATH} bytes"
+_URL: Final = re.compile(
+    r"(https?)://(?:([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)|\[([0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)\])(?::([0-9]{1,5}))?/?"
+)
+_UNIX: Final = re.compile(r"unix:///([^?#]*[^?#/])")
 _PORTS: Final = {"http": 80, "https": 443}
+_MAX_PORT: Final = 65535
 
 MAX_BODY: Final = 4 * 1024 * 1024
 """Longest answer, in bytes: a request has at most 1 MiB, and an answer may quote all of it."""
@@ -75,34 +80,15 @@ def parse_address(url: str) -> Address:
     """
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise UsageError("OPA's address holds a user or a password", hint="give a token instead")
-    shown = repr(url[:100])
-    if not url.isprintable() or "?" in url or "#" in url:
-        raise UsageError(f"OPA's address {shown} has parts that it must not have", hint=_URL_HINT)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"OPA's address {shown} is not a URL: {error}", hint=_URL_HINT) from error
-    if parts.scheme == "unix":
-        return _unix(parts.netloc, parts.path, shown)
-    if parts.scheme not in _PORTS:
-        raise UsageError(f"OPA's address {shown} has an unknown scheme", hint=_URL_HINT)
-    if parts.path not in ("", "/"):
-        raise UsageError(f"OPA's address {shown} has a path", hint=_URL_HINT)
-    host = parts.hostname or ""
-    if not _HOST.fullmatch(host) or port == 0:
-        raise UsageError(f"OPA's address {shown} has no valid host or port", hint=_URL_HINT)
-    return Address(url.rstrip("/"), None, host, port or _PORTS[parts.scheme], parts.scheme == "https")
-
-
-def _unix(netloc: str, path: str, shown: str) -> Address:
-    if netloc or not path.startswith("/") or path.endswith("/"):
-        raise UsageError(f"OPA's address {shown} names no absolute path of a socket", hint=_URL_HINT)
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise UsageError(
-            f"OPA's address {shown} is longer than a socket's path may be", hint=f"at most {MAX_SOCKET_PATH} bytes"
-        )
-    return Address(f"unix://{path}", path, "localhost", 0, tls=False)
+    if parts := _URL.fullmatch(url):
+        scheme, name, ip, digits = parts.groups()
+        port = int(digits or _PORTS[scheme])
+        if 0 < port <= _MAX_PORT:
+            return Address(url.rstrip("/"), None, name or ip, port, scheme == "https")
+    path = url.removeprefix("unix://")
+    if _UNIX.fullmatch(url) and url.isprintable() and len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        return Address(url, path, "localhost", 0, tls=False)
+    raise UsageError(f"OPA's address {url[:100]!r} is not valid", hint=_URL_HINT)
 
 
 class Answer(NamedTuple):
@@ -221,23 +207,20 @@ class OpaClient:
             )
 
     def _attempt(self, connection: _Deadlined, method: str, path: str, body: bytes | None, deadline: float) -> Answer:
-        connection.deadline, connection.begun = deadline, False
+        connection.deadline = deadline
         try:
             if connection.sock is None:
                 self._connect(connection)
             connection.request(method, self._target(path), body, self._thread_headers)
             with connection.getresponse() as response:
                 answer = Answer(response.status, _body(response))
-        except ConnectionError as error:
-            connection.close()
-            if connection.begun:
-                raise MalformedAnswerError(BROKEN_OFF) from error
-            raise
         except BaseException:
             connection.close()
             raise
         if connection.sock is not None:
-            self._keep(connection)
+            self._idle.append(connection)
+            if self._closed:
+                self._close_idle()
         return answer
 
     def _connect(self, connection: _Deadlined) -> None:
@@ -277,20 +260,10 @@ class OpaClient:
                 return connection
             connection.close()
 
-    def _keep(self, connection: _Deadlined) -> None:
-        if len(self._idle) >= self.connections:
-            connection.close()
-            return
-        self._idle.append(connection)
-        if self._closed:
-            self._close_idle()
-
     def _close_idle(self) -> None:
-        while True:
-            try:
+        with suppress(IndexError):
+            while True:
                 self._idle.pop().close()
-            except IndexError:
-                return
 
     def _failure(self, error: Exception, seconds: float) -> EngineError:
         name = f"OPA at {self.address.url}"
@@ -302,20 +275,18 @@ class OpaClient:
             return EngineTimeoutError(
                 f"{name} did not answer within {seconds:g} s", hint="look into its log, or allow more time"
             )
-        if isinstance(error, HTTPException) and not isinstance(error, OSError):
-            return self._failure(MalformedAnswerError(f"did not answer in HTTP: {_words(error)}"), seconds)
-        return EngineError(
-            f"{name} cannot be reached: {_reason(error)}", hint="check that it runs and that the address is right"
-        )
+        if isinstance(error, OSError):
+            reason = error_words(error)
+            return EngineError(
+                f"{name} cannot be reached: {reason}", hint="check that it runs and that the address is right"
+            )
+        return self._failure(MalformedAnswerError(f"did not answer in HTTP: {error_words(error)}"), seconds)
 
 
 class _Deadlined(HTTPConnection):
     """A connection whose sends and receives all end by one deadline."""
 
     deadline = 0.0
-    begun = False
-    """Whether anything of an answer has arrived."""
-
     _outgoing = b""
 
     def send(self, data: Any) -> None:
@@ -373,10 +344,7 @@ class _DeadlineReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self._sock.settimeout(_left(self._connection.deadline))
-        size = self._sock.recv_into(buffer)
-        if size:
-            self._connection.begun = True
-        return size
+        return self._sock.recv_into(buffer)
 
     def close(self) -> None:
         self._file.close()
@@ -427,18 +395,10 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return error.reason or "TLS failed"
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        # The system's words: asyncio and the address look-up have their own.
+def error_words(error: Exception) -> str:
+    """Return why an exchange failed, on one line; of the system's errors in its own words."""
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)
     if isinstance(error, ConnectionResetError):
         return "the connection was closed without an answer"
-    return (isinstance(error, OSError) and error.strerror) or _words(error)
-
-
-def _words(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__

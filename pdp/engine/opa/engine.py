@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import ssl
-import urllib.request
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -24,9 +23,7 @@ from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, Usa
 from pdp.json import MAX_BYTES, JsonValueError, canonical
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.engine.opa.client import Address, Answer
+    from pdp.engine.opa.client import Answer
 
 TIMEOUT: Final = 1.0
 """Default time for one decision, in seconds."""
@@ -62,11 +59,9 @@ class SidecarEngine(Engine):
         timeout: seconds for one decision, connecting and a second try included.
         connect_timeout: seconds to wait for a connection.
         token: sent as `Authorization: Bearer`, for OPA's `--authentication=token`. Shown nowhere.
-        ca_file: certificates (PEM) to trust for `https` instead of the system's.
-        client_certificate: PEM file with our certificate and its key, for OPA's `--authentication=tls`.
-        tls: for `https`, instead of both files.
-        proxy: URL of an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`; `environment` for the one that HTTP_PROXY,
-            HTTPS_PROXY and NO_PROXY name.
+        tls: for `https`, instead of the system's certificates; it may have a client certificate, for OPA's
+            `--authentication=tls`.
+        proxy: URL of an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`. None is taken from the environment.
         connections: most connections that the tasks of one event loop have at a time; further ones wait.
         failures: after how many failures in a row OPA is left alone,
         pause: and for how many seconds, before one decision tries again. The others are DENY `engine.unavailable` at
@@ -85,8 +80,6 @@ class SidecarEngine(Engine):
         timeout: float = TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
         token: str | None = None,
-        ca_file: Path | None = None,
-        client_certificate: Path | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
         connections: int = CONNECTIONS,
@@ -104,8 +97,11 @@ class SidecarEngine(Engine):
                 hint="letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes",
             )
         address = parse_address(url)
-        if not address.tls and (ca_file or client_certificate or tls):
-            raise UsageError("certificates are given, and OPA's address is not https", hint="give https://HOST:PORT")
+        if tls is not None and not address.tls:
+            raise UsageError("tls is given, and OPA's address is not https", hint="give https://HOST:PORT")
+        if proxy is not None and (address.path is not None or not _PROXY.fullmatch(proxy)):
+            # Not shown: it may hold a password.
+            raise UsageError("proxy: not the URL of an HTTP proxy for TCP", hint="give http://HOST:PORT")
         self._name = f"OPA at {address.url}"
         self._timeout = timeout
         self._client = OpaClient(
@@ -113,8 +109,8 @@ class SidecarEngine(Engine):
             connect_timeout=connect_timeout,
             connections=connections,
             token=token,
-            tls=(tls or _tls_context(ca_file, client_certificate)) if address.tls else None,
-            proxy=_proxy_url(proxy, address),
+            tls=(tls or ssl.create_default_context()) if address.tls else None,
+            proxy=proxy,
         )
         self._circuit = Circuit(failures=failures, pause=pause)
 
@@ -213,31 +209,6 @@ class SidecarEngine(Engine):
             f"{self._name} made no decision {shown}",
             hint="check the policy at the place that is named, if any, and that OPA itself listens there",
         )
-
-
-def _tls_context(ca_file: Path | None, certificate: Path | None) -> ssl.SSLContext:
-    file = ca_file
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-        if certificate is not None:
-            file = certificate
-            context.load_cert_chain(certificate)
-    except OSError as error:
-        raise UsageError(
-            f"{file}: cannot be read as certificates: {error.strerror}", hint="give a file in PEM form"
-        ) from error
-    return context
-
-
-def _proxy_url(proxy: str | None, address: Address) -> str | None:
-    if proxy == "environment":
-        skipped = address.path is not None or urllib.request.proxy_bypass(address.host)
-        proxy = None if skipped else urllib.request.getproxies().get("https" if address.tls else "http")
-    elif proxy is not None and address.path is not None:
-        raise UsageError("proxy: a Unix socket has none", hint="leave it out")
-    if proxy is not None and not _PROXY.fullmatch(proxy):  # not shown: it may hold a password
-        raise UsageError("proxy: not the URL of an HTTP proxy", hint="give http://HOST:PORT")
-    return proxy
 
 
 def _message(body: bytes) -> str:

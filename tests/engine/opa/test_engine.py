@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import socket
@@ -557,8 +558,8 @@ def test_in_a_forked_process_it_denies() -> None:
         ({"failures": 0}, "failures: 0 is out of range (at least 1)"),
         ({"token": "a\r\nX: y"}, f"OPA's token has characters that a bearer token must not have {TOKEN}"),
         ({"token": ""}, f"OPA's token has characters that a bearer token must not have {TOKEN}"),
-        ({"ca_file": Path("a.pem")}, "certificates are given, and OPA's address is not https (give https://HOST:PORT)"),
-        ({"proxy": "socks5://a"}, "proxy: not the URL of an HTTP proxy (give http://HOST:PORT)"),
+        ({"tls": ssl.create_default_context()}, "tls is given, and OPA's address is not https (give https://HOST:PORT)"),
+        ({"proxy": "socks5://a"}, "proxy: not the URL of an HTTP proxy for TCP (give http://HOST:PORT)"),
     ],
 )  # fmt: skip
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, object], message: str) -> None:
@@ -596,11 +597,15 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def trusting(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=certificate)
+
+
 def test_tls_with_a_certificate_that_is_trusted(decide: Decide, certificate: Path) -> None:
     much = result(document(b'{"a":"%b"}' % (b"x" * 300_000)))
     with (
         HostileOpa(answering(result(ALLOW), much), certificate=certificate) as opa,
-        SidecarEngine(opa.url, ca_file=certificate, timeout=30) as engine,
+        SidecarEngine(opa.url, tls=trusting(certificate), timeout=30) as engine,
     ):
         found = [decide(engine) for _ in range(3)]
 
@@ -609,18 +614,15 @@ def test_tls_with_a_certificate_that_is_trusted(decide: Decide, certificate: Pat
         assert (opa.connections, len(opa.requests)) == (1, 3)
 
 
-@pytest.mark.parametrize("by_context", [False, True], ids=["files", "context"])
-def test_an_opa_that_asks_for_a_certificate_gets_ours(decide: Decide, certificate: Path, by_context: bool) -> None:
-    context = ssl.create_default_context(cafile=certificate)
+def test_an_opa_that_asks_for_a_certificate_gets_ours(decide: Decide, certificate: Path) -> None:
+    context = trusting(certificate)
     context.load_cert_chain(certificate)
-    with HostileOpa(answering(result(ALLOW)), certificate=certificate, clients=certificate) as opa:
-        ours = (
-            SidecarEngine(opa.url, tls=context)
-            if by_context
-            else SidecarEngine(opa.url, ca_file=certificate, client_certificate=certificate)
-        )
-        with ours, SidecarEngine(opa.url, ca_file=certificate) as without:
-            found = [decide(engine) for engine in (ours, without)]
+    with (
+        HostileOpa(answering(result(ALLOW)), certificate=certificate, clients=certificate) as opa,
+        SidecarEngine(opa.url, tls=context) as ours,
+        SidecarEngine(opa.url, tls=trusting(certificate)) as without,
+    ):
+        found = [decide(engine) for engine in (ours, without)]
 
     assert [decision.verdict for decision in found] == [Verdict.ALLOW, Verdict.DENY]
     assert found[1].codes == ("engine.unavailable",)
@@ -635,7 +637,7 @@ def refuse_tls(peer: Peer) -> None:
     ("behave", "served", "trusted", "code", "message"),
     [
         (answering(result(ALLOW)), True, False, "unavailable",
-            "cannot be reached: its certificate is not trusted: self-signed certificate"),
+            "cannot be reached: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"),
         (answering_once(result(ALLOW)[:-5]), True, True, "answer_invalid", "broke off in the middle of its answer"),
         (refuse_tls, False, False, "unavailable", "cannot be reached: "),
         (Peer.wait_until_closed, False, False, "unavailable", "cannot be reached: no connection in time"),
@@ -649,20 +651,24 @@ def test_tls_that_fails(
     with HostileOpa(behave, certificate=certificate if served else None) as opa:
         url = opa.url if served else opa.url.replace("http", "https")
         patience = 0.05 if behave is Peer.wait_until_closed else 0.5
-        with SidecarEngine(url, ca_file=certificate if trusted else None, connect_timeout=patience) as engine:
+        with SidecarEngine(url, tls=trusting(certificate) if trusted else None, connect_timeout=patience) as engine:
             decision = decide(engine)
+        # The errors refer to each other, and to the engine: what they hold has to be closed before it is collected.
+        del engine
+        gc.collect()
 
     assert (decision.verdict, decision.codes) == ("DENY", (f"engine.{code}",))
     assert decision.reasons[0].message.startswith(f"OPA at {url} {message}")
 
 
-@pytest.mark.parametrize("environment", [False, True])
-def test_a_request_goes_through_a_proxy(decide: Decide, environment: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_goes_through_a_proxy_and_through_none_of_the_environment(
+    decide: Decide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://nowhere.invalid")
     with HostileOpa(answering(result(ALLOW))) as proxy:
         url = proxy.url.replace("//", "//me:p%40ss@")
-        monkeypatch.setenv("http_proxy", url if environment else "http://nowhere.invalid")
-        with SidecarEngine("http://opa:8181", proxy="environment" if environment else url) as engine:
-            assert outcome(decide(engine)) == ALLOWED
+        with SidecarEngine("http://opa:8181", proxy=url) as engine, SidecarEngine(proxy.url) as direct:
+            assert [outcome(decide(each)) for each in (engine, direct)] == [ALLOWED] * 2
 
     head = proxy.requests[0].decode().split("\r\n")
     assert head[0] == "POST http://opa:8181/v1/data/authz/decision?strict-builtin-errors=true HTTP/1.1"
@@ -674,7 +680,9 @@ def test_tls_goes_through_a_tunnel_that_the_proxy_makes(decide: Decide, certific
         port = int(opa.url.rpartition(":")[2])
         with (
             HostileOpa(lambda peer: peer.tunnel(port)) as proxy,
-            SidecarEngine(opa.url, ca_file=certificate, proxy=proxy.url, timeout=30, connect_timeout=20) as engine,
+            SidecarEngine(
+                opa.url, tls=trusting(certificate), proxy=proxy.url, timeout=30, connect_timeout=20
+            ) as engine,
         ):
             assert [outcome(decide(engine)) for _ in range(2)] == [ALLOWED] * 2
 
@@ -690,32 +698,7 @@ def test_a_proxy_that_makes_no_tunnel_is_unavailable(decide: Decide) -> None:
         assert decide(engine).codes == ("engine.unavailable",)
 
 
-def test_without_being_asked_to_it_takes_no_proxy_and_never_on_a_unix_socket(
-    decide: Decide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://nowhere.invalid")
-    with (
-        HostileOpa(answering(result(ALLOW))) as tcp,
-        HostileOpa(answering(result(ALLOW)), tmp_path / "opa.sock") as unix,
-        SidecarEngine(tcp.url) as direct,
-        SidecarEngine(unix.url, proxy="environment") as local,
-    ):
-        assert [outcome(decide(engine)) for engine in (direct, local)] == [ALLOWED] * 2
-
-
-@pytest.mark.parametrize("argument", ["ca_file", "client_certificate"])
-def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path, argument: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        SidecarEngine("https://localhost", **{argument: tmp_path / "x.pem"})  # type: ignore[arg-type]
-
-    assert str(caught.value) == (
-        f"{tmp_path}/x.pem: cannot be read as certificates: No such file or directory (give a file in PEM form)"
-    )
-
-
 # --- addresses
-
-KINDS = "(give http://HOST:PORT, https://HOST:PORT or unix:///PATH)"
 
 
 @pytest.mark.parametrize(
@@ -734,31 +717,24 @@ def test_addresses(url: str, address: tuple[str | None, str, int, bool]) -> None
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
+    "url",
     [
-        ("", "has an unknown scheme"),
-        ("localhost:8181", "has an unknown scheme"),
-        ("ftp://opa", "has an unknown scheme"),
-        ("http://", "has no valid host or port"),
-        ("http://opa:0", "has no valid host or port"),
-        ("http://a b", "has no valid host or port"),
-        ("http://opa:99999", "is not a URL: Port out of range 0-65535"),
-        ("http://[::1", "is not a URL: Invalid IPv6 URL"),
-        ("http://opa/v1/data", "has a path"),
-        ("http://opa?a=b", "has parts that it must not have"),
-        ("http://opa#", "has parts that it must not have"),
-        ("http://opa\r\nX: y", "has parts that it must not have"),
-        ("http://me:secret@opa", "OPA's address holds a user or a password (give a token instead)"),
-        ("http://me:secret@opa?a=b", "OPA's address holds a user or a password (give a token instead)"),
-        ("unix://run/opa.sock", "names no absolute path of a socket"),
-        ("unix:///run/", "names no absolute path of a socket"),
-        ("unix:///" + "x" * 103,
-            f"OPA's address 'unix:///{'x' * 92}' is longer than a socket's path may be (at most 103 bytes)"),
+        "", "localhost:8181", "ftp://opa", "http://", "http://opa:0", "http://a b", "http://opa:99999", "http://[::1",
+        "http://opa/v1/data", "http://opa?a=b", "http://opa#", "http://opa\r\nX: y", "unix://run/opa.sock", "unix:///run/",
+        "unix:///run\n/x", "unix:///" + "x" * 103,
     ],
 )  # fmt: skip
-def test_anything_else_is_a_usage_error_that_says_what_to_give(url: str, message: str) -> None:
+def test_anything_else_is_a_usage_error_that_says_what_to_give(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_address(url)
+    assert str(caught.value) == (
+        f"OPA's address {url[:100]!r} is not valid "
+        "(give http://HOST:PORT, https://HOST:PORT or unix:///PATH of at most 103 bytes)"
+    )
 
-    whole = message if message.startswith("OPA's") else f"OPA's address {url!r} {message} {KINDS}"
-    assert str(caught.value) == whole
+
+@pytest.mark.parametrize("url", ["http://me:secret@opa", "http://me:secret@opa?a=b"])
+def test_an_address_with_a_password_is_not_shown(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_address(url)
+    assert str(caught.value) == "OPA's address holds a user or a password (give a token instead)"
