@@ -15,6 +15,8 @@
     - AuditError                  audit.write_failed   an event could not be recorded
     - StoreError                  store.unavailable    a store cannot be read or written; nothing may run on it
       - StoreFullError            store.full           a store in memory is full of what it must not forget
+    - ActionStateError            actions.state        an action is not in the state that a step on it needs
+    - ActionConflictError         actions.conflict     a key stands for another action
     - RunClosedError              run.closed           a run of an agent does not go on (`patterns/run.py`)
     - RunsFullError               run.too_many         no run can be opened (`patterns/run.py`)
 

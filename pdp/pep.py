@@ -197,24 +197,25 @@ class Pep:
             session: a `Session`, or the object that it stands for.
             ids: `tool_call_id` and `step_name`, for the record; see `CallIds`.
         """
-        return Evaluation(drive(decide(self._received(runs=False, **ids), proposal, session, self._parts), self.engine))
+        return Evaluation(
+            drive(decide(self._received(to_run=False, **ids), proposal, session, self._parts), self.engine)
+        )
 
     async def adecide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `decide`."""
-        return Evaluation(
-            await adrive(decide(self._received(runs=False, **ids), proposal, session, self._parts), self.engine)
-        )
+        received = self._received(to_run=False, **ids)
+        return Evaluation(await adrive(decide(received, proposal, session, self._parts), self.engine))
 
     def call(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Decide one proposal and, on ALLOW alone, run its tool with exactly the decided arguments.
 
         Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
         """
-        return drive(call(self._received(runs=True, **ids), proposal, session, self._parts), self.engine)
+        return drive(call(self._received(to_run=True, **ids), proposal, session, self._parts), self.engine)
 
     async def acall(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `call`."""
-        return await adrive(call(self._received(runs=True, **ids), proposal, session, self._parts), self.engine)
+        return await adrive(call(self._received(to_run=True, **ids), proposal, session, self._parts), self.engine)
 
     def compensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Take back what an action did: call the tool that its own declares as `compensation`, decided as any other.
@@ -228,7 +229,7 @@ class Pep:
             ids: as in `decide`.
 
         Raises:
-            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.stage.compensate`.
+            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.stage.compensation`.
         """
         return drive(self._compensate(action_id, arguments, session, ids), self.engine)
 
@@ -266,33 +267,22 @@ class Pep:
         """Async variant of `visible_tools`."""
         return await adrive(self._visible_tools(session), self.engine)
 
-    def open_run(self, run_id: str, session: Any, *, pins: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Begin a run of the session's caller, before its first call, and return its pins: keep them to replay it.
+    def end_run(self, run_id: str, session: Any) -> None:
+        """Forget a run of the session's caller and all that it remembers; nothing happens when there is none.
 
-        A run begins by itself with its first call. This reads the deployment's sources, and waits for them.
+        A run begins by itself with its first call. End each run that is over: a limited number is open at once, and
+        those closed for others stay closed.
 
         Args:
             run_id: the `run_id` of the sessions whose calls belong to it.
             session: whose run it is; its own `run_id` is not looked at.
-            pins: for a replay: what this returned, `{source: {version, value}}`; no source is read then.
-
-        Raises:
-            UsageError: no session, no text as `run_id`, or `pins` of another form or for a run that has begun with
-                others.
-            RunClosedError: it was closed to make room for others; end it first. See `pdp.patterns.run`.
-            RunsFullError: too many runs are open or closed; end those that are over.
-        """
-        return self._parts.stores.runs.open(*_run_of(run_id, session), pins=pins).recorded_pins()
-
-    def end_run(self, run_id: str, session: Any) -> None:
-        """Forget a run of the session's caller and all that it remembers; nothing happens when there is none.
-
-        End each run that is over: a limited number is open at once, and those closed for others stay closed.
 
         Raises:
             UsageError: no session, or no text as `run_id`.
         """
-        self._parts.stores.runs.end(*_run_of(run_id, session))
+        if not isinstance(run_id, str) or not run_id:
+            raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")
+        self._parts.stores.runs.end(run_id, caller_of(Session.read(session)))
 
     def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after a tool gave `result`, its state effects merged.
@@ -328,16 +318,18 @@ class Pep:
 
         return session_in_use(session)
 
-    def _received(self, *, runs: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
+    def _received(self, *, to_run: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
         call_id, step = recordable(tool_call_id), recordable(step_name)
-        return Received(self.manifest, runs, call_id, step, time.time(), time.perf_counter())
+        return Received(self.manifest, to_run, call_id, step, time.time(), time.perf_counter())
 
     def _compensate(
         self, action_id: str, arguments: Any, session: Any, ids: CallIds
     ) -> Generator[Step, Any, Evaluation]:
-        from pdp.flow.stage import compensate  # noqa: PLC0415 - only calls with effects
+        from pdp.flow.stage import compensation  # noqa: PLC0415 - only calls with effects
 
-        return compensate(self._received(runs=True, **ids), action_id, arguments, session, self._parts)
+        received = self._received(to_run=True, **ids)
+        compensating = yield from compensation(received, action_id, arguments, session, self._parts.stores)
+        return (yield from call(*compensating, self._parts))
 
     def _plan(self, steps: Sequence[Any], session: Any) -> Generator[Step, Any, PlanEvaluation]:
         from pdp.flow.plan import evaluate_plan  # noqa: PLC0415 - only applications that plan
@@ -348,13 +340,6 @@ class Pep:
         from pdp.flow.visibility import visible  # noqa: PLC0415 - only applications that ask for it
 
         return visible(Session.read(session), self._parts.manifest, time.time())
-
-
-def _run_of(run_id: str, session: Any) -> tuple[str, str]:
-    """Return the key of a run: its id, and whose it is."""
-    if not isinstance(run_id, str) or not run_id:
-        raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")
-    return run_id, caller_of(Session.read(session))
 
 
 def _embedded_engine(manifest: EffectiveManifest, bundle: str | None, data: Mapping[str, Any] | None) -> Engine:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 import orjson
 
 from pdp.errors import PdpError
-from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, parse_json
+from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, digest, parse_json
 
 
 class RejectionCode(StrEnum):
@@ -69,6 +69,11 @@ class Proposal:
             return cls(tool=tool, arguments=orjson.loads(text), text=text)
         except JsonValueError as error:
             raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, str(error)) from None
+
+    @property
+    def digest(self) -> str:
+        """The digest of the arguments."""
+        return digest(self.text)
 
     def as_json(self) -> dict[str, Any]:
         """Return the proposal in the spelling of the registry document."""

@@ -172,7 +172,7 @@ class RateSource:
 
 
 def deployment(pins: Mapping[str, str] | None = None) -> Deployment:
-    """Return what holds for every run; the enforcement point adds its store of actions.
+    """Return what holds for every run.
 
     `pins`: for a replay, the versions of sources as the record of the run names them (`Evaluation.pins`).
     """

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.event import recordable
@@ -29,15 +29,14 @@ from pdp.stores.memory import MemoryApprovals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    from sqlalchemy import Connection
 
     from pdp.audit.chain import AuditLog
     from pdp.audit.event import AuditEvent
     from pdp.manifest.model import Tool
     from pdp.stores.actions import ActionStore
-    from pdp.stores.approvals import ApprovalStore
+    from pdp.stores.approvals import ApprovalStore, Transaction
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger("pdp.approvals")
 
@@ -129,13 +128,6 @@ class Approvals:
         """Whether a step waits for a disk or a network."""
         return self.store.blocking
 
-    def held(self) -> AbstractContextManager[object]:
-        """Return a lock against other steps: for a caller that takes a step within a transaction of its own.
-
-        Otherwise each could hold what the other waits for.
-        """
-        return self._lock
-
     def open(self, body: bytes, entry: Tool, reasons: Sequence[str], *, action_id: str | None = None) -> Approval:
         """Return the pending approval of a call, opened now if there is none; arguments as in `Approval.asked`.
 
@@ -209,7 +201,7 @@ class Approvals:
         granted = self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED)
         return next((approval for approval in reversed(granted) if approval.usable(now)), None)
 
-    def consume(self, approval: Approval, now: str, *, within: Connection | None = None) -> Approval:
+    def consume(self, approval: Approval, now: str, *, within: Transaction | None = None) -> Approval:
         """Use it up. Of all that try, in whatever thread or process, one gets through.
 
         `within`: the transaction to do it in, for a store that can.
@@ -226,16 +218,43 @@ class Approvals:
 
         return self._step("consumed", approval.id, now, consumed, within)
 
-    def record_doubt(self, what: str, approval: Approval) -> None:
-        """Record that the outcome of a step is unknown: the transaction that it was a part of has failed.
+    def consume_with(
+        self, approval: Approval, now: str, step: Callable[[Callable[[Transaction | None], object]], Result]
+    ) -> tuple[Result, Approval]:
+        """Use it up as a part of `step`, and return the result of the step and the record as it is then.
 
-        What cannot be recorded is logged: the caller fails already.
+        Args:
+            approval: as it was read.
+            now: the time.
+            step: gets what uses it up within a transaction of the step, and need not call it. If it fails after that,
+                nobody knows whether the approval was used, and that is recorded.
+
+        Raises:
+            ApprovalRefusedError, AuditError: as by `consume`, through the step.
         """
+        used = approval
+
+        def consume(transaction: Transaction | None) -> None:
+            nonlocal used
+            used = self.consume(approval, now, within=transaction)
+
+        # The approvals are held before the step's transaction, as by whoever takes a step on them: otherwise each could
+        # hold what the other waits for.
+        with self._lock:
+            try:
+                result = step(consume)
+            except Exception:
+                if used is not approval:
+                    self._record_doubt(used)
+                raise
+        return result, used
+
+    def _record_doubt(self, used: Approval) -> None:
         log = self._log()
         try:
-            log.append({**_event(what, approval, approval.subject, log), "outcome": "unknown"})
+            log.append({**_event("consumed", used, used.subject, log), "outcome": "unknown"})
         except AuditError:
-            _log.exception("that approval %s may not have been %s could not be recorded", approval.id, what)
+            _log.exception("that approval %s may not have been consumed could not be recorded", used.id)
 
     def get(self, approval_id: str) -> Approval:
         """Return the approval of that id.
@@ -274,7 +293,7 @@ class Approvals:
         approval_id: str,
         now: str,
         change: Callable[[Approval], tuple[Approval, str]],
-        within: Connection | None = None,
+        within: Transaction | None = None,
     ) -> Approval:
         """Take a step on an approval that is open; `change` returns the new record and who makes the step."""
         with self._lock:

@@ -40,7 +40,7 @@ class CompiledTool:
         timeout: seconds that the tool may take, or None.
         key_ttl: seconds for which the result is stored for its idempotency key; None: for ever.
         reserves_key: whether a call reserves its idempotency key. Staging has its own: the action's.
-        stages: whether it stages actions for other tools, instead of running a function.
+        stages_actions: whether it stages actions for other tools, instead of running a function.
         has_action: whether a call that a person is asked about has an action: it has effects, and is not the staging.
         commits: whether no call runs without an action.
         commits_staged: whether it is excused from approval, and so commits only what was staged in its run.
@@ -63,9 +63,9 @@ class CompiledTool:
         self.context = _compiled(entry.context)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self.key_ttl = duration_seconds(entry.idempotency.ttl) if entry.idempotency.ttl else None
-        self.stages = entry.pattern is Pattern.ACTION_STAGING
-        self.reserves_key = entry.idempotency.required and not self.stages
-        self.has_action = entry.has_effects and entry.effect_class is not EffectClass.STAGE and not self.stages
+        self.stages_actions = entry.pattern is Pattern.ACTION_STAGING
+        self.reserves_key = entry.idempotency.required and not self.stages_actions
+        self.has_action = entry.has_effects and entry.effect_class is not EffectClass.STAGE and not self.stages_actions
         self.commits = self.has_action and entry.effect_class in _COMMITS
         self.commits_staged = entry.effect_class is EffectClass.COMMIT_HIGH and bool(
             entry.approval.unless_within_limits

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pdp.flow.drive import Work
-from pdp.flow.reserve import arguments_digest, key_of
+from pdp.flow.reserve import key_of
 from pdp.flow.stage import stage_for_approval
 from pdp.stores.approvals import ApprovalState
 
@@ -41,13 +41,13 @@ def find_approval(
             now = approval.closed_at or now
         return approval, request._replace(context={**request.context, "approval": approval.as_context(now)})
 
-    found: tuple[Approval | None, Request] = yield Work(find, stores.block(approvals))
+    found: tuple[Approval | None, Request] = yield Work(find, approvals.blocking or stores.blocking)
     return found
 
 
 def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals, stores: Stores) -> Approval | None:
     key = key_of(asked, checked)
-    stored = None if key is None else stores.keys.look(key, arguments_digest(checked.proposal), time.time())
+    stored = None if key is None else stores.keys.look(key, checked.proposal.digest, time.time())
     approval_id = getattr(stored, "approval_id", None)
     approval = None if approval_id is None else approvals.store.get(approval_id)
     if approval is None or approval.call_digest != call_digest or approval.state is not ApprovalState.CONSUMED:
@@ -78,5 +78,5 @@ def open_approval(
             action = stores.actions.get(approval.action_id)
         return decided._replace(approval=approval, action=action)
 
-    opened: Decided = yield Work(open_or_find, stores.block(approvals) or stores.reads_sources)
+    opened: Decided = yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources)
     return opened

@@ -1,6 +1,6 @@
 """One call on its way: a frozen record for each stage that it has passed.
 
-    Received -> Asked -> Checked | Rejected -> Prepared -> Decided -> Executed -> Evaluation
+    Received -> Asked -> Checked | Rejected -> Prepared -> Decided -> Reservation -> Executed -> Evaluation
 
 Each stage takes the record before it and returns its own; none writes into another's. `Checked` and `Rejected` are the
 contract's (pdp/contract/checks.py), `Evaluation` is what the caller gets back (pdp/evaluation.py).
@@ -16,7 +16,7 @@ import orjson
 from pdp.contract.checks import Checked, Rejected
 from pdp.decision import Verdict, denied
 from pdp.json import canonical
-from pdp.proposal import Status
+from pdp.proposal import Execution, Failure, FailureCode, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pdp.decision import Decision
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.handlers import Duties
-    from pdp.proposal import Execution, Proposal, Rejection
+    from pdp.proposal import Proposal, Rejection
     from pdp.request import Request
     from pdp.session import Session
     from pdp.stores.actions import Action
@@ -40,7 +40,7 @@ class Received(NamedTuple):
 
     Attributes:
         manifest: the tools that it is held to.
-        runs: whether its tool is to run; False: it is only decided.
+        to_run: whether its tool runs when it is allowed; False: it is only decided.
         tool_call_id: the model's id of the call; step_name: the step of the plan that it belongs to.
         now: when it came in, in seconds since 1970; started: the same on the clock that measures durations.
         compensates: the action that the call takes back.
@@ -48,7 +48,7 @@ class Received(NamedTuple):
     """
 
     manifest: EffectiveManifest
-    runs: bool
+    to_run: bool
     tool_call_id: str | None
     step_name: str | None
     now: float
@@ -161,6 +161,28 @@ class Decided(NamedTuple):
         return self._replace(decision=denied(code, message))
 
 
+class StoppedError(Exception):
+    """A step ends the call with nothing run; `decided` says how."""
+
+    def __init__(self, decided: Decided) -> None:
+        super().__init__()
+        self.decided = decided
+
+
+class Reservation(NamedTuple):
+    """What a call has reserved.
+
+    Attributes:
+        approval: the approval as its use leaves it; None without one.
+        token: of its idempotency key; None without one.
+        instead: what the call comes to without running.
+    """
+
+    approval: Approval | None = None
+    token: str | None = None
+    instead: Execution | None = None
+
+
 class Executed(NamedTuple):
     """A call whose tool ran, or should have, with what the caller gets of its result.
 
@@ -187,6 +209,12 @@ def arguments_of(proposal: Proposal) -> dict[str, Any]:
     """Return the decided arguments, as a copy that shares nothing with what anybody else holds."""
     arguments: dict[str, Any] = orjson.loads(proposal.text)
     return arguments
+
+
+def not_run(message: str, effect: str = "none") -> Execution:
+    """Return what a call comes to whose tool was not started; `effect`: of an earlier call with the same key."""
+    failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
+    return Execution(failure=failure, started=False)
 
 
 def caller_of(session: Session) -> str:

@@ -2,7 +2,7 @@
 
     read      proposal and session, bounded and frozen      -> Asked
     check     contract/: tool, arguments, corrections, key  -> Checked | Rejected
-    ask       the request, and the approval of the store    -> Prepared
+    prepare   the request, and the approval of the store    -> Prepared
     decide    the engine                                    -> Decision
     conclude  release floor, obligations                    -> Decided
 
@@ -20,8 +20,9 @@ from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, StateError, UsageError
-from pdp.flow.call import Asked, Decided, Prepared
-from pdp.flow.record import log_decision, record_dispatch
+from pdp.flow.call import Asked, Decided, Prepared, StoppedError
+from pdp.flow.drive import Question
+from pdp.flow.record import log_decision, record_decision
 from pdp.json import JsonValueError
 from pdp.manifest.expressions.expression import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
@@ -42,14 +43,6 @@ INTERNAL_ERROR: Final = "pep.internal_error"
 STALE: Final = "bundle.stale"
 
 
-class StoppedError(Exception):
-    """A stage ends the call before the policy is asked; `decided` says how."""
-
-    def __init__(self, decided: Decided) -> None:
-        super().__init__()
-        self.decided = decided
-
-
 def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
     """Decide a proposal, and record that.
 
@@ -57,13 +50,13 @@ def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Gen
     """
     decided = yield from _through_stages(received, proposal, session, parts)
     if decided.replacement is not None:
-        if record_dispatch(decided, parts.audit, superseded=True).allowed:
+        if record_decision(decided, parts.audit, superseded=True).allowed:
             asked, again = decided.asked, received._replace(transformed=True)
             decided = yield from _through_stages(again, decided.replacement, asked.session, parts, asked.request_id)
         else:
             reason = "the decision on the proposal that was made could not be recorded"
             decided = decided.denied(AuditError.code, reason)
-    decided = record_dispatch(decided, parts.audit)
+    decided = record_decision(decided, parts.audit)
     if decided.duties is not None and decided.duties.log_level is not None:
         log_decision(decided, decided.duties.log_level)
     return decided
@@ -78,22 +71,20 @@ def _through_stages(
         checked = check_call(asked, parts.manifest)
         if isinstance(checked, Rejected):
             return Decided(asked, checked)
-        prepared = yield from ask(asked, checked, parts)
+        prepared = yield from prepare(asked, checked, parts)
         decided = Decided(asked, checked, prepared=prepared, approval=prepared.approval)
-        decision: Decision = yield prepared.body
+        decision: Decision = yield Question(prepared.body)
         decided = conclude(prepared, decision, parts)
-        if decision.verdict is Verdict.STEP_UP and received.runs and parts.approvals is not None:
+        if decision.verdict is Verdict.STEP_UP and received.to_run and parts.approvals is not None:
             from pdp.flow.approve import open_approval  # noqa: PLC0415 - only where somebody may approve
 
             decided = yield from open_approval(decided, prepared, parts.approvals, parts.stores)
-    except StoppedError as stopped:
-        return stopped.decided
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
         return failed(decided or Decided(asked or Asked(received), checked), error)
     except BaseException:
         # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
         decided = decided or Decided(asked or Asked(received), checked)
-        record_dispatch(decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
+        record_decision(decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
         raise
     return decided
 
@@ -131,7 +122,7 @@ def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
         _refuse(Decided(asked, Rejected("invariants", asked.proposal, None, tool, schema_valid=True)), error)
 
 
-def ask(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared]:
+def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared]:
     """Make the request, with the approval that the store has for exactly this call.
 
     Raises:
@@ -173,7 +164,7 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
         decided = decided._replace(duties=duties)
         if duties.transform is not None:
             return decided._replace(replacement=transformed(prepared.checked.proposal, duties.transform))
-        if asked.received.runs and decided.allowed:
+        if asked.received.to_run and decided.allowed:
             duties.before(prepared.body)
     except ObligationError as error:
         return decided.denied(error.code, error.message)
@@ -181,7 +172,9 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
 
 
 def failed(decided: Decided, error: Exception) -> Decided:
-    """Return the DENY that stands for an unexpected error."""
+    """Return the call as an error ends it: a DENY, where no step has said something else."""
+    if isinstance(error, StoppedError):
+        return error.decided
     _log.error("a decision failed, which is a DENY", exc_info=error)
     if isinstance(error, StateError):
         return decided.denied(error.code, str(error))

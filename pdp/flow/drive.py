@@ -9,15 +9,22 @@ import asyncio
 import contextvars
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, assert_never
 
-from pdp.engine.protocol import PLAN
+from pdp.engine.protocol import DECISION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from pdp.engine.protocol import Engine
     from pdp.execution.runner import ToolRunner
+
+
+class Question(NamedTuple):
+    """A canonical request, or plan, that a flow asks the engine about; what comes back is a `Decision`."""
+
+    body: bytes
+    document: str = DECISION
 
 
 class ToolRun(NamedTuple):
@@ -46,20 +53,14 @@ class Pause(NamedTuple):
     seconds: float
 
 
-class PlanQuestion(NamedTuple):
-    """A plan that a flow wants to have decided, canonical; what comes back is a `Decision`."""
-
-    body: bytes
-
-
 class Checkpoint(NamedTuple):
     """Nothing to do: the last moment at which a cancellation can still be raised."""
 
 
 CHECKPOINT: Final = Checkpoint()
 
-Step = bytes | ToolRun | Work | Pause | PlanQuestion | Checkpoint
-"""What a flow hands out. Bytes are a canonical request, for which it is sent a `Decision`."""
+Step = Question | ToolRun | Work | Pause | Checkpoint
+"""What a flow hands out, to be sent what came of it."""
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ def drive(flow: Generator[Step, Any, T], engine: Engine) -> T:
         step = next(flow)
         while True:
             try:
-                answer = engine.decide_body(step) if isinstance(step, bytes) else _done(step, engine)
+                answer = _done(step, engine)
             except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
                 step = flow.throw(error)
             else:
@@ -116,17 +117,43 @@ class _Late:
             raise error from None
 
 
+def _done(step: Step, engine: Engine) -> Any:
+    match step:
+        case Question(body, document):
+            return engine.decide_body(body, document)
+        case ToolRun(runner, arguments):
+            return runner.run(arguments)
+        case Work(do, _):
+            return do()
+        case Pause(seconds):
+            time.sleep(seconds)
+        case Checkpoint():
+            pass
+        case _:
+            assert_never(step)
+    return None
+
+
 async def _adone(step: Step, engine: Engine, late: _Late) -> Any:
+    if isinstance(step, Work) and not step.blocking:
+        return step.do()
     if isinstance(step, Work):
-        if not step.blocking:
-            return step.do()
         done = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
         late.error = await _finished(done) or late.error
         return done.result()
     late.raise_it()
-    if isinstance(step, bytes):
-        return await engine.adecide_body(step)
-    return await _awaited(step, engine)
+    match step:
+        case Question(body, document):
+            return await engine.adecide_body(body, document)
+        case ToolRun(runner, arguments):
+            return await runner.arun(arguments)
+        case Pause(seconds):
+            await asyncio.sleep(seconds)
+        case Checkpoint():
+            pass
+        case _:
+            assert_never(step)
+    return None
 
 
 async def _finished(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
@@ -148,27 +175,3 @@ def _close(flow: Generator[Step, Any, object]) -> None:
         while isinstance(step, Work):
             step = flow.send(step.do())
         flow.close()
-
-
-def _done(step: Step, engine: Engine) -> Any:
-    match step:
-        case ToolRun(runner, arguments):
-            return runner.run(arguments)
-        case Work(do, _):
-            return do()
-        case Pause(seconds):
-            return time.sleep(seconds)
-        case PlanQuestion(body):
-            return engine.decide_body(body, PLAN)
-    return None
-
-
-async def _awaited(step: Step, engine: Engine) -> Any:
-    match step:
-        case ToolRun(runner, arguments):
-            return await runner.arun(arguments)
-        case Pause(seconds):
-            return await asyncio.sleep(seconds)
-        case PlanQuestion(body):
-            return await engine.adecide_body(body, PLAN)
-    return None

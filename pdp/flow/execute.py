@@ -1,10 +1,12 @@
 """From ALLOW to a result: what stands between a decision and its tool, and between the tool and whoever called it.
 
-    hold      the agent's run that the call belongs to, and the rules of its pattern
-    reserve   key and approval, where the entry has a key or the call an approval
-    run       the pattern's rule before; the action approved; the tool (execution/); the action settled   -> Execution
-    release   a key that stands for nothing
-    deliver   the pattern's rule after, obligations, state                                               -> Executed
+    open      the agent's run that the call belongs to, and the rules of its pattern   -> HeldCall
+    reserve   key and approval, where the entry has a key or the call an approval      -> Reservation
+    before    the pattern's rule before the tool
+    approve   the action of a commit                                                   -> Action
+    run       the tool (execution/)                                                    -> Execution
+    settle    the action, as the run leaves it; then the key, stored with what the run came to, or freed
+    deliver   the pattern's rule after the tool, obligations, state                    -> Executed
 
 What an entry does not ask for is not in its way: `CompiledTool` says which of these steps a call takes. Whatever has
 been reserved stays so: a run that is cut short leaves its key, and nothing runs for it a second time. A call that ends
@@ -14,7 +16,6 @@ before its tool began frees its key.
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from traceback import format_tb
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +24,24 @@ from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.runner import cut_short, unavailable
-from pdp.flow.call import Executed, arguments_of, caller_of
+from pdp.flow.call import Executed, Reservation, arguments_of, caller_of, not_run
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
-from pdp.flow.record import record_dispatch, record_result, result_digest, telemetry_attributes
+from pdp.flow.record import record_decision, record_result, result_digest, telemetry_attributes
 from pdp.json import JsonValueError, canonical
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
-    from contextlib import AbstractContextManager
 
-    from pdp.execution.events import RunEvents
+    from pdp.contract.compiled import CompiledTool
     from pdp.execution.runner import ToolRunner
     from pdp.execution.telemetry import CallTelemetry
     from pdp.flow.call import Decided, Prepared, Received
     from pdp.flow.drive import Step
-    from pdp.flow.parts import Parts
-    from pdp.flow.reserve import Reservation
+    from pdp.flow.parts import Parts, Stores
     from pdp.patterns.enforcement import HeldCall
     from pdp.patterns.rule import CallFacts
-    from pdp.patterns.run import Run
     from pdp.stores.actions import Action
 
 _log = logging.getLogger("pdp.pep")
@@ -59,219 +57,205 @@ def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Gener
     try:
         if not decided.allowed or decided.prepared is None:
             return Evaluation(decided)
-        executed = yield from execute(decided, decided.prepared, parts, telemetry)
+        result = yield from execute(decided, decided.prepared, parts, _Observed(decided.prepared, parts, telemetry))
+        if isinstance(result, Executed):
+            result = record_result(result, parts.audit)
+            return Evaluation(result.decided, result)
+        return Evaluation(record_decision(result, parts.audit))
     finally:
         if telemetry is not None:
             telemetry.ended()
-    return Evaluation(executed.decided, executed) if isinstance(executed, Executed) else Evaluation(executed)
 
 
 def execute(
-    decided: Decided, prepared: Prepared, parts: Parts, telemetry: CallTelemetry | None
+    decided: Decided, prepared: Prepared, parts: Parts, observed: _Observed
 ) -> Generator[Step, Any, Decided | Executed]:
-    """Run the tool of an allowed call, and record what it comes to.
+    """Run the tool of an allowed call, and return what it comes to.
 
-    If what the run needs cannot be reserved, it does not run: a DENY follows the ALLOW in the audit, and is returned.
+    If what the run needs cannot be reserved, it does not run: a DENY takes the place of the ALLOW, and is returned. Who
+    was cancelled gets nothing, and the audit what is known of the run.
     """
-    run = _Run(decided, prepared, parts, telemetry)
+    tool, tools, stores = prepared.checked.tool, parts.tools, parts.stores
+    reserved, action, may_have_effect = Reservation(), None, False
     try:
-        result = yield from run.steps()
-    except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY, or the outcome is unknown
-        if run.if_cut_short is None:
-            result = failed(run.decided, error)
-        else:
-            _log.exception("a run failed")
-            result = Executed(run.decided, run.if_cut_short, run.action)
-    except BaseException:
-        if run.if_cut_short is not None:
-            record_result(Executed(run.decided, run.if_cut_short, run.action), parts.audit)
-        raise
-    if isinstance(result, Executed):
-        return record_result(result, parts.audit)
-    return record_dispatch(result, parts.audit)
-
-
-class _Run:
-    """The run of one allowed call. Its public attributes are what is known of it if it is cut short.
-
-    Attributes:
-        decided: the call, with its approval as the run has used it.
-        if_cut_short: what is reported if the run is cut short; None as long as nothing can have had an effect.
-        action: the action that the run is for.
-    """
-
-    def __init__(self, decided: Decided, prepared: Prepared, parts: Parts, telemetry: CallTelemetry | None) -> None:
-        self.decided = decided
-        self.if_cut_short: Execution | None = None
-        self.action: Action | None = decided.action
-        self._prepared = prepared
-        self._tool = prepared.checked.tool
-        self._parts = parts
-        self._telemetry = telemetry
-        self._events: RunEvents | None = None
-        self._reservation: Reservation | None = None
-
-    def steps(self) -> Generator[Step, Any, Decided | Executed]:
-        """Take the steps that the call's entry asks for."""
-        tool, tools, proposal = self._tool, self._parts.tools, self._prepared.checked.proposal
         runner = tools.runner(tool)
         # Before anything is used up for it.
-        if runner is None and not tool.stages:
-            return Executed(self.decided, unavailable(tool.entry.name))
-        refused = tools.refused(tool, runner, proposal.arguments)
+        refused = tools.refused(tool, runner, prepared.checked.proposal.arguments)
         if refused is not None:
-            return Executed(self.decided, refused)
-        self._watch()
-        try:
-            held = yield from self._hold()
-            denied = yield from self._reserve()
-            if denied:
-                return self.decided
-            execution = self._reservation.instead if self._reservation is not None else None
-            if execution is None:
-                execution = yield from self._run(runner, held)
-        except BaseException as error:
-            ended = self.if_cut_short or _not_begun("the call was given up before its tool was started")
-            # Of an exception the caller gets a DENY; who was cancelled gets nothing, and the record says so.
-            if not isinstance(error, Exception):
-                self.if_cut_short = ended
-            if self._events is not None:
-                self._events.cancelled(ended.failure)
-            yield from self._settle(ended)
-            yield from self._release(ended)
+            return Executed(decided, refused)
+        held = yield from _open(decided, prepared, stores)
+        reserved = yield from _reserve(decided, prepared, parts)
+        decided = decided._replace(approval=reserved.approval)
+        execution = reserved.instead
+        if execution is None:
+            yield CHECKPOINT
+            may_have_effect = tool.stages_actions
+            execution = yield from _before(tool, held, stores)
+        if execution is None:
+            action = yield from _approve(decided, prepared, held, stores)
+            arguments = arguments_of(prepared.checked.proposal)
+            arguments |= tools.inputs(tool, prepared.session, prepared.checked.config)
+            yield CHECKPOINT
+            may_have_effect = True
+            execution = yield from _run(tool, runner, arguments, held, observed)
+            tools.note_run(tool.entry.name, execution)
+    except BaseException as error:
+        execution = cut_short() if may_have_effect else not_run("the call was given up before its tool was started")
+        action = yield from _settle(action, execution, stores)
+        yield from _release(reserved, prepared, execution, stores)
+        if isinstance(error, Exception) and not may_have_effect:
+            return failed(decided, error)
+        observed.cancelled(execution)
+        executed = Executed(decided, execution, action)
+        if not isinstance(error, Exception):
+            record_result(executed, parts.audit)
             raise
-        yield from self._release(execution)
-        if not self.decided.allowed:
-            return self.decided
-        yield from self._compensate(execution)
-        return deliver(Executed(self.decided, execution, self.action), self._prepared, held)
+        _log.exception("a run failed")
+        return executed
+    action = yield from _settle(action, execution, stores)
+    yield from _release(reserved, prepared, execution, stores)
+    yield from _compensate(prepared, execution, stores)
+    return deliver(Executed(decided, execution, action), prepared, held)
 
-    def _watch(self) -> None:
-        observers, asked, entry = self._parts.observers, self._prepared.asked, self._tool.entry
-        if observers:
+
+class _Observed:
+    """Who watches a run from outside: the application's observers and its telemetry, where there are any."""
+
+    def __init__(self, prepared: Prepared, parts: Parts, telemetry: CallTelemetry | None) -> None:
+        self._telemetry = telemetry
+        self._audit = parts.audit
+        self._events = None
+        if parts.observers:
             from pdp.execution.events import RunEvents  # noqa: PLC0415 - only where somebody observes
             from pdp.execution.masking import masked  # noqa: PLC0415 - likewise
 
+            received, entry = prepared.asked.received, prepared.checked.tool.entry
             data = {
                 "call_id": new_id(),
-                "request_id": asked.request_id,
-                "tool_call_id": asked.received.tool_call_id,
-                "step_name": asked.received.step_name,
+                "request_id": prepared.asked.request_id,
+                "tool_call_id": received.tool_call_id,
+                "step_name": received.step_name,
                 "tool": entry.name,
-                "arguments": masked(arguments_of(self._prepared.checked.proposal), entry.sensitive),
+                "arguments": masked(arguments_of(prepared.checked.proposal), entry.sensitive),
             }
-            self._events = RunEvents(observers, data)
+            self._events = RunEvents(parts.observers, data)
 
-    def _hold(self) -> Generator[Step, Any, HeldCall | None]:
-        """Open the agent's run that the call belongs to, before anything is used up: it may be closed."""
-        stores, session = self._parts.stores, self._prepared.session
-        markings = _markings(self.decided)
-        if not (markings or stores.has_deployment or self._tool.follows_pattern or self._needs_action):
-            return None
-        from pdp.patterns.enforcement import HeldCall  # noqa: PLC0415 - only calls that a pattern or a run has rules for
-
-        run: Run = yield Work(lambda: stores.run_of(session), blocking=stores.reads_sources)
-        arguments = arguments_of(self._prepared.checked.proposal)
-        return HeldCall(self._tool.entry, arguments, run, _facts(self.decided, self._prepared, markings))
-
-    def _reserve(self) -> Generator[Step, Any, bool]:
-        """Reserve key and approval, where there is one; return whether the call is denied after all."""
-        prepared = self._prepared
-        if not (self._tool.reserves_key or prepared.approval or prepared.asked.received.compensates):
-            return False
-        from pdp.flow.reserve import reserve  # noqa: PLC0415 - only calls with a key or an approval
-
-        self._reservation = reservation = yield from reserve(prepared, self._parts)
-        self.decided = self.decided._replace(approval=reservation.approval)
-        if reservation.denial is not None:
-            self.decided = self.decided._replace(decision=reservation.denial)
-        return reservation.denial is not None
-
-    @property
-    def _needs_action(self) -> bool:
-        return self._tool.commits or (self._tool.has_action and self._prepared.approval is not None)
-
-    def _run(self, runner: ToolRunner | None, held: HeldCall | None) -> Generator[Step, Any, Execution]:
-        """Run the tool, with its action approved before and settled after.
-
-        From the moment on that something may have an effect, `if_cut_short` says so.
-        """
-        yield CHECKPOINT
-        parts, tool = self._parts, self._tool
-        if tool.stages and held is not None:
-            # The store of actions is what it acts on; a function that it may have is not asked.
-            self.if_cut_short = cut_short()
-            instead: Execution | None = yield Work(held.before, blocking=parts.stores.actions.blocking)
-        else:
-            instead = held.before() if held is not None else None
-        if instead is not None or runner is None:
-            return instead or unavailable(tool.entry.name)
-        if held is not None and self._needs_action:
-            try:
-                yield from self._approve_action(held.run)
-            except PdpError as error:
-                _log.exception("an action could not be approved, which is a DENY")
-                self.decided = self.decided.denied(error.code, error.message)
-                return _not_begun(error.message)
-        checked = self._prepared.checked
-        given = arguments_of(checked.proposal) | parts.tools.inputs(tool, self._prepared.session, checked.config)
-        yield CHECKPOINT
-        self.if_cut_short = cut_short()
+    def started(self) -> None:
         if self._events is not None:
             self._events.started()
         if self._telemetry is not None:
             self._telemetry.run_started()
-        with nullcontext() if held is None else _within(held.run):
-            execution: Execution = yield ToolRun(runner, given)
-        self._ended(execution)
-        parts.tools.note_run(tool.entry.name, execution)
-        yield from self._settle(execution)
-        return execution
 
-    def _ended(self, execution: Execution) -> None:
+    def ended(self, execution: Execution) -> None:
         if self._telemetry is not None:
-            succeeded = execution.failure is None
-            digest = result_digest(execution.result, self._parts.audit) if succeeded else None
+            digest = result_digest(execution.result, self._audit) if execution.failure is None else None
             self._telemetry.run_ended(execution, digest)
         if self._events is not None:
             self._events.ended(execution)
 
-    def _approve_action(self, run: Run) -> Generator[Step, Any, None]:
-        from pdp.flow.stage import approved_action  # noqa: PLC0415 - only calls with effects
-
-        actions, decided, prepared = self._parts.stores.actions, self.decided, self._prepared
-        self.action = yield Work(lambda: approved_action(decided, prepared, actions, run), blocking=actions.blocking)
-
-    def _settle(self, execution: Execution) -> Generator[Step, Any, None]:
-        """Let the action of a run that is over be what became of it."""
-        action = self.action
-        if action is not None:
-            from pdp.flow.stage import settle  # noqa: PLC0415 - only calls with effects
-
-            actions = self._parts.stores.actions
-            self.action = yield Work(lambda: settle(action, actions, execution), blocking=actions.blocking)
-
-    def _release(self, execution: Execution) -> Generator[Step, Any, None]:
-        """Store for the reserved key what the run came to."""
-        if self._reservation is not None and self._reservation.token is not None:
-            from pdp.flow.reserve import release  # noqa: PLC0415 - only calls with a key
-
-            yield from release(self._reservation.token, self._tool, self._parts.stores.keys, execution)
-
-    def _compensate(self, execution: Execution) -> Generator[Step, Any, None]:
-        """Let the action that the call took back be compensated."""
-        action = self._prepared.asked.received.compensates
-        if action is not None and execution.failure is None:
-            from pdp.flow.stage import compensated  # noqa: PLC0415 - only compensations
-
-            actions = self._parts.stores.actions
-            yield Work(lambda: compensated(action, actions), blocking=actions.blocking)
+    def cancelled(self, execution: Execution) -> None:
+        if self._events is not None:
+            self._events.cancelled(execution.failure)
 
 
-def _within(run: Run) -> AbstractContextManager[None]:
-    from pdp.patterns.run import within_run  # noqa: PLC0415 - only calls that belong to a run
+def _open(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step, Any, HeldCall | None]:
+    """Open the agent's run that the call belongs to, before anything is used up: it may be closed."""
+    tool, session = prepared.checked.tool, prepared.session
+    markings = _markings(decided)
+    if not (markings or stores.deployment is not None or tool.follows_pattern or _needs_action(prepared)):
+        return None
+    from pdp.patterns.enforcement import HeldCall  # noqa: PLC0415 - only calls that a pattern or a run has rules for
 
-    return within_run(run)
+    run = yield Work(lambda: stores.run_of(session), blocking=stores.reads_sources)
+    arguments, facts = arguments_of(prepared.checked.proposal), _facts(decided, prepared, markings)
+    return HeldCall(tool.entry, arguments, run, facts, stores.actions)
+
+
+def _reserve(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, Reservation]:
+    if not (prepared.checked.tool.reserves_key or prepared.approval or prepared.asked.received.compensates):
+        return Reservation()
+    from pdp.flow.reserve import reserve  # noqa: PLC0415 - only calls with a key or an approval
+
+    return (yield from reserve(decided, prepared, parts))
+
+
+def _before(tool: CompiledTool, held: HeldCall | None, stores: Stores) -> Generator[Step, Any, Execution | None]:
+    """Return what the call comes to by the rule of its pattern, without its tool; None: run it."""
+    if held is None:
+        return None
+    # The store of actions is what a staging acts on; a function that it may have is not asked.
+    execution: Execution | None = yield Work(held.before, blocking=tool.stages_actions and stores.actions.blocking)
+    return execution
+
+
+def _needs_action(prepared: Prepared) -> bool:
+    tool = prepared.checked.tool
+    return tool.commits or (tool.has_action and prepared.approval is not None)
+
+
+def _approve(
+    decided: Decided, prepared: Prepared, held: HeldCall | None, stores: Stores
+) -> Generator[Step, Any, Action | None]:
+    """Return the action of a call that needs one, approved."""
+    if held is None or not _needs_action(prepared):
+        return None
+    from pdp.flow.stage import approved_action  # noqa: PLC0415 - only calls with effects
+
+    actions, run = stores.actions, held.run
+    action: Action = yield Work(lambda: approved_action(decided, prepared, actions, run), blocking=actions.blocking)
+    return action
+
+
+def _run(
+    tool: CompiledTool,
+    runner: ToolRunner | None,
+    arguments: dict[str, Any],
+    held: HeldCall | None,
+    observed: _Observed,
+) -> Generator[Step, Any, Execution]:
+    if runner is None:
+        return unavailable(tool.entry.name)
+    observed.started()
+    if held is None:
+        execution: Execution = yield ToolRun(runner, arguments)
+    else:
+        from pdp.patterns.run import within_run  # noqa: PLC0415 - only calls that belong to a run
+
+        with within_run(held.run):
+            execution = yield ToolRun(runner, arguments)
+    observed.ended(execution)
+    return execution
+
+
+def _settle(action: Action | None, execution: Execution, stores: Stores) -> Generator[Step, Any, Action | None]:
+    """Return the action of a run that is over as the run leaves it."""
+    if action is None:
+        return None
+    from pdp.flow.stage import settle  # noqa: PLC0415 - only calls with effects
+
+    actions, approved = stores.actions, action
+    settled: Action = yield Work(lambda: settle(approved, actions, execution), blocking=actions.blocking)
+    return settled
+
+
+def _release(
+    reserved: Reservation, prepared: Prepared, execution: Execution, stores: Stores
+) -> Generator[Step, Any, None]:
+    """Store for the reserved key what the run came to, or free it."""
+    if reserved.token is not None:
+        from pdp.flow.reserve import release  # noqa: PLC0415 - only calls with a key
+
+        yield from release(reserved.token, prepared.checked.tool, stores.keys, execution)
+
+
+def _compensate(prepared: Prepared, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
+    """Let the action that the call took back be compensated."""
+    action = prepared.asked.received.compensates
+    if action is not None and execution.failure is None:
+        from pdp.flow.stage import compensated  # noqa: PLC0415 - only compensations
+
+        actions = stores.actions
+        yield Work(lambda: compensated(action, actions), blocking=actions.blocking)
 
 
 def _facts(decided: Decided, prepared: Prepared, markings: frozenset[str]) -> CallFacts:
@@ -281,7 +265,7 @@ def _facts(decided: Decided, prepared: Prepared, markings: frozenset[str]) -> Ca
     return CallFacts(
         caller=caller_of(prepared.session),
         idempotency_key=prepared.checked.idempotency_key,
-        decision_id=decided.decision.decision_id if decided.decision else None,
+        decision_id=decided.decision.decision_id if decided.decision else "",
         markings=markings,
         clearances=_clearances(prepared.session.claims),
         resource=prepared.resource,
@@ -378,8 +362,3 @@ def _undelivered(execution: Execution) -> Execution:
     message = "the tool ran, and its result could not be delivered"
     failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
     return execution._replace(result=None, failure=failure, error=None)
-
-
-def _not_begun(message: str) -> Execution:
-    failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": "none"})
-    return Execution(failure=failure, started=False)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pdp.decision import Verdict
 from pdp.documents import nearest, shown_name
@@ -33,82 +32,78 @@ if TYPE_CHECKING:
     from pdp.stores.actions import ActionStore
     from pdp.stores.keys import IdempotencyStore
 
-T = TypeVar("T")
-
-
-class Lazy(Generic[T]):
-    """A value that is made when it is first asked for, once. Safe to share between threads."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._made: list[T] = []
-
-    def get(self) -> T:
-        """Return the value."""
-        if not self._made:
-            with self._lock:
-                if not self._made:
-                    self._made.append(self._make())
-        return self._made[0]
-
 
 class Stores:
     """What outlives a call: idempotency keys, actions, and what runs of agents remember.
 
-    In memory where the application gives none, and made when a call first asks for them. Staging goes into the same
-    store of actions as everything else.
+    In memory where the application gives none, and made when a call first asks for them. Safe to share between threads.
+
+    Args:
+        keys: the store of idempotency keys; see `pdp.stores.keys`.
+        actions: the store of staged effects; see `pdp.stores.actions`.
+        deployment: what the application states for all runs, such as sources to pin; None: nothing.
+        runs: what each run of an agent remembers; see `pdp.patterns.run`.
     """
 
     def __init__(
-        self, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None
+        self,
+        keys: IdempotencyStore | None,
+        actions: ActionStore | None,
+        deployment: Deployment | None,
+        runs: Runs | None = None,
     ) -> None:
-        self._keys = Lazy(_memory_keys if keys is None else lambda: keys)
-        self._actions = Lazy(_memory_actions if actions is None else lambda: actions)
-        self._deployment = deployment
-        self._runs: Lazy[Runs] = Lazy(self._make_runs)
+        self.deployment = deployment
+        self._keys = keys
+        self._actions = actions
+        self._runs = runs
+        self._lock = threading.RLock()
 
     def replaced_by(
         self, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None
     ) -> Stores:
         """Return the same with other stores; runs of their own where `actions` or `deployment` is another one."""
-        other = Stores(keys, actions, self._deployment if deployment is None else deployment)
-        if keys is None:
-            other._keys = self._keys
-        if actions is None:
-            other._actions = self._actions
-        if actions is None and deployment is None:
-            other._runs = self._runs
-        return other
+        runs = self.runs if actions is None and deployment is None else None
+        return Stores(keys or self.keys, actions or self.actions, deployment or self.deployment, runs)
 
     @property
     def keys(self) -> IdempotencyStore:
-        """Idempotency keys; see `pdp.stores.keys`."""
-        return self._keys.get()
+        """The store of idempotency keys."""
+        if self._keys is None:
+            from pdp.stores.memory import MemoryIdempotency  # noqa: PLC0415 - only calls with a key
+
+            with self._lock:
+                self._keys = self._keys or MemoryIdempotency()
+        return self._keys
 
     @property
     def actions(self) -> ActionStore:
-        """Staged effects; see `pdp.stores.actions`."""
-        return self._actions.get()
+        """The store of staged effects. Staging goes into the same one as everything else."""
+        if self._actions is None:
+            from pdp.stores.memory import MemoryActions  # noqa: PLC0415 - only calls with effects
+
+            with self._lock:
+                self._actions = self._actions or MemoryActions()
+        return self._actions
 
     @property
     def runs(self) -> Runs:
-        """What each run of an agent remembers; see `pdp.patterns.run`."""
-        return self._runs.get()
+        """The runs that are open."""
+        if self._runs is None:
+            from pdp.patterns.run import Runs  # noqa: PLC0415 - only calls that belong to a run
+
+            with self._lock:
+                self._runs = self._runs or Runs(self.deployment)
+        return self._runs
 
     @property
-    def has_deployment(self) -> bool:
-        """Whether the application states something that holds for all runs, such as sources to pin."""
-        return self._deployment is not None
+    def blocking(self) -> bool:
+        """Whether keys or actions wait for a disk or a network."""
+        return self.keys.blocking or self.actions.blocking
 
     @property
     def reads_sources(self) -> bool:
         """Whether opening a run reads sources, which may take a while."""
-        return self._deployment is not None and bool(self._deployment.sources)
-
-    def block(self, approvals: Approvals) -> bool:
-        """Return whether a step on approvals waits: for a store, or for a thread that holds them while it waits."""
-        return approvals.blocking or self.keys.blocking or self.actions.blocking
+        return self.deployment is not None and bool(self.deployment.sources)
 
     def run_of(self, session: Session) -> Run:
         """Return the run that a call belongs to: its caller's of that id, or one of its own where it states none.
@@ -117,23 +112,6 @@ class Stores:
             StateError: it cannot be opened; see `Runs.open`.
         """
         return self.runs.open(session.run_id, caller_of(session))
-
-    def _make_runs(self) -> Runs:
-        from pdp.patterns.run import Deployment, Runs  # noqa: PLC0415 - only calls that belong to a run
-
-        return Runs(replace(self._deployment or Deployment(), actions=self.actions))
-
-
-def _memory_keys() -> IdempotencyStore:
-    from pdp.stores.memory import MemoryIdempotency  # noqa: PLC0415 - only calls with a key
-
-    return MemoryIdempotency()
-
-
-def _memory_actions() -> ActionStore:
-    from pdp.stores.memory import MemoryActions  # noqa: PLC0415 - only calls with effects
-
-    return MemoryActions()
 
 
 class Tools:
@@ -197,10 +175,12 @@ class Tools:
     def refused(self, tool: CompiledTool, runner: ToolRunner | None, arguments: Mapping[str, Any]) -> Execution | None:
         """Return the failure of a call that is not to be run, before anything is used up for it; None: run it.
 
-        Something that the registry's tool needs is not there, or an argument would fill a parameter that is not the
-        model's.
+        Nothing runs the tool, something that the registry's tool needs is not there, or an argument would fill a
+        parameter that is not the model's.
         """
         name = tool.entry.name
+        if runner is None and not tool.stages_actions:
+            return unavailable(name)
         lacking = self._registry.lacking(name) if self._registry is not None else ""
         if lacking:
             return unavailable(name, lacking)
@@ -287,14 +267,9 @@ class Parts:
 
     def obligations(self) -> Obligations:
         """Return who fulfils the obligations of a decision."""
-        return self.own_obligations or _baseline_obligations()
+        from pdp.obligations.handlers import BASELINE  # noqa: PLC0415 - only decisions that have obligations
 
-
-@cache
-def _baseline_obligations() -> Obligations:
-    from pdp.obligations.handlers import Obligations  # noqa: PLC0415 - only decisions that have obligations
-
-    return Obligations()
+        return self.own_obligations or BASELINE
 
 
 def obligations_of(handlers: Mapping[str, ObligationHandler] | None) -> Obligations | None:

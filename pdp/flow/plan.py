@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pdp.contract.plan import validate_plan
 from pdp.decision import Decision, denied
-from pdp.engine.protocol import REQUEST_INVALID
-from pdp.flow.drive import PlanQuestion
+from pdp.engine.protocol import PLAN, REQUEST_INVALID
+from pdp.flow.drive import Question
 from pdp.json import JsonValueError, canonical
 from pdp.request import bounded
 
@@ -57,5 +57,5 @@ def evaluate_plan(
         body = bounded(canonical({"steps": checked.plan, "context": {"purpose": session.purpose}}))
     except JsonValueError as error:
         return PlanEvaluation(checked, denied(REQUEST_INVALID, str(error)))
-    decision = yield PlanQuestion(body)
+    decision = yield Question(body, PLAN)
     return PlanEvaluation(checked, decision)

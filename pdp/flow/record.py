@@ -22,13 +22,13 @@ _log = logging.getLogger("pdp.pep")
 _SHARED: Final = ("agent", "arguments_digest", "idempotency_key", "request_id", "tool_call_id")
 
 
-def record_dispatch(decided: Decided, log: AuditLog, *, superseded: bool = False) -> Decided:
+def record_decision(decided: Decided, log: AuditLog, *, superseded: bool = False) -> Decided:
     """Record a proposal that was decided or rejected, before anything runs; if that fails, return it denied.
 
     `superseded`: another proposal takes its place, and this one will not run.
     """
     try:
-        log.append(_dispatch_event(decided, log, superseded=superseded))
+        log.append(_decision_event(decided, log, superseded=superseded))
     except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
         _log.exception("an audit event could not be written, which is a DENY")
         return decided.denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
@@ -69,10 +69,10 @@ def log_decision(decided: Decided, level: int) -> None:
         _log.log(level, "%s for %s: %s (decision %s)", decision.verdict, tool.entry.name, codes, decision.decision_id)
 
 
-def _dispatch_event(decided: Decided, log: AuditLog, *, superseded: bool) -> AuditEvent:
+def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool) -> AuditEvent:
     event = _event(decided, log, "dispatch", decided.asked.received.now)
     # Without it, a call that was only asked about would look like one whose end nobody recorded.
-    executes = decided.asked.received.runs and not superseded and not decided.pruned
+    executes = decided.asked.received.to_run and not superseded and not decided.pruned
     event["outcome"] = None if executes else "not_executed"
     status = Status.TRANSFORMED if superseded else decided.status
     event["status"] = status

@@ -15,18 +15,15 @@ from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.flow.call import caller_of
 from pdp.flow.drive import Work
-from pdp.flow.execute import call
-from pdp.flow.reserve import arguments_digest
 from pdp.session import Session
 from pdp.stores.actions import Action, ActionState, ActionStateError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pdp.evaluation import Evaluation
     from pdp.flow.call import Decided, Prepared, Received
     from pdp.flow.drive import Step
-    from pdp.flow.parts import Parts, Stores
+    from pdp.flow.parts import Stores
     from pdp.patterns.run import Run
     from pdp.proposal import Execution
     from pdp.stores.actions import ActionStore
@@ -126,7 +123,7 @@ def _stage(decided: Decided, prepared: Prepared, actions: ActionStore, key: str 
     action = Action.staged(
         kind=decided.tool_name,
         target="/".join(prepared.resource),
-        payload_digest=arguments_digest(prepared.checked.proposal),
+        payload_digest=prepared.checked.proposal.digest,
         decision_id=decided.decision.decision_id if decided.decision else "",
         idempotency_key=key,
         now=prepared.asked.received.now,
@@ -137,15 +134,15 @@ def _stage(decided: Decided, prepared: Prepared, actions: ActionStore, key: str 
 def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action | None:
     """The action that its caller has staged in the run, if nothing has become of it yet; it is this call's then."""
     proposal = prepared.checked.proposal
-    action_id = run.bind_staged(proposal.tool, arguments_digest(proposal), prepared.call_digest)
+    action_id = run.bind_staged(proposal.tool, proposal.digest, prepared.call_digest)
     action = None if action_id is None else actions.get(action_id)
     return action if action is not None and action.state is ActionState.STAGED else None
 
 
-def compensate(
-    received: Received, action_id: str, arguments: Any, session: Any, parts: Parts
-) -> Generator[Step, Any, Evaluation]:
-    """Call the tool that takes back what an action did.
+def compensation(
+    received: Received, action_id: str, arguments: Any, session: Any, stores: Stores
+) -> Generator[Step, Any, tuple[Received, dict[str, Any], Session]]:
+    """Return the call of the tool that takes back what an action did, and its session.
 
     The idempotency key is the action's own, whatever the session says: of all that compensate it, whoever they are, one
     does.
@@ -153,7 +150,7 @@ def compensate(
     Raises:
         UsageError: there is no such action, nothing to take back, no tool that does, or no session.
     """
-    actions, manifest = parts.stores.actions, received.manifest
+    actions, manifest = stores.actions, received.manifest
     action: Action | None = yield Work(lambda: actions.get(action_id), blocking=actions.blocking)
     shown = f"action {shown_name(action_id)}"
     if action is None:
@@ -170,4 +167,4 @@ def compensate(
         raise UsageError(f"{shown}: tool {entry.name} declares no compensation", hint="add `compensation: TOOL`")
     own = Session.read(session).with_changes(idempotency_key=f"compensation:{action.id}")
     proposal = {"tool": entry.compensation, "arguments": arguments}
-    return (yield from call(received._replace(compensates=action), proposal, own, parts))
+    return received._replace(compensates=action), proposal, own

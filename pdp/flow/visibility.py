@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.clock import to_seconds
 from pdp.contract.mapping import call_digest
 from pdp.decision import Decision, Verdict
+from pdp.flow.drive import Question
 from pdp.json import JsonValueError, canonical
 from pdp.manifest.expressions.expression import MISSING, ExpressionError
 from pdp.request import Entity, Request, bounded
@@ -56,7 +57,7 @@ def visible(session: Session, manifest: CompiledManifest, now: float) -> Generat
         except JsonValueError:
             visibilities[name] = Visibility.NEVER
             continue
-        decision: Decision = yield body
+        decision: Decision = yield Question(body)
         visibilities[name] = _visibility(tool, decision)
     return visibilities
 

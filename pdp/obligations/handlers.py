@@ -282,6 +282,10 @@ class Obligations:
         )
 
 
+BASELINE: Final = Obligations()
+"""The handlers of the baseline alone."""
+
+
 def _transform(obligations: Iterable[Obligation], *, transformed: bool) -> Mapping[str, Any] | None:
     transforms = [obligation.parameters for obligation in obligations if obligation.id == "transform"]
     if len(transforms) > (0 if transformed else 1):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pdp.errors import PdpError
-from pdp.execution.failures import ToolUnavailableError
 from pdp.json import canonical, digest
 from pdp.patterns.exceptions import PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule, refer_back
@@ -27,34 +26,27 @@ class ActionStaging(PatternRule):
 
     def before(self, call: PatternCall) -> Execution | None:
         """Stage the action, or find the one that has its key already."""
-        store = call.run.deployment.actions
-        if store is None:
-            raise ToolUnavailableError("no store of actions is set up, so nothing can be staged")
         intent = call.arguments["action"]
         if call.entry.commits is not None and intent["kind"] not in call.entry.commits:
             raise PatternFault(
                 "action_staging.unknown_kind", f"the tool stages {', '.join(call.entry.commits)}, and nothing else"
             )
-        if call.about.decision_id is None:
-            raise PatternFault("action_staging.no_decision", "an action needs the decision that allows it")
         target = intent["targetSor"]
         if intent.get("targetRef"):
             target = f"{target}/{intent['targetRef']}"
-        payload, key = digest(canonical(intent["payload"])), _key(call)
+        key = _key(call)
         try:
             new = Action.staged(
                 kind=intent["kind"],
                 target=target,
-                payload_digest=payload,
+                payload_digest=digest(canonical(intent["payload"])),
                 decision_id=call.about.decision_id,
                 idempotency_key=key,
                 now=call.about.now,
             )
-            action = store.stage(new, call.about.caller)
+            action = call.actions.stage(new, call.about.caller)
         except PdpError as error:
             raise PatternFault("action_staging.refused", error.message) from error
-        if (action.kind, action.target, action.payload_digest) != (intent["kind"], target, payload):
-            raise PatternFault("action_staging.key_taken", "the idempotency key stands for another action")
         if action.state in _OPEN:
             call.run.keep_staged(action.kind, action.payload_digest, action.id)
         return Execution(

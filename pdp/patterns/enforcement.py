@@ -1,7 +1,7 @@
 """Holding a call to its pattern: `before` it runs, and `after`, on what it came to.
 
-    held = HeldCall(entry, arguments, run, facts)
-    execution = held.before() or ...run the tool, within_run(run)...
+    held = HeldCall(entry, arguments, run, facts, actions)
+    execution = held.before() or ...run the tool, within_run(held.run)...
     checked = held.after(execution)
 
 Both are quick and plain; only staging an action asks a store. `before` comes after the decision was recorded, since it
@@ -58,7 +58,7 @@ class HeldCall(PatternCall):
         """
         entry = self.entry
         try:
-            if self.about.resource is not None and self.about.markings:
+            if self.about.markings:
                 self.run.check_markable(*self.about.resource)
             if entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits:
                 check_staged(self)
@@ -81,7 +81,7 @@ class HeldCall(PatternCall):
         if execution.failure is not None:
             return checked
         # No markings may mean that the policy stated none: an object without any is not an unknown one.
-        if self.about.resource is not None and self.about.markings:
+        if self.about.markings:
             try:
                 self.run.mark(*self.about.resource, self.about.markings)
             except PatternFault as error:

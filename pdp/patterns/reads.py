@@ -65,24 +65,19 @@ class Aggregation(PatternRule):
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Mark the metric with the union.
 
-        Of objects that nobody knows, the policy states the markings, as those of the call's resource; where it was
-        not asked, all that the entry declares.
+        Of objects that nobody knows, the policy states the markings, as those of the call's resource.
         """
         result = checked.execution.result
         union = checked.markings | set(result.get("markings", ()))
         for item in call.arguments["objects"]:
-            known = call.run.markings_of(item["type"], item["id"])
-            if known is not None:
-                union |= known
-            elif call.about.decision_id is None:
-                union |= frozenset(call.entry.markings or ())
+            union |= call.run.markings_of(item["type"], item["id"])
         not_declared = sorted(union - set(call.entry.markings or ()))
         if not_declared:
             raise PatternFault(
                 "aggregation.marking_not_allowed",
                 f"its objects carry what the tool does not declare: {_listed(not_declared)}",
             )
-        not_cleared = [] if call.about.clearances is None else sorted(union - call.about.clearances)
+        not_cleared = sorted(union - call.about.clearances)
         if not_cleared:
             raise PatternFault(
                 "aggregation.marking_not_cleared",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pdp.manifest.model import Tool
     from pdp.patterns.run import Run
     from pdp.proposal import Execution
+    from pdp.stores.actions import ActionStore
 
 SNAPSHOT: Final = "retrievalSnapshotId"
 """The member of a span that names the retrieval snapshot."""
@@ -29,29 +30,25 @@ class CallFacts:
     Attributes:
         caller: issuer and subject as one text. What one caller has looked up is not given to another, and idempotency
             keys of two callers have nothing in common.
-        idempotency_key: the session's, or the derived one.
         decision_id: of the decision that allowed it.
-        markings: those that the result carries by the policy (obligation `mark_result`).
-        clearances: the subject's; None where they are not to be checked here.
         resource: the request's resource, (type, id).
-        approved: a person's approval let it through.
         now: seconds since 1970.
+        idempotency_key: the session's, or the derived one.
+        markings: those that the result carries by the policy (obligation `mark_result`).
+        clearances: the subject's.
+        approved: a person's approval let it through.
         inputs: canonical JSON of what the tool gets of config and state: with other inputs, another answer is right.
     """
 
-    caller: str = ""
+    caller: str
+    decision_id: str
+    resource: tuple[str, str]
+    now: float
     idempotency_key: str | None = None
-    decision_id: str | None = None
     markings: frozenset[str] = frozenset()
-    clearances: frozenset[str] | None = None
-    resource: tuple[str, str] | None = None
+    clearances: frozenset[str] = frozenset()
     approved: bool = False
-    now: float = 0.0
     inputs: bytes = b""
-
-
-UNKNOWN = CallFacts()
-"""A call of which nothing else is known: no key, no decision, no approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +77,15 @@ class PatternCall:
         arguments: as decided; nobody changes them.
         run: the run that it belongs to.
         about: what else is known of it.
+        actions: where staging puts actions.
         record_key: what a lookup is cached under: fixed before it runs, since its source may change meanwhile.
     """
 
     entry: Tool
     arguments: dict[str, Any]
     run: Run
-    about: CallFacts = UNKNOWN
+    about: CallFacts
+    actions: ActionStore
     record_key: Any = None
 
 

@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import orjson
 
-from pdp.errors import StateError, UsageError
+from pdp.errors import StateError
 from pdp.json import canonical, check_json, digest
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from pdp.stores.actions import ActionStore
 
 _log = logging.getLogger("pdp.patterns")
 
@@ -69,13 +67,11 @@ class Deployment:
         sources: by name, what reads a source that is pinned when a run starts (pattern 9): `() -> Pin`.
         source_versions: by id, what returns a system of record's present version (pattern 2): `() -> str`.
         markings_of: `(type, id) -> markings`, or None when they are not known (pattern 8).
-        actions: the store of actions (pattern 6); without one nothing can be staged.
     """
 
     sources: Mapping[str, Callable[[], Pin]] = field(default_factory=dict)
     source_versions: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     markings_of: Callable[[str, str], Iterable[str] | None] | None = None
-    actions: ActionStore | None = None
 
 
 def read_pins(deployment: Deployment) -> dict[str, Pin]:
@@ -94,18 +90,6 @@ def read_pins(deployment: Deployment) -> dict[str, Pin]:
     return pins
 
 
-def replayed_pins(pins: Mapping[str, Any]) -> dict[str, Pin]:
-    """Return the pins of an earlier run, given as `{source: {version, value}}`.
-
-    Raises:
-        UsageError: malformed pins.
-    """
-    try:
-        return {source: Pin(str(pin["version"]), orjson.loads(canonical(pin["value"]))) for source, pin in pins.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"pins have to be {{source: {{version, value}}}}: {error}") from None
-
-
 class Run:
     """One run of an agent. Made by `Runs`; safe to share between threads.
 
@@ -115,10 +99,10 @@ class Run:
         pins: by source; taken when the run starts.
     """
 
-    def __init__(self, run_id: str | None, deployment: Deployment, pins: Mapping[str, Pin] | None = None) -> None:
+    def __init__(self, run_id: str | None, deployment: Deployment) -> None:
         self.run_id = run_id
         self.deployment = deployment
-        self.pins: Mapping[str, Pin] = MappingProxyType(read_pins(deployment) if pins is None else dict(pins))
+        self.pins: Mapping[str, Pin] = MappingProxyType(read_pins(deployment))
         self._lock = threading.Lock()
         self._records: OrderedDict[Any, bytes] = OrderedDict()
         self._answers: dict[Any, str] = {}
@@ -137,10 +121,6 @@ class Run:
         if pin is None:
             raise SourceUnavailableError(f"{source} is not pinned in this run")
         return pin
-
-    def recorded_pins(self) -> dict[str, Any]:
-        """Return `{source: {version, value}}`, from which `Runs.open(..., pins=...)` replays the run."""
-        return {source: {"version": pin.version, "value": pin.value} for source, pin in self.pins.items()}
 
     def source_version(self, source: str) -> str | None:
         """Return the present version of a system of record, as the application states it; None: unknown."""
@@ -209,19 +189,17 @@ class Run:
         with self._lock:
             _check_room(self._markings, (kind, name), "marked objects")
 
-    def markings_of(self, kind: str, name: str) -> frozenset[str] | None:
-        """Return the markings of an object: those of this run and the application's; None when nobody knows any."""
+    def markings_of(self, kind: str, name: str) -> frozenset[str]:
+        """Return the markings of an object that are known: those of this run and the application's."""
         with self._lock:
-            known = self._markings.get((kind, name))
+            known = self._markings.get((kind, name), frozenset())
         ask = self.deployment.markings_of
         try:
             stated = None if ask is None else ask(kind, name)
         except Exception:  # noqa: BLE001 - unknown markings
             _log.warning("the markings of %s %s cannot be read", kind, name, exc_info=True)
-            return None
-        if stated is None or isinstance(stated, str):
             return known
-        return (known or frozenset()) | frozenset(stated)
+        return known if stated is None or isinstance(stated, str) else known | frozenset(stated)
 
     def keep_staged(self, kind: str, payload_digest: str, action_id: str) -> None:
         """Remember that an action was staged.
@@ -277,36 +255,31 @@ class Runs:
         self._closed: set[bytes] = set()
         self._lock = threading.Lock()
 
-    def open(self, run_id: str | None, caller: str = "", *, pins: Mapping[str, Any] | None = None) -> Run:
+    def open(self, run_id: str | None, caller: str = "") -> Run:
         """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
 
         Args:
             run_id: the session's.
             caller: whose run it is: equal ids of two callers have nothing in common.
-            pins: for a replay: what `Run.recorded_pins` gave; the sources are not read then.
 
         Raises:
             RunClosedError: it was closed to make room for others.
             RunsFullError: it is not open, and there is no room.
-            UsageError: `pins` of another form, or for a run that has begun with others.
         """
-        given = None if pins is None else replayed_pins(pins)
         if run_id is None:
-            return Run(None, self.deployment, given)
+            return Run(None, self.deployment)
         key = _key(run_id, caller)
         with self._lock:
             run = self._open_run(key, run_id)
         if run is None:
             # Reading sources may take a while: not under the lock. Of two that start at once, the first to be done is
             # the run for both.
-            new = Run(run_id, self.deployment, given)
+            new = Run(run_id, self.deployment)
             with self._lock:
                 run = self._open_run(key, run_id)
                 if run is None:
                     self._make_room()
                     run = self._runs[key] = new
-        if given is not None and dict(run.pins) != given:
-            raise UsageError(f"run {run_id:.60} has begun with other pins", hint="replay under a run_id of its own")
         return run
 
     def end(self, run_id: str, caller: str = "") -> None:

@@ -6,6 +6,6 @@
 * memory: the stores in memory
 * sql/: the stores in a database, SQLite or PostgreSQL
 
-A new store goes here, as one more implementation of the three. Key and approval are used up in one transaction
-(`within`), whose type is SQLAlchemy's: a store of another kind widens that first.
+A new store goes here, as one more implementation of the three. Key and approval are used up in one transaction, which
+the store of keys begins and hands to the store of approvals (`Transaction`, `within`).
 """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from pdp.clock import to_milliseconds
 from pdp.decision import new_id
-from pdp.errors import PdpError, UsageError
+from pdp.errors import StateError, UsageError
 from pdp.json import JsonValueError, canonical, check_json, digest
 
 if TYPE_CHECKING:
@@ -112,13 +112,13 @@ class Action:
         return replace(self, state=state, approval_id=self.approval_id if approval_id is None else approval_id)
 
 
-class ActionConflictError(PdpError):
+class ActionConflictError(StateError):
     """The idempotency key stands for another action of the same owner."""
 
     code = "actions.conflict"
 
 
-class ActionStateError(PdpError):
+class ActionStateError(StateError):
     """The action is not in the expected state, or the new state does not follow on it."""
 
     code = "actions.state"

@@ -25,8 +25,6 @@ from pdp.session import Person
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import Connection
-
     from pdp.manifest.model import Tool
 
 _FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -173,6 +171,10 @@ class Approval:
         return plain
 
 
+class Transaction(Protocol):
+    """A transaction that one store has begun, for another store of the same database to take part in."""
+
+
 class ApprovalStore(Protocol):
     """A store of approvals. Safe to share between threads; each method is one atomic step.
 
@@ -190,7 +192,7 @@ class ApprovalStore(Protocol):
     def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
         """Return the approvals, of one call or in one state where that is stated, in the order of being added."""
 
-    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+    def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
         """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
 
         `within`: the transaction to do it in, for a store of the same database.

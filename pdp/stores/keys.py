@@ -18,8 +18,6 @@ no second side effect). A key is begun before its tool is started, and finished 
 
 from __future__ import annotations
 
-import math
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -28,26 +26,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 import orjson
 
 from pdp.decision import new_id
-from pdp.errors import PdpError, StoreError, UsageError
+from pdp.errors import PdpError, StoreError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, digest
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection
-
     from pdp.manifest.model import Tool
+    from pdp.stores.approvals import Transaction
 
 LASTING: Final = 60.0
 """Seconds after which a tool without time-out counts as crashed, when nothing more is heard of it."""
 
-PATIENCE: Final = 10.0
-"""Seconds that a call waits for another one with the same key that is running."""
-
-_FIRST_WAIT: Final = 0.002
-_LONGEST_WAIT: Final = 0.25
 _EFFECT: Final = "effect"
 
 
@@ -122,26 +114,21 @@ class Unknown(NamedTuple):
     approval_id: str | None
 
 
-class NotApproved(NamedTuple):
-    """The approval could not be used up, so the key was not begun."""
-
-
 Known = Stored | Conflict | Running | Unknown
 """What is known of a key that is not free."""
 
-Begun = Fresh | Known | NotApproved
+Begun = Fresh | Known
 """What `begin` returns. Only `Fresh` lets a tool run."""
 
 
 class ApprovalUse(NamedTuple):
     """An approval that is used up together with a key: both, or neither.
 
-    `consume` does it and returns whether it could; it gets the transaction that the key is begun in, or None where keys
-    are in memory.
+    `consume` does it or raises; it gets the transaction that the key is begun in, or None where keys are in memory.
     """
 
     id: str
-    consume: Callable[[Connection | None], bool]
+    consume: Callable[[Transaction | None], object]
 
 
 class KeyState(StrEnum):
@@ -221,10 +208,10 @@ class KeyRecord:
 class KeyRows(Protocol):
     """The records of a store within one transaction, by the ids of their keys.
 
-    `connection`: the database's that the transaction is of; None in memory.
+    `transaction`: for a store of the same database to take part in; None in memory.
     """
 
-    connection: Connection | None
+    transaction: Transaction | None
 
     def get(self, key_id: str) -> KeyRecord | None:
         """Return a record, locked until the end of the transaction."""
@@ -286,15 +273,7 @@ class IdempotencyStore(ABC):
             now: the time.
             lasting: seconds that the tool may take with all its attempts; after them it counts as crashed.
             approval: what to use up in the same transaction.
-
-        Raises:
-            UsageError: `now`, `ttl` or `lasting` is not a time.
         """
-        if not math.isfinite(now):
-            raise UsageError(f"{now} is not a time", hint="give seconds since 1970")
-        for name, seconds in (("ttl", ttl), ("lasting", lasting)):
-            if seconds is not None and not 0 < seconds < math.inf:
-                raise UsageError(f"{name} of {seconds} is not a length of time", hint="give seconds, more than zero")
         # A replay, which is the most frequent case for a key that is known, takes no lock.
         known = self.look(key, arguments_digest, now)
         if known is not None:
@@ -309,20 +288,17 @@ class IdempotencyStore(ABC):
             ttl=ttl,
             approval_id=None if approval is None else approval.id,
         )
-        try:
-            with self.transaction() as rows:
-                while not rows.add(key.id, record):
-                    # In PostgreSQL, whoever had the key may have freed it since.
-                    stored = rows.get(key.id)
-                    if stored is not None:
-                        known = stored.meaning(arguments_digest, now)
-                        if known is not None:
-                            return known
-                        rows.put(key.id, None)
-                if approval is not None and not approval.consume(rows.connection):
-                    raise _NotApprovedError  # noqa: TRY301 - through the transaction
-        except _NotApprovedError:
-            return NotApproved()
+        with self.transaction() as rows:
+            while not rows.add(key.id, record):
+                # In PostgreSQL, whoever had the key may have freed it since.
+                stored = rows.get(key.id)
+                if stored is not None:
+                    known = stored.meaning(arguments_digest, now)
+                    if known is not None:
+                        return known
+                    rows.put(key.id, None)
+            if approval is not None:
+                approval.consume(rows.transaction)
         return Fresh(record.token)
 
     def finish(self, token: str, execution: Execution, *, now: float, effects: bool = True) -> None:
@@ -358,10 +334,6 @@ class IdempotencyStore(ABC):
             rows.put(key.id, None if execution is None else record.ended(execution, now))
 
 
-class _NotApprovedError(Exception):
-    """Rolls the transaction back."""
-
-
 def _result_text(result: Any) -> str:
     try:
         check_json(result)
@@ -386,25 +358,3 @@ def _failure_text(failure: Failure) -> str:
         details = {_EFFECT: details.get(_EFFECT)} if isinstance(details.get(_EFFECT), str) else {}
     message = failure.message.encode(errors="backslashreplace").decode()
     return orjson.dumps({"failure": {"code": failure.code, "message": message, "details": details}}).decode()
-
-
-def begin_waiting(
-    begin: Callable[[], Begun],
-    *,
-    patience: float = PATIENCE,
-    clock: Callable[[], float] = time.time,
-) -> Generator[float, None, Begun]:
-    """Begin, and while another call with the same key runs, ask again: at most `patience` seconds.
-
-    A generator for a flow to `yield from`: it yields how many seconds to wait, and returns the last answer. `Running`
-    after all means that the other call still ran.
-    """
-    end = clock() + patience
-    wait = _FIRST_WAIT
-    while True:
-        begun = begin()
-        left = end - clock()
-        if not isinstance(begun, Running) or left <= 0:
-            return begun
-        yield min(wait, left)
-        wait = min(2 * wait, _LONGEST_WAIT)

@@ -15,10 +15,8 @@ from pdp.stores.keys import IdempotencyStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sqlalchemy import Connection
-
     from pdp.stores.actions import Action, ActionState
-    from pdp.stores.approvals import Approval
+    from pdp.stores.approvals import Approval, Transaction
     from pdp.stores.keys import KeyRecord, KeyRows
 
 CAPACITY: Final = 100_000
@@ -65,7 +63,7 @@ class MemoryIdempotency(IdempotencyStore):
 
 class _MemoryKeyRows:
     def __init__(self) -> None:
-        self.connection: Connection | None = None
+        self.transaction: Transaction | None = None
         self.added: str | None = None
         self._records: dict[str, KeyRecord] = {}
         self._ids: dict[str, str] = {}
@@ -189,7 +187,7 @@ class MemoryApprovals:
             approvals = list(self._all.values()) if call_digest is None else self._of(call_digest)
         return approvals if state is None else [approval for approval in approvals if approval.state is state]
 
-    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:  # noqa: ARG002 - of databases
+    def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:  # noqa: ARG002 - of databases
         """Put `new` in the place of `old`, if it is still there."""
         with self._lock:
             if self._all.get(old.id) != old:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sqlalchemy import Connection
 
 from pdp import Approval, ApprovalRefusedError, Approvals, MemoryAudit, Pep
 from pdp.approvals.approvals import Refusal
@@ -20,7 +19,7 @@ from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool
 from pdp.session import Person
-from pdp.stores.approvals import ApprovalState, Grant
+from pdp.stores.approvals import ApprovalState, Grant, Transaction
 from pdp.stores.memory import MemoryApprovals
 from tests.support import payments
 from tests.support.payments import session, wire
@@ -287,23 +286,21 @@ def test_a_pending_approval_is_found_by_its_call() -> None:
     assert approvals.pending(approval.call_digest, SOON) is None
 
 
-def test_a_step_whose_transaction_failed_is_in_doubt() -> None:
+def test_a_use_whose_transaction_failed_is_in_doubt() -> None:
     approvals = Approvals()
-    used = approvals.consume(approvals.grant(opened(approvals).id, APPROVER, SOON), LATE)
-    approvals.record_doubt("consumed", used)
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+
+    def step(consume: Callable[[None], object]) -> None:
+        consume(None)
+        raise OSError("away")
+
+    with pytest.raises(OSError, match="away"):
+        approvals.consume_with(granted, LATE, step)
 
     before, after = log_of(approvals)[-2:]
     assert (before["outcome"], after["outcome"]) == (None, "unknown")
     chain = ("seq", "time", "prev_hash", "hash", "outcome")
     assert {k: v for k, v in before.items() if k not in chain} == {k: v for k, v in after.items() if k not in chain}
-
-
-def test_a_doubt_that_cannot_be_recorded_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    approvals = Approvals(audit=FullLog(1))
-    approval = opened(approvals)
-    approvals.record_doubt("consumed", approval)
-
-    assert caplog.messages == [f"that approval {approval.id} may not have been consumed could not be recorded"]
 
 
 def test_what_is_over_is_refused_and_marked() -> None:
@@ -467,7 +464,7 @@ class Contended(MemoryApprovals):
         super().__init__()
         self.quicker: Callable[[], object] | None = None
 
-    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+    def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
         if self.quicker is not None:
             step, self.quicker = self.quicker, None
             step()
@@ -510,7 +507,7 @@ def test_two_processes_that_open_the_same_have_one() -> None:
 
 def test_a_store_that_fails_leaves_the_outcome_unknown_in_the_record() -> None:
     class Gone(MemoryApprovals):
-        def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+        def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
             raise ConnectionError("database is gone")
 
     approvals = Approvals(Gone())

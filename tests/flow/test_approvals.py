@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from pdp import Approval, Approvals, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.model import Idempotency
-from pdp.stores.approvals import ApprovalState
+from pdp.stores.approvals import ApprovalState, Transaction
 from pdp.stores.memory import MemoryApprovals
 from tests.support import payments
 from tests.support.desk import Call, FailingAudit, asked, both_ways, events, rules
@@ -306,7 +305,7 @@ class Failing(MemoryApprovals):
         self._fail("add")
         return super().add(approval)
 
-    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+    def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
         self._fail("replace")
         return super().replace(old, new, within=within)
 

@@ -1,4 +1,4 @@
-"""Runs of agents in the enforcement point: whose they are, what they protect, how they end and are replayed."""
+"""Runs of agents in the enforcement point: whose they are, what they protect, how they end."""
 
 from __future__ import annotations
 
@@ -129,25 +129,29 @@ def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(
 
 
 @both_ways
-def test_a_closed_run_does_not_go_on_with_other_pins(pep: Pep, call: Call) -> None:
+def test_a_closed_run_does_not_go_on_with_other_pins(pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     before = call(pep, CONVERT, ours())
-    for number in range(run_module.MOST_RUNS):
-        pep.open_run(f"other-{number}", ours(), pins={})
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    other = call(pep, CONVERT, ours(run_id="other"))
     denied = call(pep, CONVERT, ours())
     pep.end_run("run-1", ours())
     anew = call(pep, CONVERT, ours())
 
-    assert (before.result, before.pins) == ({"amount": 10}, {"ecb": "v-1"})
+    assert [(each.result, each.pins) for each in (before, other)] == [
+        ({"amount": 10}, {"ecb": "v-1"}), ({"amount": 20}, {"ecb": "v-2"}),
+    ]  # fmt: skip
     assert (denied.verdict, denied.codes, denied.result) == (Verdict.DENY, ("run.closed",), None)
-    assert [event["verdict"] for event in pep.audit.events][1:4] == [None, "ALLOW", "DENY"]  # type: ignore[attr-defined]
-    assert (anew.result, anew.pins) == ({"amount": 20}, {"ecb": "v-2"})
+    assert [event["verdict"] for event in pep.audit.events][3:6] == [None, "ALLOW", "DENY"]  # type: ignore[attr-defined]
+    assert (anew.result, anew.pins) == ({"amount": 30}, {"ecb": "v-3"})
 
 
-def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(in_memory: Pep, works: Desk) -> None:
+def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(
+    in_memory: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pep, approvals = in_memory, rules(in_memory)
     approvals.grant(asked(pep.call(propose("send_letter"), session())).id, CHIEF, SOON)
-    for number in range(run_module.MOST_RUNS):
-        pep.open_run(f"other-{number}", session())
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    assert pep.call(staging("pay_small"), session(run_id="other")).executed
     denied = pep.call(propose("send_letter"), session(time=SOON))
     other = pep.call(propose("send_letter", amount=6), session(time=SOON))
 
@@ -163,38 +167,33 @@ def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(in_
 
 
 def test_a_plain_call_belongs_to_no_run_and_is_not_refused_by_a_closed_one(
-    manifest: EffectiveManifest, engine: EmbeddedEngine
+    manifest: EffectiveManifest, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pep = Pep(manifest, engine, tools={"find_plain": lambda name: name})
-    pep.open_run("run-1", ours())
-    for number in range(run_module.MOST_RUNS):
-        pep.open_run(f"other-{number}", ours())
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    pep = Pep(manifest, engine, tools={"find_plain": lambda name: name, "convert_sum": lambda **_: {"amount": 1}})
+    for run in ("run-1", "other"):
+        assert pep.call(CONVERT, ours(run_id=run)).executed
 
     assert pep.call({"tool": "find_plain", "arguments": {"name": "one"}}, ours()).result == "one"
 
 
-def test_a_run_is_opened_ended_and_replayed(pep: Pep) -> None:
-    pins = pep.open_run("run-1", ours())
+def test_a_run_is_its_callers_until_it_is_ended(pep: Pep) -> None:
     other = ours().with_changes(claims={**CLAIMS, "sub": "ben"})
     first, theirs = pep.call(CONVERT, ours()), pep.call(CONVERT, other)
     pep.end_run("run-1", other)
     going_on = pep.call(CONVERT, ours())
     pep.end_run("run-1", ours())
     pep.end_run("run-1", ours())
-    replayed_pins = pep.open_run("run-1", ours(), pins=pins)
-    replayed = pep.call(CONVERT, ours())
+    anew = pep.call(CONVERT, ours())
 
-    assert pins == replayed_pins == {"ecb": {"version": "v-1", "value": {"EUR": 1}}}
-    assert [each.pins["ecb"] for each in (first, theirs, going_on, replayed)] == ["v-1", "v-2", "v-1", "v-1"]
-    assert first.result == replayed.result == {"amount": 10}
+    assert [each.pins["ecb"] for each in (first, theirs, going_on, anew)] == ["v-1", "v-2", "v-1", "v-3"]
 
 
 @pytest.mark.parametrize("run_id", ["", None, 7])
-def test_a_run_without_an_id_is_neither_opened_nor_ended(pep: Pep, run_id: Any) -> None:
-    for attempt in (pep.open_run, pep.end_run):
-        with pytest.raises(UsageError) as caught:
-            attempt(run_id, ours())
-        assert str(caught.value) == "a run needs a run_id (pass the `run_id` of its sessions)"
+def test_a_run_without_an_id_is_not_ended(pep: Pep, run_id: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        pep.end_run(run_id, ours())
+    assert str(caught.value) == "a run needs a run_id (pass the `run_id` of its sessions)"
 
 
 def test_a_record_found_with_another_config_is_another_record(manifest: EffectiveManifest, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pdp.errors import UsageError
 from pdp.patterns import run as run_module
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 from pdp.patterns.run import Deployment, Pin, Run, RunClosedError, Runs, RunsFullError, pinned, within_run
@@ -147,7 +146,6 @@ def test_pins_are_copies() -> None:
     rates["TRY"] = 50.0
 
     assert run.pin("ecb") == Pin("v-1", {"TRY": 47.5})
-    assert run.recorded_pins() == {"ecb": {"version": "v-1", "value": {"TRY": 47.5}}}
 
 
 @pytest.mark.parametrize("pin", [Pin("", {}), Pin("v-1", object()), Pin("v-1", float("nan")), Pin(7, {}), None])  # type: ignore[arg-type]
@@ -158,24 +156,6 @@ def test_what_is_no_pin_pins_nothing(pin: Any) -> None:
     with pytest.raises(SourceUnavailableError) as caught:
         run.pin("ecb")
     assert caught.value.message == "source_unavailable: ecb is not pinned in this run"
-
-
-def test_a_replay_does_not_change_the_pins_of_a_run_that_has_begun() -> None:
-    runs = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", {})}))
-    recorded = runs.open("run-1").recorded_pins()
-
-    assert runs.open("run-1", pins=recorded) is runs.open("run-1")
-    with pytest.raises(UsageError) as caught:
-        runs.open("run-1", pins={"ecb": {"version": "v-2", "value": {}}})
-    assert str(caught.value) == "run run-1 has begun with other pins (replay under a run_id of its own)"
-
-
-@pytest.mark.parametrize(
-    "pins", [{"ecb": "v-1"}, {"ecb": {"version": "v-1"}}, {"ecb": {"version": "1", "value": object()}}]
-)
-def test_pins_of_another_form_are_refused(pins: Any) -> None:
-    with pytest.raises(UsageError, match=r"^pins have to be "):
-        Runs().open("run-1", pins=pins)
 
 
 def test_a_tool_runs_within_its_run() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Row
 
+    from pdp.stores.approvals import Transaction
     from pdp.stores.keys import KeyRows
     from pdp.stores.sql.database import Database
 
@@ -56,10 +57,10 @@ class SqlIdempotency(IdempotencyStore):
 
 
 class _SqlKeyRows:
-    connection: Connection | None
+    transaction: Transaction | None
 
     def __init__(self, connection: Connection) -> None:
-        self.connection = self._connection = connection
+        self.transaction = self._connection = connection
 
     def get(self, key_id: str) -> KeyRecord | None:
         return _record(self._connection.execute(_BY_ID_LOCKED, {"id": key_id}).first())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
 from pdp.errors import StoreError
 from pdp.stores.actions import Action, changed_since, key_id, same_action
@@ -15,9 +15,10 @@ from pdp.stores.sql.tables import actions, approvals, insert_if_absent, may_be_i
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Table
 
     from pdp.stores.actions import ActionState
+    from pdp.stores.approvals import Transaction
     from pdp.stores.sql.database import Database
 
 Record = TypeVar("Record", Action, Approval)
@@ -133,13 +134,13 @@ class SqlApprovals(_SqlRecords[Approval]):
         """Return the approvals in the order of being added."""
         return self._all(call_digest=call_digest, state=state)
 
-    def replace(self, old: Approval, new: Approval, *, within: Connection | None = None) -> bool:
+    def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
         """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
 
         `within`: a transaction to do it in, such as the one that an idempotency key is begun in. One of another
         database is not used: then it is done in one of its own.
         """
-        if within is None or not self._database.owns(within):
+        if not isinstance(within, Connection) or not self._database.owns(within):
             with self._database.write() as connection:
                 return self.replace(old, new, within=connection)
         if self._first(within, lock=True, id=old.id) != old:
