@@ -28,8 +28,9 @@ MAX_FILE_BYTES: Final = 32 * 1024 * 1024
 """Largest file that is read: ten thousand richly described tools have about 12 MiB."""
 
 _MOST_NESTING: Final = 64
-# Ten thousand richly described tools have about two thirds of that.
-_MOST_VALUES: Final = 1_000_000
+MOST_VALUES: Final = 1_000_000
+"""Values in one file at most: ten thousand richly described tools have about two thirds of that."""
+
 # More is a file that explodes, not one that saves typing.
 _MOST_ALIASED: Final = 50_000
 _MOST_FAULTS: Final = 500
@@ -174,8 +175,8 @@ class Parser:
     def _part(self, event: Any, depth: int) -> Part:
         mark = event.start_mark
         self._values += 1
-        if self._values > _MOST_VALUES:
-            raise self._stop(mark, f"more than {_MOST_VALUES} values in one file", "split the file")
+        if self._values > MOST_VALUES:
+            raise self._stop(mark, f"more than {MOST_VALUES} values in one file", "split the file")
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
         if event.tag is not None:

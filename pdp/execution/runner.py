@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import UsageError
-from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
+from pdp.execution.failures import Mask, ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schema.compile import compile_schema
@@ -29,7 +29,6 @@ from pdp.proposal import Execution, Failure, FailureCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdp.execution.masking import Mask
     from pdp.manifest.model import DeclaredTool, Tool
 
 MAX_RESULT: Final = 1024 * 1024
@@ -128,11 +127,7 @@ class ToolRunner:
         return deepcopy(dict(arguments)) if self.attempts > 1 else arguments
 
     def _mask(self, arguments: Mapping[str, Any]) -> Mask | None:
-        if not self.entry.sensitive:
-            return None
-        from pdp.execution.masking import Mask  # noqa: PLC0415 - only tools with sensitive arguments
-
-        return Mask(self.entry.sensitive, arguments)
+        return Mask(self.entry.sensitive, arguments) if self.entry.sensitive else None
 
     def _checked(self, execution: Execution, mask: Mask | None) -> Execution:
         """Return `execution`, or a failure when its result is not what the entry declares.

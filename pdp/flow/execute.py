@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pdp.decision import new_id
 from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
-from pdp.execution.failures import ToolResultError, failure_of
+from pdp.execution.failures import ToolResultError, failure_of, masked
 from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.call import Executed, Reservation, arguments_of, caller_of, not_run
 from pdp.flow.decide import decide, failed
@@ -127,7 +127,6 @@ class _Observed:
         self._events = None
         if parts.observers:
             from pdp.execution.events import RunEvents  # noqa: PLC0415 - only where somebody observes
-            from pdp.execution.masking import masked  # noqa: PLC0415 - likewise
 
             received, entry = prepared.asked.received, prepared.checked.tool.entry
             data = {

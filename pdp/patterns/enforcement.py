@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from pdp.execution.failures import ToolError, failure_of
-from pdp.execution.masking import Mask
+from pdp.execution.failures import Mask, ToolError, failure_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import EffectClass, Pattern
 from pdp.manifest.schema.shapes import shape_validator

@@ -13,7 +13,7 @@ import yaml
 
 from pdp import __version__
 from tests.support import ROOT
-from tests.support.command_line import pdp, pdp_process
+from tests.support.command_line import pdp
 
 FILES = [
     ".github/workflows/policy.yml",
@@ -153,6 +153,6 @@ def test_it_is_formatted_and_has_no_fault(project: Path, opa: Path) -> None:
 
 
 def test_where_the_baseline_is() -> None:
-    done = pdp_process("policies", "path")
+    done = pdp("policies", "path")
 
     assert (done.code, done.out, done.err) == (0, f"{ROOT / 'policies'}\n", "")

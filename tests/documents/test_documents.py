@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
-from pdp.documents import MAX_FILE_BYTES, FieldError, faults_of, nearest, read_document, shown_name
+from pdp.documents import MAX_FILE_BYTES, FieldError, faults_of, nearest, parse, read_document, shown_name
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER
 
@@ -54,7 +54,7 @@ def test_only_scalars_that_json_has_too_get_a_type(scalar: str, value: object) -
         max_leaves=20,
     ).filter(lambda value: isinstance(value, dict | list))
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_json_reads_as_json_reads_it(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, indent="\t", ensure_ascii=False)):
         assert read_document("file.json", text=text).value == value
@@ -189,26 +189,24 @@ def test_aliases_cannot_nest_deeper_than_written_values() -> None:
 
 
 def test_too_many_faults_end_the_reading() -> None:
-    found = faults("a: 1\n" * 2_000_000)
+    found = faults("a: 1\n" * 600)
 
     assert len(found) == 501
     assert found[-1] == "501:1 reading stops here after 500 faults"
 
 
-def test_ten_megabytes_of_junk_are_one_clear_fault() -> None:
-    assert faults(os.urandom(64) + b"\xff" * 10_000_000)[0].split(" ", 1)[1].startswith("not text: byte 0x")
-    assert faults("{" * 10_000_000, "a.json") == ["1:2 not JSON: expecting property name enclosed in double quotes"]
-    assert faults("[1,\n" * 2_500_000) == ["65:1 nested deeper than 64 levels"]
+def test_a_megabyte_of_junk_is_one_clear_fault() -> None:
+    assert faults(os.urandom(64) + b"\xff" * 1_000_000)[0].split(" ", 1)[1].startswith("not text: byte 0x")
+    assert faults("{" * 1_000_000, "a.json") == ["1:2 not JSON: expecting property name enclosed in double quotes"]
+    assert faults("[1,\n" * 250_000) == ["65:1 nested deeper than 64 levels"]
 
 
-def test_too_many_values_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "many.json"
-    path.write_text("[" + "0," * 1_000_000 + "0]")
+@pytest.mark.parametrize("name", ["many.json", "many.yaml"])
+def test_too_many_values_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "MOST_VALUES", 1000)
 
-    with pytest.raises(FileFaultsError) as caught:
-        read_document(path)
-
-    assert [fault.message for fault in caught.value.faults] == ["more than 1000000 values in one file"]
+    assert read_document(name, text="[" + "0," * 998 + "0]").value == [0] * 999
+    assert faults("[" + "0," * 999 + "0]", name) == ["1:2000 more than 1000 values in one file"]
 
 
 def test_a_file_on_disk_and_its_name(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def docker_runs() -> bool:
     return subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=60).returncode == 0
 
 
+@pytest.mark.process
 @pytest.mark.docker
 def test_docker_compose() -> None:
     if not docker_runs():

@@ -54,6 +54,7 @@ def started(*options: object, stdout: int = subprocess.PIPE) -> subprocess.Compl
     )  # fmt: skip
 
 
+@pytest.mark.process
 def test_the_agent_prints_what_its_readme_says() -> None:
     readme = (WORKSTATION / "README.md").read_text(encoding="utf-8")
 
@@ -61,6 +62,7 @@ def test_the_agent_prints_what_its_readme_says() -> None:
     assert "".join(f"    {line}\n" for line in AGENT.splitlines()) in readme
 
 
+@pytest.mark.process
 def test_a_tool_whose_folder_is_not_there_is_not_available(tmp_path: Path) -> None:
     lines = agent("--folder", tmp_path / "nowhere").splitlines()
 
@@ -71,6 +73,7 @@ def test_a_tool_whose_folder_is_not_there_is_not_available(tmp_path: Path) -> No
     assert lines[-1] == "2 results, 3 errors"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -92,6 +95,7 @@ def test_a_bundle_that_is_none(content: bytes | None, complaint: str, tmp_path: 
     assert (done.returncode, done.stderr) == (2, f"error: {bundle}: {complaint}")
 
 
+@pytest.mark.process
 def test_who_closes_the_pipe_ends_the_agent_in_silence() -> None:
     read, write = os.pipe()
     os.close(read)

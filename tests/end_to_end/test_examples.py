@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +86,17 @@ RAG_CODES = {
 }  # fmt: skip
 
 
+@pytest.mark.opa
 def test_the_codes_that_payments_reaches(payments: list[ScenarioResult]) -> None:
     assert (codes(payments), obligations(payments)) == (PAYMENTS_CODES, set())
 
 
+@pytest.mark.opa
 def test_the_codes_that_retrieval_reaches(rag: list[ScenarioResult]) -> None:
     assert (codes(rag), obligations(rag)) == (RAG_CODES, {"mark_result", "pin_retrieval_snapshot"})
 
 
+@pytest.mark.opa
 def test_the_baselines_suites_reach_every_code(baseline: list[ScenarioResult]) -> None:
     # With the concerns of custom.scenarios.yaml, which show what is malformed.
     sites = rule_sites(policy_modules(load_suite(BASELINE / "custom.scenarios.yaml")))
@@ -108,6 +109,7 @@ def test_the_baselines_suites_reach_every_code(baseline: list[ScenarioResult]) -
     }  # fmt: skip
 
 
+@pytest.mark.opa
 @pytest.mark.parametrize("example", ["payments", "rag", "baseline"])
 def test_golden_scenarios_keep_to_the_manifest(example: str, request: pytest.FixtureRequest) -> None:
     results: list[ScenarioResult] = request.getfixturevalue(example)
@@ -123,6 +125,7 @@ def test_golden_scenarios_keep_to_the_manifest(example: str, request: pytest.Fix
     assert [each for each in golden if each[1:] != (True, True)] == []
 
 
+@pytest.mark.opa
 def test_every_scenario_says_why(payments: list[Any], rag: list[Any], baseline: list[Any]) -> None:
     assert [result.name for result in [*payments, *rag, *baseline] if not result.why] == []
 
@@ -376,6 +379,7 @@ def test_every_option_was_tried(options: dict[str, list[list[object]]]) -> None:
     assert {parameter.name for parameter in command.params} == set(options)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("value", ["1", "shell_exec"])
 def test_no_variable_admits_an_undeclared_tool(value: str, tmp_path: Path) -> None:
     proposal = written(tmp_path / "proposal.json", SHELL)
@@ -384,58 +388,18 @@ def test_no_variable_admits_an_undeclared_tool(value: str, tmp_path: Path) -> No
     assert rejected(pdp_process("decide", proposal, *needed, "--json", stdin=b"", **dict.fromkeys(SWITCHES, value)))
 
 
-def environment_reads(file: Path) -> Iterator[str]:
-    """The environment variables that a module reads; `*` where it passes the whole environment on."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "os":
-            assert not {name.name for name in node.names} & {"environ", "environb", "getenv", "getenvb"}, file
-        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"):
-            continue
-        if node.attr not in {"environ", "environb", "getenv", "getenvb"}:
-            continue
-        asked = above[node]
-        if isinstance(asked, ast.Attribute) and asked.attr in {"items", "copy"}:
-            yield "*"
-            continue
-        if isinstance(asked, ast.Attribute) and asked.attr == "get":
-            asked = above[asked]
-        if isinstance(asked, ast.Call):
-            named = asked.args[0]
-        else:
-            assert isinstance(asked, ast.Subscript | ast.Compare), ast.unparse(asked)
-            named = asked.slice if isinstance(asked, ast.Subscript) else asked.left
-        if isinstance(named, ast.Name):
-            # A constant of the module, or a name that is computed: then it is one that the manifest states.
-            yield getattr(import_module(module), named.id, "stated by the manifest")
-        else:
-            yield ast.literal_eval(named)
-
-
-def test_the_variables_that_the_package_reads() -> None:
-    found = {
-        (variable, file.relative_to(ROOT / "pdp").parts[0])
+def test_what_decides_reads_no_variable() -> None:
+    reading = re.compile(r"\b(environ|environb|getenv|getenvb)\b")
+    readers = {
+        str(file.relative_to(ROOT / "pdp"))
         for file in (ROOT / "pdp").rglob("*.py")
-        for variable in environment_reads(file)
+        if reading.search(file.read_text(encoding="utf-8"))
     }
 
-    # None in what decides: manifest, proposal, session, request, pep, and of the contract only what says whether a tool
-    # can run; a program gets those that its entry lists. The whole environment, `*`, goes to the
-    # OPA program and to the compiler of its source alone, without OPA's own options.
-    assert found == {
-        ("COLUMNS", "cli"),
-        ("PDP_DATABASE_URL", "cli"),
-        ("PDP_OPA", "workbench"),
-        ("PDP_OPA_TOKEN", "engine"),
-        ("PDP_SIGNING_KEY", "cli"),
-        ("PDP_TRACEBACK", "cli"),
-        ("PDP_VERIFICATION_KEYS", "cli"),
-        ("*", "workbench"),
-        ("stated by the manifest", "contract"),
-        ("stated by the manifest", "execution"),
-    }
+    # The registry asks whether a tool has what its entry requires; a program gets the variables that its entry lists.
+    assert {reader for reader in readers if not reader.startswith(("cli/", "workbench/"))} == {
+        "contract/registry/registry.py", "execution/program.py",
+    }  # fmt: skip
 
 
 def test_no_option_is_read_from_a_variable() -> None:

@@ -18,6 +18,8 @@ from tests.support.command_line import environment, written
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 MODULES = 90
 LINES = 12_000
 FILES_OF_A_CALL = 25
