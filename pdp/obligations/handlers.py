@@ -25,10 +25,11 @@ import orjson
 from pdp.decision import Verdict
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, check_json
+from pdp.manifest.schema.compile import compile_schema
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pdp.decision import Decision, Obligation
     from pdp.proposal import Proposal
@@ -41,7 +42,6 @@ REDACTED: Final = "[redacted]"
 _LEVELS: Final = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
 }  # fmt: skip
-_POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)*")
 _INDEX: Final = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _SNAPSHOT: Final = ("retrievalSnapshotId", "retrieval_snapshot_id")
 
@@ -91,102 +91,81 @@ class ObligationHandler:
         return delivery
 
 
-class PinRetrievalSnapshot(ObligationHandler):
-    """`pin_retrieval_snapshot {}`: the result names the snapshot that it was retrieved from."""
+class _Baseline(ObligationHandler):
+    """A handler of the baseline: the JSON Schema of its parameters, and what it makes of a result."""
+
+    def __init__(
+        self, schema: dict[str, Any], on_result: Callable[[Mapping[str, Any], Delivery], Delivery] | None = None
+    ) -> None:
+        self._validator = compile_schema({"properties": {}, **schema, "additionalProperties": False})
+        self._on_result = on_result
 
     def check(self, parameters: Mapping[str, Any]) -> None:
-        """Take no parameters."""
-        _check_names(parameters)
-
-    def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:  # noqa: ARG002 - has none
-        """Note the snapshot."""
-        result = delivery.result
-        named = {result[name] for name in _SNAPSHOT if name in result} if type(result) is dict else set()
-        snapshot = named.pop() if len(named) == 1 else None
-        if not isinstance(snapshot, str) or not snapshot:
-            raise ObligationError("the result names no snapshot, or more than one")
-        return replace(delivery, retrieval_snapshot=snapshot)
-
-
-class DraftOnly(ObligationHandler):
-    """`draft_only {}`: the result is an object in state draft."""
-
-    def check(self, parameters: Mapping[str, Any]) -> None:
-        """Take no parameters."""
-        _check_names(parameters)
-
-    def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:  # noqa: ARG002 - has none
-        """Call an object without a state a draft; nothing but a draft gets through."""
-        result = delivery.result
-        if type(result) is not dict or result.get("state", "draft") != "draft":
-            raise ObligationError("the result is no draft")
-        return replace(delivery, result={**result, "state": "draft"})
-
-
-class Redact(ObligationHandler):
-    """`redact {fields: [JSON pointer, ...]}`: what is there in the result is replaced by `[redacted]`."""
-
-    def check(self, parameters: Mapping[str, Any]) -> None:
-        """Take pointers as of RFC 6901; the empty one is the whole result."""
-        _check_names(parameters, "fields")
-        for pointer in _texts(parameters, "fields"):
-            if not _POINTER.fullmatch(pointer):
-                raise ObligationError(f"{pointer!r:.60} is not a JSON pointer such as /customer/iban")
+        """Hold the parameters against their schema."""
+        faults = sorted(
+            "".join(f"{step}: " for step in error.instance_path) + error.message
+            for error in self._validator.iter_errors(dict(parameters))
+        )
+        if faults:
+            raise ObligationError(f"its parameters cannot be used: {faults[0]:.200}")
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
-        """Replace them, in a copy."""
-        check_json(delivery.result)
-        # In a list, so that the whole result can be replaced like any part of it.
-        holder = [orjson.loads(canonical(delivery.result))]
-        for pointer in parameters["fields"]:
-            steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-            _redact(holder, ["0", *steps])
-        return replace(delivery, result=holder[0])
+        """Do what the baseline says."""
+        return delivery if self._on_result is None else self._on_result(parameters, delivery)
 
 
-class MarkResult(ObligationHandler):
-    """`mark_result {markings: [name, ...]}`: the markings that the result carries; of several, all."""
-
-    def check(self, parameters: Mapping[str, Any]) -> None:
-        """Take names."""
-        _check_names(parameters, "markings")
-        _texts(parameters, "markings")
-
-    def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
-        """Add them."""
-        return replace(delivery, markings=delivery.markings | set(parameters["markings"]))
+def _with_snapshot(_: Mapping[str, Any], delivery: Delivery) -> Delivery:
+    """Let the result name the snapshot that it was retrieved from."""
+    result = delivery.result
+    named = {result[name] for name in _SNAPSHOT if name in result} if type(result) is dict else set()
+    snapshot = named.pop() if len(named) == 1 else None
+    if not isinstance(snapshot, str) or not snapshot:
+        raise ObligationError("the result names no snapshot, or more than one")
+    return replace(delivery, retrieval_snapshot=snapshot)
 
 
-class LogLevel(ObligationHandler):
-    """`log_level {level: debug | info | warning | error}`: the decision is logged at it; of several, the highest."""
-
-    def check(self, parameters: Mapping[str, Any]) -> None:
-        """Take a level."""
-        _check_names(parameters, "level")
-        if _level(parameters) is None:
-            raise ObligationError(f"level has to be one of {', '.join(_LEVELS)}")
+def _as_draft(_: Mapping[str, Any], delivery: Delivery) -> Delivery:
+    """Call an object without a state a draft; nothing but a draft gets through."""
+    result = delivery.result
+    if type(result) is not dict or result.get("state", "draft") != "draft":
+        raise ObligationError("the result is no draft")
+    return replace(delivery, result={**result, "state": "draft"})
 
 
-class Transform(ObligationHandler):
-    """`transform {set?: {argument: value}, tool?: name}`: another proposal takes the place of this one."""
+def _redacted(parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
+    """Replace what is there at JSON pointers (RFC 6901; the empty one is the whole result), in a copy."""
+    check_json(delivery.result)
+    # In a list, so that the whole result can be replaced like any part of it.
+    holder = [orjson.loads(canonical(delivery.result))]
+    for pointer in parameters["fields"]:
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+        _redact(holder, ["0", *steps])
+    return replace(delivery, result=holder[0])
 
-    def check(self, parameters: Mapping[str, Any]) -> None:
-        """Take arguments to set, another tool, or both."""
-        _check_names(parameters, admitted=("set", "tool"))
-        tool = parameters.get("tool", "")
-        if not parameters or type(parameters.get("set", {})) is not dict or type(tool) is not str:
-            raise ObligationError("set has to be an object and tool a name, and one of them has to be there")
 
+def _marked(parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
+    return replace(delivery, markings=delivery.markings | set(parameters["markings"]))
+
+
+_TEXTS: Final = {"type": "array", "minItems": 1, "items": {"type": "string"}}
+_POINTERS: Final = {**_TEXTS, "items": {"type": "string", "pattern": "^(/([^~/]|~[01])*)*$"}}
+_PROPOSAL: Final = {"set": {"type": "object"}, "tool": {"type": "string"}}
 
 BEFORE_OWN: Final[dict[str, ObligationHandler]] = {
-    "transform": Transform(),
-    "log_level": LogLevel(),
-    "pin_retrieval_snapshot": PinRetrievalSnapshot(),
-    "draft_only": DraftOnly(),
+    # Another proposal takes the place of this one.
+    "transform": _Baseline({"properties": _PROPOSAL, "minProperties": 1}),
+    # The decision is logged at the level; of several, at the highest.
+    "log_level": _Baseline({"properties": {"level": {"enum": sorted(_LEVELS)}}, "required": ["level"]}),
+    "pin_retrieval_snapshot": _Baseline({}, _with_snapshot),
+    "draft_only": _Baseline({}, _as_draft),
 }
 """The handlers that come before the application's own on a result, in their order."""
 
-AFTER_OWN: Final[dict[str, ObligationHandler]] = {"redact": Redact(), "mark_result": MarkResult()}
+AFTER_OWN: Final[dict[str, ObligationHandler]] = {
+    "redact": _Baseline({"properties": {"fields": _POINTERS}, "required": ["fields"]}, _redacted),
+    # The markings that the result carries; of several obligations, all.
+    "mark_result": _Baseline({"properties": {"markings": _TEXTS}, "required": ["markings"]}, _marked),
+}
 """Those that come after them."""
 
 _SHOWING: Final = frozenset((*BEFORE_OWN, *AFTER_OWN)) - {"redact"}
@@ -321,34 +300,14 @@ def _check_handler(name: str, handler: object, taken: Iterable[str]) -> None:
 
 def log_level(obligations: Iterable[Obligation]) -> int | None:
     """Return the highest level, as of `logging`, that a `log_level` names; None when none does."""
-    levels = [_level(obligation.parameters) for obligation in obligations if obligation.id == "log_level"]
-    return max((level for level in levels if level is not None), default=None)
+    stated = [obligation.parameters.get("level") for obligation in obligations if obligation.id == "log_level"]
+    return max((_LEVELS[level] for level in stated if type(level) is str and level in _LEVELS), default=None)
 
 
 def transformed(proposal: Proposal, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the proposal that takes the place of `proposal` by a `transform`."""
     arguments = orjson.loads(proposal.text)
     return {"tool": parameters.get("tool", proposal.tool), "arguments": {**arguments, **parameters.get("set", {})}}
-
-
-def _check_names(parameters: Mapping[str, Any], needed: str | None = None, admitted: tuple[str, ...] = ()) -> None:
-    if needed is not None and needed not in parameters:
-        raise ObligationError(f"the parameter {needed} is missing")
-    unknown = sorted(parameters.keys() - {needed, *admitted})
-    if unknown:
-        raise ObligationError(f"there is no parameter {unknown[0]!r:.60}")
-
-
-def _texts(parameters: Mapping[str, Any], name: str) -> list[str]:
-    texts = parameters[name]
-    if type(texts) is not list or not texts or not all(type(text) is str for text in texts):
-        raise ObligationError(f"{name} has to be a list of texts, and not empty")
-    return texts
-
-
-def _level(parameters: Mapping[str, Any]) -> int | None:
-    level = parameters.get("level")
-    return _LEVELS.get(level) if type(level) is str else None
 
 
 def _redact(node: Any, steps: list[str]) -> None:

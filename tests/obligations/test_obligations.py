@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -60,33 +61,35 @@ def called(*obligations: dict[str, Any], result: Any = None, own: Any = None) ->
     return pep.call(wire(), session())
 
 
-TEXTS = "has to be a list of texts, and not empty"
-LEVEL = "level has to be one of debug, info, warning, error"
-SET = "set has to be an object and tool a name, and one of them has to be there"
+UNEXPECTED = "Additional properties are not allowed ({!r} was unexpected)"
+NO_POINTER = 'fields: 0: "{}" does not match "^(/([^~/]|~[01])*)*$"'
+NO_LEVEL = 'level: {} is not one of "debug", "error" or 2 other candidates'
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("redact", {}, "the parameter fields is missing"),
-    *(("redact", {"fields": fields}, f"fields {TEXTS}") for fields in ([], "/a", ["/a", 1])),
-    *(("redact", {"fields": [at]}, f"{at!r} is not a JSON pointer such as /customer/iban") for at in ("a", "/a~2")),
-    ("redact", {"fields": ["/a"], "field": 1}, "there is no parameter 'field'"),
-    ("mark_result", {}, "the parameter markings is missing"),
-    ("mark_result", {"markings": []}, f"markings {TEXTS}"),
-    ("mark_result", {"markings": {"pii": True}}, f"markings {TEXTS}"),
-    ("log_level", {}, "the parameter level is missing"),
-    *(("log_level", {"level": level}, LEVEL) for level in ("loud", ["info"], 30)),
-    ("draft_only", {"state": "draft"}, "there is no parameter 'state'"),
-    ("pin_retrieval_snapshot", {"id": "x"}, "there is no parameter 'id'"),
-    ("transform", {}, SET),
-    ("transform", {"set": []}, SET),
-    ("transform", {"tool": 1}, SET),
-    ("transform", {"arguments": {}}, "there is no parameter 'arguments'"),
-    ("own", {"other": 1}, "name is its only parameter"),
+    ("redact", {}, '"fields" is a required property'),
+    ("redact", {"fields": []}, "fields: [] has less than 1 item"),
+    ("redact", {"fields": "/a"}, 'fields: "/a" is not of type "array"'),
+    ("redact", {"fields": ["/a", 1]}, 'fields: 1: 1 is not of type "string"'),
+    *(("redact", {"fields": [at]}, NO_POINTER.format(at)) for at in ("a", "/a~2")),
+    ("redact", {"fields": ["/a"], "field": 1}, UNEXPECTED.format("field")),
+    ("mark_result", {}, '"markings" is a required property'),
+    ("mark_result", {"markings": []}, "markings: [] has less than 1 item"),
+    ("mark_result", {"markings": {"pii": True}}, 'markings: {"pii":true} is not of type "array"'),
+    ("log_level", {}, '"level" is a required property'),
+    *(("log_level", {"level": json.loads(level)}, NO_LEVEL.format(level)) for level in ('"loud"', '["info"]', "30")),
+    ("draft_only", {"state": "draft"}, UNEXPECTED.format("state")),
+    ("pin_retrieval_snapshot", {"id": "x"}, UNEXPECTED.format("id")),
+    ("transform", {}, "{} has less than 1 property"),
+    ("transform", {"set": []}, 'set: [] is not of type "object"'),
+    ("transform", {"tool": 1}, 'tool: 1 is not of type "string"'),
+    ("transform", {"arguments": {}}, UNEXPECTED.format("arguments")),
 ]
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        *((duty(name, **parameters), f"{name}: {message}") for name, parameters, message in WRONG),
+        *((duty(name, **given), f"{name}: its parameters cannot be used: {fault}") for name, given, fault in WRONG),
+        (duty("own", other=1), "own: name is its only parameter"),
         (duty("unknown"), "nobody here can fulfil: unknown"),
     ],
 )
