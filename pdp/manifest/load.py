@@ -25,14 +25,13 @@ from pdp.manifest.rules.rules import (
     manifest_findings,
     tool_findings,
 )
-from pdp.manifest.schema.faults import schema_findings
-from pdp.manifest.schema.references import ReferenceFault, self_contained
+from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
 from pdp.manifest.schema.walk import arguments_of
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, written_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pdp.documents.document import Path
     from pdp.manifest.schema.walk import SchemaNode
@@ -287,11 +286,16 @@ def _read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: F
     tool, unusable = file.read(DeclaredTool, expanded, where, _STAND_INS)
     if tool is None:
         return _Entry(None, unusable, where)
-    faulty = len(file.faults)
-    file.add_findings(_schema_findings(tool, definitions, unusable), where)
-    sound = "schema" not in unusable and all(fault.warning for fault in file.faults[faulty:])
+    schemas: dict[str, Any] = {}
+    sound = "schema" not in unusable
+    for field, stated in (("schema", tool.schema_ if sound else None), ("result_schema", tool.result_schema)):
+        if stated is not None:
+            whole, faults = read_schema(stated, definitions, (field,), root_object=field == "schema")
+            schemas["schema_" if field == "schema" else field] = whole
+            sound = sound and all(fault.warning for fault in faults)
+            file.add_findings(faults, where)
     if sound:
-        tool = tool.model_copy(update=_standing_alone(tool, definitions))
+        tool = tool.model_copy(update=schemas)
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:
         tool = tool.model_copy(update={"effect_class": PATTERN_EFFECTS[tool.pattern]})
     arguments = arguments_of(tool.schema_) if sound else None
@@ -302,19 +306,3 @@ def _read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: F
             file.add_findings(shape_findings(tool), where)
     file.add_findings(tool_findings(tool, unusable, arguments), where)
     return _Entry(tool, unusable, where, arguments)
-
-
-def _schema_findings(tool: DeclaredTool, definitions: Mapping[str, Any], unusable: frozenset[str]) -> Iterator[Finding]:
-    if "schema" not in unusable:
-        yield from schema_findings(tool.schema_, definitions, ("schema",), root_object=True)
-    if tool.result_schema is not None:
-        yield from schema_findings(tool.result_schema, definitions, ("result_schema",), root_object=False)
-
-
-def _standing_alone(tool: DeclaredTool, definitions: Mapping[str, Any]) -> dict[str, Any]:
-    result = tool.result_schema
-    try:
-        alone = None if result is None else self_contained(result, definitions)
-        return {"schema_": self_contained(tool.schema_, definitions), "result_schema": alone}
-    except ReferenceFault:  # of the result's schema: the file has that fault already
-        return {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import UsageError
-from pdp.manifest.schema.references import ReferenceFault, referred, self_contained, subschemas, with_parts
+from pdp.manifest.schema.references import referred, self_contained, subschemas, with_parts
 
 if TYPE_CHECKING:
     from jsonschema_rs import Draft202012Validator
@@ -82,15 +82,16 @@ def compile_schema(schema: dict[str, Any]) -> Draft202012Validator:
     """
     import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
 
+    whole, faults = self_contained(schema, {})
+    if faults:
+        raise UsageError(f"JSON Schema: {faults[0].message}", hint=faults[0].hint)
     try:
         return jsonschema_rs.Draft202012Validator(
-            self_contained(schema, {}),
+            whole,
             offline=True,
             validate_formats=True,
             ignore_unknown_formats=False,
             pattern_options=jsonschema_rs.RegexOptions(size_limit=1_000_000, dfa_size_limit=10_000_000),
         )
-    except ReferenceFault as error:
-        raise UsageError(f"JSON Schema: {error}", hint=error.hint) from None
     except (ValueError, TypeError) as error:
         raise UsageError(f"JSON Schema: {str(error).splitlines()[0]}") from None

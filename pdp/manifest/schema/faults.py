@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,6 @@ from pdp.manifest.schema.references import (
     SCHEMA_KEYS,
     SCHEMA_LISTS,
     SCHEMA_MAPS,
-    ReferenceFault,
     self_contained,
     subschemas,
 )
@@ -62,10 +62,10 @@ def member_place(schema: dict[str, Any], field: str, name: str) -> Path:
     return (field, "properties", top) if top in schema.get("properties", {}) else (field,)
 
 
-def schema_findings(
+def read_schema(
     schema: dict[str, Any], definitions: Mapping[str, Any], path: Path, *, root_object: bool
-) -> Iterator[Finding]:
-    """Yield every fault of a schema, and a warning for each keyword that looks misspelt.
+) -> tuple[dict[str, Any], list[Finding]]:
+    """Return a schema with what it refers to, every fault of it, and a warning for each keyword that looks misspelt.
 
     Args:
         schema: the schema as the file states it.
@@ -77,18 +77,17 @@ def schema_findings(
     mistyped = any(finding.path == (*path, "type") for finding in findings)
     for place, part in subschemas(schema):
         findings += _keyword_findings(part, (*path, *place))
-    faults: list[ReferenceFault] = []
-    whole = self_contained(schema, definitions, faults)
-    findings += [Finding((*path, *fault.place), str(fault), fault.hint) for fault in faults]
+    whole, faults = self_contained(schema, definitions)
+    findings += [replace(fault, path=(*path, *fault.path)) for fault in faults]
     if root_object and not faults and not mistyped and walk(whole).kinds != frozenset(("object",)):
         message = "schema of the arguments must be of type object"
         findings.append(Finding(path, message, "write `type: object` and its `properties`"))
-    yield from findings
     if all(finding.warning for finding in findings):
         try:
             compile_schema(whole)
         except UsageError as error:
-            yield Finding(path, error.message, error.hint)
+            findings.append(Finding(path, error.message, error.hint))
+    return whole, findings
 
 
 @cache

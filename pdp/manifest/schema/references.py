@@ -11,6 +11,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.manifest.findings import Finding
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -29,15 +31,6 @@ SHARED_PREFIX: Final = "types_"
 
 _POINTER: Final = "#/$defs/"
 _TYPES_FILE: Final = "types.json"
-
-
-class ReferenceFault(ValueError):  # noqa: N818
-    """A `$ref` cannot be followed; `place` is where it stands in the schema, `hint` what to do."""
-
-    def __init__(self, place: Place, message: str, hint: str | None) -> None:
-        super().__init__(message)
-        self.place = place
-        self.hint = hint
 
 
 @cache
@@ -109,10 +102,8 @@ def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
     return found
 
 
-def self_contained(
-    schema: dict[str, Any], definitions: Mapping[str, Any], faults: list[ReferenceFault] | None = None
-) -> dict[str, Any]:
-    """Return the schema with every definition that it refers to in its own `$defs`.
+def self_contained(schema: dict[str, Any], definitions: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+    """Return the schema with every definition that it refers to in its own `$defs`, and which references are faulty.
 
     A reference is `#/…` within the schema, `#/$defs/NAME` of the file (copied as `file_NAME`), or
     `types.json#/$defs/NAME`, for short `NAME` (copied as `types_NAME`).
@@ -120,39 +111,30 @@ def self_contained(
     Args:
         schema: the schema; it is not changed, and returned as it is when it refers to nothing outside.
         definitions: the `$defs` of the file.
-        faults: where to collect references that lead nowhere; without it the first one is raised.
-
-    Raises:
-        ReferenceFault: a reference leads nowhere, or out of the file.
     """
-    if not any("$ref" in one for _, one in subschemas(schema)):
-        return schema
+    if not any("$ref" in part for _, part in subschemas(schema)):
+        return schema, []
     copies = _Copies(schema, definitions)
-    result = copies.made()
-    if faults is not None:
-        faults += copies.faults
-    elif copies.faults:
-        raise copies.faults[0]
-    return {**result, "$defs": {**result.get("$defs", {}), **copies.definitions}} if copies.definitions else schema
+    return copies.whole(), copies.faults
 
 
 class _Copies:
     """The copy of one schema, and of the definitions that it refers to outside of itself."""
 
     def __init__(self, schema: dict[str, Any], definitions: Mapping[str, Any]) -> None:
-        self.definitions: dict[str, Any] = {}
-        self.faults: list[ReferenceFault] = []
+        self.faults: list[Finding] = []
+        self._definitions: dict[str, Any] = {}
         self._schema = schema
         self._sources = {"": definitions, _TYPES_FILE: shared_types()}
         self._pending: deque[tuple[str, Any, Place, str]] = deque()
 
-    def made(self) -> dict[str, Any]:
-        """Return the copy; `definitions` has what it needs besides."""
+    def whole(self) -> dict[str, Any]:
+        """Return the copy."""
         copy: dict[str, Any] = self._copied(self._schema, (), None)
         while self._pending:
             name, definition, place, source = self._pending.popleft()
-            self.definitions[name] = self._copied(definition, place, source)
-        return copy
+            self._definitions[name] = self._copied(definition, place, source)
+        return {**copy, "$defs": {**copy.get("$defs", {}), **self._definitions}} if self._definitions else self._schema
 
     def _copied(self, schema: Any, place: Place, source: str | None) -> Any:
         """Return a copy whose references lead into its own `$defs`. `source`: its file; None: the schema itself."""
@@ -170,7 +152,7 @@ class _Copies:
         shared = source == _TYPES_FILE or reference.startswith(_TYPES_FILE + _POINTER) or reference in shared_types()
         if not shared and not within:
             hint = "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME"
-            self.faults.append(ReferenceFault(place, f"$ref leads out of the file: {reference:.80}", hint))
+            self.faults.append(Finding(place, f"$ref leads out of the file: {reference:.80}", hint))
             return reference
         inside = _TYPES_FILE if shared else ""
         name, known = reference.removeprefix(inside).removeprefix(_POINTER), self._sources[inside]
@@ -178,13 +160,13 @@ class _Copies:
             hint = (
                 f"known: {', '.join(sorted(known))}" if known else "define it under `$defs` of the schema or the file"
             )
-            self.faults.append(ReferenceFault(place, f"$ref leads nowhere: {reference:.80}", hint))
+            self.faults.append(Finding(place, f"$ref leads nowhere: {reference:.80}", hint))
             return reference
         copy_name = f"{SHARED_PREFIX}{name}" if shared else f"file_{name}"
         own = self._schema.get("$defs")
         while isinstance(own, dict) and copy_name in own:
             copy_name += "_"
-        if copy_name not in self.definitions:
-            self.definitions[copy_name] = True  # until its turn comes
+        if copy_name not in self._definitions:
+            self._definitions[copy_name] = True  # until its turn comes
             self._pending.append((copy_name, known[name], place, inside))
         return f"{_POINTER}{copy_name}"

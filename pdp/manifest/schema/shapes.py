@@ -48,7 +48,7 @@ def shape_validator(pattern: Pattern, part: str) -> Draft202012Validator:
 
 @cache
 def _skeleton(pattern: Pattern, part: str) -> SchemaNode:
-    return walk(self_contained(shape(pattern)[part], {}))
+    return walk(self_contained(shape(pattern)[part], {})[0])
 
 
 def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:

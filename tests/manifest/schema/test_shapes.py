@@ -42,8 +42,8 @@ def shape_faults(pattern: str, request: Any = None, response: Any = None, **fiel
     tool = DeclaredTool.model_validate(
         {
             "name": "do_it",
-            "schema": self_contained(request or REQUEST, {}),
-            "result_schema": None if response is None else self_contained(response, {}),
+            "schema": self_contained(request or REQUEST, {})[0],
+            "result_schema": None if response is None else self_contained(response, {})[0],
             "pattern": pattern,
             **fields,
         }
