@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -120,16 +121,19 @@ class CompiledManifest:
 
     def __init__(self, manifest: EffectiveManifest, contracts: Mapping[str, ToolContract] | None = None) -> None:
         self.manifest = manifest
-        effects = {name: tool.state.effects for name, tool in manifest.tools.items() if tool.state}
-        self._state = _state_fields(effects) if effects else None
+        self._effects = {name: tool.state.effects for name, tool in manifest.tools.items() if tool.state}
+        if self._effects:
+            _ = self.state  # finds what contradicts itself
         self._contracts = dict(contracts or {})
         self._tools: dict[str, CompiledTool] = {}
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def state(self) -> StateFields:
         """The fields of the state that the tools write."""
-        return self._state or _state_fields({})
+        from pdp.contract.inputs import StateFields  # noqa: PLC0415 - only manifests whose tools write state
+
+        return StateFields(self._effects)
 
     def tool(self, name: str) -> CompiledTool | None:
         """Return the tool of that exact name, or None when the manifest has none."""
@@ -143,9 +147,3 @@ class CompiledManifest:
                 if tool is None:
                     tool = self._tools[name] = CompiledTool(entry, self.manifest, self._contracts.get(name))
         return tool
-
-
-def _state_fields(effects: Mapping[str, tuple[StateEffect, ...]]) -> StateFields:
-    from pdp.contract.inputs import StateFields  # noqa: PLC0415 - only manifests whose tools write state
-
-    return StateFields(effects)

@@ -15,8 +15,7 @@ from pdp.manifest.schema.walk import arguments_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import DeclaredTool, Manifest
+    from pdp.manifest.model import DeclaredTool
     from pdp.manifest.schema.walk import SchemaNode
 
 
@@ -29,8 +28,8 @@ class ExportFormat(StrEnum):
     MCP = "mcp"
 
 
-def export(manifest: Manifest | EffectiveManifest, form: ExportFormat | str) -> dict[str, Any]:
-    """Return the tool list for a model: `{"tools": [...]}`, plain JSON, in the manifest's order.
+def export_tools(tools: Iterable[DeclaredTool], form: ExportFormat | str) -> list[dict[str, Any]]:
+    """Return what a model is told of these tools, in their order, plain JSON.
 
     `plain` is the payload as the tool registry document prints it: `{name, parameters: {argument: type name}}`. The
     others hold the description, with the invariants' rules that it does not contain yet, and the JSON Schema that
@@ -40,12 +39,6 @@ def export(manifest: Manifest | EffectiveManifest, form: ExportFormat | str) -> 
     Raises:
         ValueError: not one of the formats.
     """
-    tools: Iterable[DeclaredTool] = manifest.tools if isinstance(manifest.tools, tuple) else manifest.tools.values()
-    return {"tools": export_tools(tools, form)}
-
-
-def export_tools(tools: Iterable[DeclaredTool], form: ExportFormat | str) -> list[dict[str, Any]]:
-    """Return what a model is told of these tools, in their order; forms and errors as of `export`."""
     form = ExportFormat(form)
     return [_exported(tool, form) for tool in tools]
 

@@ -74,12 +74,10 @@ def expanded_rules(rules: Any) -> tuple[Any, list[Finding]]:
     if not isinstance(rules, dict):
         return rules, []
     expanded, findings = dict(rules), []
-    markings = expanded.get("markings")
-    if isinstance(markings, dict) and set(markings) == {"allowed"}:
-        markings = expanded["markings"] = markings["allowed"]
-    if isinstance(markings, list):
+    if isinstance(expanded.get("markings"), list):
         expanded["markings"] = [
-            item["allowed"] if isinstance(item, dict) and set(item) == {"allowed"} else item for item in markings
+            item["allowed"] if isinstance(item, dict) and set(item) == {"allowed"} else item
+            for item in expanded["markings"]
         ]
     block = expanded.get("idempotency", {})
     for short in ("idempotency_required", "idempotencyRequired"):

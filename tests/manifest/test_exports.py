@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdp.manifest.effective import effective_manifest
-from pdp.manifest.exports import ExportFormat, export
-from pdp.manifest.load import load_effective, load_manifest
+from pdp.manifest.exports import ExportFormat, export_tools
+from pdp.manifest.load import load_effective
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
 from tests.support import ROOT
 
@@ -34,15 +34,14 @@ def declared(**fields: Any) -> DeclaredTool:
 
 
 def exported(form: str, **fields: Any) -> Any:
-    return export(Manifest(manifest_version="1", tools=(declared(**fields),)), form)["tools"][0]
+    return export_tools([declared(**fields)], form)[0]
 
 
 def test_plain_of_the_payments_manifest_is_the_printed_payload() -> None:
     expected = json.loads(PAYLOAD)
     effective = load_effective(PAYMENTS / "manifest.json", PAYMENTS / "governance.yaml")
 
-    assert export(load_manifest(PAYMENTS / "manifest.json"), "plain") == expected
-    assert json.dumps(export(effective, ExportFormat.PLAIN)) == json.dumps(expected)
+    assert json.dumps({"tools": export_tools(effective.tools.values(), "plain")}) == json.dumps(expected)
 
 
 def test_each_format_of_one_tool() -> None:
@@ -108,7 +107,7 @@ def test_rules_that_the_description_lacks_are_appended() -> None:
 
 def test_an_unknown_format() -> None:
     with pytest.raises(ValueError, match="'yaml' is not a valid ExportFormat"):
-        export(load_manifest(PAYMENTS / "manifest.json"), "yaml")
+        export_tools([], "yaml")
 
 
 _MARK = "governance-only"
@@ -148,8 +147,9 @@ def test_nothing_of_governance_ever_shows(
     bare = declared(description="Search.", schema=schema)
     tool = declared(description="Search.", schema=schema, **governable, **other)
     governance = Governance(actions={tool.action: ActionRules.model_validate(rules)})
-    shown = export(effective_manifest(Manifest(manifest_version="1", tools=(tool,)), governance), form)
+    effective = effective_manifest(Manifest(manifest_version="1", tools=(tool,)), governance)
+    shown = export_tools(effective.tools.values(), form)
 
-    assert shown == export(Manifest(manifest_version="1", tools=(bare,)), form)
+    assert shown == export_tools([bare], form)
     assert _MARK not in json.dumps(shown)
     assert "13" not in json.dumps(shown)

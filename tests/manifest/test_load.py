@@ -168,7 +168,7 @@ def test_camel_case_and_short_forms_are_the_same_content() -> None:
     camel = {
         "name": "pay_bill", "description": "Pay a bill.", "scopes": ["bills.pay"], "riskTier": "low",
         "effectClass": "stage", "ontologyPin": "1", "idempotency": {"ttl": "PT60M"}, "idempotencyRequired": True,
-        "markings": {"allowed": ["a", "b"]}, "approval": {"unlessWithinLimits": True}, "evalPack": "p",
+        "markings": [{"allowed": "a"}, "b"], "approval": {"unlessWithinLimits": True}, "evalPack": "p",
         "signature": {"request": schema, "response": {"type": "object"}}, "pdpAction": "pay",
         "state": {"effects": [{"key": "k", "preserveAcrossTurns": True, "promptTemplateVar": "V"}]},
         "safety": {"sideEffects": "write"}, "timeout": "PT24H",

@@ -16,7 +16,7 @@ from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_
 from pdp.cli.output import complain, print_json
 from pdp.errors import FileFaultsError
 from pdp.manifest.diff import manifest_diff
-from pdp.manifest.exports import export as exported
+from pdp.manifest.exports import export_tools
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.rules.lint import lint as contracts
 from pdp.manifest.schema.differences import Bump
@@ -78,7 +78,7 @@ def export(
 ) -> None:
     """Print what a model may see of a manifest, as JSON: nothing of its governance."""
     check_standard_input(file)
-    print_json(exported(load_manifest(file), form))
+    print_json({"tools": export_tools(load_manifest(file).tools, form)})
 
 
 @app.command("diff")
