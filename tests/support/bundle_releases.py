@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pdp.engine.bundle.file import Bundle, baseline_bundle_path, pack_bundle, read_bundle
 from pdp.engine.protocol import DECISION, PLAN
@@ -20,19 +20,16 @@ from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import payments
 
-if TYPE_CHECKING:
-    from pdp.engine.bundle.signature import Algorithm
 
-
-def key(name: str = "one", algorithm: Algorithm = "ES256") -> SigningKey:
+def key(name: str = "one") -> SigningKey:
     """A key of this test run by its name."""
-    return _key(name, algorithm)
+    return _key(name)
 
 
 @cache
-def _key(name: str, algorithm: Algorithm) -> SigningKey:
+def _key(name: str) -> SigningKey:
     with TemporaryDirectory() as folder:
-        generate_key(Path(folder, name), algorithm)
+        generate_key(Path(folder, name))
         return load_signing_key(Path(folder, name))
 
 

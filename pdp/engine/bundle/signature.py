@@ -6,8 +6,8 @@
 Every other file of the bundle is listed. A JSON file is hashed by what it says, anything else by its bytes. Source:
 OPA's documentation, "Bundles: Signing", and its `bundle/hash.go`, whose form of JSON is followed letter by letter.
 
-The id of a key is its thumbprint (RFC 7638): both halves of a key have the same id, and nobody has to keep a list. The
-algorithm follows from the key, never from what a signature claims: P-256 is ES256, RSA is RS256.
+The id of a key is its thumbprint (RFC 7638): both halves of a key have the same id, and nobody has to keep a list.
+There is one algorithm, whatever a signature claims: ES256, so keys are P-256.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.bundle.file import SIGNATURES
 from pdp.errors import BundleError, UsageError
@@ -31,11 +31,8 @@ if TYPE_CHECKING:
 KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"
 """The environment variable with public keys, one PEM after another."""
 
-Algorithm = Literal["ES256", "RS256"]
-"""What bundles are signed with; OPA knows both."""
-
-LEAST_RSA: Final = 2048
-"""Shortest RSA key that is admitted, in bits."""
+ALGORITHM: Final = "ES256"
+"""What bundles are signed with."""
 
 MAX_PEM: Final = 64 * 1024
 """Largest file with keys, in bytes."""
@@ -45,7 +42,7 @@ MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
 
 _PUBLIC: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s.+?-----END PUBLIC KEY-----", re.DOTALL)
 _JSON_FILES: Final = (".manifest", "data.json")
-_ALGORITHM: Final = "SHA-256"
+_HASH: Final = "SHA-256"
 _PARTS: Final = 3
 _SIGN: Final = "sign it with `pdp bundle sign`, and verify it with the public half of that key"
 _TAMPERED: Final = "it was changed after it was signed: take it from its publisher again"
@@ -57,13 +54,11 @@ class VerificationKey:
 
     Attributes:
         id: RFC 7638 thumbprint of the key; `kid` of the signatures that it verifies.
-        algorithm: follows from the kind of key.
         pem: the key as `BEGIN PUBLIC KEY` (SPKI), as OPA's configuration takes it.
         jwk: the key as joserfc uses it.
     """
 
     id: str
-    algorithm: Algorithm
     pem: str
     jwk: Any = field(repr=False, compare=False)
 
@@ -81,7 +76,7 @@ def public_keys(pem: str, name: str) -> tuple[VerificationKey, ...]:
     blocks = _PUBLIC.findall(pem)
     if not blocks:
         raise UsageError(f"{name}: no public key in PEM form (BEGIN PUBLIC KEY)", hint=MAKE_ONE)
-    return tuple(public_half(*parse_key(block, name)) for block in blocks)
+    return tuple(public_half(parse_key(block, name)) for block in blocks)
 
 
 def load_public_keys(paths: Iterable[Path]) -> tuple[VerificationKey, ...]:
@@ -115,20 +110,20 @@ def read_pem(path: Path) -> str:
         raise UsageError(f"{path}: not a key in PEM form, which is plain ASCII", hint=MAKE_ONE) from None
 
 
-def parse_key(block: str, name: str) -> tuple[Algorithm, Any]:
-    """Return what the key in a PEM block, of either half, signs with, and the key as joserfc uses it.
+def parse_key(block: str, name: str) -> Any:
+    """Return the key in a PEM block, of either half, as joserfc uses it.
 
     Raises:
-        UsageError: it cannot be read; RSA below 2048 bits, another curve than P-256, or another kind of key.
+        UsageError: it cannot be read, or is of another curve than P-256, or of another kind.
     """
     with extra("follow"):
         from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - only who has keys needs it
-        from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
         from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
             load_pem_private_key,
             load_pem_public_key,
         )
-        from joserfc.jwk import ECKey, RSAKey  # noqa: PLC0415
+        from joserfc.jwk import ECKey  # noqa: PLC0415
 
     is_private = "PRIVATE KEY" in block
     try:
@@ -136,21 +131,15 @@ def parse_key(block: str, name: str) -> tuple[Algorithm, Any]:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         half = "private" if is_private else "public"
         raise UsageError(f"{name}: a {half} key that cannot be read", hint=MAKE_ONE) from None
-    if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
-        if key.key_size < LEAST_RSA:
-            raise UsageError(
-                f"{name}: an RSA key of {key.key_size} bits; at least {LEAST_RSA} are needed", hint=MAKE_ONE
-            )
-        return "RS256", RSAKey.import_key(block)
     if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
-        return "ES256", ECKey.import_key(block)
-    raise UsageError(f"{name}: neither a P-256 key (ES256) nor an RSA key (RS256)", hint=MAKE_ONE)
+        return ECKey.import_key(block)
+    raise UsageError(f"{name}: not a P-256 key ({ALGORITHM})", hint=MAKE_ONE)
 
 
-def public_half(algorithm: Algorithm, jwk: Any) -> VerificationKey:
+def public_half(jwk: Any) -> VerificationKey:
     """Return the key that verifies, of a joserfc key of either half."""
     pem = jwk.as_pem(private=False).decode()
-    return VerificationKey(jwk.thumbprint(), algorithm, pem, type(jwk).import_key(pem))
+    return VerificationKey(jwk.thumbprint(), pem, type(jwk).import_key(pem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +163,7 @@ def signed_files(files: Mapping[str, bytes]) -> list[dict[str, str]]:
     Raises:
         BundleError: not JSON where it must be.
     """
-    return [
-        {"name": name, "hash": _hash(name, content), "algorithm": _ALGORITHM} for name, content in sorted(files.items())
-    ]
+    return [{"name": name, "hash": _hash(name, content), "algorithm": _HASH} for name, content in sorted(files.items())]
 
 
 def signatures_file(token: str) -> bytes:
@@ -200,7 +187,7 @@ def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Se
     Args:
         content: its `.signatures.json`, None when it has none.
         files: all its other files by name.
-        keys: those that are trusted. The one that the signature names is asked, with its own algorithm.
+        keys: those that are trusted. The one that the signature names is asked.
 
     Raises:
         BundleError: unsigned, signed with another key, or not what was signed.
@@ -216,7 +203,7 @@ def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Se
     listed = _payload(token, key)
     if canonical(listed) != canonical(signed_files(files)):
         raise BundleError(f"the files are not those that {SIGNATURES} lists", hint=_TAMPERED)
-    return Signature(key.id, key.algorithm, verified=True)
+    return Signature(key.id, ALGORITHM, verified=True)
 
 
 def _payload(token: str, key: VerificationKey) -> Any:
@@ -225,7 +212,7 @@ def _payload(token: str, key: VerificationKey) -> Any:
         from joserfc.errors import JoseError  # noqa: PLC0415
 
     try:
-        signed = jws.deserialize_compact(token, key.jwk, algorithms=[key.algorithm])
+        signed = jws.deserialize_compact(token, key.jwk, algorithms=[ALGORITHM])
         payload = parse_json(signed.payload)
     except (JoseError, ValueError) as error:
         raise BundleError(f"the signature is not one of the key {key.id}", hint=_TAMPERED) from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.bundle.file import SIGNATURES, pack_members, read_bundle, unpack_bundle
 from pdp.engine.bundle.signature import (
+    ALGORITHM,
     MAKE_ONE,
     VerificationKey,
     parse_key,
@@ -25,12 +26,10 @@ from pdp.json import canonical
 
 with extra("follow"):
     from joserfc import jws
-    from joserfc.jwk import ECKey, RSAKey
+    from joserfc.jwk import ECKey
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pdp.engine.bundle.signature import Algorithm
 
 SIGNING_VARIABLE: Final = "PDP_SIGNING_KEY"
 """The environment variable with a private key, as PEM."""
@@ -38,8 +37,7 @@ SIGNING_VARIABLE: Final = "PDP_SIGNING_KEY"
 PUBLIC_SUFFIX: Final = ".pub"
 """Added to a private key's file name for its public half."""
 
-_RSA_BITS: Final = 3072
-_PRIVATE: Final = re.compile(r"-----BEGIN ((?:EC |RSA )?PRIVATE KEY)-----\s.+?-----END \1-----", re.DOTALL)
+_PRIVATE: Final = re.compile(r"-----BEGIN ((?:EC )?PRIVATE KEY)-----\s.+?-----END \1-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class SigningKey:
     """A private key. It is shown nowhere.
 
     Attributes:
-        public: its public half, with id and algorithm.
+        public: its public half, with the id.
         jwk: the key as joserfc uses it.
     """
 
@@ -55,14 +53,14 @@ class SigningKey:
     jwk: Any = field(repr=False, compare=False)
 
 
-def generate_key(out: Path, algorithm: Algorithm) -> VerificationKey:
+def generate_key(out: Path) -> VerificationKey:
     """Make a key, write it to `out` (PKCS 8, mode 0600) and its public half to `out`.pub (SPKI), and return the latter.
 
     Raises:
         UsageError: one of the files is there already, or cannot be written. Neither is left behind then.
     """
-    jwk = ECKey.generate_key("P-256") if algorithm == "ES256" else RSAKey.generate_key(_RSA_BITS)
-    public, private = public_half(algorithm, jwk), jwk.as_pem(private=True)
+    jwk = ECKey.generate_key("P-256")
+    public, private = public_half(jwk), jwk.as_pem(private=True)
     public_file = out.with_name(out.name + PUBLIC_SUFFIX)
     _write_new(out, private, 0o600)
     try:
@@ -103,14 +101,14 @@ def signing_key(pem: str, name: str) -> SigningKey:
     if len(blocks) != 1:
         count = "no private key" if not blocks else f"{len(blocks)} private keys"
         raise UsageError(f"{name}: {count} in PEM form, one is needed", hint=MAKE_ONE)
-    algorithm, jwk = parse_key(blocks[0], name)
-    return SigningKey(public_half(algorithm, jwk), jwk)
+    jwk = parse_key(blocks[0], name)
+    return SigningKey(public_half(jwk), jwk)
 
 
 def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
     """Return the bundle signed with `key`, in place of any signature that it has.
 
-    RS256 gives the same bytes each time; ES256 gives others each time. Revision and release number stay.
+    ES256 gives other bytes each time. Revision and release number stay.
 
     Raises:
         BundleError: not a whole bundle of this version.
@@ -118,10 +116,8 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
     # What is signed must be worth it: never put a signature under something that no engine could use.
     read_bundle(packed)
     files = {name: content for name, content in unpack_bundle(packed).items() if name != SIGNATURES}
-    header = {"alg": key.public.algorithm, "kid": key.public.id}
-    token = jws.serialize_compact(
-        header, canonical({"files": signed_files(files)}), key.jwk, algorithms=[key.public.algorithm]
-    )
+    header = {"alg": ALGORITHM, "kid": key.public.id}
+    token = jws.serialize_compact(header, canonical({"files": signed_files(files)}), key.jwk, algorithms=[ALGORITHM])
     signed = pack_members({**files, SIGNATURES: signatures_file(token)})
     read_bundle(signed, keys=[key.public])
     return signed

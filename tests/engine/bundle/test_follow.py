@@ -442,7 +442,7 @@ bundles:
 def polling_opa(opa: Path, server: BundleServer, folder: Path) -> Iterator[SidecarEngine]:
     """An OPA that polls the channel with its own bundle plugin and trusts two keys, and our engine that asks it."""
     trusted = [key(name).public for name in ("one", "two")]
-    keys = json.dumps({each.id: {"algorithm": each.algorithm, "key": each.pem} for each in trusted})
+    keys = json.dumps({each.id: {"algorithm": "ES256", "key": each.pem} for each in trusted})
     (folder / "opa.yaml").write_text(CONFIG.format(url=server.url, keys=keys))
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pdp.cli.options import AsJson, file_argument, file_option
 from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_bundle, read_packed
-from pdp.engine.bundle.signature import KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
+from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
 from pdp.errors import BundleError, UsageError
 from pdp.workbench.bundles.build import write_bundle
 from pdp.workbench.bundles.sign import (
@@ -42,19 +40,18 @@ PrivateKey = Annotated[Path | None, file_option("--key", help="The private key, 
 
 def keygen(
     output: Annotated[Path, file_option("--output", "-o", help="The private key; its public half goes to FILE.pub.")],
-    algorithm: Annotated[Literal["ES256", "RS256"], typer.Option(help="P-256, or RSA of 3072 bits.")] = "ES256",
     as_json: AsJson = False,
 ) -> None:
     """Make a pair of keys to sign bundles with. Nothing is overwritten."""
-    public = generate_key(output, algorithm)
+    public = generate_key(output)
     private_file, public_file = shown(output), shown(output.with_name(output.name + PUBLIC_SUFFIX))
     if as_json:
-        print_json({"private": private_file, "public": public_file, "key_id": public.id, "algorithm": algorithm})
+        print_json({"private": private_file, "public": public_file, "key_id": public.id, "algorithm": ALGORITHM})
         return
     tell(f"{private_file}: the private key, for those who release; nobody else may read it")
     tell(f"{public_file}: the public key, for engines and for OPA")
     tell(f"  key id     {public.id}")
-    tell(f"  algorithm  {algorithm}")
+    tell(f"  algorithm  {ALGORITHM}")
 
 
 def sign(
