@@ -130,7 +130,7 @@ def _tell(run: RunResult) -> None:
     for each in run.suites:
         for result in each.results:
             if not result.passed:
-                tell(failure_text(result, each.diagnoses.get(result.name)) + "\n")
+                tell(failure_text(result) + "\n")
     tell(summary_text(run))
 
 

@@ -6,13 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.engine.data import merged_data
 from pdp.json import canonical, digest
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.opa.evaluation import Evaluator, Lines
 from pdp.workbench.opa.rules import rule_sites, statements
 from pdp.workbench.scenarios.files.suite import policy_modules
-from pdp.workbench.scenarios.running.engines import bundle_of
+from pdp.workbench.scenarios.running.engines import whole_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,16 +46,6 @@ class _Policy:
     data: Mapping[str, Any]
     bodies: dict[bytes, None]
     plans: dict[bytes, None]
-
-
-def whole_data(suite: Suite) -> dict[str, Any]:
-    """Return all the data that a suite's policies see: the bundle's, the manifest and the suite's own.
-
-    Raises:
-        UsageError, BundleError: the suite's policies cannot be compiled or read.
-    """
-    manifests = {suite.manifest.digest: suite.manifest.document}
-    return merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
 
 
 def counted_modules(modules: Mapping[str, Module]) -> dict[str, Module]:

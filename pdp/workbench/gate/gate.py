@@ -154,7 +154,7 @@ class _Checks:
             engine = stack.enter_context(EmbeddedEngine(self._bundle, data=data)) if data else self._engine
             started = time.perf_counter()
             results = tuple(Runner(suite, engine).run_all())
-            yield SuiteResult(suite, "embedded", results, {}, time.perf_counter() - started), engine
+            yield SuiteResult(suite, "embedded", results, time.perf_counter() - started), engine
 
     def manifest_digest(self) -> _Outcome:
         reasons = [

@@ -114,9 +114,7 @@ class ScenarioItem(pytest.Item):
         failed = [at for at, result in enumerate(results) if not result.passed]
         if failed:
             diagnoses = self.parent.diagnoses
-            raise ScenarioFailedError(
-                "\n\n".join(failure_text(results[at], diagnoses[at].of(results[at])) for at in failed)
-            )
+            raise ScenarioFailedError("\n\n".join(failure_text(diagnoses[at].explained(results[at])) for at in failed))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return where the scenario stands; pytest counts lines from 0."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pdp.decision import Decision
     from pdp.errors import Place
     from pdp.evaluation import Evaluation
@@ -67,6 +65,7 @@ class ScenarioResult:
         steps: those that were done; after one that failed, the rest are not.
         error: what kept it from being run to its end, one message; None when it was run.
         log: what the enforcement point logged meanwhile, a line each.
+        diagnosis: why it failed, if somebody asked (`Diagnoses`).
     """
 
     file: str
@@ -80,6 +79,7 @@ class ScenarioResult:
     steps: tuple[StepResult, ...]
     error: str | None = None
     log: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
 
     @property
     def passed(self) -> bool:
@@ -117,17 +117,15 @@ class Diagnosis:
     """Why a step failed, as far as it can be told.
 
     Attributes:
-        stopped: why the policy was not asked: the rejection's reason; None when it was.
+        stopped: why the enforcement point rejected or denied the call by itself; None when it did not.
         fired: every rule that fired for the step's last request, whichever verdict won.
         missed: the rules of the codes that were expected and not found.
-        given: the reasons of a DENY that the enforcement point gave by itself, whatever the policy said.
         unknown: why it cannot be told where the missed rules stopped, to go on from "not known"; None where it is.
     """
 
     stopped: str | None = None
     fired: tuple[Fired, ...] = ()
     missed: tuple[Missed, ...] = ()
-    given: tuple[Fired, ...] = ()
     unknown: str | None = None
 
 
@@ -137,14 +135,12 @@ class SuiteResult:
 
     Attributes:
         results: in the order of the file, those only that were selected.
-        diagnoses: of the scenarios that failed, by name.
         seconds: how long it took.
     """
 
     suite: Suite
     engine: str
     results: tuple[ScenarioResult, ...]
-    diagnoses: Mapping[str, Diagnosis]
     seconds: float
 
     @property

@@ -353,7 +353,7 @@ def test_golden_scenarios_are_counted(tmp_path: Path) -> None:
     with open_engine(suite, "embedded") as engine:
         results = tuple(Runner(suite, engine).run_all())
 
-    golden = RunResult((SuiteResult(suite, "embedded", results, {}, 0.0),)).golden
+    golden = RunResult((SuiteResult(suite, "embedded", results, 0.0),)).golden
 
     assert (golden.total, golden.in_manifest, golden.schema_valid) == (3, 2, 1)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.workbench.scenarios.results import Diagnosis, RunResult, ScenarioResult, StepResult, SuiteResult
+    from pdp.workbench.scenarios.results import RunResult, ScenarioResult, StepResult, SuiteResult
 
 
 def as_json(run: RunResult, coverage: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -32,11 +32,11 @@ def _suite(run: SuiteResult) -> dict[str, Any]:
         "manifest_version": run.suite.manifest.version,
         "manifest_digest": run.suite.manifest.digest,
         "bundle_revision": run.bundle_revision,
-        "scenarios": [_scenario(result, run.diagnoses.get(result.name)) for result in run.results],
+        "scenarios": [_scenario(result) for result in run.results],
     }
 
 
-def _scenario(result: ScenarioResult, diagnosis: Diagnosis | None) -> dict[str, Any]:
+def _scenario(result: ScenarioResult) -> dict[str, Any]:
     return {
         "name": result.name,
         "why": result.why,
@@ -45,7 +45,7 @@ def _scenario(result: ScenarioResult, diagnosis: Diagnosis | None) -> dict[str, 
         "passed": result.passed,
         "error": result.error,
         "steps": [_step(step) for step in result.steps],
-        "diagnosis": None if diagnosis is None else asdict(diagnosis),
+        "diagnosis": None if result.diagnosis is None else asdict(result.diagnosis),
     }
 
 

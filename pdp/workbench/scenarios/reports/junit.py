@@ -47,11 +47,11 @@ def _suite(run: SuiteResult) -> ET.Element:
     ):
         ET.SubElement(properties, "property", {"name": name, "value": _text(value)})
     for result in run.results:
-        suite.append(_case(run, result))
+        suite.append(_case(result))
     return suite
 
 
-def _case(run: SuiteResult, result: ScenarioResult) -> ET.Element:
+def _case(result: ScenarioResult) -> ET.Element:
     case = ET.Element(
         "testcase",
         {
@@ -65,7 +65,7 @@ def _case(run: SuiteResult, result: ScenarioResult) -> ET.Element:
         keys = [mismatch.key for step in result.steps for mismatch in step.mismatches]
         message = result.error or f"not as expected: {', '.join(keys)}"
         failure = ET.SubElement(case, "failure", {"message": _text(message)})
-        failure.text = _text(failure_text(result, run.diagnoses.get(result.name)))
+        failure.text = _text(failure_text(result))
     return case
 
 

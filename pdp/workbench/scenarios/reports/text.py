@@ -18,12 +18,12 @@ _KEY: Final = 11
 _LONGEST: Final = 500
 
 
-def failure_text(result: ScenarioResult, diagnosis: Diagnosis | None = None) -> str:
+def failure_text(result: ScenarioResult) -> str:
     """Return what is to be said of a scenario that failed, several lines without a line feed at the end.
 
     Whatever a scenario or a tool wrote is shown on one line, and nothing in it steers a terminal.
     """
-    return "\n".join(line.rstrip() for line in _failure(result, diagnosis))
+    return "\n".join(line.rstrip() for line in _failure(result))
 
 
 def summary_text(run: RunResult) -> str:
@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
     return printable(text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
 
 
-def _failure(result: ScenarioResult, diagnosis: Diagnosis | None) -> Iterator[str]:
+def _failure(result: ScenarioResult) -> Iterator[str]:
     yield f"FAILED {one_line(result.name)} [{result.engine}]"
     failed = next(((at, step) for at, step in enumerate(result.steps) if step.mismatches), None)
     yield f"  {result.place.file}:{result.place.line}"
@@ -72,8 +72,8 @@ def _failure(result: ScenarioResult, diagnosis: Diagnosis | None) -> Iterator[st
                     f" ({one_line(str(raised))})" if raised is not None and str(raised) not in failure.message else ""
                 )
                 yield f"  the tool failed: {failure.code}: {one_line(failure.message)}{text}"
-    if diagnosis is not None:
-        yield from _diagnosis(diagnosis)
+    if result.diagnosis is not None:
+        yield from _diagnosis(result.diagnosis)
     for line in result.log:
         yield f"  log: {one_line(line)}"
 
@@ -107,12 +107,7 @@ def _value(value: Any) -> str:
 def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.stopped is not None:
         yield ""
-        yield f"  stopped before the policy: {one_line(diagnosis.stopped)}"
-    if diagnosis.given:
-        yield ""
-        yield "  denied by the enforcement point:"
-        for given in diagnosis.given:
-            yield from _fired(given)
+        yield f"  stopped by the enforcement point: {one_line(diagnosis.stopped)}"
     if diagnosis.fired:
         yield ""
         yield "  rules that fired:"

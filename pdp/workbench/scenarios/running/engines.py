@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pdp.engine.bundle.file import read_bundle
+from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, PLAN, Engine
 from pdp.workbench.engines import open_engine as open_named_engine
 from pdp.workbench.engines import policy_bundle
@@ -34,8 +35,18 @@ def bundle_of(suite: Suite) -> Bundle:
     return policy_bundle(suite.policies) if suite.bundle is None else read_bundle(suite.bundle)
 
 
+def whole_data(suite: Suite) -> dict[str, Any]:
+    """Return all the data that a suite's policies see: the bundle's, the manifest and the suite's own.
+
+    Raises:
+        UsageError, BundleError: the suite's policies cannot be compiled or read.
+    """
+    manifests = {suite.manifest.digest: suite.manifest.document}
+    return merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
+
+
 class RecordingEngine(Engine):
-    """An engine that keeps what it was asked and what it answered, for the scenario that is being run.
+    """An engine that records what it was asked and what it answered, for the scenario that is being run.
 
     Args:
         engine: who decides.
@@ -49,23 +60,18 @@ class RecordingEngine(Engine):
         self._approvals: Approvals | None = None
 
     def begin(self, approvals: Approvals) -> None:
-        """Forget what was kept; `approvals` are those of the scenario that begins."""
+        """Forget what was recorded; `approvals` are those of the scenario that begins."""
         self._approvals = approvals
-        self._answers = []
-        self._plans = []
+        self.take()
 
-    def take_plans(self) -> tuple[EngineAnswer, ...]:
-        """Return the plans that were decided since they were last taken."""
-        taken, self._plans = tuple(self._plans), []
-        return taken
-
-    def take(self) -> tuple[EngineAnswer, ...]:
-        """Return the requests that were decided since they were last taken."""
-        taken, self._answers = tuple(self._answers), []
+    def take(self) -> tuple[tuple[EngineAnswer, ...], tuple[EngineAnswer, ...]]:
+        """Return the requests and the plans that were decided since they were last taken."""
+        taken = tuple(self._answers), tuple(self._plans)
+        self._answers, self._plans = [], []
         return taken
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Evaluate a request; see `Engine`. It is not kept."""
+        """Evaluate a request; see `Engine`. It is not recorded."""
         return self._engine.evaluate(body, document)
 
     def decide_body(self, body: bytes, document: str = DECISION) -> Decision:

@@ -181,18 +181,17 @@ def run_suite(
         with open_engine(suite, name, opa_url=opa_url if name == "sidecar" else None) as engine:
             runner = Runner(suite, engine)
             diagnoses = Diagnoses(suite, engine)
-            results, why = [], {}
+            results = []
             for position, at in enumerate(chosen):
                 result = runner.run(at)
                 if first is not None:
                     result = agreed(first[position], result)
-                if not result.passed:
-                    why[result.name] = diagnoses.of(result)
+                result = diagnoses.explained(result)
                 results.append(result)
                 if progress is not None:
                     progress(result)
         first = first or results
-        yield SuiteResult(suite, name, tuple(results), why, time.perf_counter() - started)
+        yield SuiteResult(suite, name, tuple(results), time.perf_counter() - started)
 
 
 def selection(expression: str) -> Callable[[str], bool]:

@@ -84,6 +84,7 @@ class ScenarioRun:
                 *_undecided(pairs[at][1], wanted[at]),
             )
         )
+        answers, plans = self._engine.take()
         return StepResult(
             action=step.action,
             place=place,
@@ -91,9 +92,9 @@ class ScenarioRun:
             actual=found if several else found[0],
             mismatches=differing,
             evaluations=tuple(each.evaluation for each in happened if each.evaluation is not None),
-            answers=self._engine.take(),
+            answers=answers,
             tool=_tool(step),
-            plans=self._engine.take_plans(),
+            plans=plans,
         )
 
     def _happened(self, step: Step, session: Any) -> tuple[Happened, ...]:
