@@ -11,13 +11,17 @@ import random
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.errors import PdpError
-from pdp.workbench.diff.bundle_diff import bundle_diff, first_difference
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.generated import GeneratedCalls
+from pdp.workbench.diff.manifests import Manifests
+from pdp.workbench.diff.policies import BundleRules
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.rego_edits import rego_mutants
 from pdp.workbench.opa.modules import baseline_policies_path, collect
@@ -73,13 +77,23 @@ def mutants(count: int) -> bool:
         if changed is None:
             continue
         tried += 1
-        if first_difference(original, changed, most=REQUESTS) is None:
+        if not _differ(original, changed, opa):
             missed.append(mutant)
             print(f"not found: {mutant.id}: {mutant.original[:60]!r} -> {mutant.changed[:60]!r}", flush=True)
     percent = 100 * (tried - len(missed)) / tried if tried else 0.0
     print(f"{tried - len(missed)} of {tried} mutants found, {percent:.1f} % (of {len(every)} in all)")
     print(f"goal: at least {FOUND:g} %: {'reached' if percent >= FOUND else 'missed'}")
     return percent >= FOUND
+
+
+def _differ(old: Bundle, new: Bundle, opa: Path) -> bool:
+    """Whether a generated call is decided differently."""
+    rules = BundleRules(old, "old", opa), BundleRules(new, "new", opa)
+    with (
+        GeneratedCalls(*rules, Manifests.of(old, new), {}, most=REQUESTS) as generated,
+        closing(generated.comparison.differences(generated.calls())) as differences,
+    ):
+        return next(differences, None) is not None
 
 
 def _mutated(opa: Path, modules: dict[str, Module], original: Bundle, mutant: RegoMutant) -> Bundle | None:

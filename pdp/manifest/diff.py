@@ -8,6 +8,7 @@ it is unclear. "Stricter" means what it means where manifest and governance file
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from operator import not_
@@ -20,42 +21,60 @@ from pdp.manifest.fields import EffectClass, RiskTier, duration_seconds
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
 
 
 class Direction(StrEnum):
-    """Which way a change goes."""
+    """Which way a change goes. `text` is what it says to people alone."""
 
     LOOSENS = "loosens"
     TIGHTENS = "tightens"
     UNCLEAR = "unclear"
+    TEXT = "text"
 
 
 _LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
+_CHANGED: Final = "changed"
+_LONGEST: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class GovernanceChange:
-    """One change of a field that governs.
+class ContentChange:
+    """One change of what a manifest or a bundle contains.
 
     Attributes:
-        field: its name in a manifest, dotted.
+        name: of what changed: a field of an entry, dotted; in a bundle also a reason code, or a path of data.
         direction: what it does.
-        old, new: as plain JSON; None: not stated.
-        what: what came, went or changed, in words.
+        old, new: as plain JSON; None: not there. Of what is too long to be shown, a digest.
+        what: what was added, removed or changed, in words.
+        where: the places of rules; empty for anything else.
     """
 
-    field: str
+    name: str
     direction: Direction
     old: Any
     new: Any
     what: str
+    where: str = ""
+
+    @property
+    def line(self) -> str:
+        """The change in words, with both values where one replaces the other."""
+        what = f"{_short(self.old)} -> {_short(self.new)}" if self.what == _CHANGED else self.what
+        return f"{self.name}: {what}"
 
 
-_DESCRIPTION: Final = SchemaChange("description", "", "changed", Bump.PATCH)
+def _short(value: Any) -> str:
+    if value is None:
+        return "not stated"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+_DESCRIPTION: Final = SchemaChange("description", "", _CHANGED, Bump.PATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +95,7 @@ class ToolDiff:
     old_version: str | None
     new_version: str | None
     signature: tuple[SchemaChange, ...] = ()
-    governance: tuple[GovernanceChange, ...] = ()
+    governance: tuple[ContentChange, ...] = ()
 
     @property
     def needed(self) -> Bump:
@@ -86,7 +105,7 @@ class ToolDiff:
     @property
     def fault(self) -> str | None:
         """What is wrong with the version, or None: the bump is there, and it did not go back. Text needs no bump."""
-        if self.kind != "changed" or (self.old_version is None and self.needed < Bump.MINOR):
+        if self.kind != _CHANGED or (self.old_version is None and self.needed < Bump.MINOR):
             return None
         if self.new_version is None:
             return "states no version, and its signature or its version changed"
@@ -116,7 +135,7 @@ class ManifestDiff:
     old_digest: str
     new_digest: str
     tools: tuple[ToolDiff, ...]
-    pins: tuple[GovernanceChange, ...]
+    pins: tuple[ContentChange, ...]
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -164,32 +183,35 @@ def manifest_diff(old: EffectiveManifest, new: EffectiveManifest) -> ManifestDif
         old_digest=old.digest,
         new_digest=new.digest,
         tools=tuple(tool for tool in tools if tool is not None),
-        pins=tuple(_pin_changes(old.document.get("agents"), new.document.get("agents"))),
+        pins=tuple(pin_changes(old.document.get("agents"), new.document.get("agents"))),
     )
 
 
 def _tool_diff(name: str, old: Tool | None, new: Tool | None) -> ToolDiff | None:
+    versions = (old.version if old else None, new.version if new else None)
+    governance = entry_changes(name, _plain(old), _plain(new))
     if old is None or new is None:
-        words = ("may be called now", "may no longer be called")
-        there = _change("tools", name if old else None, name if new else None, comes=_LOOSENS, words=words)
-        versions = (old.version if old else None, new.version if new else None)
-        return ToolDiff(name, "removed" if old else "added", *versions, governance=(there,))
+        return ToolDiff(name, "removed" if old else "added", *versions, governance=governance)
     signature = (
         *schema_changes(old.schema_, new.schema_, "request"),
         *schema_changes(old.result_schema, new.result_schema, "response"),
         *((_DESCRIPTION,) if described(old) != described(new) else ()),
     )
-    governance = governance_changes(old, new)
     if not signature and not governance and old.version == new.version:
         return None
-    return ToolDiff(name, "changed", old.version, new.version, signature, governance)
+    return ToolDiff(name, _CHANGED, *versions, signature, governance)
 
 
-def _pin_changes(
-    old: dict[str, dict[str, str]] | None, new: dict[str, dict[str, str]] | None
-) -> Iterator[GovernanceChange]:
+def _plain(tool: Tool | None) -> dict[str, Any] | None:
+    return None if tool is None else tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def pin_changes(
+    old: Mapping[str, Mapping[str, str]] | None, new: Mapping[str, Mapping[str, str]] | None
+) -> Iterator[ContentChange]:
+    """Yield what changed of which agent may use which version; None: any agent, any version."""
     words = ("pinned", "no longer pinned", "pinned to another version")
-    if old is None or new is None:  # absent: any agent, any version
+    if old is None or new is None:
         if old != new:
             yield _change("agents", old, new, comes=_TIGHTENS, words=words)
         return
@@ -201,14 +223,14 @@ def _pin_changes(
 
 
 def _change(
-    field: str, old: Any, new: Any, *, comes: Direction, words: Sequence[str] = ("added", "removed", "changed")
-) -> GovernanceChange:
+    field: str, old: Any, new: Any, *, comes: Direction, words: Sequence[str] = ("added", "removed", _CHANGED)
+) -> ContentChange:
     """Return the change of what comes (`comes` is what that does), goes or is replaced, with the word for it."""
     if old is None:
-        return GovernanceChange(field, comes, old, new, words[0])
+        return ContentChange(field, comes, old, new, words[0])
     if new is None:
-        return GovernanceChange(field, _opposite(comes), old, new, words[1])
-    return GovernanceChange(field, _UNCLEAR, old, new, words[2])
+        return ContentChange(field, _opposite(comes), old, new, words[1])
+    return ContentChange(field, _UNCLEAR, old, new, words[2])
 
 
 def _opposite(direction: Direction) -> Direction:
@@ -253,12 +275,26 @@ _ADMISSIONS: Final = ("approval.approvers", "commits", "program.options", "progr
 _WEIGHED: Final = (
     "cli", "compensation", "config", "context", "pdp_action", "pattern", "resource", "retries", "state", "timeout",
     "type", "writes", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",
-    "ontology_pin", "id", "program.path",
+    "ontology_pin", "id", "program.path", "contract",
 )  # fmt: skip
+_WORDS: Final = {"contract": "what a bundle has only a digest of changed (schemas, mapping, invariants, execution): "
+                             "see `pdp manifest diff`"}  # fmt: skip
 
 
-def governance_changes(old: Tool, new: Tool) -> tuple[GovernanceChange, ...]:
-    """Return what changed between two effective entries of one tool, in the order of the fields' names."""
+def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[ContentChange, ...]:
+    """Return what changed of what governs a tool, in the order of the fields' names.
+
+    Args:
+        name: the tool's.
+        old: its effective entry as plain JSON, whole or as a bundle has it; None: there is none.
+        new: likewise.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: an entry that no loader would have made.
+    """
+    if old is None or new is None:
+        words = ("may be called now", "may no longer be called")
+        return (_change("tools", name if old else None, name if new else None, comes=_LOOSENS, words=words),)
     before, after = _flat(old), _flat(new)
     changes = [
         *_rank_changes(before, after),
@@ -267,43 +303,42 @@ def governance_changes(old: Tool, new: Tool) -> tuple[GovernanceChange, ...]:
         *_markings(before, after),
         *_purposes(before, after),
         *_program(before, after),
-        *_invariants(old, new),
+        *_invariants(before, after),
         *(
-            GovernanceChange(name, _UNCLEAR, before.get(name), after.get(name), "changed")
+            ContentChange(name, _UNCLEAR, before.get(name), after.get(name), _WORDS.get(name, _CHANGED))
             for name in _WEIGHED
             if before.get(name) != after.get(name)
         ),
     ]
-    return tuple(sorted(changes, key=lambda change: (change.field, change.direction)))
+    return tuple(sorted(changes, key=lambda change: (change.name, change.direction)))
 
 
-def _flat(tool: Tool) -> dict[str, Any]:
-    whole: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     nested = {
         f"{name}.{field}": value
         for name in ("approval", "idempotency", "program", "provenance", "release", "safety")
-        for field, value in whole.get(name, {}).items()
+        for field, value in entry.get(name, {}).items()
     }
-    return whole | nested
+    return {**entry, **nested}
 
 
-def _rank_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+def _rank_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
     for name, rank in _RANKS.items():
         old, new = before.get(name), after.get(name)
         one, other = rank(old), rank(new)
         if one != other:
             direction = _UNCLEAR if one is None or other is None else _TIGHTENS if other > one else _LOOSENS
-            yield GovernanceChange(name, direction, old, new, "changed")
+            yield ContentChange(name, direction, old, new, _CHANGED)
 
 
 def _set_changes(
     name: str, before: dict[str, Any], after: dict[str, Any], *, more: Direction
-) -> Iterator[GovernanceChange]:
+) -> Iterator[ContentChange]:
     old, new = before.get(name), after.get(name)
     if added := _missing(new, old):
-        yield GovernanceChange(name, more, old, new, f"added {_listed(added)}")
+        yield ContentChange(name, more, old, new, f"added {_listed(added)}")
     if removed := _missing(old, new):
-        yield GovernanceChange(name, _opposite(more), old, new, f"removed {_listed(removed)}")
+        yield ContentChange(name, _opposite(more), old, new, f"removed {_listed(removed)}")
 
 
 def _missing(values: list[Any] | None, others: list[Any] | None) -> list[Any]:
@@ -311,12 +346,14 @@ def _missing(values: list[Any] | None, others: list[Any] | None) -> list[Any]:
 
 
 def _listed(values: list[Any]) -> str:
+    # A limit stands before its argument, whatever the order of the keys is.
     return ", ".join(
-        value if isinstance(value, str) else " ".join(str(part) for part in value.values()) for value in values
+        value if isinstance(value, str) else " ".join(str(value[key]) for key in sorted(value, reverse=True))
+        for value in values
     )
 
 
-def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
     """Yield both sides of each change: what the tool may touch, and what clears for data whose markings nobody knows.
 
     Of such data the entry's markings count as the data's own (policies/authz/lib/resource/resource.rego).
@@ -329,11 +366,11 @@ def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Governa
         if values:
             direction = _LOOSENS if verb == "added" else _TIGHTENS
             what = f"{verb} {_listed(values)}: data"
-            yield GovernanceChange("markings", direction, old, new, f"{what} so marked {touches}")
-            yield GovernanceChange("markings", _opposite(direction), old, new, f"{what} of unknown markings {clears}")
+            yield ContentChange("markings", direction, old, new, f"{what} so marked {touches}")
+            yield ContentChange("markings", _opposite(direction), old, new, f"{what} of unknown markings {clears}")
 
 
-def _purposes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+def _purposes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
     old, new = before.get("purposes"), after.get("purposes")
     if old is not None and new is not None:
         yield from _set_changes("purposes", before, after, more=_LOOSENS)
@@ -341,15 +378,17 @@ def _purposes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Governa
         yield _change("purposes", old, new, comes=_TIGHTENS, words=("restricted", "no longer restricted"))
 
 
-def _program(before: dict[str, Any], after: dict[str, Any]) -> Iterator[GovernanceChange]:
+def _program(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
     old, new = before.get("program"), after.get("program")
     if (old is None) != (new is None):
         yield _change("program", old, new, comes=_LOOSENS, words=("listed", "no longer listed"))
 
 
-def _invariants(old: Tool, new: Tool) -> Iterator[GovernanceChange]:
-    before = {rule.id: rule.model_dump(mode="json", exclude={"rule"}) for rule in old.invariants}
-    after = {rule.id: rule.model_dump(mode="json", exclude={"rule"}) for rule in new.invariants}
-    for name in dict.fromkeys((*before, *after)):
-        if before.get(name) != after.get(name):
-            yield _change(f"invariants.{name}", before.get(name), after.get(name), comes=_TIGHTENS)
+def _invariants(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
+    old, new = (
+        {rule["id"]: {name: value for name, value in rule.items() if name != "rule"} for rule in each}
+        for each in (before.get("invariants", ()), after.get("invariants", ()))
+    )
+    for name in dict.fromkeys((*old, *new)):
+        if old.get(name) != new.get(name):
+            yield _change(f"invariants.{name}", old.get(name), new.get(name), comes=_TIGHTENS)

@@ -262,8 +262,8 @@ def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: s
     (loosened,) = differing(tool(**strict), tool(**lax)).tools
     (tightened,) = differing(tool(**lax), tool(**strict)).tools
 
-    assert [(one.field, one.direction, one.what) for one in loosened.governance] == [(field, LOOSENS, what)]
-    assert [(one.field, one.direction) for one in tightened.governance] == [(field, TIGHTENS)]
+    assert [(one.name, one.direction, one.what) for one in loosened.governance] == [(field, LOOSENS, what)]
+    assert [(one.name, one.direction) for one in tightened.governance] == [(field, TIGHTENS)]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: s
 )  # fmt: skip
 def test_what_changes_of_governance_do(old: Any, new: Any, changes: Any) -> None:
     found = differing(tool(**old), tool(**new)).tools
-    assert [[(one.field, one.direction, one.what) for one in each.governance] for each in found] == (
+    assert [[(one.name, one.direction, one.what) for one in each.governance] for each in found] == (
         [] if changes is None else [changes]
     )
 
@@ -319,7 +319,7 @@ def test_markings_are_what_may_be_touched_and_what_clears_for_the_unknown(tmp_pa
     )
     for old, new, expected in ((marked, less, MARKED_LESS), (less, marked, MARKED_MORE)):
         (found,) = differing(old, new).tools
-        assert [(one.field, one.direction, one.what) for one in found.governance] == expected
+        assert [(one.name, one.direction, one.what) for one in found.governance] == expected
     assert [allowed(tmp_path, marked), allowed(tmp_path, less)] == [
         [one for _, _, one, _ in MARKED_CALLS],
         [one for _, _, _, one in MARKED_CALLS],
@@ -357,7 +357,7 @@ def test_what_changes_of_pins_do(old: Any, new: Any, changes: Any) -> None:
         return None if pins is None else [{"id": agent, "tools": {"pay_bill": one}} for agent, one in pins.items()]
 
     found = differing(tool(), tool(), agents=(agents(old), agents(new)))
-    assert [(one.field, one.direction, one.what) for one in found.pins] == changes
+    assert [(one.name, one.direction, one.what) for one in found.pins] == changes
     assert found.directions() == {direction for _, direction, _ in changes}
 
 
@@ -411,8 +411,8 @@ def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
                 "needed": "minor", "fault": fault,
                 "signature": [{"part": "request", "path": "memo", "what": "is new", "bump": "minor"}],
                 "governance": [
-                    {"field": "scopes", "direction": "loosens", **lists, "what": "removed bills.pay"},
-                    {"field": "scopes", "direction": "tightens", **lists, "what": "added a"},
+                    {"name": "scopes", "direction": "loosens", **lists, "what": "removed bills.pay", "where": ""},
+                    {"name": "scopes", "direction": "tightens", **lists, "what": "added a", "where": ""},
                 ],
             }
         ],

@@ -298,7 +298,7 @@ def test_the_digest_covers_what_is_listed_and_not_where_the_manifest_is(tmp_path
 def test_a_program_that_is_widened_is_a_loosening(programs: str, change: tuple[str, str, str]) -> None:
     def seen(old: str, new: str) -> list[tuple[Any, ...]]:
         (tool,) = manifest_diff(loaded(old), loaded(new)).tools
-        return [(change.field, change.direction.value, change.what) for change in tool.governance]
+        return [(change.name, change.direction.value, change.what) for change in tool.governance]
 
     wide = RULES + f"programs: {programs}\n"
     reverse = {"loosens": "tightens", "unclear": "unclear"}[change[1]]

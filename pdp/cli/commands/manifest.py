@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.errors import Fault
-    from pdp.manifest.diff import GovernanceChange, ManifestDiff
+    from pdp.manifest.diff import ContentChange, ManifestDiff
     from pdp.manifest.rules.lint import ContractReport
 
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}
@@ -130,15 +129,10 @@ def _print_diff(found: ManifestDiff) -> None:
     out.print(Text(f"{differ}, {counted or 'no'} {'version is' if counted == 1 else 'versions are'} missing a bump"))
 
 
-def _print_governance(changes: Sequence[GovernanceChange]) -> None:
+def _print_governance(changes: Sequence[ContentChange]) -> None:
     for change in changes:
-        values = f": {_short(change.old)} -> {_short(change.new)}" if change.what == "changed" else f": {change.what}"
-        said = printable(f"{change.field}{values}")
-        console().print(Text.assemble("  ", (f"{change.direction:<9}", _DIRECTIONS[change.direction]), said))
-
-
-def _short(value: Any) -> str:
-    return "not stated" if value is None else str(value) if isinstance(value, str) else f"{json.dumps(value):.80}"
+        style = _DIRECTIONS[change.direction]
+        console().print(Text.assemble("  ", (f"{change.direction:<9}", style), printable(change.line)))
 
 
 def _fault_json(fault: Fault) -> dict[str, Any]:

@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.options import AsJson, JunitFile, ScenarioPaths, command_app, file_option
-from pdp.cli.output import print_json, tell, write_report
+from pdp.cli.options import AsJson, ScenarioPaths, command_app, file_option
+from pdp.cli.output import print_json, tell
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.workbench.gate.gate import NAMES, Gate, read_explanations, release_check
 from pdp.workbench.gate.result import Check, lines, summary
-from pdp.workbench.gate.result import junit as as_junit
 from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
@@ -40,19 +39,12 @@ def check(
     mutation: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How many mutants scenarios must notice.")
     ] = None,
-    packs: Annotated[
-        list[Path] | None, file_option(metavar="DIR", help="A folder with contract test packs. May be repeated.")
-    ] = None,
-    audit: Annotated[
-        list[Path] | None, file_option(help="An audit file of a run with this bundle. May be repeated.")
-    ] = None,
     skip: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="A check to leave out. May be repeated.")
     ] = None,
     generate: Annotated[
         int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
     ] = 50_000,
-    junit: JunitFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a bundle may be released: a line for each check, with the reason where it fails.
@@ -72,14 +64,10 @@ def check(
         explanations=read_explanations(explanations) if explanations is not None else (),
         coverage=coverage,
         mutation=mutation,
-        packs=packs or [],
-        audit=audit or [],
         skip=frozenset(skip or []),
         generate=generate,
     )
     result = release_check(gate, None if as_json else _show)
-    if junit is not None:
-        write_report(junit, as_junit(result))
     if as_json:
         print_json(result.as_json())
     else:

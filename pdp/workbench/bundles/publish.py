@@ -31,7 +31,7 @@ from pdp.json import MAX_NUMBER, canonical, digest
 from pdp.workbench.bundles.sign import sign_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pdp.audit.chain import AuditLog
@@ -68,7 +68,6 @@ class ChannelChange(BaseModel):
         release: what it decides by since.
         revision: of that bundle's content.
         digest: of that bundle's file.
-        previous_release: what the channel decided by before, None at first.
         restores: of a rollback, the release whose content came back.
         by: who did it.
         why: for people.
@@ -82,20 +81,9 @@ class ChannelChange(BaseModel):
     release: Number
     revision: Sha256
     digest: Sha256
-    previous_release: Number | None
     restores: Number | None
     by: str
     why: str
-
-
-class GateResult(BaseModel):
-    """What `pdp release check --json` writes, as far as publishing looks at it: which bundle, and whether it passed."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-
-    release: Number
-    revision: Sha256
-    passed: bool
 
 
 def publish(
@@ -107,8 +95,6 @@ def publish(
     why: str,
     audit: AuditLog,
     keys: Sequence[VerificationKey] | None,
-    gate: object = None,
-    clock: Callable[[], float] = time.time,
 ) -> ChannelChange:
     """Publish a bundle and make it the channel's current one. Once more the same changes nothing.
 
@@ -120,20 +106,15 @@ def publish(
         why: for people.
         audit: gets an event before the change and one after it, both `bundle.publish`.
         keys: one of them must have signed the bundle; None: it may be unsigned.
-        gate: what `pdp release check --json` wrote about this bundle, which must have passed. None: nobody asked.
-        clock: what time it is, in seconds since 1970.
 
     Raises:
-        UsageError: a text that cannot be used, gate results that are not of this bundle or have not passed, or a
-            folder that is not a repository.
+        UsageError: a text that cannot be used, or a folder that is not a repository.
         BundleError: a bundle that must not be used, or is not newer than what was published.
         AuditError: it cannot be audited; nothing has changed.
         RepositoryError: it cannot be written; the channel is as it was before.
     """
     _check_texts(channel, by=by, why=why)
     bundle = read_bundle(packed, keys=keys)
-    if gate is not None:
-        _check_gate(gate, bundle)
     with _locked(folder, begin=True):
         changes = [change for change in history(folder) if change.channel == channel]
         current = changes[-1] if changes else None
@@ -141,10 +122,10 @@ def publish(
         if current is not None and current.digest == bundle.digest:
             # Else whoever made the change was killed before its last step.
             if _digest_of(_channel_file(folder, channel)) != bundle.digest:
-                _commit(folder, current, packed, audit=audit, clock=clock)
+                _commit(folder, current, packed, audit=audit)
             return current
-        change = _change("publish", channel, bundle, current, by=by, why=why, clock=clock)
-        _commit(folder, change, packed, audit=audit, clock=clock)
+        change = _change("publish", channel, bundle, by=by, why=why)
+        _commit(folder, change, packed, audit=audit)
     return change
 
 
@@ -158,7 +139,6 @@ def rollback(
     to: int | None = None,
     signing_key: SigningKey | None = None,
     keys: Sequence[VerificationKey] | None = None,
-    clock: Callable[[], float] = time.time,
 ) -> ChannelChange:
     """Release an older content of a channel anew, under the next release number, and make it the current one.
 
@@ -172,7 +152,6 @@ def rollback(
         signing_key: signs the new release; needed where the old one was signed.
         keys: with a signing key: one of them must have signed the old release, as whoever can write into the repository
             must not have a content of theirs signed. None: the public half of the signing key.
-        clock: what time it is, in seconds since 1970.
 
     Raises:
         UsageError: a text that cannot be used, no such release, or no key.
@@ -201,8 +180,8 @@ def rollback(
         if signing_key is not None:
             packed = sign_bundle(packed, signing_key)
         bundle = read_bundle(packed)
-        change = _change("rollback", channel, bundle, changes[-1], by=by, why=why, restores=old.release, clock=clock)
-        _commit(folder, change, packed, audit=audit, clock=clock)
+        change = _change("rollback", channel, bundle, by=by, why=why, restores=old.release)
+        _commit(folder, change, packed, audit=audit)
     return change
 
 
@@ -236,21 +215,18 @@ def _change(
     action: Literal["publish", "rollback"],
     channel: str,
     bundle: Bundle,
-    current: ChannelChange | None,
     *,
     by: str,
     why: str,
-    clock: Callable[[], float],
     restores: int | None = None,
 ) -> ChannelChange:
     return ChannelChange(
-        time=to_seconds(clock()),
+        time=to_seconds(time.time()),
         action=action,
         channel=channel,
         release=bundle.release,
         revision=bundle.revision,
         digest=bundle.digest,
-        previous_release=None if current is None else current.release,
         restores=restores,
         by=by,
         why=why,
@@ -291,9 +267,9 @@ def _target(changes: Sequence[ChannelChange], to: int | None) -> ChannelChange:
     return max(older, key=lambda change: change.release)
 
 
-def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditLog, clock: Callable[[], float]) -> None:
+def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditLog) -> None:
     # Before, so that no change goes unrecorded; and after, so that one which failed shows as such.
-    _record(audit, change, clock, outcome="unknown")
+    _record(audit, change, outcome="unknown")
     outcome = "failed"
     try:
         # A release never changes: `_check_number` has seen that it is this file, where it is there already.
@@ -312,13 +288,13 @@ def _commit(folder: Path, change: ChannelChange, packed: bytes, *, audit: AuditL
             hint="check the disk's space and the folder's permissions, and run the same again",
         ) from error
     finally:
-        _record(audit, change, clock, outcome=outcome)
+        _record(audit, change, outcome=outcome)
 
 
-def _record(audit: AuditLog, change: ChannelChange, clock: Callable[[], float], *, outcome: str) -> None:
+def _record(audit: AuditLog, change: ChannelChange, *, outcome: str) -> None:
     audit.append(
         {
-            "time": to_milliseconds(clock()),
+            "time": to_milliseconds(time.time()),
             "type": f"bundle.{change.action}",
             "subject": recordable(change.by),
             "arguments_digest": audit.digest(canonical(change.model_dump())),
@@ -386,19 +362,3 @@ def _check_texts(channel: str, **texts: str) -> None:
             raise UsageError(
                 f"{name}: not a line of text", hint=f"1 to {_MAX_TEXT} printable characters; it stands in the history"
             )
-
-
-def _check_gate(gate: object, bundle: Bundle) -> None:
-    again = "run `pdp release check --json` on this bundle, and give what it writes"
-    try:
-        result = GateResult.model_validate(gate)
-    except ValidationError as error:
-        raise UsageError("gate results: no release, revision and `passed` in them", hint=again) from error
-    if not result.passed:
-        raise UsageError("gate results: the release gate has not passed", hint="see its checks; `passed` must be true")
-    if (result.release, result.revision) != (bundle.release, bundle.revision):
-        raise UsageError(
-            f"gate results: about release {result.release} ({result.revision}), "
-            f"and the bundle is release {bundle.release} ({bundle.revision})",
-            hint=again,
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -42,7 +41,6 @@ def bundle_diff(
     *,
     suites: Sequence[Suite] = (),
     logs: Sequence[DecisionLog] = (),
-    manifests: Sequence[EffectiveManifest] = (),
     most: int = GENERATED,
     progress: Progress = None,
 ) -> BundleDiff:
@@ -53,7 +51,6 @@ def bundle_diff(
         new: the other.
         suites: whose scenarios are decided by both.
         logs: recorded decisions, likewise.
-        manifests: whole manifests, of files that were named; those of the suites are added.
         most: how many calls are generated at most; 0: none.
         progress: is given what is being decided.
 
@@ -65,8 +62,8 @@ def bundle_diff(
     rules = BundleRules(read_bundle(old), str(old), opa), BundleRules(read_bundle(new), str(new), opa)
     bundles = rules[0].bundle, rules[1].bundle
     paired = Manifests.of(*bundles)
-    whole = {each.digest: each for each in (*manifests, *(suite.manifest for suite in suites))}
-    structure = structure_of(*rules, paired, whole)
+    whole = {suite.manifest.digest: suite.manifest for suite in suites}
+    structure = structure_of(*rules, paired)
     known = _KnownCalls(*bundles, paired, whole, progress)
     known_groups = grouped([*known.scenarios(suites), *known.logged(logs)], *rules, structure)
     groups, extent = grouped((), *rules, structure), Extent()
@@ -90,21 +87,6 @@ def bundle_diff(
         generated=groups,
         extent=extent,
     )
-
-
-def first_difference(old: Bundle, new: Bundle, *, most: int = GENERATED) -> Difference | None:
-    """Return the first generated call that two bundles decide differently; None when there is none.
-
-    Raises:
-        BundleError, UsageError, EngineError: as of `bundle_diff`.
-    """
-    opa = needed_opa("comparing bundles")
-    rules = BundleRules(old, "old", opa), BundleRules(new, "new", opa)
-    with (
-        GeneratedCalls(*rules, Manifests.of(old, new), {}, most=most) as generated,
-        closing(generated.comparison.differences(generated.calls())) as found,
-    ):
-        return next(found, None)
 
 
 class _KnownCalls:

@@ -15,6 +15,7 @@ from pdp.decision import Verdict
 from pdp.engine.data import merged_data
 from pdp.json import JsonValueError, canonical
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
+from pdp.workbench.diff.manifests import named_manifest
 from pdp.workbench.neighbours.bases import (
     CalledTool,
     allowed_call,
@@ -25,7 +26,7 @@ from pdp.workbench.neighbours.bases import (
     valid_approval,
 )
 from pdp.workbench.neighbours.entries import DIRECTORY, document_digest, made_up
-from pdp.workbench.neighbours.values import as_dict, at, edited, texts
+from pdp.workbench.neighbours.values import as_dict, edited, texts
 from pdp.workbench.neighbours.variants import changes, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
 
@@ -54,7 +55,6 @@ class Extent:
         tools: how many of the bundles' tools; entries: how many generated entries.
         single: calls with at most one change; pairs: calls with two.
         cut: whether there was no room for all of them.
-        dimensions: in what calls differ from one that has all it needs, with how many values there are at most.
         never_allowed: tools of which no call was found that is ALLOW or STEP_UP.
         dropped: dimensions that there was no room for; dropped_changed: those that a changed rule reads.
     """
@@ -64,7 +64,6 @@ class Extent:
     single: int = 0
     pairs: int = 0
     cut: bool = False
-    dimensions: dict[str, int] = field(default_factory=dict)
     never_allowed: list[str] = field(default_factory=list)
     dropped: tuple[str, ...] = ()
     dropped_changed: tuple[str, ...] = ()
@@ -74,31 +73,15 @@ class Extent:
         """How many calls there are."""
         return self.single + self.pairs
 
-    def lines(self) -> tuple[str, ...]:
-        """Return what is covered, in words."""
+    @property
+    def line(self) -> str:
+        """What is covered, in words."""
         room = "there was no room for all pairs" if self.cut else "all pairs"
-        dimensions = ", ".join(f"{name} ({count})" for name, count in self.dimensions.items())
-        covered = (
+        return (
             f"covered: {self.tools} tools of the bundles and {self.entries} generated entries of every tier, effect "
             f"class and pattern; {self.single} requests with at most one change of a call that has all it needs, "
             f"{self.pairs} with two: {room}"
         )
-        return covered, f"changed, with the number of values: {dimensions}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {
-            "requests": self.requests,
-            "single": self.single,
-            "pairs": self.pairs,
-            "cut": self.cut,
-            "tools": self.tools,
-            "generated_entries": self.entries,
-            "dimensions": dict(self.dimensions),
-            "never_allowed": list(self.never_allowed),
-            "dropped": list(self.dropped),
-            "dropped_changed": list(self.dropped_changed),
-        }
 
 
 @dataclass(frozen=True)
@@ -118,7 +101,7 @@ class GeneratedCalls:
         old: the one bundle with its rules.
         new: the other.
         manifests: theirs.
-        known: whole manifests by digest, of files that were named.
+        known: whole manifests by digest, as scenario files name them.
         allowed: known requests that both bundles allow.
         most: how many calls there may be.
 
@@ -210,7 +193,11 @@ class GeneratedCalls:
             # Behind a STEP_UP, what else would be denied or allowed shows only once it is approved.
             approved = edited(request, (("context", "approval"), valid_approval(tool)))
             yield _Base(tool, approved, (("approval", "with a valid approval"),), known_tool)
-        known = [each for each in self._allowed if known_tool and _names(each) == (tool.digest, tool.name)]
+        known = [
+            each
+            for each in self._allowed
+            if known_tool and (named_manifest(each), tool_of(each)) == (tool.digest, tool.name)
+        ]
         yield from (_Base(tool, each, (), known_tool) for each in known[:_KNOWN_BASES])
         if known_tool and not known and not {Verdict.ALLOW, Verdict.STEP_UP} & verdicts:
             self.extent.never_allowed.append(tool.name)
@@ -291,15 +278,10 @@ class GeneratedCalls:
                 yield call
 
     def _count(self, bases: Sequence[_Base]) -> None:
-        """Note the dimensions of today's tools, and those that there was no room for."""
+        """Note what of today's tools there was no room for."""
         ranks: dict[str, int] = {}
-        for base in bases:
-            counts: dict[str, int] = {}
-            for change in self._changes(base):
-                counts[change.dimension] = counts.get(change.dimension, 0) + 1
-                ranks[change.dimension] = min(change.rank, ranks.get(change.dimension, change.rank))
-            for name, count in counts.items():
-                self.extent.dimensions[name] = max(self.extent.dimensions.get(name, 0), count)
+        for change in (change for base in bases for change in self._changes(base)):
+            ranks[change.dimension] = min(change.rank, ranks.get(change.dimension, change.rank))
         self.extent.dropped = tuple(name for name in ranks if name not in self._asked)
         self.extent.dropped_changed = tuple(name for name in self.extent.dropped if ranks[name] == 0)
 
@@ -335,10 +317,6 @@ def _directory(bundle: Bundle) -> dict[str, Any]:
     """Corpora and documents for generated entries, where the bundle's directory leaves room for them."""
     own = bundle.data.get("directory", {})
     return {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
-
-
-def _names(request: Any) -> tuple[Any, str | None]:
-    return at(request, ("action", "properties", "manifest_digest")), tool_of(request)
 
 
 def _in_turn(iterators: Sequence[Iterator[ComparedCall | None]]) -> Iterator[ComparedCall | None]:

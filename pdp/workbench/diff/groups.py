@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pdp.decision import Decision
     from pdp.manifest.diff import Direction
@@ -23,25 +23,6 @@ _SOURCES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Responsible:
-    """A rule behind a reason code, in the bundle where it stands.
-
-    Attributes:
-        code: the reason code, or the id of an obligation.
-        where: `FILE:LINE`, or several with a comma between; None: no rule of that bundle has it.
-        fired: whether it is among the decision's reasons.
-    """
-
-    code: str
-    where: str | None
-    fired: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {"code": self.code, "where": self.where, "fired": self.fired}
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
     """Calls that are decided differently in the same way.
 
@@ -52,7 +33,7 @@ class Group:
         count: how many calls.
         tools: those of the bundles' manifests, sorted; kinds: the effect classes of all the calls, sorted.
         smallest: the smallest call found, with both decisions.
-        rules_old, rules_new: the rules behind what differs, on either side.
+        rules: the rules behind what differs, on either side: whether each fires, and its `FILE:LINE`.
         sources: where known calls come from, the first of them.
     """
 
@@ -63,8 +44,7 @@ class Group:
     tools: tuple[str, ...]
     kinds: tuple[str, ...]
     smallest: Difference
-    rules_old: tuple[Responsible, ...]
-    rules_new: tuple[Responsible, ...]
+    rules: tuple[str, ...]
     sources: tuple[str, ...] = ()
 
     @property
@@ -84,21 +64,13 @@ class Group:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `pdp bundle diff --json` prints for it; its form is stable."""
-        change, call = self.change, self.smallest.call
-        sides = (self.smallest.old, self.rules_old), (self.smallest.new, self.rules_new)
-        old, new = ({"codes": list(each.codes), "rules": [rule.as_json() for rule in rules]} for each, rules in sides)
+        call = self.smallest.call
         return {
             "id": self.id,
             "title": self.title,
             "direction": self.direction.value,
             "may_loosen": self.may_loosen,
-            "old_verdict": change.old.value,
-            "new_verdict": change.new.value,
-            "codes_removed": list(change.codes_removed),
-            "codes_added": list(change.codes_added),
-            "obligations_removed": list(change.obligations_removed),
-            "obligations_added": list(change.obligations_added),
-            "details_differ": list(change.details),
+            "change": asdict(self.change),
             "requests": self.count,
             "tools": list(self.tools),
             "effect_classes": list(self.kinds),
@@ -106,8 +78,8 @@ class Group:
             "variant": [words for _, words in call.variant],
             "witness": self.witness,
             "witness_old": orjson.loads(call.old) if call.old != call.new else None,
-            "old": old,
-            "new": new,
+            "codes": {"old": self.smallest.old.codes, "new": self.smallest.new.codes},
+            "rules": list(self.rules),
         }
 
 
@@ -158,36 +130,31 @@ def grouped(
         tools, kinds = tuple(sorted(found.tools)), tuple(sorted(found.kinds))
         groups.append(
             Group(
-                id=structure.id_of("decisions", *_key(change), tools, kinds),
+                id=structure.id_of("decisions", *astuple(change), tools, kinds),
                 title=_title(change, found),
                 change=change,
                 count=found.count,
                 tools=tools,
                 kinds=kinds,
                 smallest=found.smallest,
-                rules_old=_responsible(change.names, old.responsible, found.smallest.old),
-                rules_new=_responsible(change.names, new.responsible, found.smallest.new),
+                rules=(
+                    *_responsible("old", change.names, old.responsible, found.smallest.old),
+                    *_responsible("new", change.names, new.responsible, found.smallest.new),
+                ),
                 sources=tuple(found.sources)[:_SOURCES],
             )
         )
     return tuple(sorted(groups, key=lambda group: (group.change.rank, not group.tools, -group.count, group.id)))
 
 
-def _key(change: DecisionChange) -> tuple[Any, ...]:
-    obligations = change.obligations_removed, change.obligations_added
-    return change.old, change.new, change.codes_removed, change.codes_added, *obligations, change.details
-
-
 def _responsible(
-    names: Iterable[str], sites: Mapping[str, tuple[RuleSite, ...]], decision: Decision
-) -> tuple[Responsible, ...]:
+    side: str, names: Iterable[str], sites: Mapping[str, tuple[RuleSite, ...]], decision: Decision
+) -> Iterator[str]:
     fired = {*decision.codes, *(obligation.id for obligation in decision.obligations)}
-    found = []
     for name in names:
-        where = ", ".join(f"{site.file}:{site.line}" for site in sites.get(name, ())) or None
-        if where is not None or name in fired:
-            found.append(Responsible(name, where, name in fired))
-    return tuple(found)
+        where = ", ".join(f"{site.file}:{site.line}" for site in sites.get(name, ()))
+        if where or name in fired:
+            yield f"{side}: {name} {'fires' if name in fired else 'does not fire'}{where and f' ({where})'}"
 
 
 def _title(change: DecisionChange, collected: _Collected) -> str:

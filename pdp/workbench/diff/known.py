@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -12,6 +12,8 @@ from pdp.engine.protocol import DECISION
 from pdp.errors import Fault, FileFaultsError, Place
 from pdp.json import JsonValueError, canonical, digest, parse_json
 from pdp.workbench.diff.comparison import ComparedCall
+from pdp.workbench.diff.manifests import named_manifest
+from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from pdp.workbench.diff.manifests import Manifests
     from pdp.workbench.scenarios.files.suite import Suite
 
-_FAULTS: Final = 20
-_SKIPPED: Final = object()
-
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
@@ -32,46 +31,52 @@ class DecisionLog:
 
     Attributes:
         requests: the requests with `FILE:LINE` each; equal ones once.
-        lines: how many lines the log has; skipped: how many are not decisions of `authz/decision`, or have parts of
-            their request erased.
+        skipped: how many lines have no request that could be decided.
     """
 
     requests: tuple[tuple[str, Any], ...]
-    lines: int
     skipped: int
 
 
 def read_log(file: Path) -> DecisionLog:
     """Read a recorded decision log: JSON lines of `{"input": request}`, or OPA's own decision log.
 
-    Other lines that OPA writes to its log (`{"level", "msg", ...}` without `input`), decisions of another document, and
-    requests of which OPA's masking erased a part are skipped and counted.
+    Lines without `input`, such as others that OPA writes to its log, decisions of another document than
+    `authz/decision`, and requests of which OPA's masking erased a part are skipped and counted.
 
     Raises:
         UsageError: the file cannot be read.
-        FileFaultsError: a line is not a JSON object, or has no request; the first faults, each with its line.
+        FileFaultsError: a line is not a JSON object.
     """
-    found: dict[str, tuple[str, Any]] = {}
-    faults: list[Fault] = []
-    lines = skipped = 0
+    requests: dict[str, tuple[str, Any]] = {}
+    skipped = 0
     for number, line in enumerate(read_bytes(file).splitlines(), 1):
         if not line.strip():
             continue
-        lines += 1
         try:
-            request = _request(line)
-        except ValueError as error:
-            faults.append(Fault(Place(str(file), number, 1), str(error), 'write {"input": REQUEST}, one a line'))
-            if len(faults) == _FAULTS:
-                break
-            continue
-        if request is _SKIPPED:
-            skipped += 1
+            record = parse_json(line)
+        except JsonValueError as error:
+            raise FileFaultsError([_fault(file, number, str(error).removeprefix("value: "))]) from None
+        if not isinstance(record, dict):
+            raise FileFaultsError([_fault(file, number, "not an object")])
+        if _decidable(record):
+            requests.setdefault(digest(canonical(record["input"])), (f"{file}:{number}", record["input"]))
         else:
-            found.setdefault(digest(canonical(request)), (f"{file}:{number}", request))
-    if faults:
-        raise FileFaultsError(faults)
-    return DecisionLog(tuple(found.values()), lines, skipped)
+            skipped += 1
+    return DecisionLog(tuple(requests.values()), skipped)
+
+
+def _fault(file: Path, line: int, message: str) -> Fault:
+    return Fault(Place(str(file), line, 1), message, 'write {"input": REQUEST}, one a line')
+
+
+def _decidable(record: Mapping[str, Any]) -> bool:
+    erased = record.get("erased") or record.get("masked") or ()
+    return (
+        "input" in record
+        and str(record.get("path", DECISION)).strip("/") == DECISION
+        and not any(str(path).startswith("/input") for path in erased)
+    )
 
 
 def log_calls(log: DecisionLog, manifests: Manifests, entries: Mapping[tuple[str, str], Any]) -> Iterator[ComparedCall]:
@@ -105,44 +110,11 @@ def scenario_calls(
                             yield call
 
 
-def _request(line: bytes) -> Any:
-    """The request of a line, whatever it is; `_SKIPPED`: the line has none that can be decided."""
-    try:
-        record = parse_json(line)
-    except JsonValueError as error:
-        raise ValueError(str(error).removeprefix("value: ")) from None
-    if not isinstance(record, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - a fault of the line
-    if "input" not in record:
-        if {"msg", "level"} <= record.keys():
-            return _SKIPPED
-        raise ValueError("no `input`")
-    path = record.get("path", DECISION)
-    if not isinstance(path, str) or path.strip("/") != DECISION:
-        return _SKIPPED
-    erased = record.get("erased") or record.get("masked") or ()
-    if any(str(each).startswith("/input") for each in erased):
-        return _SKIPPED
-    return record["input"]
-
-
 def _call(
     request: Any, manifests: Manifests, entries: Mapping[tuple[str, str], Any], source: str, *, plan: bool = False
 ) -> ComparedCall:
     old, new = (canonical(request), canonical(request)) if plan else manifests.requests(request)
-    digest_, tool = ("", "") if plan else _named(request)
-    entry = entries.get((digest_, tool))
+    tool = "a plan" if plan else tool_of(request) or "unknown"
+    entry = None if plan else entries.get((named_manifest(request) or "", tool))
     kind = str(entry.get("effect_class", "unclassified")) if isinstance(entry, dict) else ""
-    name = tool or ("a plan" if plan else "unknown")
-    return ComparedCall(tool=name, kind=kind, variant=(), old=old, new=new, source=source, plan=plan)
-
-
-def _named(request: Any) -> tuple[str, str]:
-    """The manifest's digest and the tool that a request names, whatever its shape; empty where it names none."""
-    try:
-        properties = request["action"]["properties"]
-        names = properties.get("manifest_digest"), properties.get("tool")
-    except (KeyError, TypeError, AttributeError):
-        return "", ""
-    digest_, tool = (name if isinstance(name, str) else "" for name in names)
-    return digest_, tool
+    return ComparedCall(tool=tool, kind=kind, variant=(), old=old, new=new, source=source, plan=plan)

@@ -3,29 +3,22 @@
 A request names its manifest by digest, and any change makes another digest. So a call is put to either bundle as the
 enforcement point of that release sends it: with the digest, the version and the action of that side.
 
-A bundle holds of an entry what the policy reads, and a digest of the rest. Schemas, and the versions that a change of
-them asks for, are compared only where the manifest files are named.
+A bundle holds of an entry what the policy reads, and a digest of the rest: `pdp manifest diff` compares schemas.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from pdp.json import canonical
-from pdp.manifest.diff import Direction, GovernanceChange, ManifestDiff, ToolDiff, manifest_diff
-from pdp.manifest.effective import EffectiveManifest
-from pdp.manifest.model import Tool
+from pdp.manifest.diff import ContentChange, Direction, entry_changes, pin_changes
+from pdp.workbench.neighbours.values import at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdp.engine.bundle.file import Bundle
-
-_CONTRACT: Final = "contract"
-_UNREAD: Final = "what the policy does not read changed (schema, mapping, invariants, execution): name the manifests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +66,25 @@ class Manifests:
         for pair in self.pairs:
             yield pair, self.old.get(pair.old or "", {}), self.new.get(pair.new or "", {})
 
+    def changes(self) -> Iterator[ContentChange]:
+        """Yield what became of each manifest, and below it what changed in its entries and pins."""
+        for pair, before, after in self.documents():
+            old, new = before.get("manifest_version"), after.get("manifest_version")
+            if pair.old is None:
+                yield ContentChange("manifest", Direction.LOOSENS, None, pair.new, f"{new} added")
+            elif pair.new is None:
+                yield ContentChange("manifest", Direction.TIGHTENS, pair.old, None, f"{old} removed")
+            elif pair.old != pair.new:
+                yield ContentChange("manifest", Direction.UNCLEAR, pair.old, pair.new, f"{old} became {new}")
+                yield from _entry_changes(before, after)
+
     def requests(self, request: Any) -> tuple[bytes, bytes]:
         """Return a request's canonical bytes for the old bundle, and for the new one.
 
         Raises:
             JsonValueError: it is not JSON.
         """
-        named = _named(request)
+        named = named_manifest(request)
         body = canonical(request)
         if named is None:
             return body, body
@@ -99,11 +104,9 @@ def _nearest(document: Any, others: Mapping[str, Any]) -> str | None:
     return min(shared, key=lambda digest: (-shared[digest], digest), default=None)
 
 
-def _named(request: Any) -> str | None:
-    try:
-        named = request["action"]["properties"]["manifest_digest"]
-    except (KeyError, TypeError):
-        return None
+def named_manifest(request: Any) -> str | None:
+    """Return the digest of the manifest that a request names, whatever its shape; None where it names none."""
+    named = at(request, ("action", "properties", "manifest_digest"))
     return named if isinstance(named, str) else None
 
 
@@ -128,104 +131,14 @@ def _tools(document: Any) -> Any:
     return tools if isinstance(tools, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestChange:
-    """One manifest of the old bundle and what became of it.
-
-    Attributes:
-        kind: `added`, `removed`, `changed` or `same`.
-        pair: the digests; old_version, new_version: None where there is none.
-        diff: what differs; None when it is the same, or cannot be compared.
-        whole: whether schemas were compared as well: the files of both were named.
-        direction: of a manifest that was added or removed, or cannot be compared; else None.
-    """
-
-    kind: str
-    pair: ManifestPair
-    old_version: str | None
-    new_version: str | None
-    diff: ManifestDiff | None
-    whole: bool
-    direction: Direction | None = None
-
-    @property
-    def changes(self) -> tuple[tuple[str, GovernanceChange], ...]:
-        """Each change of governance with the tool it is of, or `agents`."""
-        if self.diff is None:
-            return ()
-        tools = ((tool.tool, change) for tool in self.diff.tools for change in tool.governance)
-        return (*tools, *(("agents", change) for change in self.diff.pins))
-
-    def directions(self) -> frozenset[Direction]:
-        """Return which ways it goes."""
-        own = frozenset() if self.direction is None else frozenset((self.direction,))
-        return own | (self.diff.directions() if self.diff else frozenset())
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain JSON; `diff` as of `pdp manifest diff --json`."""
-        sides = (self.pair.old, self.old_version), (self.pair.new, self.new_version)
-        old, new = (None if digest is None else {"version": version, "digest": digest} for digest, version in sides)
-        return {
-            "kind": self.kind,
-            "direction": None if self.direction is None else self.direction.value,
-            "old": old,
-            "new": new,
-            "schemas_compared": self.whole,
-            "diff": None if self.diff is None else self.diff.as_json(),
-        }
-
-
-def manifest_changes(manifests: Manifests, known: Mapping[str, EffectiveManifest]) -> tuple[ManifestChange, ...]:
-    """Return what became of each manifest; `known` are whole manifests by digest, of files that were named."""
-    return tuple(_change(pair, old, new, known) for pair, old, new in manifests.documents())
-
-
-def _change(pair: ManifestPair, old: Any, new: Any, known: Mapping[str, EffectiveManifest]) -> ManifestChange:
-    versions = _version(old), _version(new)
-    if pair.old is None or pair.new is None:
-        kind, direction = ("added", Direction.LOOSENS) if pair.old is None else ("removed", Direction.TIGHTENS)
-        return ManifestChange(kind, pair, *versions, None, whole=False, direction=direction)
-    if pair.old == pair.new:
-        return ManifestChange("same", pair, *versions, None, whole=True)
-    if pair.old in known and pair.new in known:
-        return ManifestChange("changed", pair, *versions, manifest_diff(known[pair.old], known[pair.new]), whole=True)
-    before, after = _effective(pair.old, old), _effective(pair.new, new)
-    if before is None or after is None:
-        return ManifestChange("changed", pair, *versions, None, whole=False, direction=Direction.UNCLEAR)
-    diff = _with_contracts(manifest_diff(before, after), old, new)
-    return ManifestChange("changed", pair, *versions, diff, whole=False)
-
-
-def _with_contracts(diff: ManifestDiff, before: Any, after: Any) -> ManifestDiff:
-    """Add, for each tool, that what a bundle does not hold of it changed."""
-    tools = {tool.tool: tool for tool in diff.tools}
-    for name in sorted(before["tools"].keys() & after["tools"].keys()):
-        old, new = before["tools"][name], after["tools"][name]
-        if old.get(_CONTRACT) != new.get(_CONTRACT):
-            change = GovernanceChange(_CONTRACT, Direction.UNCLEAR, old.get(_CONTRACT), new.get(_CONTRACT), _UNREAD)
-            tool = tools.get(name) or ToolDiff(name, "changed", old.get("version"), new.get("version"))
-            tools[name] = replace(tool, governance=(*tool.governance, change))
-    return replace(diff, tools=tuple(tools[name] for name in sorted(tools)))
-
-
-def _effective(digest: str, document: Any) -> EffectiveManifest | None:
-    """The manifest as far as its document says it; None when no loader would have made that document."""
+def _entry_changes(old: Any, new: Any) -> list[ContentChange]:
+    """What changed in the entries and pins of two documents; nothing where no loader would have made one of them."""
     try:
-        tools = {name: _tool(entry) for name, entry in document["tools"].items()}
-        return EffectiveManifest(
-            version=str(document["manifest_version"]), digest=digest, tools=tools, document=document
-        )
-    except (ValidationError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _tool(entry: Mapping[str, Any]) -> Tool:
-    stated = {key: value for key, value in entry.items() if key != _CONTRACT}
-    approval = {key: value for key, value in stated["approval"].items() if key != "expires_seconds"}
-    # What a bundle does not hold is the same on both sides, so that it shows no change.
-    return Tool.model_validate({"sensitive": [], **stated, "approval": approval, "schema": {}})
-
-
-def _version(document: Any) -> str | None:
-    version = document.get("manifest_version") if isinstance(document, dict) else None
-    return version if isinstance(version, str) else None
+        changes = [
+            replace(change, name=f"{tool}: {change.name}")
+            for tool in sorted(old["tools"].keys() | new["tools"].keys())
+            for change in entry_changes(tool, old["tools"].get(tool), new["tools"].get(tool))
+        ]
+        return [*changes, *pin_changes(old.get("agents"), new.get("agents"))]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []

@@ -9,16 +9,16 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pdp.json import canonical, digest
-from pdp.manifest.diff import Direction
+from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
 from pdp.workbench.opa.syntax import normal_form, parse_modules, rule_name, rule_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pdp.engine.bundle.file import Bundle
     from pdp.workbench.opa.rules import RuleSite
@@ -28,36 +28,6 @@ _ADDED: Final = {"deny": Direction.TIGHTENS, "step_up": Direction.TIGHTENS, "all
                  "obligations": Direction.TIGHTENS}  # fmt: skip
 _REMOVED: Final = {part: Direction.TIGHTENS if direction is Direction.LOOSENS else Direction.LOOSENS
                    for part, direction in _ADDED.items()}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class RuleChange:
-    """One rule, or the rules of one code, that changed.
-
-    Attributes:
-        kind: `added`, `removed`, `changed`, or `text`: only what it says to people.
-        direction: None for text.
-        name: the reason code, or `PACKAGE NAME` of a rule without one.
-        old, new: where it stands, `FILE:LINE`.
-        what: in words.
-        digest: of the rules on both sides in normal form; empty for text.
-    """
-
-    kind: str
-    direction: Direction | None
-    name: str
-    old: str | None
-    new: str | None
-    what: str
-    digest: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        direction = None if self.direction is None else self.direction.value
-        return {
-            "kind": self.kind, "direction": direction, "name": self.name, "old": self.old, "new": self.new,
-            "what": self.what,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -130,8 +100,11 @@ class _Rule:
     form: bytes
 
 
-def rule_changes(old: BundleRules, new: BundleRules) -> tuple[RuleChange, ...]:
+def rule_changes(old: BundleRules, new: BundleRules) -> tuple[ContentChange, ...]:
     """Return what changed in the policies, sorted by name; texts for people last.
+
+    A rule's name is its reason code, or `PACKAGE NAME` of a rule without one; rules of one name are one. `old` and
+    `new` are digests of the rules on that side in normal form, None where there is none.
 
     Raises:
         FileFaultsError: a module that OPA cannot parse.
@@ -148,10 +121,10 @@ def rule_changes(old: BundleRules, new: BundleRules) -> tuple[RuleChange, ...]:
         if Counter(rule.form for rule in before.get(name, ())) != Counter(rule.form for rule in after.get(name, ()))
     ]
     found += _texts(old, new)
-    return tuple(sorted(found, key=lambda each: (each.kind == "text", each.name, each.kind)))
+    return tuple(sorted(found, key=lambda change: (change.direction is Direction.TEXT, change.name)))
 
 
-def _change(name: str, old: Sequence[_Rule], new: Sequence[_Rule]) -> RuleChange:
+def _change(name: str, old: Sequence[_Rule], new: Sequence[_Rule]) -> ContentChange:
     kind = "added" if not old else "removed" if not new else "changed"
     before, after = ([rule.site for rule in side if rule.site is not None] for side in (old, new))
     direction = Direction.UNCLEAR
@@ -165,21 +138,22 @@ def _change(name: str, old: Sequence[_Rule], new: Sequence[_Rule]) -> RuleChange
         site = (before or after)[0]
         direction = (_ADDED if after else _REMOVED)[site.part]
         what = f"{kind} {site.part}: {site.title}"
-    forms = [sorted(digest(rule.form) for rule in side) for side in (old, new)]
-    return RuleChange(kind, direction, name, _places(old), _places(new), what, digest(canonical(forms)))
+    digests = [digest(canonical(sorted(digest(rule.form) for rule in side))) if side else None for side in (old, new)]
+    return ContentChange(name, direction, digests[0], digests[1], what, _where(rule.place for rule in (*old, *new)))
 
 
-def _places(rules: Sequence[_Rule]) -> str | None:
-    return ", ".join(dict.fromkeys(rule.place for rule in rules)) or None
-
-
-def _texts(old: BundleRules, new: BundleRules) -> Iterator[RuleChange]:
+def _texts(old: BundleRules, new: BundleRules) -> Iterator[ContentChange]:
     before = {site.code: site for site in old.sites if site.code}
     for site in new.sites:
         known = before.get(site.code or "")
         if site.code and known and (known.title, known.description) != (site.title, site.description):
-            places = f"{known.file}:{known.line}", f"{site.file}:{site.line}"
-            yield RuleChange("text", None, site.code, *places, "says something else to people")
+            where = _where(f"{each.file}:{each.line}" for each in (known, site))
+            what = "says something else to people"
+            yield ContentChange(site.code, Direction.TEXT, known.title, site.title, what, where)
+
+
+def _where(places: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(places))
 
 
 def _package(tree: Node) -> str:

@@ -1,43 +1,28 @@
-"""A bundle diff for a terminal, as Markdown for a pull request, and as an HTML page.
+"""A bundle diff for a terminal, and as Markdown for a pull request.
 
-All of them say the same; text and Markdown show the first differences of a layer only.
+Both say the same, and show the first differences of a layer only; `--json` has all of them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pdp.manifest.diff import Direction
-from pdp.workbench.diff.structure import SHOWN
-from pdp.workbench.reports.html_page import render_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pdp.workbench.diff.groups import Group
-    from pdp.workbench.diff.manifests import ManifestChange
     from pdp.workbench.diff.result import BundleDiff
     from pdp.workbench.diff.structure import Structure
 
 MOST: Final = 25
-"""How many differences of a layer are shown in full, and the rest counted. `--json` has them all."""
+"""How many differences in decisions of a layer are shown, and the rest counted."""
 
-_TEMPLATE: Final = Path(__file__).parent / "diff.html.jinja"
+_MOST_CHANGES: Final = 1000
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")
-_LONGEST: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class StructureLine:
-    """One change of the structure: its direction (`text`: none), what it is, and where."""
-
-    direction: str
-    what: str
-    where: str = ""
 
 
 def verdict(diff: BundleDiff) -> str:
@@ -60,10 +45,8 @@ def text_lines(diff: BundleDiff) -> Iterator[str]:
     yield f"{old} (release {diff.old.release}) -> {new} (release {diff.new.release}): {verdict(diff)}"
     yield ""
     yield "structure"
-    structure = list(_structure_lines(diff.structure))
-    yield from (f"  {one.direction:<9} {one.what}{f'  {one.where}' if one.where else ''}" for one in structure)
-    if not structure:
-        yield "  no difference"
+    changes = _changes(diff.structure) or [("", "no difference", "")]
+    yield from (f"  {direction:<9} {line}{where and f'  {where}'}".rstrip() for direction, line, where in changes)
     yield ""
     yield f"known calls: {_known_line(diff)}"
     yield from _text_groups(diff.known.groups)
@@ -78,10 +61,9 @@ def _text_groups(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups[:MOST]:
         yield f"  {marked(group):<9} {group.id}  {group.title}"
         yield f"            {_count(group.count, 'request')}; {_witness_line(group)}"
-        yield from (f"            {line}" for line in _rule_lines(group))
+        yield from (f"            {rule}" for rule in group.rules)
         yield f"            request: {json.dumps(group.witness, ensure_ascii=False, separators=(',', ':'))}"
-    if len(groups) > MOST:
-        yield f"  and {len(groups) - MOST} more differences; --json shows all of them"
+    yield from (f"  {line}" for line in _more(groups))
 
 
 def markdown(diff: BundleDiff) -> str:
@@ -95,28 +77,15 @@ def markdown(diff: BundleDiff) -> str:
 def _markdown_lines(diff: BundleDiff) -> Iterator[str]:
     yield f"## Bundle diff: {_escaped(verdict(diff))}"
     yield ""
-    yield f"{_escaped(diff.names[0])}, release {diff.old.release}, {_code(diff.old.revision)}  "
-    yield f"{_escaped(diff.names[1])}, release {diff.new.release}, {_code(diff.new.revision)}"
-    yield ""
-    yield "### Structure"
-    yield ""
-    structure = list(_structure_lines(diff.structure))
-    if structure:
-        yield "| direction | what | where |"
-        yield "|---|---|---|"
-        yield from (f"| {one.direction} | {_escaped(one.what)} | {_escaped(one.where)} |" for one in structure)
-    else:
-        yield "No difference."
-    yield ""
-    yield "### Known calls"
-    yield ""
-    yield _escaped(_known_line(diff))
+    for name, bundle in zip(diff.names, (diff.old, diff.new), strict=True):
+        yield f"- {_escaped(name)}, release {bundle.release}, {_code(bundle.revision)}"
+    yield from ("", "### Structure", "", "| direction | what | where |", "|---|---|---|")
+    for direction, line, where in _changes(diff.structure) or [("", "no difference", "")]:
+        yield f"| {direction} | {_escaped(line)} | {_escaped(where)} |"
+    yield from ("", "### Known calls", "", _escaped(_known_line(diff)))
     yield from _markdown_groups(diff.known.groups)
-    yield ""
-    yield "### Generated calls"
-    yield ""
     first, *rest = _generated_lines(diff)
-    yield _escaped(first)
+    yield from ("", "### Generated calls", "", _escaped(first))
     yield from _markdown_groups(diff.generated)
     yield ""
     yield from (f"- {_escaped(line)}" for line in rest)
@@ -124,23 +93,20 @@ def _markdown_lines(diff: BundleDiff) -> Iterator[str]:
 
 def _markdown_groups(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups[:MOST]:
+        yield from ("", f"#### {marked(group)}: {_escaped(group.title)}", "")
+        yield f"{_code(group.id)}, {_count(group.count, 'request')}; {_escaped(_witness_line(group))}"
         yield ""
-        yield f"#### {marked(group)}: {_escaped(group.title)}"
-        yield ""
-        yield f"{_code(group.id)}, {_count(group.count, 'request')}; "
-        yield _escaped(_witness_line(group))
-        yield ""
-        yield from (f"- {_escaped(line)}" for line in _rule_lines(group))
-        yield ""
-        yield "<details><summary>request</summary>"
-        yield ""
+        yield from (f"- {_escaped(rule)}" for rule in group.rules)
+        yield from ("", "<details><summary>request</summary>", "")
         # Indented code ends only with the indentation, whatever it contains.
         yield from (f"    {line}" for line in json.dumps(group.witness, indent=2).split("\n"))
-        yield ""
-        yield "</details>"
+        yield from ("", "</details>")
+    yield from (part for line in _more(groups) for part in ("", line))
+
+
+def _more(groups: Sequence[Group]) -> Iterator[str]:
     if len(groups) > MOST:
-        yield ""
-        yield f"And {len(groups) - MOST} more; `pdp bundle diff --json` shows all of them."
+        yield f"and {len(groups) - MOST} more differences; --json shows all of them"
 
 
 def _escaped(text: str) -> str:
@@ -152,41 +118,6 @@ def _code(text: str) -> str:
     return f"`{text.replace('`', '')}`"
 
 
-def html(diff: BundleDiff) -> str:
-    """Return the report as one HTML page that needs nothing else and runs no script; it has every difference."""
-    return render_page(
-        _TEMPLATE,
-        verdict=verdict(diff),
-        bundles=[
-            {"side": side, "file": name, "release": bundle.release, "revision": bundle.revision}
-            for side, name, bundle in zip(("old", "new"), diff.names, (diff.old, diff.new), strict=True)
-        ],
-        structure=list(_structure_lines(diff.structure)),
-        known=_known_line(diff),
-        known_groups=[_html_group(group) for group in diff.known.groups],
-        generated=_generated_lines(diff),
-        generated_groups=[_html_group(group) for group in diff.generated],
-    )
-
-
-def _html_group(group: Group) -> dict[str, Any]:
-    return {
-        "id": group.id,
-        "title": group.title,
-        "open": group.may_loosen,
-        "marked": marked(group),
-        "count": _count(group.count, "request"),
-        "witness": _witness_line(group),
-        "rules": _rule_lines(group),
-        "sources": group.sources,
-        "request": json.dumps(group.witness, indent=2, ensure_ascii=False),
-        "decisions": [
-            {"side": side, "verdict": decision.verdict.value, "codes": ", ".join(decision.codes)}
-            for side, decision in (("old", group.smallest.old), ("new", group.smallest.new))
-        ],
-    }
-
-
 def marked(group: Group) -> str:
     """Return the direction of a difference; where it is unclear, whether it counts as loosening."""
     if group.may_loosen and group.direction is not Direction.LOOSENS:
@@ -194,38 +125,13 @@ def marked(group: Group) -> str:
     return group.direction.value
 
 
-def _structure_lines(structure: Structure) -> Iterator[StructureLine]:
-    for rule in structure.rules:
-        places = dict.fromkeys(place for place in (rule.old, rule.new) if place)
-        direction = rule.direction.value if rule.direction else "text"
-        yield StructureLine(direction, f"{rule.name}: {rule.what}", " -> ".join(places))
-    for manifest in structure.manifests:
-        yield from _manifest_lines(manifest)
-    for datum in structure.data[:SHOWN]:
-        values = f"{_short(datum.old)} -> {_short(datum.new)}" if datum.kind == "changed" else datum.kind
-        yield StructureLine(datum.direction.value, f"{datum.path}: {values}")
-    if len(structure.data) > SHOWN:
-        yield StructureLine("unclear", f"{len(structure.data) - SHOWN} more changes of data")
-
-
-def _manifest_lines(manifest: ManifestChange) -> Iterator[StructureLine]:
-    if manifest.kind == "same":
-        return
-    old, new = manifest.old_version or "none", manifest.new_version or "none"
-    if manifest.diff is None:
-        direction = manifest.direction.value if manifest.direction else "unclear"
-        yield StructureLine(direction, f"manifest {old} -> {new}: {manifest.kind}")
-        return
-    yield StructureLine("text", f"manifest {old} -> {new}, {len(manifest.diff.tools)} tools differ")
-    for tool in manifest.diff.tools:
-        for signature in tool.signature:
-            parts = " ".join(part for part in (signature.part, signature.path, signature.what) if part)
-            yield StructureLine("text", f"{tool.tool}: {parts} ({signature.bump.name.lower()} change)")
-        if tool.fault:
-            yield StructureLine("unclear", f"{tool.tool}: {tool.fault}")
-    for name, change in manifest.changes:
-        values = f"{_short(change.old)} -> {_short(change.new)}" if change.what == "changed" else change.what
-        yield StructureLine(change.direction.value, f"{name}: {change.field}: {values}")
+def _changes(structure: Structure) -> list[tuple[str, str, str]]:
+    """Direction, line and place of the first changes, and how many more there are."""
+    changes = structure.changes
+    lines = [(change.direction.value, change.line, change.where) for change in changes[:_MOST_CHANGES]]
+    if len(changes) > _MOST_CHANGES:
+        lines.append((Direction.UNCLEAR.value, f"{len(changes) - _MOST_CHANGES} more changes", ""))
+    return lines
 
 
 def _known_line(diff: BundleDiff) -> str:
@@ -246,21 +152,12 @@ def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
     if not extent.requests:
         return "none was asked for", uncovered
     unseen = diff.unseen()
-    lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", *extent.lines()]
+    lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", extent.line]
     lines += [f"unseen {name}: {what}" for name, what in unseen.items()]
     if extent.never_allowed and not unseen:
         names = ", ".join(extent.never_allowed)
         lines.append(f"no call was found that is ALLOW or STEP_UP, so little is known of: {names}")
     return (*lines, uncovered)
-
-
-def _rule_lines(group: Group) -> list[str]:
-    """The rules that are responsible on either side."""
-    return [
-        f"{side}: {rule.code} {'fires' if rule.fired else 'does not fire'}{f' ({rule.where})' if rule.where else ''}"
-        for side, rules in (("old", group.rules_old), ("new", group.rules_new))
-        for rule in rules
-    ]
 
 
 def _witness_line(group: Group) -> str:
@@ -275,10 +172,3 @@ def _witness_line(group: Group) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "not stated"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

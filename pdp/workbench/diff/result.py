@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pdp.manifest.diff import Direction
 from pdp.workbench.diff.generated import Extent
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class BundleDiff:
     @property
     def loosens(self) -> bool:
         """Whether anything admits more, or may: see `DecisionChange.may_loosen`."""
-        return Direction.LOOSENS in self.structure.directions() or any(group.may_loosen for group in self.groups)
+        return bool(self.loosenings())
 
     def fails(self, fail_on: FailOn | None) -> bool:
         """Tell whether CI should stop here: on anything that admits more, or on anything at all."""
@@ -120,6 +119,7 @@ class BundleDiff:
             {"file": name, "revision": bundle.revision, "release": bundle.release}
             for bundle, name in zip((self.old, self.new), self.names, strict=True)
         )
+        known, generated = ([group.as_json() for group in groups] for groups in (self.known.groups, self.generated))
         return {
             "old": old,
             "new": new,
@@ -132,11 +132,12 @@ class BundleDiff:
                 "logged_requests": self.known.logged,
                 "log_lines_skipped": self.known.skipped,
                 "calls": self.known.calls,
-                "groups": [group.as_json() for group in self.known.groups],
+                "groups": known,
             },
             "generated": {
-                **self.extent.as_json(),
-                "not_covered": list(self.not_covered()),
-                "groups": [group.as_json() for group in self.generated],
+                **asdict(self.extent),
+                "requests": self.extent.requests,
+                "not_covered": self.not_covered(),
+                "groups": generated,
             },
         }

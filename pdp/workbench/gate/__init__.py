@@ -2,5 +2,5 @@
 
 gate: the checks, in their order, and loosenings that a person explained.
 packs: contract test packs of tools.
-result: what the gate found, as lines and as JUnit's XML.
+result: what the gate found, as lines and as JSON.
 """

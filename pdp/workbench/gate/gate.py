@@ -9,20 +9,23 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pdp.audit.chain import MemoryAudit, verify_chain
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from pdp.audit.chain import MemoryAudit
 from pdp.decision import parse_decision
-from pdp.documents import read_bytes, read_document
+from pdp.documents import faults_of, read_document
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import AuditError, EngineError, Fault, FileFaultsError, PdpError, Place
-from pdp.json import canonical, parse_json
+from pdp.errors import EngineError, Fault, FileFaultsError, PdpError, Place
+from pdp.json import canonical
+from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
 from pdp.pep import Pep
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
 from pdp.workbench.gate.packs import pack_faults
-from pdp.workbench.gate.result import Check, ReleaseCheck, check, skipped
+from pdp.workbench.gate.result import Check, CheckStatus, ReleaseCheck
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.run import MutationRun, mutate
 from pdp.workbench.neighbours.bases import called_tools, complete_call
@@ -32,10 +35,9 @@ from pdp.workbench.scenarios.results import RunResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.documents.document import Document
     from pdp.engine.bundle.file import Bundle
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult
@@ -48,9 +50,19 @@ NAMES: Final = (
 
 _UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "effects.unknown",
                              "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
-_SHOWN: Final = 20
-_EXPLAINED: Final = frozenset(("difference", "reason"))
-_EXPLAIN: Final = "write `explained:` and below it a list of `{difference: ID, reason: TEXT}`"
+
+
+class _Explained(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    difference: Text
+    reason: Annotated[Text, StringConstraints(strip_whitespace=True)]
+
+
+class _Explanations(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    explained: tuple[_Explained, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +85,6 @@ class Gate:
         explanations: of loosenings.
         coverage: how many of a hundred lines of Rego scenarios have to reach; None: only tools and codes are asked for.
         mutation: how many of a hundred mutants scenarios have to notice; None: not checked.
-        packs: folders with contract test packs; those called `packs` beside the scenario files are looked in as well.
-        audit: audit files of a run with this bundle.
         skip: names of checks that are not made.
         generate: how many calls the search for loosenings generates.
     """
@@ -85,8 +95,6 @@ class Gate:
     explanations: Sequence[ExplainedLoosening] = ()
     coverage: float | None = None
     mutation: float | None = None
-    packs: Sequence[Path] = ()
-    audit: Sequence[Path] = ()
     skip: Collection[str] = ()
     generate: int = GENERATED
 
@@ -108,15 +116,7 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
     with ExitStack() as stack:
         checks = _Checks(gate, bundle, last, stack)
         for name in NAMES:
-            if name in gate.skip:
-                made = skipped(name, "left out, as was asked for")
-            else:
-                try:
-                    made = check(name, *getattr(checks, name.replace("-", "_"))())
-                except _NotAskedError as error:
-                    made = skipped(name, str(error))
-                except PdpError as error:
-                    made = check(name, "could not be checked", error.message.splitlines())
+            made = checks.made(name)
             done.append(made)
             if progress is not None:
                 progress(made)
@@ -155,6 +155,18 @@ class _Checks:
             started = time.perf_counter()
             results = tuple(Runner(suite, engine).run_all())
             yield SuiteResult(suite, "embedded", results, time.perf_counter() - started), engine
+
+    def made(self, name: str) -> Check:
+        """Return the check of that name."""
+        if name in self._gate.skip:
+            return Check(name, CheckStatus.SKIPPED, "left out, as was asked for")
+        try:
+            summary, reasons = getattr(self, name.replace("-", "_"))()
+        except _NotAskedError as error:
+            return Check(name, CheckStatus.SKIPPED, str(error))
+        except PdpError as error:
+            return Check(name, CheckStatus.FAILED, "could not be checked", tuple(error.message.splitlines()))
+        return Check(name, CheckStatus.FAILED if reasons else CheckStatus.PASSED, summary, tuple(reasons))
 
     def manifest_digest(self) -> _Outcome:
         reasons = [
@@ -271,10 +283,10 @@ class _Checks:
                     for tool in self._named(digest, tools)
                 ]
             for run, engine in runs:
-                folders = [*self._gate.packs, run.suite.file.parent / "packs"]
+                folder = run.suite.file.parent / "packs"
                 for tool in run.suite.manifest.tools.values():
                     if tool.name in tools:
-                        reasons += pack_faults(tool, self._manifests_with(digest, tool.name), folders, engine)
+                        reasons += pack_faults(tool, self._manifests_with(digest, tool.name), folder, engine)
         return _counted(changed), list(dict.fromkeys(reasons))
 
     def loosening(self) -> _Outcome:
@@ -308,26 +320,8 @@ class _Checks:
         return f"{len(self._manifests)} manifests", reasons
 
     def audit_pinned(self) -> _Outcome:
-        """Each event of golden calls and of audit files names a manifest of the bundle, and this revision."""
+        """Each event of the golden calls, proposed once more, names a manifest of the bundle, and this revision."""
         count, reasons = 0, []
-        for suite, events in self._golden_events():
-            count += len(events)
-            reasons += self._unpinned(suite.file, events)
-        for file in self._gate.audit:
-            lines = read_bytes(file).splitlines()
-            count += len(lines)
-            try:
-                verify_chain(lines)
-            except AuditError as error:
-                reasons.append(f"{file}: {error.message}")
-            else:
-                reasons += self._unpinned(file, [parse_json(line) for line in lines])
-        if not count:
-            reasons = ["there is no event: name golden scenarios, or --audit FILE"]
-        return f"{count} audit events", reasons
-
-    def _golden_events(self) -> Iterator[tuple[Suite, Sequence[Mapping[str, Any]]]]:
-        """Propose the golden calls of each suite once more."""
         for run, engine in self._runs:
             suite, audit = run.suite, MemoryAudit()
             pep = Pep(suite.manifest, engine, audit=audit)
@@ -335,21 +329,14 @@ class _Checks:
                 for step, session in zip(scenario.steps, suite.sessions[at], strict=True):
                     if scenario.golden and step.action == "propose" and session is not None:
                         pep.decide(step.propose, session)
-            yield suite, audit.events
-
-    def _unpinned(self, file: Path, events: Iterable[Mapping[str, Any]]) -> list[str]:
-        reasons = []
-        for event in events:
-            # What happens to a bundle is about no call, and names no manifest.
-            if str(event.get("type")).startswith("bundle."):
-                continue
-            which = f"{file}: event {event.get('seq')} ({event.get('type')})"
-            digest, version = event.get("manifest_digest"), event.get("manifest_version")
-            if version is None or self._versions.get(str(digest)) != version:
-                reasons.append(f"{which} names manifest {version}, {digest}")
-            elif event.get("bundle_revision") not in (None, self._bundle.revision):
-                reasons.append(f"{which} was decided by the bundle {event.get('bundle_revision')}")
-        return reasons[:_SHOWN]
+            count += len(audit.events)
+            for event in audit.events:
+                digest, version = event.get("manifest_digest"), event.get("manifest_version")
+                pinned = version is not None and self._versions.get(str(digest)) == version
+                if not pinned or event.get("bundle_revision") not in (None, self._bundle.revision):
+                    which = f"{suite.file}: event {event.get('seq')} ({event.get('type')})"
+                    reasons.append(f"{which} names manifest {version}, {digest}, bundle {event.get('bundle_revision')}")
+        return f"{count} audit events", reasons if count else ["there is no event: name golden scenarios"]
 
     def _changed_tools(self) -> dict[str, set[str]]:
         """The tools whose entry no manifest of the last release has just so, by the digest of their manifest."""
@@ -396,35 +383,18 @@ def read_explanations(file: Path) -> tuple[ExplainedLoosening, ...]:
         FileFaultsError: it is faulty: unknown keys, an empty reason, a difference that is explained twice.
     """
     document = read_document(file)
-    faults: list[Fault] = []
+    try:
+        entries = _Explanations.model_validate(document.value).explained
+    except ValidationError as error:
+        raise FileFaultsError(faults_of(error, document, _Explanations)) from error
     explanations: dict[str, ExplainedLoosening] = {}
-    value = document.value
-    listed = value.get("explained") if isinstance(value, dict) and value.keys() == {"explained"} else None
-    if not isinstance(listed, list):
-        raise FileFaultsError([document.fault((), "no list of explanations", _EXPLAIN)])
-    for at, entry in enumerate(listed):
-        fault = _explanation_fault(document, at, entry, explanations)
-        if fault is not None:
-            faults.append(fault)
-            continue
-        explanations[entry["difference"]] = ExplainedLoosening(
-            entry["difference"], entry["reason"].strip(), document.place(("explained", at))
-        )
+    faults: list[Fault] = []
+    for at, entry in enumerate(entries):
+        if entry.difference in explanations:
+            path = ("explained", at, "difference")
+            faults.append(document.fault(path, "is explained twice", "leave one of them out"))
+        place = document.place(("explained", at))
+        explanations[entry.difference] = ExplainedLoosening(entry.difference, entry.reason, place)
     if faults:
         raise FileFaultsError(faults)
     return tuple(explanations.values())
-
-
-def _explanation_fault(
-    document: Document, at: int, entry: Any, explanations: dict[str, ExplainedLoosening]
-) -> Fault | None:
-    path = ("explained", at)
-    if not isinstance(entry, dict) or entry.keys() != _EXPLAINED:
-        return document.fault(path, "must have `difference` and `reason`, and nothing else", _EXPLAIN)
-    for name in ("difference", "reason"):
-        if not isinstance(entry[name], str) or not entry[name].strip():
-            hint = "write it in quotes" if name == "difference" else "say why this is meant"
-            return document.fault((*path, name), f"{name} must be a text, not empty", hint)
-    if entry["difference"] in explanations:
-        return document.fault((*path, "difference"), "is explained twice", "leave one of them out")
-    return None

@@ -15,7 +15,7 @@ from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from pdp.engine.protocol import Engine
@@ -26,22 +26,21 @@ if TYPE_CHECKING:
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 
-def pack_faults(tool: Tool, digests: Collection[str], folders: Sequence[Path], engine: Engine) -> list[str]:
+def pack_faults(tool: Tool, digests: Collection[str], folder: Path, engine: Engine) -> list[str]:
     """Return what is wrong with the pack of a tool; empty: it is there, it is whole, and it passes.
 
     Args:
         tool: the effective entry.
         digests: of the manifests that have just this entry; the pack has to be about one of them.
-        folders: where packs are looked for.
+        folder: where packs are looked for.
         engine: who decides; it knows those manifests.
     """
     whose = f"{tool.name} {tool.version or 'without a version'}"
     if tool.eval_pack is None:
         return [f"{whose} changed and names no `eval_pack`: state one, and write packs/NAME.yaml"]
-    file = _file(tool.eval_pack, folders)
+    file = _file(tool.eval_pack, folder)
     if file is None:
-        looked = ", ".join(map(str, folders)) or "no folder"
-        return [f"{whose}: the pack {tool.eval_pack} is not there; looked in {looked}"]
+        return [f"{whose}: the pack {tool.eval_pack} is not there; looked in {folder}"]
     try:
         suite = load_suite(file)
         if suite.manifest.digest not in digests:
@@ -49,17 +48,17 @@ def pack_faults(tool: Tool, digests: Collection[str], folders: Sequence[Path], e
         results = Runner(suite, engine).run_all()
     except PdpError as error:
         return [f"{file}: cannot be run: {error.message.splitlines()[0]}"]
-    failed = [f"{one.place.file}:{one.place.line}: {one.name}: fails" for one in results if not one.passed]
+    failed = [
+        f"{result.place.file}:{result.place.line}: {result.name}: fails" for result in results if not result.passed
+    ]
     return [*failed, *(f"{file}: no {missing} of {whose}" for missing in _missing(suite, tool))]
 
 
-def _file(name: str, folders: Sequence[Path]) -> Path | None:
+def _file(name: str, folder: Path) -> Path | None:
     # A name, not a path: what leads out of the folder is not looked for.
     if "/" in name or "\\" in name or name.startswith("."):
         return None
-    return next(
-        (file for folder in folders for ending in _ENDINGS if (file := folder / f"{name}{ending}").is_file()), None
-    )
+    return next((file for ending in _ENDINGS if (file := folder / f"{name}{ending}").is_file()), None)
 
 
 def _missing(suite: Suite, tool: Tool) -> Iterator[str]:

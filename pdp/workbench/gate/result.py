@@ -1,21 +1,16 @@
-"""What the gate found: each check, all of them together, as lines and as JUnit's XML."""
+"""What the gate found: each check, and all of them together."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
-from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 MOST: Final = 10
-"""How many reasons of a check are printed; `--json` and JUnit have all of them."""
-
-# What XML 1.0 cannot hold, not even as a reference.
-_NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""How many reasons of a check are printed; `--json` has all of them."""
 
 
 class CheckStatus(StrEnum):
@@ -63,21 +58,8 @@ class ReleaseCheck:
             "passed": self.passed,
             "revision": self.revision,
             "release": self.release,
-            "checks": [
-                {"name": one.name, "status": one.status.value, "summary": one.summary, "reasons": list(one.reasons)}
-                for one in self.checks
-            ],
+            "checks": [asdict(check) for check in self.checks],
         }
-
-
-def check(name: str, summary: str, reasons: Sequence[str]) -> Check:
-    """Return a check that failed for these reasons, or passed without any."""
-    return Check(name, CheckStatus.FAILED if reasons else CheckStatus.PASSED, summary, tuple(reasons))
-
-
-def skipped(name: str, why: str) -> Check:
-    """Return a check that was not made."""
-    return Check(name, CheckStatus.SKIPPED, why)
 
 
 def lines(done: Check) -> Iterator[str]:
@@ -88,36 +70,9 @@ def lines(done: Check) -> Iterator[str]:
         yield f"      and {len(done.reasons) - MOST} more"
 
 
-def summary(found: ReleaseCheck) -> str:
+def summary(result: ReleaseCheck) -> str:
     """Return the last line."""
-    failed = sum(one.status is CheckStatus.FAILED for one in found.checks)
-    passed = sum(one.status is CheckStatus.PASSED for one in found.checks)
-    word = "may be released" if found.passed else "must not be released"
-    left = len(found.checks) - passed - failed
-    return f"release {found.release} {word}: {passed} passed, {failed} failed, {left} skipped"
-
-
-def junit(found: ReleaseCheck) -> str:
-    """Return the gate as JUnit's XML: a test case for each check."""
-    counted = {
-        "tests": str(len(found.checks)),
-        "failures": str(sum(one.status is CheckStatus.FAILED for one in found.checks)),
-        "skipped": str(sum(one.status is CheckStatus.SKIPPED for one in found.checks)),
-    }
-    root = ET.Element("testsuites", {"name": "pdp release check", **counted})
-    suite = ET.SubElement(root, "testsuite", {"name": "pdp release check", "errors": "0", **counted})
-    properties = ET.SubElement(suite, "properties")
-    for name, value in (("bundle_revision", found.revision), ("release", str(found.release))):
-        ET.SubElement(properties, "property", {"name": name, "value": value})
-    for one in found.checks:
-        case = ET.SubElement(suite, "testcase", {"classname": "pdp.workbench.gate", "name": one.name})
-        if one.status is CheckStatus.FAILED:
-            ET.SubElement(case, "failure", {"message": _text(one.summary)}).text = _text("\n".join(one.reasons))
-        elif one.status is CheckStatus.SKIPPED:
-            ET.SubElement(case, "skipped", {"message": _text(one.summary)})
-    ET.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _text(text: str) -> str:
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    statuses = [check.status for check in result.checks]
+    word = "may be released" if result.passed else "must not be released"
+    passed, failed, skipped = map(statuses.count, CheckStatus)
+    return f"release {result.release} {word}: {passed} passed, {failed} failed, {skipped} skipped"

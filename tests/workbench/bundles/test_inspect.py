@@ -7,39 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
+from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.engine.bundle.signature import Signature
 from pdp.json import canonical, digest
 from pdp.workbench.bundles.inspect import inspect_bundle
-from tests.support import ROOT
 from tests.support.bundle_releases import bundle, key, key_file, tiny
 from tests.support.command_line import pdp
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-REGO = """# METADATA
-# title: Hours
-package custom.concerns.hours
-
-# METADATA
-# title: Closed
-# custom:
-#   code: hours.closed
-deny contains {} if false
-
-# METADATA
-# custom:
-#   code: hours.early
-deny contains {} if false
-"""
-DECISION = """package authz
-
-# METADATA
-# custom:
-#   code: decision.nothing_allows
-_x := 1
-"""
 MANIFEST: dict[str, Any] = {
     "manifest_version": "2026.07.1",
     "tools": {
@@ -54,8 +31,8 @@ def packed(**data: Any) -> bytes:
     return pack_bundle(
         release=7,
         wasm=b"\0asm\x01\0\0\0",
-        data={"config": {"required_concerns": ["hours"]}, **data},
-        modules={"authz/decision.rego": DECISION, "custom/hours.rego": REGO},
+        data={"config": {"required_concerns": ["hours", "limits"]}, **data},
+        modules={"authz/decision.rego": "package authz", "custom/hours.rego": "package custom.concerns.hours"},
     )
 
 
@@ -71,10 +48,7 @@ def test_all_that_is_in_it() -> None:
     assert inspect_bundle(bundle) == {
         "revision": bundle.revision, "release": 7, "digest": bundle.digest, "size": bundle.size, "module_size": 8,
         "modules": 2, "signature": None,
-        "concerns": [
-            {"name": "decision", "custom": False, "required": False, "codes": ["decision.nothing_allows"]},
-            {"name": "hours", "custom": True, "required": True, "codes": ["hours.closed", "hours.early"]},
-        ],
+        "concerns": ["hours", "limits"],
         "manifests": [
             {
                 "digest": name, "version": "2026.07.1",
@@ -89,23 +63,6 @@ def test_all_that_is_in_it() -> None:
             "settings": 7,
         },
     }  # fmt: skip
-
-
-def test_every_code_of_the_baseline_is_shown() -> None:
-    """The codes in the released bundle are those that its Rego states in METADATA, each under its own concern."""
-    concerns = inspect_bundle(read_bundle(baseline_bundle_path()))["concerns"]
-    names = sorted(path.name for path in (ROOT / "policies/authz/concerns").iterdir())
-
-    assert [concern["name"] for concern in concerns if concern["required"]] == names
-    assert [concern["name"] for concern in concerns if not concern["required"]] == ["decision", "planning"]
-    stated = {
-        line.split("code:")[1].strip()
-        for file in (ROOT / "policies/authz").rglob("*.rego")
-        if not file.name.endswith("_test.rego")
-        for line in file.read_text().splitlines()
-        if line.startswith("#   code:")
-    }
-    assert {code for concern in concerns for code in concern["codes"]} == stated
 
 
 @pytest.mark.parametrize("with_key", [False, True])
@@ -136,13 +93,8 @@ def test_what_people_are_shown(tmp_path: Path) -> None:
         f"  file       {bundle.digest}",
         "  signature  none",
         "  policy     2 Rego modules, WebAssembly of 8 bytes",
-        f"  data       config (139 bytes), manifests ({len(canonical({name: evil}))} bytes)",
-        "",
-        "concern decision (baseline)",
-        "  decision.nothing_allows",
-        "concern hours (custom, required)",
-        "  hours.closed",
-        "  hours.early",
+        f"  data       config (148 bytes), manifests ({len(canonical({name: evil}))} bytes)",
+        "  concerns   hours, limits",
         "",
         f"manifest 1\\x1b[31m  {name}",
         "  a\\nconcern fake: pure; no risk; no scope",

@@ -16,7 +16,6 @@ from pdp.errors import FileFaultsError
 from pdp.json import canonical, digest
 from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
-from pdp.workbench.diff.groups import Responsible
 from pdp.workbench.diff.known import read_log
 from pdp.workbench.diff.policies import BundleRules, rule_changes
 from pdp.workbench.scenarios.files.suite import load_suite
@@ -99,7 +98,7 @@ def test_a_bundle_does_not_differ_from_itself() -> None:
     assert (same.differs, same.loosens, same.groups, same.loosenings()) == (False, False, (), {})
     assert [same.fails(when) for when in (None, "loosening", "any")] == [False, False, False]
     assert (same.structure.rules, same.structure.data) == ((), ())
-    assert [one.kind for one in same.structure.manifests] == ["same"]
+    assert same.structure.manifests == ()
     assert (same.known.scenarios, same.extent.requests) == (80, SMALL)
     assert same.extent.never_allowed == []
 
@@ -119,9 +118,9 @@ def test_a_weaker_condition_is_found_with_a_witness_and_the_rule_on_either_side(
         ("sanctions.not_clear",), ("effects.gate_satisfied", "risk.acceptable"),
     )  # fmt: skip
     assert group.witness["context"]["sanctions_status"] == "not_screened"
-    assert [one for one in (*group.rules_old, *group.rules_new) if one.code == "sanctions.not_clear"] == [
-        Responsible("sanctions.not_clear", f"{BUNDLE}!{SANCTIONS}:{deny}", fired=True),
-        Responsible("sanctions.not_clear", f"{unscreened}!{SANCTIONS}:{deny}", fired=False),
+    assert [rule for rule in group.rules if "sanctions.not_clear" in rule] == [
+        f"old: sanctions.not_clear fires ({BUNDLE}!{SANCTIONS}:{deny})",
+        f"new: sanctions.not_clear does not fire ({unscreened}!{SANCTIONS}:{deny})",
     ]
     assert (found.loosens, found.fails("loosening"), found.fails("any")) == (True, True, True)
 
@@ -134,14 +133,19 @@ def test_scenarios_show_who_would_notice(found: BundleDiff) -> None:
         "a wire to a beneficiary who has not been screened is denied"
     ]
     assert found.known.scenarios == 80
+    # Who has explained what was generated has explained this as well.
+    assert group.id in {one.id for one in found.generated}
 
 
 def test_a_changed_helper_is_named_with_its_places(found: BundleDiff, unscreened: Path) -> None:
     place = f"{SANCTIONS}:{line_of(CLEAR)}"
 
-    assert [(one.kind, one.direction, one.name, one.old, one.new) for one in found.structure.rules] == [
-        ("changed", "unclear", "custom.concerns.sanctions _clear", f"{BUNDLE}!{place}", f"{unscreened}!{place}")
-    ]
+    assert [(one.direction, one.line, one.where) for one in found.structure.rules] == [
+        (
+            "unclear", "custom.concerns.sanctions _clear: changed: its effect on decisions is below",
+            f"{BUNDLE}!{place}, {unscreened}!{place}",
+        )
+    ]  # fmt: skip
 
 
 def test_policies_written_otherwise_do_not_differ(tmp_path: Path, opa: Path) -> None:
@@ -149,7 +153,9 @@ def test_policies_written_otherwise_do_not_differ(tmp_path: Path, opa: Path) -> 
     start = text.index("# METADATA", 10)
     head, rules = text[:start], text[start:].replace(CLEAR, "")
     moved = f"{head}\n# What is clear.\n{CLEAR.replace(' if ', '   if   ')} # so it is\n\n{rules}"
-    other = compiled(tmp_path, opa, (f"own/{SANCTIONS}", text, moved))
+    lookup = ("\tis_string(input.context.looked_up_beneficiary)\n", '\tinput.context.looked_up_beneficiary != ""\n')
+    conditions = "own/custom/concerns/beneficiary/beneficiary.rego", "".join(lookup), "".join(reversed(lookup))
+    other = compiled(tmp_path, opa, (f"own/{SANCTIONS}", text, moved), conditions)
 
     same = bundle_diff(BUNDLE, other, most=SMALL)
 
@@ -163,16 +169,16 @@ def test_added_and_removed_rules_have_a_direction_and_texts_are_no_difference(op
     without = {path: each for path, each in old.modules.items() if path != SANCTIONS}
     reworded = {**old.modules, SANCTIONS: text.replace("# title: ", "# title: Another ")}
 
-    def directions(modules: dict[str, str]) -> list[tuple[str, str | None, str]]:
+    def directions(modules: dict[str, str]) -> list[tuple[str, str, bool]]:
         changes = rule_changes(BundleRules(old, "OLD", opa), BundleRules(replace(old, modules=modules), "NEW", opa))
-        return [(one.kind, one.direction, one.name) for one in changes]
+        return [(one.direction, one.name, one.new is None) for one in changes]
 
     assert directions(without) == [
-        ("removed", "unclear", "custom.concerns.sanctions _clear"),
-        ("removed", "unclear", "custom.concerns.sanctions imports"),
-        ("removed", "loosens", "sanctions.not_clear"),
+        ("unclear", "custom.concerns.sanctions _clear", True),
+        ("unclear", "custom.concerns.sanctions imports", True),
+        ("loosens", "sanctions.not_clear", True),
     ]
-    assert directions(reworded) == [("text", None, "sanctions.not_clear")]
+    assert directions(reworded) == [("text", "sanctions.not_clear", False)]
     back = rule_changes(BundleRules(replace(old, modules=without), "OLD", opa), BundleRules(old, "NEW", opa))
     assert [one.direction for one in back if one.name == "sanctions.not_clear"] == ["tightens"]
 
@@ -185,12 +191,13 @@ def test_a_scope_less_and_a_limit_less_loosen(tmp_path: Path) -> None:
         document["tools"]["initiate_wire"]["approval"]["unless_within_limits"] = True
 
     strict = made(tmp_path / "old.tar.gz")
-    other = bundle_diff(strict, made(tmp_path / "new.tar.gz", manifest=manifest(lenient)), most=3000)
+    other = bundle_diff(strict, made(tmp_path / "new.tar.gz", manifest=manifest(lenient)), most=2000)
 
-    (change,) = other.structure.manifests
-    assert [(tool, one.field, one.direction) for tool, one in change.changes] == [
-        ("initiate_wire", "limits", "loosens"), ("lookup_beneficiary", "scopes", "tightens"),
-    ]  # fmt: skip
+    assert [(one.direction, one.line) for one in other.structure.manifests] == [
+        ("unclear", "manifest: 2026.07.1 became 2026.07.2"),
+        ("loosens", "initiate_wire: limits: removed wire.auto_approved amount"),
+        ("tightens", "lookup_beneficiary: scopes: added payments.more"),
+    ]
     titles = [one.title for one in other.generated]
     less = 'without "payments.more" among subject.properties.scopes'
     assert any(f"ALLOW -> DENY for unclassified tool lookup_beneficiary {less}" in title for title in titles)
@@ -198,29 +205,22 @@ def test_a_scope_less_and_a_limit_less_loosen(tmp_path: Path) -> None:
     assert other.loosens
 
 
-def test_a_new_tool_and_one_that_is_gone(tmp_path: Path) -> None:
+def test_a_new_tool_and_one_that_is_gone_are_found_each_time_by_the_same_calls(tmp_path: Path) -> None:
     def other(document: Any) -> None:
         document["manifest_version"] = "2026.08.1"
         entry = document["tools"].pop("lookup_beneficiary")
         document["tools"]["look_up_again"] = {**entry, "name": "look_up_again", "pdp_action": "look_up_again"}
 
-    found = bundle_diff(made(tmp_path / "o"), made(tmp_path / "n", manifest=manifest(other)), most=SMALL)
+    files = made(tmp_path / "o"), made(tmp_path / "n", manifest=manifest(other))
+    found, again = (bundle_diff(*files, most=SMALL) for _ in range(2))
 
     changes = [(group.change.old, group.change.new, group.tools) for group in found.generated]
     assert {(old, new, tools) for old, new, tools in changes if old != new} == {
         ("DENY", "ALLOW", ("look_up_again",)), ("ALLOW", "DENY", ("lookup_beneficiary",)),
     }  # fmt: skip
     assert "DENY -> ALLOW for unclassified tool look_up_again" in [one.title for one in found.generated]
-
-
-def test_the_grid_is_the_same_each_time(tmp_path: Path) -> None:
-    new = made(tmp_path / "n", manifest=manifest(lambda document: document["tools"].pop("lookup_beneficiary")))
-
-    one, other = (bundle_diff(BUNDLE, new, most=SMALL).as_json() for _ in range(2))
-
-    assert json.dumps(one) == json.dumps(other)
-    assert one["generated"]["requests"] == SMALL
-    assert one["generated"]["cut"] is True
+    assert (found.extent.requests, found.extent.cut) == (SMALL, True)
+    assert json.dumps(found.as_json()) == json.dumps(again.as_json())
 
 
 def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: BundleDiff) -> None:
@@ -239,7 +239,7 @@ def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: 
     log = read_log(file)
     decided = bundle_diff(BUNDLE, unscreened, logs=[log], most=0)
 
-    assert (log.lines, log.skipped, len(log.requests)) == (6, 3, 1)
+    assert (log.skipped, len(log.requests)) == (3, 1)
     assert [(one.title, one.sources) for one in decided.groups] == [
         ("DENY -> ALLOW for unclassified tool initiate_wire", (f"{file}:1",))
     ]
@@ -250,7 +250,6 @@ def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: 
     [
         pytest.param(b"nothing", "not JSON: Expecting value: line 1 column 1 (char 0)", id="no JSON"),
         pytest.param(b"[]", "not an object", id="no object"),
-        pytest.param(b'{"result": {}}', "no `input`", id="no input"),
         pytest.param(b'{"input": 1, "input": 2}', "key 'input' stands twice in one object", id="twice"),
         pytest.param(b'{"input": NaN}', "NaN is not a number of JSON", id="not a number"),
     ],

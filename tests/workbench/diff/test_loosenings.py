@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pdp.decision import Decision, Obligation, Reason, Verdict
-from pdp.engine.bundle.file import read_bundle
+from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.comparison import change_of
+from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.diff.policies import BundleRules, rule_changes
 from pdp.workbench.diff.reports import marked, text_lines, verdict
+from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.gate.gate import NAMES, Gate, release_check
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.command_line import pdp
@@ -44,12 +46,10 @@ deny contains reason.new(rego.metadata.rule(), {}) if input.subject.id in {"mall
     ("condition", "where", "value"),
     [
         ('input.subject.id == "mallory"', ("subject", "id"), "mallory"),
-        ('"boss" in input.subject.properties.roles', ("subject", "properties", "roles"), ["boss"]),
         (
             '"x.y" in input.subject.properties.scopes',
             ("subject", "properties", "scopes"), ["payments.wire.initiate", "x.y"],
         ),
-        ('input.context.agent == "agent:x"', ("context", "agent"), "agent:x"),
         ('input.subject.properties.act.sub == "agent:x"', ("subject", "properties", "act", "sub"), "agent:x"),
         ('object.get(input.context, "door", "") == "back"', ("context", "door"), "back"),
     ],
@@ -96,58 +96,23 @@ def test_one_less_in_a_list_of_those_who_are_denied(tmp_path: Path, opa: Path) -
     assert {one.change.codes_removed for one in loosening} == {("sanctions.person",)}
 
 
-@pytest.fixture(scope="module")
-def widened(tmp_path_factory: pytest.TempPathFactory, opa: Path) -> Callable[..., Path]:
-    """Builds the example with another condition for who is clear, and other texts replaced."""
-    made_already: dict[tuple[object, ...], Path] = {}
-
-    def build(condition: str, *edits: tuple[str, str, str]) -> Path:
-        if (condition, *edits) not in made_already:
-            folder = tmp_path_factory.mktemp("widened")
-            made_already[condition, *edits] = compiled(folder, opa, (OWN, CLEAR, f"_clear if {condition}"), *edits)
-        return made_already[condition, *edits]
-
-    return build
+def identity(opa: Path, condition: str, *more: str) -> str:
+    """The id of one difference when the sanctions' condition is another one, and more rules stand below it."""
+    bundle = read_bundle(BUNDLE)
+    text = "\n\n".join((bundle.modules[SANCTIONS].replace(CLEAR, f"_clear if {condition}"), *more))
+    new = replace(bundle, modules={**bundle.modules, SANCTIONS: text})
+    rules = BundleRules(bundle, "OLD", opa), BundleRules(new, "NEW", opa)
+    return structure_of(*rules, Manifests.of(bundle, new)).id_of("decisions")
 
 
-OFFICER = 'input.context.sanctions_status in {"clear", "cleared_by_officer"}'
+def test_an_explanation_holds_for_one_change_of_the_bundle_however_it_is_written(opa: Path) -> None:
+    officer = 'input.context.sanctions_status in {"clear", "cleared_by_officer"}'
+    wider = officer.replace('"clear", ', '"clear", "pending", ')
+    ids = [identity(opa, *texts) for texts in ((officer,), (wider,), ("true",), (officer, "_more if input.a"))]
 
-
-def loosening(old: Path, new: Path, most: int = GRID) -> set[str]:
-    return {
-        one.id for one in bundle_diff(old, new, most=most).generated if one.may_loosen and one.change.new == "ALLOW"
-    }
-
-
-def test_an_explanation_holds_for_one_change_of_the_bundle(widened: Callable[..., Path]) -> None:
-    conditions = [
-        OFFICER, 'input.context.sanctions_status in {"clear", "cleared_by_officer", "pending", "expired"}', "true",
-        'input.context.sanctions_status != "blocked"',
-    ]  # fmt: skip
-    ids = [loosening(BUNDLE, widened(condition)) for condition in conditions]
-
-    assert all(ids)
-    assert len(set.union(*ids)) == sum(map(len, ids))
-    beneficiary = "own/custom/concerns/beneficiary/beneficiary.rego"
-    line = '\tinput.context.looked_up_beneficiary != ""\n'
-    edit = beneficiary, line, f'{line}\tinput.context.looked_up_beneficiary != "nobody"\n'
-    assert not ids[0] & loosening(BUNDLE, widened(OFFICER, edit))
-
-
-def test_an_explanation_holds_however_the_change_is_written(widened: Callable[..., Path]) -> None:
-    (alone,) = loosening(BUNDLE, widened(OFFICER))
-
-    turned = OFFICER.replace('"clear", "cleared_by_officer"', '"cleared_by_officer", "clear"')
-    assert loosening(BUNDLE, widened(turned)) == {alone}
-    assert loosening(BUNDLE, widened(OFFICER), most=2 * GRID) == {alone}
-
-
-def test_a_scenario_that_shows_the_same_has_the_same_explanation(widened: Callable[..., Path]) -> None:
-    condition = OFFICER.replace("cleared_by_officer", "not_screened")
-    found = bundle_diff(BUNDLE, widened(condition), suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=GRID)
-
-    (known,) = found.known.groups
-    assert known.id in {group.id for group in found.generated}
+    assert len(set(ids)) == len(ids)
+    turned = 'input.context.sanctions_status  in  {"cleared_by_officer", "clear"} # turned'
+    assert identity(opa, turned) == ids[0]
 
 
 def decided(verdict: Verdict, **duties: Any) -> Decision:
@@ -188,7 +153,7 @@ obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"set": {"
 """
 
 
-def test_a_cap_that_rises_fails_ci_and_the_gate(tmp_path: Path, opa: Path) -> None:
+def test_a_cap_that_rises_counts_as_loosening(tmp_path: Path, opa: Path) -> None:
     text = (EXAMPLE / "policies" / SANCTIONS).read_text()
     old, new = (
         compiled(tmp_path, opa, (OWN, text, f"{text}\n{DUTY.replace('10', cap)}"), name=f"cap-{cap}")
@@ -199,8 +164,6 @@ def test_a_cap_that_rises_fails_ci_and_the_gate(tmp_path: Path, opa: Path) -> No
     (group,) = [one for one in found.generated if one.tools]
     assert (group.direction, group.may_loosen, marked(group)) == ("unclear", True, "unclear (counts as loosening)")
     assert (found.loosens, found.fails("loosening"), list(found.loosenings())) == (True, True, [group.id])
-    assert pdp("bundle", "diff", old, new, "--generate", 300, "--fail-on", "loosening").code == 1
-    assert gate_reasons(new, old) == (f"{group.id} is not explained: {group.title}",)
 
 
 def gate_reasons(bundle: Path, last: Path) -> tuple[str, ...]:
@@ -215,32 +178,22 @@ def many(count: int, value: str) -> str:
     return "".join(f'_odd if input.context.zz{at:03} == "{value}"\n\n' for at in range(count))
 
 
-def test_what_a_changed_rule_reads_and_there_is_no_room_for_reaches_the_gate(tmp_path: Path) -> None:
+def test_what_a_changed_rule_reads_and_there_is_no_room_for_is_unseen(tmp_path: Path) -> None:
     bundle = read_bundle(BUNDLE)
     text = bundle.modules[SANCTIONS]
     files = []
     for name, value in (("old", "a"), ("new", "b")):
-        modules = {**bundle.modules, SANCTIONS: f"{text}\n{many(200, value)}"}
+        modules = {**bundle.modules, SANCTIONS: f"{text}\n{many(60, value)}"}
         files.append(tmp_path / name)
-        files[-1].write_bytes(_packed(bundle, modules))
+        files[-1].write_bytes(pack_bundle(release=2, wasm=bundle.wasm, data=bundle.data, modules=modules))
 
-    found = bundle_diff(*files, most=300)
+    found = bundle_diff(*files, most=60)
 
     unseen = list(found.unseen().values())
     without_room = [what for what in unseen if what.endswith(": a changed rule reads it, and there was no room for it")]
-    assert 100 < len(without_room) < 200
+    assert 10 < len(without_room) < 60
     assert " attributes that there was no room for: context." in found.not_covered()[-1]
-    assert found.as_json()["generated"]["not_covered"] == list(found.not_covered())
     assert f"and {len(unseen)} places where a loosening would not be seen" in verdict(found)
-    assert {each.rsplit(": ", 1)[1] for each in gate_reasons(files[1], files[0])} == {
-        "a changed rule reads it, and there was no room for it"
-    }
-
-
-def _packed(bundle: Any, modules: dict[str, str]) -> bytes:
-    from pdp.engine.bundle.file import pack_bundle
-
-    return pack_bundle(release=2, wasm=bundle.wasm, data=bundle.data, modules=modules)
 
 
 def test_a_tool_that_is_never_allowed_reaches_the_gate(tmp_path: Path) -> None:
@@ -267,62 +220,35 @@ def test_a_tool_that_is_never_allowed_reaches_the_gate(tmp_path: Path) -> None:
     assert bundle_diff(old, old, most=300).unseen() == {}
 
 
-REORDERED = {
-    "conditions": ("\tinput.a\n\tinput.b\n", "\tinput.b\n\tinput.a\n"),
-    "in a comprehension": ("count([x | input.a; x := input.b]) > 0", "count([x | x := input.b; input.a]) > 0"),
-    "in every": ("every x in input.xs { x > 1; x < 9 }", "every x in input.xs { x < 9; x > 1 }"),
-    "wildcards": ("\tinput.a[_]\n\tinput.b[_] == input.c[_]\n", "\tinput.b[_] == input.c[_]\n\tinput.a[_]\n"),
-    "declared": (
-        "\tsome x in input.xs\n\ty := x.z\n\ty > 1\n", "\tsome x in input.xs\n\t1 < 2\n\ty := x.z\n\ty > 1\n",
-    ),
-    "a set": ('input.a in {"x", "y"}', 'input.a in {"y", "x"}'),
-    "an object": ('input.a == {"x": 1, "y": 2}', 'input.a == {"y": 2, "x": 1}'),
-    "in braces": ("input.a", "\tinput.a\n"),
-}  # fmt: skip
-SAME = {name: name != "declared" for name in REORDERED}
-OTHER = "\n\n_other if input.{} == 1\n"
+# Two bodies of a rule. What is only reordered or reformatted reads the same; some orders have a meaning.
+SAME = {
+    "conditions": ("input.a\ninput.b", "input.b\ninput.a"),
+    "comprehension": ("count([x | input.a; x := input.b]) > 0", "count([x | x := input.b; input.a]) > 0"),
+    "every": ("every x in input.xs { x > 1; x < 9 }", "every x in input.xs { x < 9; x > 1 }"),
+    "wildcards": ("input.a[_]\ninput.b[_] == input.c[_]", "input.b[_] == input.c[_]\ninput.a[_]"),
+    "set": ('input.a in {"x", "y"}', 'input.a in {"y", "x"}'),
+    "object": ('input.a == {"x": 1, "y": 2}', 'input.a == {"y": 2, "x": 1}'),
+}
+OTHER = {
+    "declared": ("some x in input.xs\ny := x.z\ny > 1", "some x in input.xs\n1 < 2\ny := x.z\ny > 1"),
+    "else": ("input.a\n} else := 2 if {\ninput.b", "input.b\n} else := 2 if {\ninput.a"),
+    "with": ("input.a with input.b as 1\ninput.c", "input.a\ninput.c with input.b as 1"),
+    "rule_name": ("y := [z | z := _clear]; _clear := 1; y[_clear]", "_clear := 1; y := [z | z := _clear]; y[_clear]"),
+    "list": ("input.a == [1, 2]", "input.a == [2, 1]"),
+}
 
 
-def changes(opa: Path, old: str, new: str) -> list[str]:
-    """Which rules are said to differ, when beside them another one does."""
+def test_only_an_order_that_has_a_meaning_is_a_difference(opa: Path) -> None:
     bundle = read_bundle(BUNDLE)
-    text = bundle.modules[SANCTIONS]
-    sides = [
-        BundleRules(replace(bundle, modules={**bundle.modules, SANCTIONS: text + each}), "X", opa)
-        for each in (old, new)
-    ]
-    return [one.name.removeprefix("custom.concerns.sanctions ") for one in rule_changes(*sides)]
+    sides = []
+    for at in (0, 1):
+        rules = [f"_{name} if {{\n{bodies[at]}\n}}" for name, bodies in {**SAME, **OTHER}.items()]
+        braces = ("_braces if input.a", "_braces if {\ninput.a }")[at]
+        text = "\n\n".join((bundle.modules[SANCTIONS], *rules, braces))
+        sides.append(BundleRules(replace(bundle, modules={**bundle.modules, SANCTIONS: text}), "X", opa))
 
-
-@pytest.mark.parametrize("name", REORDERED)
-def test_what_is_only_reordered_or_reformatted_reads_the_same(opa: Path, name: str) -> None:
-    old, new = (f"\n\n_it if {{\n{each}\n}}" for each in REORDERED[name])
-
-    assert changes(opa, old, new) == ([] if SAME[name] else ["_it"])
-    # As well where another rule of the module did change.
-    assert changes(opa, old + OTHER.format("a"), new + OTHER.format("b")) == (["_it", "_other"], ["_other"])[SAME[name]]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param("_it := 1 if { input.a } else := 2 if { input.b }",
-                     "_it := 2 if { input.b } else := 1 if { input.a }", id="else"),
-        pytest.param("_it if { input.a with input.b as 1\n input.c }", "_it if { input.a\n input.c with input.b as 1 }",
-                     id="with"),
-        pytest.param("_it if { y := [z | z := _clear]; _clear := 1; y[_clear] }",
-                     "_it if { _clear := 1; y := [z | z := _clear]; y[_clear] }", id="a rule's name"),
-        pytest.param("_it := [1, 2]", "_it := [2, 1]", id="a list"),
-    ],
-)  # fmt: skip
-def test_an_order_that_has_a_meaning_is_a_difference(opa: Path, old: str, new: str) -> None:
-    assert changes(opa, f"\n\n{old}\n", f"\n\n{new}\n") == ["_it"]
-
-
-def test_a_body_in_braces_is_the_same_without(opa: Path) -> None:
-    before, after = "\n\n_it if input.a\n", "\n\n_it if { input.a }\n"
-
-    assert changes(opa, before + OTHER.format("a"), after + OTHER.format("b")) == ["_other"]
+    changed = {change.name.removeprefix("custom.concerns.sanctions ") for change in rule_changes(*sides)}
+    assert changed == {f"_{name}" for name in OTHER}
 
 
 def test_without_opa_bundles_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,14 +262,6 @@ def test_without_opa_bundles_are_not_compared(tmp_path: Path, monkeypatch: pytes
         2,
         "error: comparing bundles needs Open Policy Agent 1.22.0, and none is here\n    hint: run: pdp opa install\n",
     )
-
-
-def test_a_reordered_policy_is_no_difference_for_ci(tmp_path: Path, opa: Path) -> None:
-    lookup = ("\tis_string(input.context.looked_up_beneficiary)\n", '\tinput.context.looked_up_beneficiary != ""\n')
-    file = "own/custom/concerns/beneficiary/beneficiary.rego"
-    new = compiled(tmp_path, opa, (file, "".join(lookup), "".join(reversed(lookup))))
-
-    assert pdp("bundle", "diff", BUNDLE, new, "--generate", 300, "--fail-on", "any").code == 0
 
 
 def test_where_nothing_was_decided_nothing_is_promised(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,10 @@ from pdp.json import canonical
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.comparison import change_of
 from pdp.workbench.diff.manifests import ManifestPair, Manifests
-from pdp.workbench.diff.reports import html, markdown, text_lines
+from pdp.workbench.diff.reports import markdown, text_lines
 from pdp.workbench.diff.structure import data_changes
 from tests.support.command_line import pdp, written
-from tests.support.payments import BUNDLE, EXAMPLE
+from tests.support.payments import BUNDLE
 from tests.workbench.diff.test_bundle_diff import made, manifest
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def test_data_are_compared_path_by_path(tmp_path: Path) -> None:
 
     found = data_changes(*map(read_bundle, files))
 
-    assert {one.path: (one.kind, one.direction.value) for one in found} == {
+    assert {one.name: (one.what, one.direction.value) for one in found} == {
         "directory.corpora.hr.markings": ("changed", "tightens"),
         "directory.corpora.it.markings": ("changed", "loosens"),
         "directory.documents.d.restricted": ("changed", "loosens"),
@@ -152,18 +151,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> BundleDiff:
         document["tools"]["initiate_wire"]["scopes"] = [HOSTILE]
 
     folder = tmp_path_factory.mktemp("hostile")
-    return bundle_diff(BUNDLE, made(folder / "new.tar.gz", manifest=manifest(named)), most=2000)
-
-
-def test_the_page_needs_nothing_else_and_lets_nothing_in(hostile: BundleDiff) -> None:
-    page = html(hostile)
-
-    assert HOSTILE not in page
-    assert "<script" not in page
-    assert re.search(r"(src|href)=\"(?!#)", page) is None
-    assert "&lt;script&gt;" in page
-    assert "\u202e" not in page
-    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    return bundle_diff(BUNDLE, made(folder / "new.tar.gz", manifest=manifest(named)), most=600)
 
 
 def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
@@ -184,12 +172,11 @@ def test_text_and_json_say_the_same(hostile: BundleDiff) -> None:
     text = list(text_lines(hostile))
 
     assert set(whole) == {"old", "new", "differs", "loosens", "unseen", "structure", "known", "generated"}
+    assert whole["generated"]["groups"]
+    start = next(at for at, line in enumerate(text) if line.startswith("generated calls:"))
     assert [group["id"] for group in whole["generated"]["groups"]] == [
-        line.split()[1]
-        for line in text[next(at for at, each in enumerate(text) if each.startswith("generated calls:")) :]
-        if re.match(r"  (loosens|unclear|tightens) +[0-9a-f]{12}  ", line)
-    ]  # fmt: skip
-    assert json.loads(json.dumps(whole)) == whole
+        line.split()[1] for line in text[start:] if re.match(r"  (loosens|unclear|tightens) +[0-9a-f]{12}  ", line)
+    ]
 
 
 def test_the_command_says_it_in_every_form(tmp_path: Path) -> None:
@@ -198,40 +185,28 @@ def test_the_command_says_it_in_every_form(tmp_path: Path) -> None:
         document["tools"]["initiate_wire"]["scopes"] = []
 
     new = made(tmp_path / "new.tar.gz", manifest=manifest(lenient))
-    line = ["bundle", "diff", BUNDLE, new, "--generate", 300]
+    line = ["bundle", "diff", BUNDLE, new, "--generate"]
 
-    plain = pdp(*line, "--fail-on", "loosening", "--html", tmp_path / "page.html")
-    as_json = pdp(*line, "--json")
-    as_markdown = pdp(*line, "--markdown", "--fail-on", "any")
+    plain = pdp(*line, 100, "--fail-on", "loosening")
+    as_json = pdp(*line, 0, "--json")
+    as_markdown = pdp(*line, 0, "--markdown")
 
-    assert (plain.code, as_json.code, as_markdown.code) == (1, 0, 1)
+    assert (plain.code, as_json.code, as_markdown.code) == (1, 0, 0)
     assert "  loosens   initiate_wire: scopes: removed payments.wire.initiate\n" in plain.out
-    assert as_json.json["loosens"] is True
+    assert as_json.json["structure"]["loosenings"][0]["what"] == "initiate_wire: scopes: removed payments.wire.initiate"
     assert as_markdown.out.startswith("## Bundle diff: ")
-    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
-def test_schemas_are_compared_where_the_manifests_are_named(tmp_path: Path) -> None:
-    text = json.loads((EXAMPLE / "manifest.json").read_text())
-    text["manifest_version"] = "2026.07.2"
-    tool = next(tool for tool in text["tools"] if tool["name"] == "initiate_wire")
-    schema = tool.get("schema") or tool["args_schema"]
-    schema["properties"]["note"] = {"type": "string"}
-    schema["required"] = [*schema["required"], "note"]
-    other = written(tmp_path / "manifest.json", text)
-    from pdp.manifest.load import load_effective
+def test_what_a_bundle_has_only_a_digest_of_is_said_to_differ(tmp_path: Path) -> None:
+    def other(document: Any) -> None:
+        document["tools"]["initiate_wire"]["contract"] = "sha256:0"
+        document["agents"] = {"agent:payments": {"initiate_wire": "2.1.0"}}
 
-    document = load_effective(other, EXAMPLE / "governance.yaml").document
-    new = made(tmp_path / "new.tar.gz", manifest=document)
-    governance = ("-g", EXAMPLE / "governance.yaml")
-    files = ("-m", EXAMPLE / "manifest.json", *governance, "-m", other, *governance)
+    bundles = read_bundle(BUNDLE), read_bundle(made(tmp_path / "new.tar.gz", manifest=manifest(other)))
 
-    without = pdp("bundle", "diff", BUNDLE, new, "--generate", 0, "--json").json["structure"]["manifests"][0]
-    named = pdp("bundle", "diff", BUNDLE, new, *files, "--generate", 0, "--json").json["structure"]["manifests"][0]
-
-    assert (without["schemas_compared"], named["schemas_compared"]) == (False, True)
-    assert [one["field"] for one in without["diff"]["tools"][0]["governance"]] == ["contract"]
-    assert [(one["path"], one["bump"]) for one in named["diff"]["tools"][0]["signature"]] == [("note", "major")]
+    assert [(change.direction, change.name) for change in Manifests.of(*bundles).changes()] == [
+        ("unclear", "manifest"), ("unclear", "initiate_wire: contract"), ("tightens", "agents"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -245,12 +220,6 @@ def test_schemas_are_compared_where_the_manifests_are_named(tmp_path: Path) -> N
             ["--log", "absent.jsonl"],
             "error: absent.jsonl: no such file\n    hint: check the path\n",
             id="no log",
-        ),
-        pytest.param(
-            ["-g", "g.yaml"],
-            "error: 0 manifests and 1 governance files\n"
-            "    hint: name a governance file for every manifest, in the same order, or none at all\n",
-            id="governance alone",
         ),
     ],
 )  # fmt: skip

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.commands.bundle.build import GovernanceFiles, load_manifests
 from pdp.cli.display import progress
 from pdp.cli.files import check_standard_input
-from pdp.cli.options import AsJson, HtmlFile, file_argument, file_option
-from pdp.cli.output import print_json, tell, write_report
+from pdp.cli.options import AsJson, file_argument, file_option
+from pdp.cli.output import print_json, tell
 from pdp.errors import UsageError
 from pdp.workbench.diff import reports
 from pdp.workbench.diff.bundle_diff import bundle_diff
@@ -33,17 +32,9 @@ def diff(
     log: Annotated[
         list[Path] | None, file_option(help="Recorded requests to decide by both, JSON lines. May be repeated.")
     ] = None,
-    manifest: Annotated[
-        list[Path] | None,
-        file_option(
-            "--manifest", "-m", help="A manifest of either bundle, to compare schemas and versions. May be repeated."
-        ),
-    ] = None,
-    governance: GovernanceFiles = None,
     generate: Annotated[
         int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="How many calls to generate at most; 0: none.")
     ] = 50_000,
-    html: HtmlFile = None,
     fail_on: Annotated[
         Literal["loosening", "any"] | None, typer.Option(help="Exit 1 when something admits more, or differs at all.")
     ] = None,
@@ -56,11 +47,9 @@ def diff(
     """
     if as_json and as_markdown:
         raise UsageError("--json and --markdown exclude each other", hint="name one of them")
-    manifests, governances, logs = manifest or [], governance or [], log or []
-    check_standard_input(*manifests, *governances, *logs)
+    check_standard_input(*(log or []))
     suites = load_suites(find_suites(scenarios or []))
-    known = [read_log(file) for file in logs]
-    effective = load_manifests(manifests, governances)
+    logs = [read_log(file) for file in log or []]
     with progress(quiet=as_json or as_markdown) as bar:
         tasks: dict[str, TaskID] = {}
 
@@ -69,14 +58,12 @@ def diff(
                 tasks[what] = bar.add_task(f"{what} calls decided", total=None)
             bar.update(tasks[what], advance=more)
 
-        found = bundle_diff(old, new, suites=suites, logs=known, manifests=effective, most=generate, progress=advance)
+        found = bundle_diff(old, new, suites=suites, logs=logs, most=generate, progress=advance)
     if fail_on is not None and not found.decided:
         raise UsageError(
             f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
             hint="name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated (--generate)",
         )
-    if html is not None:
-        write_report(html, reports.html(found))
     if as_json:
         print_json(found.as_json())
     elif as_markdown:

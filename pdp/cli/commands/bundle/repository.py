@@ -21,7 +21,6 @@ from pdp.cli.commands.bundle.signing import (
 )
 from pdp.cli.options import AsJson, file_argument, file_option
 from pdp.cli.output import print_json, tell
-from pdp.documents import read_document
 from pdp.engine.bundle.file import read_packed
 from pdp.errors import AuditError, BundleError, UsageError
 from pdp.workbench.bundles import publish as repository_changes
@@ -48,7 +47,6 @@ def publish(
     by: By = None,
     key: PublicKeys = None,
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish it whoever signed it, or nobody.")] = False,
-    gate: Annotated[Path | None, file_option(help="What pdp release check --json wrote; it must have passed.")] = None,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,12 +54,11 @@ def publish(
     if unsigned and key:
         raise UsageError("--unsigned and --key exclude each other", hint="leave one of them out")
     trusted = None if unsigned else needed_public_keys(key or [])
-    results = None if gate is None else read_document(gate).value
     packed = read_packed(file)
     with closing(_audit(repository, audit)) as stream:
         try:
             change = repository_changes.publish(
-                repository, packed, channel=channel, by=by or _user(), why=why, audit=stream, keys=trusted, gate=results
+                repository, packed, channel=channel, by=by or _user(), why=why, audit=stream, keys=trusted
             )
         except BundleError as error:
             raise BundleError(f"{file}: {error.message.removeprefix('bundle: ')}", hint=error.hint) from error
@@ -132,9 +129,8 @@ def _show(repository: Path, change: ChannelChange, *, as_json: bool) -> None:
 
 
 def _described(change: ChannelChange) -> str:
-    before = "" if change.previous_release is None else f", was {change.previous_release}"
     restored = "" if change.restores is None else f" with the content of release {change.restores}"
-    return f"{change.action} {change.channel}: release {change.release}{restored}{before}"
+    return f"{change.action} {change.channel}: release {change.release}{restored}"
 
 
 def _audit(repository: Path, path: Path | None) -> FileAudit:
