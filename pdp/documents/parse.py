@@ -55,10 +55,6 @@ _NUMBER: Final = re.compile(
 )
 
 
-class UnreadableError(Exception):
-    """Reading cannot go on; the fault that says why is already among the faults."""
-
-
 def _mark(line: int, column: int) -> yaml.Mark:
     return yaml.Mark("", 0, line, column, None, 0)
 
@@ -90,10 +86,11 @@ class Parser:
         document: the file, for showing its lines.
         text: the whole text.
         json: it must be JSON, not YAML.
+        faults: where to collect them.
     """
 
-    def __init__(self, document: Document, text: str, *, json: bool) -> None:
-        self.faults: list[Fault] = []
+    def __init__(self, document: Document, text: str, *, json: bool, faults: list[Fault]) -> None:
+        self._faults = faults
         self._document = document
         self._text = text
         self._json = json
@@ -107,7 +104,7 @@ class Parser:
         """Return the outermost part.
 
         Raises:
-            UnreadableError: the text cannot be read to its end.
+            FileFaultsError: the text cannot be read to its end.
         """
         root: Part | None = None
         for event in self._events:
@@ -164,13 +161,13 @@ class Parser:
                 yield yaml.ScalarEvent(None, None, (True, False), token[1], mark)
 
     def _fault(self, mark: Any, message: str, hint: str | None = None) -> None:
-        self.faults.append(self._document.fault_at(mark.line + 1, mark.column + 1, message, hint))
-        if len(self.faults) >= _MOST_FAULTS:
+        self._faults.append(self._document.fault_at(mark.line + 1, mark.column + 1, message, hint))
+        if len(self._faults) >= _MOST_FAULTS:
             raise self._stop(mark, f"reading stops here after {_MOST_FAULTS} faults")
 
-    def _stop(self, mark: Any, message: str, hint: str | None = None) -> UnreadableError:
-        self.faults.append(self._document.fault_at(mark.line + 1, mark.column + 1, message, hint))
-        return UnreadableError()
+    def _stop(self, mark: Any, message: str, hint: str | None = None) -> FileFaultsError:
+        self._faults.append(self._document.fault_at(mark.line + 1, mark.column + 1, message, hint))
+        return FileFaultsError(self._faults)
 
     def _part(self, event: Any, depth: int) -> Part:
         mark = event.start_mark
@@ -256,7 +253,7 @@ class Parser:
         copy.members, copy.keys, copy.size, copy.height = part.members, part.keys, part.size, part.height
         return copy
 
-    def _too_deep(self, mark: Any) -> UnreadableError:
+    def _too_deep(self, mark: Any) -> FileFaultsError:
         return self._stop(mark, f"nested deeper than {_MOST_NESTING} levels", "make the structure flatter")
 
     def _scalar(self, event: Any) -> Any:
@@ -311,15 +308,10 @@ def read_document(path: Path | str, *, text: bytes | str | None = None, faults: 
     expects_json = name.endswith(".json") or (
         not name.endswith((".yaml", ".yml")) and content.lstrip()[:1] in ("{", "[") and is_json(content)
     )
-    parser = Parser(Document(name, content, Part(None, 1, 1)), content, json=expects_json)
-    try:
-        root = parser.parse()
-    except UnreadableError:
-        raise FileFaultsError((faults or []) + parser.faults) from None
-    if faults is not None:
-        faults += parser.faults
-    elif parser.faults:
-        raise FileFaultsError(parser.faults)
+    collected = [] if faults is None else faults
+    root = Parser(Document(name, content, Part(None, 1, 1)), content, json=expects_json, faults=collected).parse()
+    if faults is None and collected:
+        raise FileFaultsError(collected)
     return Document(name, content, root)
 
 

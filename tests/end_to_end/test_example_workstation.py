@@ -13,10 +13,7 @@ import pytest
 
 from pdp import Pep
 from pdp.contract.registry.registry import Registry
-from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
-from pdp.workbench.scenarios.running.engines import open_engine
-from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 from tests.support.command_line import environment, pdp
 
@@ -32,10 +29,6 @@ call-4 read_file: TOOL_EXECUTION_FAILED: argument path: leads out of the working
 call-5 delete_file: INVALID_TOOL_NAME: 'delete_file' is not a tool of manifest 2026.1.0
 3 results, 2 errors
 """
-GREPS_OWN = (
-    "a path that begins with a dash is a path, and there is none of that name",
-    "exit code 2 is a failure, here of a pattern that is none",
-)
 SESSION = {"claims": {"sub": "ann", "emts": {"files.read": True}}}
 
 
@@ -201,43 +194,3 @@ def test_dice_without_seed_stay_within_their_sides() -> None:
 
     assert set(rolled["results"]) <= {1, 2, 3, 4}
     assert rolled["sum"] == sum(rolled["results"])
-
-
-@pytest.mark.opa
-def test_how_the_failing_scenarios_fail(opa: Path) -> None:
-    suite = load_suite(WORKSTATION / "scenarios.yaml")
-    with open_engine(suite, "embedded") as engine:
-        results = Runner(suite, engine).run_all()
-
-    assert [result.name for result in results if not result.passed] == []
-    failures = {
-        result.name: (failure.code, failure.message, failure.details)
-        for result in results
-        for step in result.steps
-        for evaluation in step.evaluations
-        if (failure := evaluation.outcome.failure) is not None
-    }
-    # grep's own words are another's: only how it ended is held here.
-    for name in GREPS_OWN:
-        failures[name] = (failures[name][0], failures[name][1].partition(":")[0], failures[name][2])
-    failed = "TOOL_EXECUTION_FAILED"
-    assert failures == {
-        "a die with seven sides is the tool's to refuse, and it names the argument": (
-            failed, "argument sides: no die has 7; there are 4, 6, 8, 10, 12, 20",
-            {"exception": "ToolArgumentError", "argument": "sides", "effect": "none"},
-        ),
-        "a file that is not there fails, and the model is told so": (
-            failed, "argument path: is no file of the working folder",
-            {"exception": "ToolArgumentError", "argument": "path", "effect": "none"},
-        ),
-        **{
-            name: (failed, "grep ended with exit code 2", {"exception": "ToolExitError", "exit_code": 2})
-            for name in GREPS_OWN
-        },
-        "output that is too long ends the program": (
-            failed, "the program wrote more than 4096 bytes", {"exception": "ToolResultError", "result": "too_large"},
-        ),
-        "an expression that does not come to an end is ended": (
-            "TOOL_TIMEOUT", "the tool gave no result within 2 seconds", {"effect": "unknown"},
-        ),
-    }  # fmt: skip

@@ -16,118 +16,12 @@ import typer.main
 from pdp.cli.app import app
 from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_effective
-from pdp.workbench.opa.rules import rule_sites
-from pdp.workbench.scenarios.files.suite import find_suites, load_suite, policy_modules
-from pdp.workbench.scenarios.results import ScenarioResult
-from pdp.workbench.scenarios.running.engines import open_engine
-from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, environment, pdp, pdp_process, written
 from tests.support.payments import EXAMPLE
 
 RAG = ROOT / "examples/rag"
-BASELINE = ROOT / "policies/scenarios"
-
 SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
-
-
-def ran(*paths: Path) -> list[ScenarioResult]:
-    """Every scenario of these files and folders, on the embedded engine; all of them have to pass."""
-    results: list[ScenarioResult] = []
-    for file in find_suites(paths):
-        suite = load_suite(file)
-        with open_engine(suite, "embedded") as engine:
-            results += Runner(suite, engine).run_all()
-    assert [(str(result.place), result.name) for result in results if not result.passed] == []
-    return results
-
-
-def codes(results: list[ScenarioResult]) -> set[str]:
-    """The reason codes that the policy gave."""
-    answers = [answer for result in results for step in result.steps for answer in step.answers]
-    return {code for answer in answers for code in answer.decision.codes}
-
-
-def obligations(results: list[ScenarioResult]) -> set[str]:
-    """The ids of the obligations that the policy gave."""
-    answers = [answer for result in results for step in result.steps for answer in step.answers]
-    return {obligation.id for answer in answers for obligation in answer.decision.obligations}
-
-
-@pytest.fixture(scope="module")
-def payments() -> list[ScenarioResult]:
-    return ran(EXAMPLE)
-
-
-@pytest.fixture(scope="module")
-def rag() -> list[ScenarioResult]:
-    return ran(RAG)
-
-
-@pytest.fixture(scope="module")
-def baseline() -> list[ScenarioResult]:
-    return ran(BASELINE)
-
-
-# What is not among these takes what the payments manifest does not have: purposes, provenance, pins, an effect class,
-# a corpus; or a high-risk call that limits do not excuse.
-PAYMENTS_CODES = {
-    "approvals.invalid", "beneficiary.not_looked_up", "decision.request_invalid", "delegation.exceeds_agent",
-    "effects.gate_satisfied", "idempotency.key_missing", "limits.exceeded", "limits.invalid", "manifest.mismatch",
-    "manifest.unknown_action", "markings.not_allowed", "risk.acceptable", "sanctions.not_clear", "scopes.missing",
-}  # fmt: skip
-
-# Reading needs no limit, no approval and no key.
-RAG_CODES = {
-    "approvals.invalid", "decision.request_invalid", "delegation.exceeds_agent", "documents.not_entitled",
-    "effects.gate_satisfied", "manifest.mismatch", "manifest.unknown_action", "markings.not_allowed",
-    "markings.not_cleared", "purposes.missing", "purposes.not_allowed", "retrieval.nothing_asked", "risk.acceptable",
-    "scopes.missing",
-}  # fmt: skip
-
-
-@pytest.mark.opa
-def test_the_codes_that_payments_reaches(payments: list[ScenarioResult]) -> None:
-    assert (codes(payments), obligations(payments)) == (PAYMENTS_CODES, set())
-
-
-@pytest.mark.opa
-def test_the_codes_that_retrieval_reaches(rag: list[ScenarioResult]) -> None:
-    assert (codes(rag), obligations(rag)) == (RAG_CODES, {"mark_result", "pin_retrieval_snapshot"})
-
-
-@pytest.mark.opa
-def test_the_baselines_suites_reach_every_code(baseline: list[ScenarioResult]) -> None:
-    # With the concerns of custom.scenarios.yaml, which show what is malformed.
-    sites = rule_sites(policy_modules(load_suite(BASELINE / "custom.scenarios.yaml")))
-    reasons = [site for site in sites if site.part != "obligations"]
-    exempt = {site.code for site in reasons if site.unreached is not None}
-
-    assert codes(baseline) - exempt == {site.code for site in reasons} - exempt
-    assert obligations(baseline) == {
-        "draft_only", "log_level", "mark_result", "pin_retrieval_snapshot", "redact", "transform",
-    }  # fmt: skip
-
-
-@pytest.mark.opa
-@pytest.mark.parametrize("example", ["payments", "rag", "baseline"])
-def test_golden_scenarios_keep_to_the_manifest(example: str, request: pytest.FixtureRequest) -> None:
-    results: list[ScenarioResult] = request.getfixturevalue(example)
-    golden = [
-        (result.name, evaluation.trace.in_manifest, evaluation.trace.schema_valid)
-        for result in results
-        if result.golden
-        for step in result.steps
-        for evaluation in step.evaluations
-    ]
-
-    assert len(golden) >= 6
-    assert [each for each in golden if each[1:] != (True, True)] == []
-
-
-@pytest.mark.opa
-def test_every_scenario_says_why(payments: list[Any], rag: list[Any], baseline: list[Any]) -> None:
-    assert [result.name for result in [*payments, *rag, *baseline] if not result.why] == []
 
 
 README_PRINTS = """\
@@ -225,37 +119,24 @@ def test_the_first_concern_of_the_policies_page_is_whole(
 CONTRACTS = ("clinical", "memory", "underwriting", "workstation")
 """The examples of tool contracts, each with policies of its own."""
 
+SUITES = ("policies/scenarios", "examples/payments", "examples/rag", *(f"examples/{name}" for name in CONTRACTS))
+
 
 @pytest.mark.opa
-@pytest.mark.parametrize("name", CONTRACTS)
-def test_the_command_of_each_readme_passes_and_proves_every_tool(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tool has a call that is ALLOW and one that is not, and every code of the example's policies is given."""
+@pytest.mark.parametrize("folder", SUITES)
+def test_each_suite_passes_and_proves_every_tool(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tool has a call that is ALLOW and one that is not, every code is given, and every scenario says why."""
     monkeypatch.chdir(ROOT)
-    command = f"pdp test examples/{name}"
-    assert f"\n    {command}\n" in (ROOT / "examples" / name / "README.md").read_text(encoding="utf-8")
+    readme = ROOT / folder / "README.md"
+    assert not readme.exists() or f"\n    pdp test {folder}\n" in readme.read_text(encoding="utf-8")
 
-    done = pdp(*command.split()[1:], "--coverage", "--fail-under", "95", "--json")
+    done = pdp("test", folder, "--coverage", "--fail-under", "95", "--json")
 
-    assert (done.code, done.json["failed"], done.json["coverage"]["missing"]) == (0, 0, [])
-
-
-@pytest.mark.parametrize("name", CONTRACTS)
-def test_each_manifest_is_without_fault_or_warning(name: str) -> None:
-    folder = ROOT / "examples" / name
-    governance = ["--governance", folder / "governance.yaml"] if (folder / "governance.yaml").exists() else []
-
-    done = pdp("manifest", "lint", folder / "manifest.yaml", *governance)
-
-    assert (done.code, done.err, done.out.splitlines()[-1]) == (
-        0, "", f"{folder / 'manifest.yaml'}: no fault, no warnings",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CONTRACTS)
-def test_each_scenario_of_a_contract_says_why(name: str) -> None:
-    suites = [load_suite(file) for file in find_suites([ROOT / "examples" / name])]
-
-    assert [one.name for suite in suites for one in suite.scenarios if not one.why] == []
+    report = done.json
+    assert (done.code, report["failed"], report["coverage"]["missing"]) == (0, 0, [])
+    scenarios = [scenario for suite in report["suites"] for scenario in suite["scenarios"]]
+    assert [scenario["name"] for scenario in scenarios if not scenario["why"]] == []
+    assert report["golden"]["in_manifest"] == report["golden"]["schema_valid"] == report["golden"]["total"]
 
 
 def test_the_retrieval_entry_is_the_documents() -> None:

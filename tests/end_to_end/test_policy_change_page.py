@@ -56,16 +56,6 @@ def printed(shown: list[str], out: str) -> bool:
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in out.splitlines() if line)) is not None
 
 
-def test_commands_are_read_with_their_output_and_exit_code() -> None:
-    page = "text\n\n    $ one \\\n        two\n    said\n    ...\n    $ echo $?\n    3\n"
-    page += "\n    $ cat > f <<'EOF'\n    a: 1\n    EOF\n"
-
-    assert commands(page) == [
-        Command("one \\\n    two", ["said", "..."], 3),
-        Command("cat > f <<'EOF'\na: 1\nEOF", [], 0),
-    ]
-
-
 @pytest.mark.parametrize(
     ("shown", "out", "expected"),
     [
