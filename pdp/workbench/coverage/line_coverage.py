@@ -119,7 +119,8 @@ def _exempt_lines(modules: Mapping[str, Module]) -> dict[str, set[int]]:
         rows = found.setdefault(site.module, set())
         rows.update(range(site.line, site.last_line + 1))
         # Where a helper makes the reason, the rules that call it exist for it.
-        called = re.compile(rf"(?<!\w){re.escape(site.name)}\(")
+        name = site.text.partition("(")[0]
+        called = re.compile(rf"(?<!\w){re.escape(name)}\(")
         for statement in statements(modules[site.module].text):
             if called.search(statement.text):
                 rows.update(range(statement.line, statement.line + statement.text.count("\n") + 1))

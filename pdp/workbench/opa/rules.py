@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 PARTS: Final = ("deny", "step_up", "allow", "obligations")
 """What a concern may find, in the order in which a decision weighs it."""
 
-UNNAMED: Final = "reason.unnamed"
-"""The code of a reason whose rule has no METADATA with a code."""
-
-DECISION_ITSELF: Final = "decision"
-"""The concern of the findings that the decision makes itself; it only denies."""
-
 _PACKAGE: Final = re.compile(r"package\s+([A-Za-z_][\w.]*)")
 _NAME: Final = re.compile(r"(?:default\s+)?([A-Za-z_]\w*)")
 _CONTINUES: Final = re.compile(r"(?:[\]})]|else\b|with\b)")
 _OBLIGATION: Final = re.compile(r'"id"\s*:\s*"([^"\\]+)"')
 _STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|`[^`]*`')
+# The concern of what the decision finds itself.
+_DECISION: Final = "decision"
 _NO_RULE: Final = ("package", "import")
 
 
@@ -42,7 +38,7 @@ class RuleSite:
     Attributes:
         code: its reason code, `<concern>.<finding>`; None when its METADATA states none.
         concern: the concern's name; `decision` for the findings of the decision itself.
-        part: what it finds: one of `PARTS`; of the decision's own, `deny`.
+        part: what it finds: one of `PARTS`; the decision itself only denies.
         file: the author's file; line: of the rule's head, from 1.
         module: the module's path in the bundle.
         title, description: as METADATA states them, or empty.
@@ -64,12 +60,6 @@ class RuleSite:
     obligation: str | None = None
 
     @property
-    def name(self) -> str:
-        """The rule's name, such as `deny`, or that of the helper that makes the reason."""
-        name = _NAME.match(self.text)
-        return name[1] if name else self.part
-
-    @property
     def last_line(self) -> int:
         """The last line that the rule takes, from 1."""
         return self.line + self.text.count("\n")
@@ -82,6 +72,12 @@ class Statement:
     line: int
     text: str
     metadata: dict[str, Any]
+
+    @property
+    def name(self) -> str | None:
+        """The rule's name, such as `deny`; None where it is no rule."""
+        name = _NAME.match(self.text)
+        return None if name is None or name[1] in _NO_RULE else name[1]
 
 
 def rule_sites(modules: Mapping[str, Module]) -> tuple[RuleSite, ...]:
@@ -111,34 +107,31 @@ def sites_by_code(sites: tuple[RuleSite, ...]) -> dict[str, tuple[RuleSite, ...]
 
 
 def _sites(path: str, module: Module) -> Iterator[RuleSite]:
-    package = ""
+    concern = None
     for statement in statements(module.text):
-        named = _PACKAGE.match(statement.text)
-        if named:
-            package = named[1]
+        package = _PACKAGE.match(statement.text)
+        if package:
+            concern = _concern(package[1])
             continue
-        concern = _concern(package)
+        if concern is None or statement.name is None:
+            continue
         custom = statement.metadata.get("custom")
-        custom = custom if isinstance(custom, dict) else {}
-        code = custom.get("code") if isinstance(custom.get("code"), str) else None
-        head = _NAME.match(statement.text)
-        if concern is None or head is None or head[1] in _NO_RULE:
+        stated = {name: _text_of(custom, name) for name in ("code", "unreached")} if isinstance(custom, dict) else {}
+        code = stated.get("code") or None
+        part = "deny" if concern == _DECISION and code is not None else statement.name
+        if part not in PARTS:
             continue
-        part = head[1] if head[1] in PARTS and concern != DECISION_ITSELF else None
-        if part is None and code is None:
-            continue
-        why = custom.get("unreached")
         obligation = _OBLIGATION.search(statement.text) if part == "obligations" else None
         yield RuleSite(
             code=code,
             concern=concern,
-            part=part or _part_of_helper(head[1], concern, module.text),
+            part=part,
             file=str(module.file),
             line=statement.line,
             module=path,
             title=_text_of(statement.metadata, "title"),
             description=_text_of(statement.metadata, "description"),
-            unreached=" ".join(why.split()) if isinstance(why, str) and why.strip() else None,
+            unreached=stated.get("unreached") or None,
             text=statement.text,
             obligation=obligation[1] if obligation else None,
         )
@@ -146,20 +139,9 @@ def _sites(path: str, module: Module) -> Iterator[RuleSite]:
 
 def _concern(package: str) -> str | None:
     if package == "authz":
-        return DECISION_ITSELF
+        return _DECISION
     root, _, rest = package.partition(".concerns.")
     return rest if root in ("authz", "custom") and rest and "." not in rest else None
-
-
-def _part_of_helper(name: str, concern: str, text: str) -> str:
-    """What is found by the rules that call the helper `name`; the decision itself only denies."""
-    if concern == DECISION_ITSELF:
-        return "deny"
-    for statement in statements(text):
-        head = _NAME.match(statement.text)
-        if head and head[1] in PARTS and re.search(rf"\b{re.escape(name)}\b", statement.text):
-            return head[1]
-    return "deny"
 
 
 def _text_of(metadata: Mapping[str, Any], name: str) -> str:
