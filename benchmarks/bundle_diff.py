@@ -109,7 +109,7 @@ def _mutated(opa: Path, modules: dict[str, Module], original: Bundle, mutant: Re
 def _packed(opa: Path, modules: dict[str, Module], like: Bundle) -> bytes:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "policies")
-        wasm = OpaTool.staged(opa, folder, modules).compile([DECISION, FINDINGS, PLAN])
+        wasm = OpaTool(opa, folder, modules).compile([DECISION, FINDINGS, PLAN])
     data = {
         **like.data,
         "config": {name: value for name, value in like.data["config"].items() if name != "bundle"},

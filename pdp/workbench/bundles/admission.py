@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect
 from pdp.workbench.opa.syntax import parse_modules
 from pdp.workbench.opa.tool import OpaTool
@@ -138,7 +139,7 @@ def staged_policies(policies: Sequence[Path], opa: Path) -> Iterator[StagedPolic
             f"{capabilities}: missing", hint="it lists the builtins that policies may use; take it from the baseline"
         )
     with tempfile.TemporaryDirectory(prefix="pdp-policies-") as temporary:
-        tool = OpaTool.staged(opa, Path(temporary, "policies"), modules, capabilities=capabilities.resolve())
+        tool = OpaTool(opa, Path(temporary, "policies"), modules, capabilities=capabilities.resolve())
         trees = parse_modules(opa, modules)
         yield StagedPolicies(modules, trees, unit_tests, schemas.resolve() if schemas.is_dir() else None, opa, tool)
 
@@ -206,10 +207,14 @@ def check_conventions(
         "tests": None if tests is None else [{"tree": tree} for tree in tests.values()],
         "scenario_codes": None if scenario_codes is None else sorted(set(scenario_codes)),
     }
-    with tempfile.TemporaryDirectory(prefix="pdp-checks-") as temporary:
-        file = Path(temporary, "input.json")
-        file.write_bytes(orjson.dumps(document))
-        findings = OpaTool(opa, policies / "checks", sources={}).evaluate(_FINDINGS, file)
+    checks = {
+        str(file.relative_to(policies)): file.read_text(encoding="utf-8")
+        for file in (policies / "checks").rglob("*.rego")
+        if not file.name.endswith("_test.rego")
+    }
+    with Evaluator(opa, checks, {}) as evaluator:
+        answer = evaluator.query(_FINDINGS, orjson.dumps(document), "--strict-builtin-errors")
+    findings = answer["result"][0]["expressions"][0]["value"]
     faults = [
         _fault_at(modules[item["file"]], item["line"], item["column"], item["message"], item["hint"])
         for item in findings

@@ -93,7 +93,7 @@ def trace(opa: Path, modules: Mapping[str, Module], data: Mapping[str, Any], bod
         the runs in the order of `rule_sites`.
 
     Raises:
-        FileFaultsError, EngineTimeoutError, UsageError: as of `Evaluator.query`; among them an evaluation that fails.
+        EngineTimeoutError, UsageError: as of `Evaluator.query`; among them an evaluation that fails.
     """
     sites = rule_sites(modules)
     with Evaluator(opa, {path: module.text for path, module in modules.items()}, data) as evaluator:

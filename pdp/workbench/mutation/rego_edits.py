@@ -69,7 +69,7 @@ def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
     """
     trees = parse_modules(opa, modules)
     with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as folder:
-        asked = OpaTool.staged(opa, Path(folder), modules).dependencies(_DECISION)
+        asked = OpaTool(opa, Path(folder), modules).dependencies(_DECISION)
     return [
         mutant
         for path, module in modules.items()

@@ -180,7 +180,7 @@ def _bundles(
     modules = policy_modules(suite)
     modules[mutant.module] = replace(modules[mutant.module], text=mutant.text)
     with tempfile.TemporaryDirectory(prefix="pdp-mutant-") as folder:
-        wasm = OpaTool.staged(opa, Path(folder, "policies"), modules).compile([DECISION, FINDINGS, PLAN])
+        wasm = OpaTool(opa, Path(folder, "policies"), modules).compile([DECISION, FINDINGS, PLAN])
     return original, replace(original, wasm=wasm, modules={path: module.text for path, module in modules.items()})
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.errors import EngineTimeoutError, Fault, FileFaultsError, Place, UsageError
+from pdp.errors import EngineTimeoutError, UsageError
 from pdp.json import canonical
+from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import run_opa
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ class Evaluator:
     def __enter__(self) -> Self:
         self._staged = tempfile.TemporaryDirectory(prefix="pdp-evaluate-")
         self._folder = Path(self._staged.name)
-        for path, text in self._modules.items():
-            _write(self._folder / path, text)
+        write_texts(self._folder, self._modules)
         (self._folder / "data.json").write_bytes(self._data)
         return self
 
@@ -129,12 +129,11 @@ class Evaluator:
             inputs: JSON each.
             changed: modules instead of those of the same path, or beside them.
             document: what to evaluate, such as `data.authz.findings`.
-            coverage: whether to report which lines were evaluated.
+            coverage: whether to report which lines were evaluated; of modules that are not changed.
 
         Raises:
-            FileFaultsError: Rego that OPA refuses; places are those of the staged modules.
             EngineTimeoutError: not finished in time.
-            UsageError: OPA cannot be run.
+            UsageError: OPA refuses the Rego, or cannot be run.
         """
         options = ["--coverage", "--coverage-runs="] if coverage else []
         # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
@@ -146,18 +145,12 @@ class Evaluator:
         pending = list(dict.fromkeys(inputs))
         with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as name:
             folder = Path(name)
-            for path, text in changed.items():
-                _write(folder / path, text)
-            sources = {
-                str(folder / path) if path in changed else path: path for path in sorted({*self._modules, *changed})
-            }
+            write_texts(folder, changed)
+            sources = [str(folder / path) if path in changed else path for path in sorted({*self._modules, *changed})]
             while pending:
                 file = folder / "inputs.json"
                 file.write_bytes(b"[" + b",".join(pending) + b"]")
-                try:
-                    answer, printed = self._run(query, file, sources, *options)
-                except FileFaultsError as error:
-                    raise _faults_within(error, name) from None
+                answer, printed = self._run(query, file, sources, *options)
                 if "errors" not in answer:
                     for position, values in answer["result"][0]["expressions"][0]["value"]:
                         if values:
@@ -167,7 +160,7 @@ class Evaluator:
                     report = answer.get("coverage", {})
                     break
                 failing = _last_marked(printed, len(pending))
-                errors[pending.pop(failing)] = message_of(answer["errors"]).replace(f"{name}/", "")
+                errors[pending.pop(failing)] = _message(answer["errors"])
                 if len(errors) >= _MOST_FAILURES:
                     # A policy that is broken fails for each input, and each costs a run: that much is known by now.
                     reason = f"not evaluated: {_MOST_FAILURES} before it failed"
@@ -176,21 +169,21 @@ class Evaluator:
         return Batch(
             answers=tuple(answers.get(body) for body in inputs),
             errors={index: errors[body] for index, body in enumerate(inputs) if body in errors},
-            lines=_covered_lines(report, sources) if coverage else None,
+            lines={path: _lines(file) for path, file in report.get("files", {}).items()} if coverage else None,
         )
 
     def query(self, query: str, body: bytes, *options: str) -> dict[str, Any]:
         """Evaluate one query for one input and return what OPA writes, whole; `options` are added to its own.
 
         Raises:
-            FileFaultsError, EngineTimeoutError, UsageError: as of `evaluate`; UsageError as well when it fails.
+            EngineTimeoutError, UsageError: as of `evaluate`; UsageError as well when it fails.
         """
         with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as folder:
             file = Path(folder, "input.json")
             file.write_bytes(body)
             answer, _ = self._run(query, file, sorted(self._modules), *options)
         if "errors" in answer:
-            raise UsageError(f"OPA cannot evaluate this: {message_of(answer['errors'])}")
+            raise UsageError(f"OPA cannot evaluate this: {_message(answer['errors'])}")
         return answer
 
     def _run(self, query: str, file: Path, sources: Iterable[str], *options: str) -> tuple[dict[str, Any], str]:
@@ -210,26 +203,15 @@ class Evaluator:
             raise EngineTimeoutError(f"OPA did not finish within {self._timeout:g} s") from error
         complaint = done.stderr.decode(errors="replace")
         try:
-            answer = orjson.loads(done.stdout)
+            # An exchanged module is named by its path, as all others are.
+            answer = orjson.loads(done.stdout.replace(f"{file.parent}/".encode(), b""))
         except ValueError:
             lines = complaint.strip().splitlines()
             raise UsageError(f"OPA refuses to evaluate: {lines[0] if lines else 'no message'}") from None
         errors = answer.get("errors", [])
         if errors and not all(str(error.get("code", "")).startswith(_AT_RUN_TIME) for error in errors):
-            raise _refused(errors)
+            raise UsageError(f"OPA refuses the policies: {_message(errors)}")
         return answer, complaint
-
-
-def _faults_within(error: FileFaultsError, folder: str) -> FileFaultsError:
-    """Name modules by their path alone, wherever this run has put them."""
-    places = [replace(fault.place, file=fault.place.file.removeprefix(f"{folder}/")) for fault in error.faults]
-    return FileFaultsError([replace(fault, place=place) for fault, place in zip(error.faults, places, strict=True)])
-
-
-def _covered_lines(report: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Lines]:
-    paths = {source.removeprefix("/"): path for source, path in sources.items()}
-    files = {paths.get(source.removeprefix("/")): file for source, file in report.get("files", {}).items()}
-    return {path: _lines(file) for path, file in files.items() if path is not None}
 
 
 def _lines(file: Mapping[str, Any]) -> Lines:
@@ -247,25 +229,9 @@ def _last_marked(printed: str, count: int) -> int:
     return min(int(marked[-1]), count - 1) if marked else 0
 
 
-def message_of(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first of OPA's errors in one line."""
+def _message(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first of OPA's errors in one line."""
     first = errors[0]
     location = first.get("location") or {}
     where = f" ({location['file']}:{location['row']})" if location.get("file") else ""
     return f"{first.get('code', 'error')}: {' '.join(str(first.get('message', '')).split())}{where}"
-
-
-def _refused(errors: Sequence[Mapping[str, Any]]) -> UsageError:
-    faults = []
-    for error in errors:
-        location = error.get("location")
-        if not isinstance(location, dict) or not location.get("file"):
-            return UsageError(f"OPA refuses the policies: {message_of(errors)}")
-        place = Place(str(location["file"]), max(int(location["row"]), 1), max(int(location["col"]), 1))
-        faults.append(Fault(place, " ".join(str(error.get("message", "")).split())))
-    return FileFaultsError(faults)
-
-
-def _write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8", newline="\n")

@@ -125,12 +125,12 @@ def _refuse(error: OSError) -> None:
     raise UsageError(f"{error.filename}: cannot be read: {error.strerror}", hint="let its rights admit you") from error
 
 
-def write_modules(modules: Mapping[str, Module], folder: Path) -> None:
-    """Write the modules into a folder, under the paths that they have in the bundle."""
-    for path, module in modules.items():
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write texts into a folder, under paths below it."""
+    for path, text in texts.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(module.text, encoding="utf-8", newline="\n")
+        file.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _text(file: Path) -> str:

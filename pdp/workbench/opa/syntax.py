@@ -50,7 +50,7 @@ def parse_modules(opa: Path, modules: Mapping[str, Module]) -> dict[str, Node]:
     faults: list[Fault] = []
     trees: dict[str, Node] = {}
     with ThreadPoolExecutor(_PROGRAMS, thread_name_prefix="pdp-parse") as pool:
-        parsing = {path: pool.submit(_tree, opa, path, module.text, module.file) for path, module in modules.items()}
+        parsing = {path: pool.submit(_tree, opa, path, module) for path, module in modules.items()}
         for path, parsed in parsing.items():
             try:
                 trees[path] = parsed.result()
@@ -62,12 +62,9 @@ def parse_modules(opa: Path, modules: Mapping[str, Module]) -> dict[str, Node]:
 
 
 @lru_cache(maxsize=_TREES)
-def _tree(opa: Path, path: str, text: str, file: Path) -> Node:
+def _tree(opa: Path, path: str, module: Module) -> Node:
     with tempfile.TemporaryDirectory(prefix="pdp-parse-") as folder:
-        staged = Path(folder, path)
-        staged.parent.mkdir(parents=True, exist_ok=True)
-        staged.write_text(text, encoding="utf-8", newline="\n")
-        tree: Node = OpaTool(opa, Path(folder), sources={path: file}).parse(path)
+        tree: Node = OpaTool(opa, Path(folder), {path: module}).parse(path)
     return tree
 
 

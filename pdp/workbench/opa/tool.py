@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import tarfile
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
-from pdp.workbench.opa.modules import write_modules
+from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import run_opa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Self
+    from pathlib import Path
 
     from pdp.workbench.opa.modules import Module
 
@@ -34,26 +34,18 @@ class OpaTool:
     Args:
         opa: the program.
         folder: where it runs; sources given by absolute path would leave that path in what is compiled.
-        sources: the user's file behind each staged path, for messages.
+        modules: by their path in the bundle; they are written into the folder.
         capabilities: the file that lists the builtins that policies may use, or None for all of OPA's.
     """
 
     def __init__(
-        self, opa: Path, folder: Path, *, sources: Mapping[str, Path], capabilities: Path | None = None
+        self, opa: Path, folder: Path, modules: Mapping[str, Module], *, capabilities: Path | None = None
     ) -> None:
+        write_texts(folder, {path: module.text for path, module in modules.items()})
         self._opa = opa
         self._folder = folder
-        self._sources = sources
+        self._modules = modules
         self._capabilities = [] if capabilities is None else ["--capabilities", str(capabilities)]
-
-    @classmethod
-    def staged(
-        cls, opa: Path, folder: Path, modules: Mapping[str, Module], *, capabilities: Path | None = None
-    ) -> Self:
-        """Return OPA in a folder into which `modules` are written; other arguments as of the class."""
-        write_modules(modules, folder)
-        sources = {path: module.file for path, module in modules.items()}
-        return cls(opa, folder, sources=sources, capabilities=capabilities)
 
     def parse(self, staged: str) -> Any:
         """Return the syntax tree of one module, with places, as `opa parse --format json` writes it.
@@ -106,26 +98,6 @@ class OpaTool:
                 raise UsageError("OPA compiled no policy.wasm", hint="check the program with `pdp opa path`")
             return module.read()
 
-    def evaluate(self, query: str, document: Path) -> Any:
-        """Return what `query` gives over all modules and data in the folder, tests left out.
-
-        Args:
-            query: a reference, such as `data.checks.findings`.
-            document: the JSON file that becomes `input`.
-
-        Raises:
-            UsageError: it is undefined, an evaluation fails, or OPA cannot be run.
-        """
-        answer = json.loads(
-            self._run(
-                "eval", "--format", "json", "--strict-builtin-errors", "--ignore", "*_test.rego",
-                "-d", ".", "-i", str(document), query,
-            )
-        )  # fmt: skip
-        if "result" not in answer:
-            raise UsageError(f"OPA knows no {query}", hint="install tool-pdp again")
-        return answer["result"][0]["expressions"][0]["value"]
-
     def _run(self, *arguments: str) -> bytes:
         try:
             done = run_opa(self._opa, arguments, folder=self._folder, timeout=_TIMEOUT)
@@ -149,9 +121,9 @@ class OpaTool:
     def _fault(self, error: Mapping[str, Any]) -> Fault:
         location = error["location"]
         staged = PurePosixPath(location["file"]).as_posix()
-        source = self._sources.get(staged)
+        module = self._modules.get(staged)
         row, column = max(int(location["row"]), 1), max(int(location["col"]), 1)
-        lines = [] if source is None else _lines(source)
+        lines = [] if module is None else module.text.splitlines()
         message, hint = self._wording(" ".join(str(error["message"]).split()))
         # OPA may name a line after the last, where nothing is to be seen.
         row, column = min((row, column), _end(lines)) if lines else (row, column)
@@ -161,7 +133,7 @@ class OpaTool:
             content = "has comments alone" if any(map(str.strip, lines)) else "is empty"
             hint = f"the file {content}: begin with `package custom.concerns.NAME`, or remove it"
         shown = lines[row - 1] if row <= len(lines) else ""
-        return Fault(Place(str(source or staged), row, column), message, hint=hint, source=shown)
+        return Fault(Place(str(module.file if module else staged), row, column), message, hint=hint, source=shown)
 
     def _wording(self, message: str) -> tuple[str, str | None]:
         if message.startswith(_UNDEFINED):
@@ -172,8 +144,8 @@ class OpaTool:
                     "policies are pure, and the same on both engines: let time and facts come through the request",
                 )
             return f"unknown function {name}", "check its spelling, and that its package is imported"
-        for staged, source in self._sources.items():
-            message = message.replace(staged, str(source))
+        for staged, module in self._modules.items():
+            message = message.replace(staged, str(module.file))
         if message.startswith("yaml: "):
             message = message.removeprefix("yaml: ")
             return f"METADATA is not YAML: {message}", "check its indentation, quotes and brackets"
@@ -182,10 +154,6 @@ class OpaTool:
     def _builtins(self) -> set[str]:
         current = json.loads(self._run("capabilities", "--current"))
         return {builtin["name"] for builtin in current["builtins"]}
-
-
-def _lines(source: Path) -> list[str]:
-    return source.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _end(lines: Sequence[str]) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from pdp.cli.commands.check import check, expected_codes
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.opa.modules import baseline_policies_path, collect
-from pdp.workbench.opa.tool import OpaTool
 from tests.support.payments import EXAMPLE
 
 if TYPE_CHECKING:
@@ -322,11 +321,3 @@ def test_scenario_files_of_a_folder(tmp_path: Path) -> None:
 
     assert expected_codes([tmp_path, tmp_path / "other.yaml"]) == {"a.a", "b.b", "c.c"}
     assert expected_codes([tmp_path]) == {"a.a", "b.b"}
-
-
-def test_a_query_without_an_answer_is_an_error(opa: Path, tmp_path: Path) -> None:
-    document = tmp_path / "input.json"
-    document.write_text("{}")
-
-    with pytest.raises(UsageError, match=r"OPA knows no data\.nothing"):
-        OpaTool(opa, tmp_path, sources={}).evaluate("data.nothing", document)

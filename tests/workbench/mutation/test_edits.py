@@ -10,8 +10,7 @@ import pytest
 
 from pdp.workbench.mutation.rego_edits import edits, rego_mutants
 from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.syntax import Source
-from pdp.workbench.opa.tool import OpaTool
+from pdp.workbench.opa.syntax import Source, parse_modules
 
 if TYPE_CHECKING:
     from pdp.workbench.mutation.mutant import RegoMutant
@@ -21,11 +20,11 @@ pytestmark = pytest.mark.opa
 HEAD = "package custom.concerns.small\n\n"
 
 
-def found(opa: Path, folder: Path, text: str) -> set[tuple[str, int, str, str]]:
+def found(opa: Path, text: str) -> set[tuple[str, int, str, str]]:
     """Every edit of a module, the lines counted behind its head: kind, line, what stood there, what does then."""
     whole = HEAD + text
-    (folder / "small.rego").write_text(whole)
-    tree = OpaTool(opa, folder, sources={}).parse("small.rego")
+    module = Module(Path("small.rego"), whole, custom=True)
+    tree = parse_modules(opa, {"small.rego": module})["small.rego"]
     source = Source(Path("small.rego"), whole)
     return {
         (edit.kind, source.place(edit.span[0]).line - HEAD.count("\n"), whole[slice(*edit.span)], edit.text)
@@ -234,18 +233,18 @@ def number(line: int, value: int) -> set[tuple[str, int, str, str]]:
     ],
 )
 def test_a_module_is_broken_in_each_place_that_it_has(
-    opa: Path, tmp_path: Path, text: str, expected: set[tuple[str, int, str, str]]
+    opa: Path, text: str, expected: set[tuple[str, int, str, str]]
 ) -> None:
-    assert found(opa, tmp_path, text) == expected
+    assert found(opa, text) == expected
 
 
-def test_metadata_and_the_details_of_reasons_are_left_alone(opa: Path, tmp_path: Path) -> None:
+def test_metadata_and_the_details_of_reasons_are_left_alone(opa: Path) -> None:
     text = (
         "import data.authz.lib.reason\n\n# METADATA\n# title: T\n# description: D 1\n# custom:\n#   code: small.x\n"
         'deny contains reason.new(rego.metadata.rule(), {"limit": 5}) if input.a\n'
     )
 
-    assert found(opa, tmp_path, text) == {
+    assert found(opa, text) == {
         ("verdict swapped", 8, "deny", "step_up"),
         ("rule dropped", 8, "input.a", "{ false; input.a }"),
         ("condition dropped", 8, "input.a", "true"),
@@ -253,10 +252,10 @@ def test_metadata_and_the_details_of_reasons_are_left_alone(opa: Path, tmp_path:
     }
 
 
-def test_other_entrypoints_than_the_decision_are_left_alone(opa: Path, tmp_path: Path) -> None:
+def test_other_entrypoints_than_the_decision_are_left_alone(opa: Path) -> None:
     text = "# METADATA\n# entrypoint: true\nfindings := {1}\n\nother := 7\n"
 
-    assert {line for _, line, _, _ in found(opa, tmp_path, text)} == {5}
+    assert {line for _, line, _, _ in found(opa, text)} == {5}
 
 
 def of_concern(opa: Path, file: Path, text: str) -> list[RegoMutant]:
@@ -279,8 +278,8 @@ def test_an_edited_module_is_what_its_diff_says_and_parses(opa: Path, tmp_path: 
 
     assert len({mutant.text for mutant in mutants}) == len(mutants) == len({mutant.id for mutant in mutants}) > 10
     for mutant in mutants:
-        (tmp_path / "mutant.rego").write_text(mutant.text)
-        assert OpaTool(opa, tmp_path, sources={}).parse("mutant.rego")["rules"]
+        changed = Module(Path("mutant.rego"), mutant.text, custom=True)
+        assert parse_modules(opa, {"mutant.rego": changed})["mutant.rego"]["rules"]
         removed = [line[1:] for line in mutant.diff.split("\n")[2:] if line.startswith("-")]
         added = [line[1:] for line in mutant.diff.split("\n")[2:] if line.startswith("+")]
         assert removed != added
