@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pdp.documents import read_document
+from pdp.documents import MAX_FILE_BYTES, read_document
 from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.fields import EffectClass
 from pdp.manifest.load import load_effective, load_governance, load_manifest
@@ -491,9 +491,7 @@ def test_junk_is_a_clear_error(load: Any, text: bytes) -> None:
 
 
 def test_ten_thousand_tools_are_within_the_bounds_of_a_file() -> None:
-    text = manifest_text(*(tool(name=f"pay_bill_{number}") for number in range(10_000)))
-
-    assert len(read_document("m.json", text=text).value["tools"]) == 10_000
+    assert len(manifest_text(tool())) * 10_000 < MAX_FILE_BYTES
 
 
 # Warnings

@@ -72,10 +72,6 @@ def raising() -> bool:
     raise OSError("secret")
 
 
-async def later() -> bool:
-    return True
-
-
 @pytest.mark.parametrize(
     ("probe", "reason"),
     [
@@ -84,14 +80,20 @@ async def later() -> bool:
         (lambda: (False, "x" * 999), "x" * 200),
         (lambda: None, "its availability check gives NoneType, not true or false"),
         (lambda: 1, "its availability check gives int, not true or false"),
-        (later, "its availability check gives coroutine, not true or false"),
         (raising, "its availability check raised OSError"),
     ],
 )  # fmt: skip
 def test_a_tools_own_check(probe: Any, reason: str) -> None:
+    assert why_not(probe) == reason
+
+
+def test_an_asynchronous_check_leaves_nothing_behind() -> None:
+    async def later() -> bool:
+        return True
+
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        assert why_not(probe) == reason
+        assert why_not(later) == "its availability check gives coroutine, not true or false"
         gc.collect()  # a coroutine that is left behind warns
 
     assert warned == []

@@ -11,6 +11,7 @@ from pdp.manifest.effective import effective_tool
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import DeclaredTool
 from pdp.manifest.rules.forbidden import LONGEST_NAME, forbidden_entry_findings, forbidden_findings, staged_commits
+from tests.support import ROOT
 
 FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}
 
@@ -234,24 +235,29 @@ def test_a_text_beside_another_argument_is_not_alone() -> None:
     assert said(schema=schema, effect_class="stage") == []
 
 
-@pytest.mark.parametrize("capability", ["network", "Network", "database", "sql", "network.http", "database:claims"])
+def requires(capability: str, **fields: Any) -> dict[str, Any]:
+    return {"safety": {"requires": ["clock", capability]}, **fields}
+
+
 @pytest.mark.parametrize(
-    ("effect_class", "refused"),
-    [({}, True), ({"effect_class": "pure"}, True), ({"effect_class": "read-external"}, False)],
+    ("fields", "at"),
+    [
+        *(
+            (requires(name), "safety.requires.1")
+            for name in ("network", "Network", "database", "sql", "network.http", "database:claims")
+        ),
+        (requires("network", effect_class="pure"), "safety.requires.1"),
+        (requires("network", effect_class="read-external"), None),
+        (requires("networking_group"), None),
+        (requires("sqlite_file"), None),
+        *(
+            ({"type": "cli", "cli": {"argv": [program, "-c", "{query}"]}}, at)
+            for program, at in [("/usr/bin/psql", "cli.argv.0"), ("curl", "cli.argv.0"), ("grep", None)]
+        ),
+    ],
 )
-def test_direct_access_has_an_effect_class(capability: str, effect_class: dict[str, str], refused: bool) -> None:
-    found = said(safety={"requires": ["clock", capability]}, **effect_class)
-    assert found == ([("safety.requires.1", "not_a_tool.direct_access")] if refused else [])
-
-
-def test_a_capability_that_only_begins_so_is_another() -> None:
-    assert said(safety={"requires": ["networking_group", "sqlite_file"]}) == []
-
-
-@pytest.mark.parametrize(("program", "refused"), [("/usr/bin/psql", True), ("curl", True), ("grep", False)])
-def test_a_program_that_connects_has_an_effect_class(program: str, refused: bool) -> None:
-    found = said(type="cli", cli={"argv": [program, "-c", "{query}"]})
-    assert found == ([("cli.argv.0", "not_a_tool.direct_access")] if refused else [])
+def test_direct_access_has_an_effect_class(fields: dict[str, Any], at: str | None) -> None:
+    assert said(**fields) == ([(at, "not_a_tool.direct_access")] if at else [])
 
 
 @pytest.mark.parametrize(
@@ -338,33 +344,11 @@ def test_the_governance_file_may_state_what_is_missing() -> None:
     assert "direct_access" not in str(caught.value)
 
 
-CONVERSION = """\
-manifest_version: "1"
-tools:
-  - name: convert_currency
-    pattern: conversion
-    scopes: [rates]
-    risk_tier: low
-    schema:
-      type: object
-      required: [value, target]
-      properties:
-        value:
-          type: object
-          required: [amount, currency]
-          properties: {amount: {type: number}, currency: {type: string}}
-        target: {type: object, required: [currency], properties: {currency: {type: string}}}
-    result_schema:
-      type: object
-      required: [amount, rateSource, asOf]
-      properties: {amount: {type: number}, rateSource: {type: object}, asOf: {type: string}}
-"""
-
-
 def test_the_governance_file_cannot_give_a_pattern_another_class() -> None:
-    rules = b"actions:\n  convert_currency: {effect_class: commit-high}\n"
+    manifest = (ROOT / "examples/underwriting/manifest.yaml").read_bytes()
+    rules = b"actions:\n  convert_premium: {effect_class: commit-high}\n"
     with pytest.raises(FileFaultsError) as caught:
-        load_effective("m.yaml", "g.yaml", manifest_text=CONVERSION.encode(), governance_text=rules)
+        load_effective("m.yaml", "g.yaml", manifest_text=manifest, governance_text=rules)
 
     assert [(fault.place.file, fault.place.line, fault.message) for fault in caught.value.faults] == [
         ("g.yaml", 2, "effect class commit-high disagrees with pattern conversion of the manifest, which is pure")
