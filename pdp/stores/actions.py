@@ -1,4 +1,4 @@
-"""Actions: the record of a staged effect on its way to a commit, which state may follow which, the store's protocol.
+"""Actions: the record of a staged effect on its way to a commit, which state may follow which, the store.
 
 Source: tool pattern library, pattern 6 (staging issues an idempotency key and attaches the authoring decision;
 re-invocation with the same key returns the existing action; it is the only path from reasoning to commit).
@@ -10,9 +10,10 @@ re-invocation with the same key returns the existing action; it is the only path
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pdp.clock import to_milliseconds
 from pdp.decision import new_id
@@ -124,16 +125,34 @@ class ActionStateError(StateError):
     code = "actions.state"
 
 
-class ActionStore(Protocol):
+class ActionStore(ABC):
     """A store of actions. Safe to share between threads; each method is one atomic step, and raises StoreError.
+
+    A store has its own `add`, `get`, `list` and `replace`; what staging and moving mean stands here once.
 
     `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
     """
 
     blocking: bool
 
+    @abstractmethod
+    def add(self, action: Action, key_id: str) -> Action:
+        """Store a new action and return it; or return the stored one with this key, in whatever state it is now."""
+
+    @abstractmethod
+    def get(self, action_id: str) -> Action | None:
+        """Return the action of that id, if there is one."""
+
+    @abstractmethod
+    def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
+        """Return the actions, in one state where that is stated, in the order of being staged."""
+
+    @abstractmethod
+    def replace(self, old: Action, new: Action) -> bool:
+        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did."""
+
     def stage(self, action: Action, owner: str) -> Action:
-        """Store a new action, or return the stored one with this key, in whatever state it is now.
+        """Store a new action, or return the stored one with its key.
 
         Args:
             action: as by `Action.staged`.
@@ -142,12 +161,13 @@ class ActionStore(Protocol):
         Raises:
             ActionConflictError: the key stands for another kind, target or payload.
         """
-
-    def get(self, action_id: str) -> Action | None:
-        """Return the action of that id, if there is one."""
-
-    def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
-        """Return the actions, in one state where that is stated, in the order of being staged."""
+        stored = self.add(action, digest(canonical([owner, action.idempotency_key])))
+        if (stored.kind, stored.target, stored.payload_digest) != (action.kind, action.target, action.payload_digest):
+            raise ActionConflictError(
+                f"the idempotency key {action.idempotency_key!r:.60} stands for another action, {stored.id}",
+                hint="use a new key for another kind, target or payload",
+            )
+        return stored
 
     def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
         """Move an action to another state and return it. Of all that move it from one state, one succeeds.
@@ -160,28 +180,9 @@ class ActionStore(Protocol):
         Raises:
             ActionStateError: it is not there, it has changed, or the state does not follow.
         """
-
-
-def key_id(owner: str, action: Action) -> str:
-    """Return the digest of an action's idempotency key and of its owner."""
-    return digest(canonical([owner, action.idempotency_key]))
-
-
-def same_action(old: Action, new: Action) -> Action:
-    """Return `old`, which has the key of `new`, if both intend the same effect.
-
-    Raises:
-        ActionConflictError: they do not.
-    """
-    if (old.kind, old.target, old.payload_digest) != (new.kind, new.target, new.payload_digest):
-        raise ActionConflictError(
-            f"the idempotency key {new.idempotency_key!r:.60} stands for another action, {old.id}",
-            hint="use a new key for another kind, target or payload",
-        )
-    return old
-
-
-def changed_since(action: Action, now: Action | None) -> ActionStateError:
-    """Return the error of an action that has changed since it was read; `now`: the stored one, None: not there."""
-    change = "is not there" if now is None else f"is {now.state} by now, and was {action.state}"
-    return ActionStateError(f"action {action.id} {change}", hint="get it again and decide anew")
+        new = action.moved(state, approval_id)
+        if not self.replace(action, new):
+            stored = self.get(action.id)
+            change = "is not there" if stored is None else f"is {stored.state} by now, and was {action.state}"
+            raise ActionStateError(f"action {action.id} {change}", hint="get it again and decide anew")
+        return new

@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pdp.errors import StoreFullError
-from pdp.stores.actions import changed_since, key_id, same_action
-from pdp.stores.approvals import ApprovalState
+from pdp.stores.actions import Action, ActionStore
+from pdp.stores.approvals import Approval, ApprovalState
 from pdp.stores.keys import IdempotencyStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pdp.stores.actions import Action, ActionState
-    from pdp.stores.approvals import Approval, Transaction
+    from pdp.stores.actions import ActionState
+    from pdp.stores.approvals import Transaction
     from pdp.stores.keys import KeyRecord, KeyRows
+
+Record = TypeVar("Record", Action, Approval)
 
 CAPACITY: Final = 100_000
 """How many records a store in memory holds.
@@ -100,7 +102,29 @@ class _MemoryKeyRows:
         return len(expired)
 
 
-class MemoryActions:
+class _MemoryRecords(Generic[Record]):
+    """Records of one kind by their ids, in the order of being added."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: dict[str, Record] = {}
+
+    def get(self, record_id: str) -> Record | None:
+        """Return the record of that id, if there is one."""
+        return self._records.get(record_id)
+
+    def replace(self, old: Record, new: Record, *, within: Transaction | None = None) -> bool:  # noqa: ARG002 - of databases
+        """Put `new` in the place of `old`, if it is still there."""
+        with self._lock:
+            if self._records.get(old.id) != old:
+                return False
+            self._records[old.id] = new
+            return True
+
+
+class MemoryActions(_MemoryRecords[Action], ActionStore):
     """Actions in memory, at most 100,000.
 
     Args:
@@ -108,61 +132,40 @@ class MemoryActions:
             unguessable, as they have to be wherever knowing one lets somebody use it.
     """
 
-    blocking = False
-
     def __init__(self, *, ids: Callable[[int], str] | None = None) -> None:
+        super().__init__()
         self._ids = ids
-        self._lock = threading.Lock()
-        self._actions: dict[str, Action] = {}
         self._by_key: dict[str, str] = {}
 
-    def stage(self, action: Action, owner: str) -> Action:
-        """Store a new action, or return the stored one; see `ActionStore`.
+    def add(self, action: Action, key_id: str) -> Action:
+        """Store a new action, or return the stored one with this key.
 
         Raises:
             StoreFullError: the store holds 100,000 actions.
         """
-        key = key_id(owner, action)
         with self._lock:
-            stored = self._by_key.get(key)
+            stored = self._by_key.get(key_id)
             if stored is not None:
-                return same_action(self._actions[stored], action)
-            if len(self._actions) >= CAPACITY:
+                return self._records[stored]
+            if len(self._records) >= CAPACITY:
                 raise StoreFullError(f"{CAPACITY} actions are in memory", hint="store them in a database")
             if self._ids is not None:
-                action = replace(action, id=self._ids(len(self._actions) + 1))
-            self._actions[action.id] = action
-            self._by_key[key] = action.id
+                action = replace(action, id=self._ids(len(self._records) + 1))
+            self._records[action.id] = action
+            self._by_key[key_id] = action.id
             return action
-
-    def get(self, action_id: str) -> Action | None:
-        """Return the action of that id, if there is one."""
-        return self._actions.get(action_id)
 
     def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
         """Return the actions in the order of being staged."""
         with self._lock:
-            return [action for action in self._actions.values() if state is None or action.state is state]
-
-    def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
-        """Move an action to another state; see `ActionStore`."""
-        new = action.moved(state, approval_id)
-        with self._lock:
-            stored = self._actions.get(action.id)
-            if stored != action:
-                raise changed_since(action, stored)
-            self._actions[action.id] = new
-            return new
+            return [action for action in self._records.values() if state is None or action.state is state]
 
 
-class MemoryApprovals:
+class MemoryApprovals(_MemoryRecords[Approval]):
     """Approvals in memory, the last 100,000."""
 
-    blocking = False
-
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._all: dict[str, Approval] = {}
+        super().__init__()
         self._by_call: dict[str, list[str]] = {}
 
     def add(self, approval: Approval) -> Approval:
@@ -171,35 +174,23 @@ class MemoryApprovals:
             for stored in self._of(approval.call_digest):
                 if stored.state is ApprovalState.PENDING:
                     return stored
-            self._all[approval.id] = approval
+            self._records[approval.id] = approval
             self._by_call.setdefault(approval.call_digest, []).append(approval.id)
-            if len(self._all) > CAPACITY:
-                self._forget(next(iter(self._all)))
+            if len(self._records) > CAPACITY:
+                self._forget(next(iter(self._records)))
             return approval
-
-    def get(self, approval_id: str) -> Approval | None:
-        """Return the approval of that id, if there is one."""
-        return self._all.get(approval_id)
 
     def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
         """Return the approvals in the order of being added."""
         with self._lock:
-            approvals = list(self._all.values()) if call_digest is None else self._of(call_digest)
+            approvals = list(self._records.values()) if call_digest is None else self._of(call_digest)
         return approvals if state is None else [approval for approval in approvals if approval.state is state]
 
-    def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:  # noqa: ARG002 - of databases
-        """Put `new` in the place of `old`, if it is still there."""
-        with self._lock:
-            if self._all.get(old.id) != old:
-                return False
-            self._all[old.id] = new
-            return True
-
     def _of(self, call_digest: str) -> Sequence[Approval]:
-        return [self._all[approval_id] for approval_id in self._by_call.get(call_digest, ())]
+        return [self._records[approval_id] for approval_id in self._by_call.get(call_digest, ())]
 
     def _forget(self, approval_id: str) -> None:
-        call_digest = self._all.pop(approval_id).call_digest
+        call_digest = self._records.pop(approval_id).call_digest
         rest = self._by_call[call_digest]
         rest.remove(approval_id)
         if not rest:

@@ -8,12 +8,12 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection, select, update
 
 from pdp.errors import StoreError
-from pdp.stores.actions import Action, changed_since, key_id, same_action
+from pdp.stores.actions import Action, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState
 from pdp.stores.sql.tables import actions, approvals, insert_if_absent, may_be_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Table
 
@@ -43,7 +43,30 @@ class _SqlRecords(Generic[Record]):
         if not may_be_id(record_id):
             return None
         with self._database.read() as connection:
-            return self._first(connection, id=record_id)
+            return self._first(connection, {"id": record_id})
+
+    def replace(self, old: Record, new: Record, *, within: Transaction | None = None) -> bool:
+        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
+
+        `within`: a transaction to do it in, such as the one that an idempotency key is begun in. One of another
+        database is not used: then it is done in one of its own.
+        """
+        if not isinstance(within, Connection) or not self._database.owns(within):
+            with self._database.write() as connection:
+                return self.replace(old, new, within=connection)
+        if self._first(within, {"id": old.id}, lock=True) != old:
+            return False
+        within.execute(update(self._table).filter_by(id=old.id).values(**self._row(new)))
+        return True
+
+    def _add(self, record: Record, only: dict[str, str], **columns: str) -> Record:
+        """Store a record, or return the stored one that has the same columns `only`, by a unique index."""
+        with self._database.write() as connection:
+            while not insert_if_absent(connection, self._table, {**self._row(record), **columns}):
+                stored = self._first(connection, only)
+                if stored is not None:
+                    return stored
+        return record
 
     def _all(self, **columns: str | None) -> Sequence[Record]:
         query = select(self._table.c.record).order_by(self._table.c.seq)
@@ -51,7 +74,7 @@ class _SqlRecords(Generic[Record]):
         with self._database.read() as connection:
             return [self._read(text) for text in connection.execute(query).scalars()]
 
-    def _first(self, connection: Connection, *, lock: bool = False, **columns: str) -> Record | None:
+    def _first(self, connection: Connection, columns: Mapping[str, str], *, lock: bool = False) -> Record | None:
         query = select(self._table.c.record).filter_by(**columns)
         text = connection.execute(query.with_for_update() if lock else query).scalar()
         return None if text is None else self._read(text)
@@ -66,18 +89,12 @@ class _SqlRecords(Generic[Record]):
             ) from error
         return record
 
-    def _insert(self, connection: Connection, record: Record, **columns: str) -> bool:
-        return insert_if_absent(connection, self._table, {**self._row(record), **columns})
-
-    def _update(self, connection: Connection, record: Record) -> None:
-        connection.execute(update(self._table).filter_by(id=record.id).values(**self._row(record)))
-
     def _row(self, record: Record) -> dict[str, Any]:
         return {"id": record.id, "state": record.state, "record": self._adapter.dump_json(record).decode()}
 
 
-class SqlActions(_SqlRecords[Action]):
-    """Actions in a database; an `ActionStore`."""
+class SqlActions(_SqlRecords[Action], ActionStore):
+    """Actions in a database."""
 
     _table = actions
     _noun = "an action"
@@ -85,29 +102,13 @@ class SqlActions(_SqlRecords[Action]):
     def __init__(self, database: Database) -> None:
         super().__init__(database, _ACTIONS)
 
-    def stage(self, action: Action, owner: str) -> Action:
-        """Store a new action, or return the stored one; see `ActionStore`."""
-        key = key_id(owner, action)
-        with self._database.write() as connection:
-            while not self._insert(connection, action, key_id=key):
-                stored = self._first(connection, key_id=key)
-                if stored is not None:
-                    return same_action(stored, action)
-        return action
+    def add(self, action: Action, key_id: str) -> Action:
+        """Store a new action, or return the stored one with this key."""
+        return self._add(action, {"key_id": key_id}, key_id=key_id)
 
     def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
         """Return the actions in the order of being staged."""
         return self._all(state=state)
-
-    def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
-        """Move an action to another state; see `ActionStore`."""
-        new = action.moved(state, approval_id)
-        with self._database.write() as connection:
-            stored = self._first(connection, lock=True, id=action.id)
-            if stored != action:
-                raise changed_since(action, stored)
-            self._update(connection, new)
-        return new
 
 
 class SqlApprovals(_SqlRecords[Approval]):
@@ -123,27 +124,8 @@ class SqlApprovals(_SqlRecords[Approval]):
         """Add a pending approval, or return the pending one of the same call."""
         call = approval.call_digest
         # The index `pdp_approvals_one_pending` is what keeps a second one out.
-        with self._database.write() as connection:
-            while not self._insert(connection, approval, call_digest=call):
-                pending = self._first(connection, call_digest=call, state=ApprovalState.PENDING)
-                if pending is not None:
-                    return pending
-        return approval
+        return self._add(approval, {"call_digest": call, "state": ApprovalState.PENDING}, call_digest=call)
 
     def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
         """Return the approvals in the order of being added."""
         return self._all(call_digest=call_digest, state=state)
-
-    def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
-        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
-
-        `within`: a transaction to do it in, such as the one that an idempotency key is begun in. One of another
-        database is not used: then it is done in one of its own.
-        """
-        if not isinstance(within, Connection) or not self._database.owns(within):
-            with self._database.write() as connection:
-                return self.replace(old, new, within=connection)
-        if self._first(within, lock=True, id=old.id) != old:
-            return False
-        self._update(within, new)
-        return True
