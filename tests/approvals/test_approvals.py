@@ -488,14 +488,14 @@ def test_two_processes_that_open_the_same_have_one() -> None:
     class Late(MemoryApprovals):
         def list(self, **which: Any) -> Sequence[Approval]:
             found = super().list(**which)
-            if not self._all:
+            if not self._records:
                 there.open(body(), entry(), ["approvals.required"])
             return found
 
     store = Late()
     here, there = Approvals(store), Approvals(store)
     there.store = MemoryApprovals()
-    there.store._all, there.store._by_call = store._all, store._by_call
+    there.store._records, there.store._by_call = store._records, store._by_call
 
     approval = opened(here)
 
