@@ -12,11 +12,11 @@ from pdp.workbench.neighbours.values import GONE, at, edited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from pdp.documents import Document
     from pdp.errors import Place
     from pdp.workbench.neighbours.values import JsonPath
+    from pdp.workbench.scenarios.files.suite import Suite
 
 MOST: Final = 400
 """How many mutants of one suite's data are made at most: directories may be large, and their entries are alike."""
@@ -24,13 +24,9 @@ MOST: Final = 400
 _TIMES: Final = 10
 
 
-def data_mutants(data: Mapping[str, Any], files: Sequence[Path]) -> list[DataMutant]:
-    """Return the mutants of a suite's data, at most `MOST`, evenly chosen.
-
-    Args:
-        data: the roots `directory` and `settings`, as the files come to together.
-        files: the data files, for places; the last one that has a datum states it.
-    """
+def data_mutants(suite: Suite) -> list[DataMutant]:
+    """Return the mutants of a suite's data, at most `MOST`, evenly chosen."""
+    data, files = suite.data, suite.files.get("data", ())
     if not data or not files:
         return []
     documents = [read_document(file) for file in files]
@@ -74,6 +70,7 @@ def _changes(value: Any, path: JsonPath) -> Iterator[tuple[str, JsonPath, Any, A
 
 
 def _place(documents: Sequence[Document], path: JsonPath) -> Place:
+    """Where a datum stands: in the last file that has it."""
     for document in reversed(documents):
         if at(document.value, path) is not GONE:
             return document.place(path)

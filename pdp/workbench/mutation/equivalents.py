@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pdp.documents import faults_of, nearest, read_document
+from pdp.documents import faults_of, read_document
 from pdp.errors import FileFaultsError
 from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
 
@@ -88,11 +88,7 @@ def check_known(marked: Iterable[Marked], ids: Iterable[str]) -> list[Marked]:
     known = set(ids)
     files = {_file(identity) for identity in known}
     faults = [
-        entry.fault(
-            f"no mutant `{entry.mutant}`",
-            nearest(entry.mutant, _same_rule(entry.mutant, known))
-            or "its text has changed: look again, or take it out",
-        )
+        entry.fault(f"no mutant `{entry.mutant}`", "its text has changed: look again, or take it out")
         for entry in marked
         if entry.mutant not in known and _file(entry.mutant) in files
     ]
@@ -103,9 +99,3 @@ def check_known(marked: Iterable[Marked], ids: Iterable[str]) -> list[Marked]:
 
 def _file(identity: str) -> str:
     return identity.split(":", 1)[0]
-
-
-def _same_rule(identity: str, known: set[str]) -> list[str]:
-    """The mutants of the same file and rule: the others are no near miss, however alike their names."""
-    start = ":".join(identity.split(":")[:2])
-    return [other for other in known if other.startswith(f"{start}:")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.json import canonical
 from pdp.workbench.mutation.data_edits import data_mutants
 from pdp.workbench.mutation.equivalents import check_known
-from pdp.workbench.mutation.manifest_edits import StatedFiles, manifest_mutants, stated
+from pdp.workbench.mutation.manifest_edits import manifest_mutants
 from pdp.workbench.mutation.mutant import Fate, RegoMutant
 from pdp.workbench.mutation.rego_edits import rego_mutants
 from pdp.workbench.mutation.search import propose_scenario
@@ -136,14 +136,9 @@ def _decided_differently(judgement: Judgement, single: str) -> str:
 def _survivor(survivor: Judgement) -> dict[str, Any]:
     mutant, proposal = survivor.mutant, survivor.proposal
     return {
-        "id": mutant.id,
-        "kind": mutant.kind,
-        "owner": mutant.owner,
+        **{name: getattr(mutant, name) for name in ("id", "kind", "owner", "original", "changed", "diff")},
         "file": mutant.place.file,
         "line": mutant.place.line,
-        "original": mutant.original,
-        "changed": mutant.changed,
-        "diff": mutant.diff,
         "unnoticed": survivor.unnoticed,
         "proposal": proposal and {**asdict(proposal), "file": proposal.file and str(proposal.file)},
     }
@@ -236,9 +231,7 @@ def _attempts(
             yield from (_Attempt(mutant, group, partial(trial.judge, mutant)) for mutant in broken)
     # What a manifest or data breaks to is the same wherever suites state it: one identity for all their groups.
     for group in _grouped(recorded, lambda each: each.suite.manifest.digest.encode() + _deciding(each.suite)):
-        suite = group[0].suite
-        mutants: list[ManifestMutant | DataMutant] = [*manifest_mutants(suite.manifest, StatedFiles(suite))]
-        mutants += data_mutants(suite.data, stated(suite, "data"))
+        mutants: list[ManifestMutant | DataMutant] = [*manifest_mutants(group[0].suite), *data_mutants(group[0].suite)]
         yield from (_Attempt(each, group, partial(judge_embedded, group, each)) for each in mutants if wanted(each))
 
 

@@ -53,6 +53,7 @@ class Suite:
         scenarios: in the order of the file.
         sessions: for each scenario and step, who does it and when; see `sessions_of`.
         places: for each scenario, where it stands, and then each of its steps.
+        files: what manifest, governance and data were read from, by these names.
     """
 
     file: Path
@@ -66,6 +67,7 @@ class Suite:
     scenarios: tuple[Scenario, ...] = ()
     sessions: tuple[tuple[Session | None, ...], ...] = ()
     places: tuple[tuple[Place, ...], ...] = ()
+    files: Mapping[str, Sequence[Path]] = field(default_factory=dict)
 
     def place(self, index: int, step: int | None = None) -> Place:
         """Return where a scenario, or a step of it, stands in the file; both count from 0."""
@@ -142,6 +144,7 @@ def load_suite(path: Path) -> Suite:
         sessions=tuple(sessions),
         places=tuple(tuple(map(own.document.place, (read.path, *read.steps))) for read in located),
         manifest_text=digest(settings.paths("manifest")[0].read_bytes()),
+        files={name: settings.paths(name) for name in ("manifest", "governance", "data")},
     )
 
 
