@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import wasmtime
 from wasmtime import _ffi as ffi
 
-from pdp.engine.wasm.instance import ANSWER_CHUNK, WasmInstance
+from pdp.engine.wasm.instance import WasmInstance
 
 if TYPE_CHECKING:
     from pdp.engine.wasm.module import WasmModule
@@ -103,9 +103,14 @@ class _DirectCalls:
             return wasmtime.WasmtimeError._from_ptr(failure)  # noqa: SLF001 - checked by `fits`
         return wasmtime.Trap._from_ptr(ctypes.cast(self.trap, ctypes.POINTER(ffi.wasm_trap_t)))  # noqa: SLF001 - likewise
 
+    def memory_size(self) -> int:
+        """Return how many bytes the memory has now."""
+        size: int = _memory_size(self.context, self.memory_at)
+        return size
+
     def memory(self) -> memoryview:
         """Return the memory as it is now; the next call may move it."""
-        size: int = _memory_size(self.context, self.memory_at)
+        size = self.memory_size()
         return memoryview((ctypes.c_ubyte * size).from_address(_memory_base(self.context, self.memory_at))).cast("B")
 
 
@@ -157,34 +162,6 @@ class DirectInstance(WasmInstance):
         self._noted = ctypes.c_int64(-1)
         super()._link(module)
         self._calls = _DirectCalls(self._store, self._memory)
-        self._context = self._calls.context
-        self._memory_at = self._calls.memory_at
-        self._arguments_at = self._calls.arguments_at
-        self._trap = self._calls.trap
-        self._trap_at = self._calls.trap_at
-        self._slots = self._calls.slots
-        self._result = self._calls.result
-        self._eval_at = ctypes.addressof(self._exports["opa_eval"]._func)  # noqa: SLF001 - checked by `fits`
-
-    def evaluate(self, entrypoint: int, body: bytes, ticks: int) -> bytes:
-        """Evaluate one entrypoint, as `WasmInstance.evaluate` does: its steps without calls between them."""
-        heap = self._heap
-        size = len(body)
-        end = heap + size
-        if end > self._room:
-            self._make_room(size, ticks)
-        self._view[heap:end] = body
-        _ARGUMENTS.pack_into(self._slots, 0, 0, entrypoint, self._data, heap, size, (end + 7) & -8, 0)
-        _set_deadline(self._context, ticks)
-        error = _call(self._context, self._eval_at, self._arguments_at, 7, self._trap_at)
-        if error is not None or self._trap.value is not None:
-            self._fail(self._calls.failure(error))
-        answer = self._result[0]
-        if _memory_size(self._context, self._memory_at) != self._size:
-            self._look()
-        text = self._view[answer : answer + ANSWER_CHUNK].tobytes()
-        length = text.find(b"\0")
-        return text[:length] if length > 0 and answer else self._string(answer)
 
     def _host_function(self, name: str, kind: wasmtime.FuncType) -> wasmtime.Func:
         function = ffi.wasmtime_func_t()
@@ -204,14 +181,17 @@ class DirectInstance(WasmInstance):
         super()._fail(cause)
 
     def _set_deadline(self, ticks: int) -> None:
-        _set_deadline(self._context, ticks)
+        _set_deadline(self._calls.context, ticks)
 
     def _invoke(self, name: str, *arguments: int) -> int:
-        error = self._calls.call(self._exports[name], *arguments)
-        if error is not None or self._trap.value is not None:
-            self._fail(self._calls.failure(error))
-        answer: int = self._result[0]
-        self._look()
+        calls = self._calls
+        error = calls.call(self._exports[name], *arguments)
+        if error is not None or calls.trap.value is not None:
+            self._fail(calls.failure(error))
+        answer: int = calls.result[0]
+        # A view of the memory is costly, and evaluations seldom grow it.
+        if calls.memory_size() != self._size:
+            self._look()
         return answer
 
     def _look(self) -> None:
