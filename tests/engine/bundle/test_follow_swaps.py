@@ -1,4 +1,4 @@
-"""Bundles that decide differently are swapped under load of sixteen callers: no decision is lost, none is mixed."""
+"""Bundles that decide differently are swapped under load of eight callers: no decision is lost, none is mixed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import sys
 import threading
 from collections import Counter
-from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,8 @@ from pdp.audit.chain import MemoryAudit
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
-from pdp.engine.shadow import ShadowEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.workbench.bundles.publish import publish
-from tests.support import payments
 from tests.support.bundle_releases import lax_file, strict_file, usual_file, wire_body
 
 if TYPE_CHECKING:
@@ -27,10 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.decision import Decision
-    from pdp.engine.protocol import Engine
 
-CALLERS = 16
-LAST = 6
+CALLERS = 8
+LAST = 4
 FILES = (usual_file, lax_file, strict_file)
 BODIES = (wire_body(20000), wire_body(47500), wire_body(20000, "hit"), b"{}")
 
@@ -74,7 +70,7 @@ def following(folder: Path) -> FollowingEngine:
 
 
 class Caller:
-    """One of the sixteen: what it was answered, in order. `seen` is set for each release that it was answered by."""
+    """One of the eight: what it was answered, in order. `seen` is set for each release that it was answered by."""
 
     def __init__(self, seen: Mapping[int, threading.Event | asyncio.Event]) -> None:
         self.seen = seen
@@ -118,11 +114,10 @@ def test_each_release_decides_in_its_own_way() -> None:
     usual, lax, strict = (
         ("ALLOW", "STEP_UP", "DENY", "DENY"), ("ALLOW", "STEP_UP", "ALLOW", "DENY"), ("DENY",) * 4,
     )  # fmt: skip
-    assert verdicts == dict(zip(range(1, LAST + 1), (usual, lax, strict) * 2, strict=True))
+    assert verdicts == {1: usual, 2: lax, 3: strict, 4: usual}
 
 
-@pytest.mark.parametrize("shadowed", [False, True])
-def test_threads(tmp_path: Path, shadowed: bool) -> None:
+def test_threads(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     expected()
     put(folder, 1)
@@ -130,7 +125,7 @@ def test_threads(tmp_path: Path, shadowed: bool) -> None:
     callers = [Caller(seen) for _ in range(CALLERS)]
     began = threading.Barrier(CALLERS + 1)
 
-    def call(caller: Caller, engine: Engine) -> None:
+    def call(caller: Caller) -> None:
         body = caller.next_body()
         caller.take(body, engine.decide_body(body))
         began.wait(60)
@@ -138,22 +133,18 @@ def test_threads(tmp_path: Path, shadowed: bool) -> None:
             body = caller.next_body()
             caller.take(body, engine.decide_body(body))
 
-    with following(folder) as watched:
-        engine: Engine = ShadowEngine(watched, payments.engine()) if shadowed else watched
-        with engine:
-            threads = [threading.Thread(target=call, args=(caller, engine)) for caller in callers]
-            for thread in threads:
-                thread.start()
-            began.wait(60)
-            for release in range(2, LAST + 1):
-                put(folder, release)
-                assert watched.refresh().release == release
-                # Each release is decided by before the next one comes.
-                assert seen[release].wait(60)
-            for thread in threads:
-                thread.join(60)
-            if isinstance(engine, ShadowEngine):
-                assert sum(asdict(engine.counts()).values()) == sum(caller.asked for caller in callers)
+    with following(folder) as engine:
+        threads = [threading.Thread(target=call, args=(caller,)) for caller in callers]
+        for thread in threads:
+            thread.start()
+        began.wait(60)
+        for release in range(2, LAST + 1):
+            put(folder, release)
+            assert engine.refresh().release == release
+            # Each release is decided by before the next one comes.
+            assert seen[release].wait(60)
+        for thread in threads:
+            thread.join(60)
     check(callers)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
-import json
 import socket
 import ssl
 import subprocess
@@ -28,7 +27,6 @@ from pdp.engine.opa.client import Address, parse_address
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.errors import UsageError
 from pdp.json import MAX_BYTES
-from pdp.request import Entity, Request, RequestedAction
 from tests.support.hostile_opa import ALLOW, HostileOpa, Peer, answering, answering_once, http, result
 
 if TYPE_CHECKING:
@@ -167,16 +165,6 @@ def test_what_is_not_a_whole_answer_in_http_is_a_deny(decide: Decide, response: 
     assert (decision.verdict, decision.codes) == ("DENY", ("engine.answer_invalid",))
     assert decision.reasons[0].message.startswith(f"OPA at {opa.url} ")
     assert len(opa.requests) == 1
-
-
-@pytest.mark.parametrize(
-    "shape", [b"null", b"true", b"[]", b"{}", b'"ALLOW"', document(b"[]"), ALLOW[:-1] + b',"a":1}']
-)
-def test_a_result_of_another_shape_is_a_deny(decide: Decide, shape: bytes) -> None:
-    with HostileOpa(answering(result(shape))) as opa, SidecarEngine(opa.url) as engine:
-        decision = decide(engine)
-
-    assert (decision.verdict, decision.codes) == (Verdict.DENY, ("engine.answer_invalid",))
 
 
 def test_the_request_is_what_opa_documents(decide: Decide, tmp_path: Path) -> None:
@@ -428,31 +416,6 @@ async def test_tasks_share_a_bounded_number_of_connections() -> None:
         found = await asyncio.gather(*(engine.adecide_body(b"{}") for _ in range(200)))
 
         assert ([outcome(one) for one in found], opa.connections) == ([ALLOWED] * 200, 4)
-
-
-def request(number: int) -> Request:
-    someone = Entity(type="user", id="a", properties={})
-    return Request(
-        subject=someone,
-        action=RequestedAction(name="a", properties={}),
-        resource=Entity(type="t", id=str(number), properties={}),
-        context={},
-    )
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_batch_keeps_its_order_and_one_failure_to_itself(asynchronous: bool) -> None:
-    def behave(peer: Peer) -> None:
-        while peer.request():
-            asked = json.loads(peer.last_request.partition(b"\r\n\r\n")[2])["input"]["resource"]["id"]
-            peer.send(result(document(b'{"id":"%b"}' % asked.encode())) if asked != "7" else http(b"{}"))
-
-    requests = [request(number) for number in range(50)]
-    with HostileOpa(behave) as opa, SidecarEngine(opa.url) as engine:
-        found = asyncio.run(engine.adecide_batch(requests)) if asynchronous else engine.decide_batch(requests)
-
-    seen = [one.reasons[0].details.get("id", one.reasons[0].code) for one in found]
-    assert seen == [str(number) if number != 7 else "engine.answer_invalid" for number in range(50)]
 
 
 # --- the circuit

@@ -137,27 +137,6 @@ async def test_a_batch_lets_other_tasks_run(engine: EmbeddedEngine) -> None:
 
 
 @pytest.mark.opa
-@pytest.mark.parametrize(
-    ("action", "code", "message"),
-    [
-        ("endless", "engine.timeout", "the policy did not finish within its deadline"),
-        ("large", "engine.answer_invalid", "the policy used up its memory"),
-        ("conflict", "engine.answer_invalid", "the policy failed: authz/decision.rego:20:1: var assignment conflict"),
-        ("nothing", "engine.answer_invalid", "the policy leaves its decision undefined"),
-    ],
-)  # fmt: skip
-async def test_a_failure_denies_with_its_code_and_the_next_decision_works(
-    engine: EmbeddedEngine, bundle: Bundle, action: str, code: str, message: str
-) -> None:
-    failing = request(action, text="abc", many=list(range(3000)))
-
-    for decided in (engine.decide(failing), await engine.adecide(failing)):
-        assert decided == refused(decided, code, message)
-        after = engine.decide(request("echo"))
-        assert after == echoed(bundle, after)
-
-
-@pytest.mark.opa
 def test_a_request_has_at_most_one_mebibyte(engine: EmbeddedEngine) -> None:
     largest = "x" * (1024 * 1024 - len(body("echo", text="")))
 
@@ -370,13 +349,6 @@ def test_ten_thousand_tools_are_held_beside_the_memory_limit(bundle: Bundle) -> 
     assert decided == echoed(bundle, decided)
 
 
-@pytest.mark.opa
-def test_the_package_is_imported_without_webassembly() -> None:
-    script = "import sys, pdp.engine.wasm.engine; sys.exit('wasmtime' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-
-
 EXIT = """
 import builtins, sys
 from pdp.engine.bundle.file import pack_bundle, read_bundle
@@ -388,6 +360,7 @@ print(builtins.kept.evaluate(b"{}"))
 """
 
 
+@pytest.mark.process
 def test_a_program_that_ends_without_closing_ends_quietly() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
