@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pdp.audit.chain import AuditLog
     from pdp.audit.event import AuditEvent
     from pdp.manifest.model import Tool
-    from pdp.stores.actions import ActionStore
+    from pdp.stores.actions import Action, ActionStore
     from pdp.stores.approvals import ApprovalStore, Transaction
 
 Result = TypeVar("Result")
@@ -128,21 +128,31 @@ class Approvals:
         """Whether a step waits for a disk or a network."""
         return self.store.blocking
 
-    def open(self, body: bytes, entry: Tool, reasons: Sequence[str], *, action_id: str | None = None) -> Approval:
-        """Return the pending approval of a call, opened now if there is none; arguments as in `Approval.asked`.
+    def open(
+        self, body: bytes, entry: Tool, reasons: Sequence[str], stage: Callable[[], Action | None] = lambda: None
+    ) -> Approval:
+        """Return the pending approval of a call, opened now if there is none.
+
+        Args:
+            body: as in `Approval.asked`, as are `entry` and `reasons`.
+            entry: the tool's effective entry.
+            reasons: the codes of the decision.
+            stage: returns the action that the approval is for, where the call has effects; asked when one is opened.
 
         Raises:
             AuditError: that it is opened could not be recorded, so it is not.
         """
-        new = replace(Approval.asked(body, entry, reasons), action_id=action_id)
+        new = Approval.asked(body, entry, reasons)
         with self._lock:
             while True:
                 for pending in self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING):
                     if not pending.expired(new.opened_at):
                         return pending
                     self.store.replace(pending, replace(pending, state=ApprovalState.EXPIRED))
-                if self._swapped("opened", new, new.subject, lambda: self.store.add(new).id == new.id):
-                    return new
+                action = stage()
+                opened = replace(new, action_id=None if action is None else action.id)
+                if self._swapped("opened", opened, new.subject, partial(self._is_added, opened)):
+                    return opened
 
     def grant(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
         """Count one person's approval and return the record; with the last one of the quorum it is granted.
@@ -190,11 +200,6 @@ class Approvals:
             return replace(old, state=ApprovalState.WITHDRAWN, closed_at=now, closed_by=person), person.sub
 
         return self._with_action(self._step("withdrawn", approval_id, now, withdrawn))
-
-    def pending(self, call_digest: str, now: str) -> Approval | None:
-        """Return the approval of exactly this call that people have still to decide on at `now`."""
-        pending = self.store.list(call_digest=call_digest, state=ApprovalState.PENDING)
-        return next((approval for approval in pending if not approval.expired(now)), None)
 
     def usable(self, call_digest: str, now: str) -> Approval | None:
         """Return the approval that lets exactly this call through at `now`; of several, the newest."""
@@ -308,6 +313,9 @@ class Approvals:
                     raise
                 if self._swapped(what, new, who, partial(self.store.replace, old, new, within=within)):
                     return new
+
+    def _is_added(self, new: Approval) -> bool:
+        return self.store.add(new).id == new.id
 
     def _log(self) -> AuditLog:
         if self.audit is None:

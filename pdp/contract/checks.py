@@ -61,7 +61,8 @@ class Rejected(NamedTuple):
     Attributes:
         check: which one, of `CHECKS`.
         proposal: as the model made it, or as invariants corrected it; None when it could not be read.
-        rejection: code and reason; None when an invariant dropped the call from its plan.
+        rejection: code and reason; None when an invariant dropped the call from its plan, and when the decision that
+            stands beside it says why: a DENY, as of a config that cannot be resolved.
         tool: the compiled entry; None when the manifest has none of that name.
         schema_valid, idempotency_missing: None when the check was not reached.
     """
@@ -126,7 +127,10 @@ def check(  # noqa: PLR0911 - a return for each check
 
 
 def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) -> Rejected:
-    """Return the rejection by the check `name` of a proposal that has passed those before it."""
+    """Return the rejection by the check `name` of a proposal that has passed those before it.
+
+    `idempotency_missing` is False in it, which is true after every check but the one of the key.
+    """
     return Rejected(
         name,
         checked.proposal,

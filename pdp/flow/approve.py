@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pdp.flow.drive import Work
@@ -66,16 +67,14 @@ def open_approval(
     """
 
     def open_or_find() -> Decided:
-        context = prepared.request.context
-        approval = approvals.pending(context["call_digest"], context["time"])
-        action = None
-        if approval is None:
-            action = stage_for_approval(decided, prepared, stores)
-            codes = decided.decision.codes if decided.decision else ()
-            action_id = action.id if action is not None else None
-            approval = approvals.open(prepared.body, prepared.checked.tool.entry, codes, action_id=action_id)
-        if approval.action_id is not None and (action is None or action.id != approval.action_id):
-            action = stores.actions.get(approval.action_id)
+        codes = decided.decision.codes if decided.decision else ()
+        approval = approvals.open(
+            prepared.body,
+            prepared.checked.tool.entry,
+            codes,
+            stage=partial(stage_for_approval, decided, prepared, stores),
+        )
+        action = None if approval.action_id is None else stores.actions.get(approval.action_id)
         return decided._replace(approval=approval, action=action)
 
     opened: Decided = yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources)

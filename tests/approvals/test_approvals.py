@@ -276,16 +276,6 @@ def test_nobody_decides_before_it_was_asked(step: str) -> None:
     assert approvals.get(approval.id) == approval
 
 
-def test_a_pending_approval_is_found_by_its_call() -> None:
-    approvals = Approvals()
-    approval = opened(approvals)
-
-    assert approvals.pending(approval.call_digest, LATE) == approval
-    assert approvals.pending(approval.call_digest, END) is None
-    approvals.grant(approval.id, APPROVER, SOON)
-    assert approvals.pending(approval.call_digest, SOON) is None
-
-
 def test_a_use_whose_transaction_failed_is_in_doubt() -> None:
     approvals = Approvals()
     granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
