@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pdp.manifest.model import DeclaredTool, Tool
 
 MAX_RESULT: Final = 1024 * 1024
-"""Bytes of a result's canonical JSON at most, unless the application states otherwise."""
+"""Bytes of a result's canonical JSON at most."""
 
 STOP_SECONDS: Final = 2.0
 """How long a coroutine that was cancelled is waited for; then nobody waits any more, whatever it does."""
@@ -51,15 +51,12 @@ class ToolRunner:
     Args:
         entry: the effective entry; its `timeout` is for all attempts together.
         function: the tool; None for one of type `cli`, which states its program itself.
-        max_result: bytes of a result's canonical JSON at most.
 
     Raises:
         UsageError: no function and no program, or a result schema or program that cannot be used.
     """
 
-    def __init__(
-        self, entry: Tool, function: Callable[..., Any] | None = None, *, max_result: int = MAX_RESULT
-    ) -> None:
+    def __init__(self, entry: Tool, function: Callable[..., Any] | None = None) -> None:
         if function is None and entry.type != "cli":
             raise UsageError(f"tool {entry.name} has no function", hint="give it one, or write `type: cli`")
         self.entry = entry
@@ -72,7 +69,6 @@ class ToolRunner:
         self.attempts = attempts(entry)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._validator = None if entry.result_schema is None else compile_schema(entry.result_schema)
-        self._max_result = max_result
         self._late: set[Future[Execution]] = set()
         self._foreign = _parameters(self.function) - arguments_of(entry.schema_).keys()
 
@@ -156,8 +152,8 @@ class ToolRunner:
             if self._validator is not None:
                 raise ToolResultError(f"the result is not JSON: {error}") from error
             size = _size(result)
-        if size > self._max_result:
-            raise ToolResultError(f"the result has {size} bytes, at most {self._max_result} are admitted", "too_large")
+        if size > MAX_RESULT:
+            raise ToolResultError(f"the result has {size} bytes, at most {MAX_RESULT} are admitted", "too_large")
         if self._validator is not None and not self._validator.is_valid(result):
             faults = sorted(
                 "result"

@@ -177,27 +177,12 @@ def test_plain_is_the_payload_of_the_registry_document(options: tuple[str, ...])
     assert (done.code, done.json, done.err) == (0, PLAIN, "")
 
 
-LOOKUP_SCHEMA = {
-    "type": "object",
-    "required": ["payee_name", "invoice_ref"],
-    "properties": {"payee_name": {"type": "string"}, "invoice_ref": {"type": "string"}},
-    "additionalProperties": False,
-}
-DESCRIPTION = "Resolve payee name and invoice to beneficiary id"
-FUNCTION = {"name": "lookup_beneficiary", "description": DESCRIPTION}
-
-
 @pytest.mark.parametrize(
-    ("form", "tool"),
-    [
-        ("openai", {"type": "function", "function": {**FUNCTION, "parameters": LOOKUP_SCHEMA}}),
-        ("anthropic", {**FUNCTION, "input_schema": LOOKUP_SCHEMA}),
-        ("mcp", {**FUNCTION, "inputSchema": LOOKUP_SCHEMA}),
-    ],
+    ("form", "key"), [("openai", "function"), ("anthropic", "input_schema"), ("mcp", "inputSchema")]
 )
-def test_the_forms_of_others(form: str, tool: dict[str, Any]) -> None:
+def test_the_forms_of_others(form: str, key: str) -> None:
     done = pdp("manifest", "export", MANIFEST, "--format", form)
-    assert (done.code, done.json["tools"][0], len(done.json["tools"])) == (0, tool, 3)
+    assert (done.code, [key in tool for tool in done.json["tools"]]) == (0, [True] * 3)
 
 
 def test_a_manifest_from_standard_input() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +14,7 @@ from tests.support.hostile_opa import HostileOpa, answering, http, result
 from tests.support.payments import BUNDLE, EXAMPLE, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.hostile_opa import Peer
+    from pathlib import Path
 
 
 def program(folder: Path, script: str) -> Path:
@@ -144,36 +141,18 @@ def test_nobody_listens(tmp_path: Path) -> None:
         assert done.json["bundle_revision"] is None
 
 
-def hang(peer: Peer) -> None:
-    peer.request()
-    peer.wait_until_closed()
-
-
-ALLOW = b'{"verdict":"ALLOW","reasons":[{"code":"x.y","message":"","details":{}}],"obligations":[],"bundle":null}'
-BEHAVIOURS: dict[str, tuple[Callable[[Peer], None], str, str]] = {
-    "hanging": (hang, "engine.timeout", "did not answer within 1 s"),
-    "HTML": (
-        answering(http(b"<html>ALLOW</html>", headers=b"Content-Type: text/html\r\n")),
-        "engine.answer_invalid",
-        "answered something that is not JSON: '<html>ALLOW</html>'",
-    ),
-    "a verdict alone": (answering(result(b'{"verdict":"ALLOW"}')), "engine.answer_invalid", "is not a decision"),
-    "not ready": (answering(http(b"", status=b"503 Unavailable")), "engine.unavailable", "is not ready (503)"),
-}
-
-
-@pytest.mark.parametrize(("behave", "code", "message"), BEHAVIOURS.values(), ids=BEHAVIOURS)
-def test_whatever_else_it_answers_is_a_denial(behave: Callable[[Peer], None], code: str, message: str) -> None:
-    with HostileOpa(behave) as server:
+def test_whatever_else_it_answers_is_a_denial() -> None:
+    with HostileOpa(answering(http(b"<html>ALLOW</html>", headers=b"Content-Type: text/html\r\n"))) as server:
         done = decided(wire(amount=1), "--engine", "sidecar", "--opa-url", server.url, "--json")
-    assert (done.code, done.json["verdict"], codes(done), done.err) == (4, "DENY", [code], "")
-    assert message in done.json["reasons"][0]["message"]
+    assert (done.code, done.json["verdict"], codes(done), done.err) == (4, "DENY", ["engine.answer_invalid"], "")
+    assert "answered something that is not JSON: '<html>ALLOW</html>'" in done.json["reasons"][0]["message"]
     assert done.json["outcome"]["status"] == "rejected"
 
 
 def test_an_answer_cannot_steer_the_terminal() -> None:
     message = b'"message":"\\u001b[2J\\u009b\\nALLOW  initiate_wire"'
-    document = ALLOW.replace(b"ALLOW", b"DENY").replace(b'"message":""', message)
+    reason = b'{"code":"x.y",%b,"details":{}}' % message
+    document = b'{"verdict":"DENY","reasons":[%b],"obligations":[],"bundle":null}' % reason
     with HostileOpa(answering(result(document))) as server:
         done = decided(wire(amount=1), "--engine", "sidecar", "--opa-url", server.url)
     assert (done.code, done.out.splitlines()[:2]) == (
@@ -195,8 +174,8 @@ def test_an_address_that_cannot_be_used() -> None:
         2,
         "",
         (
-            "error: OPA's address 'http://opa/v1/data' has a path\n"
-            "    hint: give http://HOST:PORT, https://HOST:PORT or unix:///PATH\n"
+            "error: OPA's address 'http://opa/v1/data' is not valid\n"
+            "    hint: give http://HOST:PORT, https://HOST:PORT or unix:///PATH of at most 103 bytes\n"
         ),
     )
 

@@ -494,9 +494,9 @@ RESULT_SCHEMA = {
 DONE = {"exception": "ToolResultError", "result": "invalid", "effect": "done"}
 
 
-def returned(result: Any, schema: Any = None, **options: Any) -> Execution:
+def returned(result: Any, schema: Any = None) -> Execution:
     """What a tool that returns this comes to."""
-    return ToolRunner(entry(result_schema=schema), lambda: result, **options).run({})
+    return ToolRunner(entry(result_schema=schema), lambda: result).run({})
 
 
 @pytest.mark.parametrize(
@@ -540,16 +540,14 @@ def test_a_result_that_is_not_what_was_declared(result: Any, message: str) -> No
     assert isinstance(execution.error, ToolResultError)
 
 
-@pytest.mark.parametrize(
-    ("result", "size"),
-    [("x" * 98, 100), ("ü" * 49, 100), ([1] * 49, 99), (b"12345", 5), ("x" * (2**20 - 1), 2**20 + 1)],
-)
-def test_a_result_is_at_most_so_many_bytes_of_canonical_json_and_a_mebibyte_unless_stated(
-    result: Any, size: int
+@pytest.mark.parametrize(("result", "size"), [("x" * 98, 100), ("ü" * 49, 100), ([1] * 49, 99), (b"12345", 5)])
+def test_a_result_is_at_most_so_many_bytes_of_canonical_json(
+    result: Any, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert returned(result, max_result=size) == Execution(result=result)
-    options = {} if size == 2**20 + 1 else {"max_result": size - 1}
-    assert returned(result, **options).failure == Failure(
+    monkeypatch.setattr(running, "MAX_RESULT", size)
+    assert returned(result) == Execution(result=result)
+    monkeypatch.setattr(running, "MAX_RESULT", size - 1)
+    assert returned(result).failure == Failure(
         FailureCode.TOOL_EXECUTION_FAILED, f"the result has {size} bytes, at most {size - 1} are admitted",
         {"exception": "ToolResultError", "result": "too_large", "effect": "done"},
     )  # fmt: skip
@@ -565,7 +563,7 @@ def run_by(runner: ToolRunner, arguments: dict[str, Any], asynchronous: bool) ->
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_runner_does_what_the_entry_says(asynchronous: bool) -> None:
     checked = ToolRunner(entry(result_schema={"type": "integer"}), double)
-    capped = ToolRunner(entry(), lambda number: "x" * number, max_result=10)
+    capped = ToolRunner(entry(), lambda number: "x" * 2**number)
 
     def refusing(number: int) -> None:
         raise ToolArgumentError("number", f"{number} is taken")
@@ -579,7 +577,7 @@ def test_a_runner_does_what_the_entry_says(asynchronous: bool) -> None:
     failed = run_by(ToolRunner(entry(result_schema=RESULT_SCHEMA), raising(LookupError())), {}, asynchronous)
     assert [execution.failure and execution.failure.message for execution in (wrong, large, secret, failed)] == [
         'the result does not match its schema: result: "xx" is not of type "integer"',
-        "the result has 23 bytes, at most 10 are admitted",
+        "the result has 2097154 bytes, at most 1048576 are admitted",
         "argument number: *** is taken",
         "LookupError",
     ]
