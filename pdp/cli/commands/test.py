@@ -11,10 +11,11 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
-from pdp.cli.options import AsJson, HtmlFile, JunitFile, OpaUrl, command_app, file_argument
+from pdp.cli.options import AsJson, EngineName, HtmlFile, JunitFile, OpaUrl, command_app, file_argument
 from pdp.cli.output import print_json, tell, write_report
 from pdp.errors import UsageError
 from pdp.workbench.coverage.coverage import COLUMNS, measure
+from pdp.workbench.engines import ENGINES
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
@@ -40,9 +41,7 @@ def run_scenarios(
         list[Path],
         file_argument("PATH...", help="Scenario files, or folders with scenarios.yaml or NAME.scenarios.yaml in them."),
     ],
-    engine: Annotated[
-        Literal["embedded", "sidecar", "both"], typer.Option(help="Who decides; both have to agree.")
-    ] = "embedded",
+    engine: Annotated[Literal[EngineName, "both"], typer.Option(help="Who decides; both have to agree.")] = "embedded",
     opa_url: OpaUrl = None,
     expression: Annotated[
         str | None, typer.Option("-k", metavar="EXPR", help="Words of names, with and, or, not and brackets.")
@@ -65,7 +64,7 @@ def run_scenarios(
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
     selected = None if expression is None else selection(expression)
     suites = load_suites(find_suites(paths))
-    engines = ("embedded", "sidecar") if engine == "both" else (engine,)
+    engines = ENGINES if engine == "both" else (engine,)
     run = _run(suites, engines, selected, opa_url, quiet=as_json)
     if not run.results:
         count = sum(len(suite.scenarios) for suite in suites)

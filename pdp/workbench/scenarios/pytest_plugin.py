@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     import pytest
 
-ENGINES: Final = {"embedded": ("embedded",), "sidecar": ("sidecar",), "both": ("embedded", "sidecar")}
-"""Who decides, by the name of the setting."""
-
 SETTINGS: Final[dict[str, tuple[Literal["string", "bool", "paths"], str]]] = {
-    "pdp_engine": ("string", f"who decides: {', '.join(ENGINES)}; embedded if absent"),
+    "pdp_engine": ("string", "who decides: embedded, sidecar or both; embedded if absent"),
     "pdp_scenarios": ("bool", "whether scenario files are collected; true if absent"),
     "pdp_manifest": ("string", "the manifest of the fixtures pep, decide and opa_server"),
     "pdp_governance": ("string", "the governance file that belongs to it"),
@@ -29,7 +26,7 @@ SETTINGS: Final[dict[str, tuple[Literal["string", "bool", "paths"], str]]] = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, and the settings for pytest's configuration file."""
     group = parser.getgroup("pdp", "scenarios of tool-pdp")
-    group.addoption("--pdp-engine", choices=tuple(ENGINES), help="Who decides; both also have to agree.")
+    group.addoption("--pdp-engine", metavar="ENGINE", help="embedded, sidecar or both, which have to agree.")
     group.addoption("--no-pdp-scenarios", action="store_true", help="Do not collect scenario files.")
     for name, (type_, text) in SETTINGS.items():
         parser.addini(name, text, type=type_, default=None)

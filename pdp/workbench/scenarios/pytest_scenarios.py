@@ -14,10 +14,10 @@ from pdp.approvals.approvals import Approvals
 from pdp.audit.chain import MemoryAudit
 from pdp.errors import PdpError
 from pdp.pep import Pep
+from pdp.workbench.engines import ENGINES
 from pdp.workbench.opa.local import NoOpaServerError
 from pdp.workbench.opa.local import opa_server as serve
 from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, policy_suite
-from pdp.workbench.scenarios.pytest_plugin import ENGINES
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
 from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
@@ -207,9 +207,9 @@ def _setting(config: pytest.Config, name: str) -> Path | None:
 
 def _engines(config: pytest.Config) -> tuple[str, ...]:
     name = config.getoption("pdp_engine") or config.getini("pdp_engine") or "embedded"
-    if name not in ENGINES:
-        raise pytest.UsageError(f"pdp_engine: {name!r} is no engine; name one of {', '.join(ENGINES)}")
-    return ENGINES[name]
+    if name not in (*ENGINES, "both"):
+        raise pytest.UsageError(f"pdp_engine: no engine is called {name!r}; name one of {', '.join(ENGINES)}, both")
+    return ENGINES if name == "both" else (name,)
 
 
 def _item_names(titles: Sequence[str]) -> list[str]:
