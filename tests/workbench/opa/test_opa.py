@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdp.errors import UsageError
-from pdp.workbench.opa.install import OFFICIAL, OpaInstallError, ReleaseSource, install_opa, release_asset
+from pdp.workbench.opa.install import OpaInstallError, install_opa, release_asset
 from pdp.workbench.opa.program import OPA_VERSION, cached_opa, find_opa, opa_version
 from tests.support.hostile_opa import HostileOpa, http
 
@@ -125,17 +125,11 @@ def release(program: bytes = PROGRAM, published: bytes | None = None) -> dict[st
     return {PATH: http(program), f"{PATH}.sha256": http(checksum(program) if published is None else published)}
 
 
-def source(
-    server: HostileOpa, *, patience: float = 5.0, longest: float = 900.0, largest: int = 20_000_000
-) -> ReleaseSource:
-    return ReleaseSource(base_url=server.url, patience=patience, longest=longest, largest=largest)
-
-
 @pytest.mark.parametrize("name", [f"  {ASSET}", f" *{ASSET}", ""])
 def test_the_official_release_is_installed(tmp_path: Path, name: str) -> None:
     lines: list[str] = []
     with HostileOpa(publishing(release(published=checksum(name=name)))) as server:
-        program = install_opa(lines.append, source=source(server))
+        program = install_opa(lines.append, base_url=server.url)
 
     assert program == cached_opa() == find_opa()
     assert program.read_bytes() == PROGRAM
@@ -149,7 +143,7 @@ def test_a_redirect_is_followed() -> None:
     moved = {f"/elsewhere{path}": response for path, response in files.items()}
     away = {path: http(b"", status=b"302 Found", headers=f"Location: /elsewhere{path}\r\n".encode()) for path in files}
     with HostileOpa(publishing(moved | away)) as server:
-        program = install_opa(lambda _: None, source=source(server))
+        program = install_opa(lambda _: None, base_url=server.url)
 
     assert program.read_bytes() == PROGRAM
 
@@ -163,24 +157,6 @@ def hang(peer: Peer) -> None:
     peer.wait_until_closed()
 
 
-def hang_midway(peer: Peer) -> None:
-    peer.request()
-    asked = peer.last_request.split()[1].decode()
-    peer.send(release()[asked][: None if asked.endswith(".sha256") else -5])
-    peer.wait_until_closed()
-
-
-def drip(peer: Peer) -> None:
-    peer.request()
-    asked = peer.last_request.split()[1].decode()
-    if asked.endswith(".sha256"):
-        peer.send(release()[asked])
-    else:
-        head, _, _ = http(b"x" * 10_000).partition(b"x")
-        peer.send(head)
-        peer.drip(b"x" * 10_000)
-
-
 WRONG = checksum(OTHER)
 
 
@@ -190,33 +166,24 @@ WRONG = checksum(OTHER)
         pytest.param(publishing(release(published=WRONG)),
             f"{PATH} has the checksum {checksum().decode()[:64]}, published is {WRONG.decode()[:64]}",
             id="wrong checksum"),
-        pytest.param(publishing(release(published=b"<html>")), f"{PATH}.sha256 is not the checksum of {ASSET}",
-            id="no checksum"),
-        pytest.param(publishing(release(published=checksum(name="  opa_other"))),
-            f"{PATH}.sha256 is not the checksum of {ASSET}", id="checksum of another file"),
-        pytest.param(publishing(release(published=b"0" * 1025)), f"{PATH}.sha256 is larger than 1024 bytes",
-            id="endless checksum"),
+        pytest.param(publishing(release(published=b"<html> ...")),
+            f"{PATH} has the checksum {checksum().decode()[:64]}, published is <html>", id="no checksum"),
+        pytest.param(publishing(release(published=b"")),
+            f"{PATH} has the checksum {checksum().decode()[:64]}, published is nothing", id="empty checksum"),
         pytest.param(publishing({}), f"{PATH}.sha256: download failed: the server answered 404", id="no such release"),
         pytest.param(answered(http(b"", status=b"503 X")), f"{PATH}: download failed: the server answered 503",
             id="not available"),
         pytest.param(answered(http(PROGRAM)[:-5]), f"{PATH}: download failed: ", id="truncated"),
         pytest.param(answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
             f"{PATH}: download failed: ", id="half a chunk"),
-        pytest.param(answered(http(b"x" * 1001)), f"{PATH} is larger than 1000 bytes", id="too large"),
-        pytest.param(answered(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001), f"{PATH} is larger than 1000 bytes",
-            id="too large, unannounced"),
         pytest.param(answered(b"junk\r\n\r\n"), f"{PATH}: download failed: ", id="not HTTP"),
         pytest.param(answered(b""), f"{PATH}: download failed: ", id="closed"),
-        pytest.param(hang, f"{PATH}.sha256: download failed: no data for 0.2 s", id="hangs"),
-        pytest.param(hang_midway, f"{PATH}: download failed: no data for 0.2 s", id="hangs midway"),
-        pytest.param(drip, f"{PATH} did not arrive within 0.1 s", id="never ends"),
+        pytest.param(hang, f"{PATH}.sha256: download failed: timed out", id="hangs"),
     ],
 )  # fmt: skip
 def test_a_release_that_is_not_whole_is_refused(behave: Callable[[Peer], None], message: str) -> None:
-    with HostileOpa(behave) as server:
-        place = source(server, patience=0.2, longest=0.1 if behave is drip else 900, largest=1000)
-        with pytest.raises(OpaInstallError) as caught:
-            install_opa(lambda _: None, source=place)
+    with HostileOpa(behave) as server, pytest.raises(OpaInstallError) as caught:
+        install_opa(lambda _: None, base_url=server.url, patience=0.2)
 
     assert caught.value.message.startswith(f"OPA 1.22.0 could not be installed: {server.url}{message}")
     assert find_opa() is None
@@ -233,18 +200,17 @@ def test_a_release_that_is_not_whole_is_refused(behave: Callable[[Peer], None], 
 def test_a_place_without_https_is_refused_also_behind_a_redirect(place: str, message: str) -> None:
     away = http(b"", status=b"302 Found", headers=f"Location: {place}\r\n".encode())
     with HostileOpa(publishing({f"{PATH}.sha256": away})) as server, pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, source=source(server))
+        install_opa(lambda _: None, base_url=server.url)
 
     assert caught.value.message == f"OPA 1.22.0 could not be installed: {message}"
-    assert OFFICIAL.base_url == "https://openpolicyagent.org/downloads"
     with pytest.raises(OpaInstallError, match="is not https"):
-        install_opa(lambda _: None, source=ReleaseSource(base_url=place))
+        install_opa(lambda _: None, base_url=place)
 
 
 @pytest.mark.parametrize(("program", "what"), [(OTHER, "is version 1.21.0"), (b"junk", "does not run here")])
 def test_a_program_that_is_not_this_version_leaves_nothing(program: bytes, what: str) -> None:
     with HostileOpa(publishing(release(program))) as server, pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, source=source(server))
+        install_opa(lambda _: None, base_url=server.url)
 
     assert str(caught.value) == (
         f"OPA 1.22.0 could not be installed: the program {what} "
@@ -256,7 +222,7 @@ def test_a_program_that_is_not_this_version_leaves_nothing(program: bytes, what:
 def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file where the folder should be")
     with HostileOpa(publishing(release())) as server, pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, source=source(server))
+        install_opa(lambda _: None, base_url=server.url)
 
     assert f"OPA 1.22.0 could not be installed: [Errno {errno.ENOTDIR}] Not a directory: '{tmp_path}/home" in str(
         caught.value
@@ -266,7 +232,7 @@ def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 def test_an_installation_replaces_what_is_damaged() -> None:
     damaged = executable(cached_opa(), b"damaged")
     with HostileOpa(publishing(release())) as server, damaged.open("rb") as in_use:
-        install_opa(lambda _: None, source=source(server))
+        install_opa(lambda _: None, base_url=server.url)
 
         assert in_use.read() == b"damaged"  # replaced, not written over: somebody may just be running it
     assert find_opa() == cached_opa()
@@ -274,11 +240,12 @@ def test_an_installation_replaces_what_is_damaged() -> None:
 
 INSTALLING = """
 import sys
-from pdp.workbench.opa.install import ReleaseSource, install_opa
-install_opa(lambda line: None, source=ReleaseSource(base_url=sys.argv[1]))
+from pdp.workbench.opa.install import install_opa
+install_opa(lambda line: None, base_url=sys.argv[1])
 """
 
 
+@pytest.mark.process
 def test_installations_at_the_same_time_do_not_disturb_each_other() -> None:
     large = PROGRAM + b"exit 0\n" + os.urandom(3_000_000).hex().encode()
     with HostileOpa(publishing(release(large))) as server:
