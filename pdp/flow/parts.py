@@ -199,7 +199,7 @@ class Tools:
 
     def _function(self, name: str) -> Callable[..., Any] | None:
         function = self._functions.get(name)
-        if function is None and self._registry is not None and name in self._registry:
+        if function is None and self._registry is not None:
             function = self._registry.function(name)
         return function
 

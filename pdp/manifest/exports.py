@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from pdp.documents import shown_name
+from pdp.errors import UsageError
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.references import with_parts
 from pdp.manifest.schema.walk import arguments_of
@@ -37,10 +39,11 @@ def export_tools(tools: Iterable[DeclaredTool], form: ExportFormat | str) -> lis
     `{name, description, input_schema}`, mcp `{name, description, inputSchema}`. A tool without description has none.
 
     Raises:
-        ValueError: not one of the formats.
+        UsageError: not one of the formats.
     """
-    form = ExportFormat(form)
-    return [_exported(tool, form) for tool in tools]
+    if form not in list(ExportFormat):
+        raise UsageError(f"{shown_name(form)} is not a format of a tool list", hint=f"known: {', '.join(ExportFormat)}")
+    return [_exported(tool, ExportFormat(form)) for tool in tools]
 
 
 def _exported(tool: DeclaredTool, form: ExportFormat) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Load manifests and governance files: every fault of a file at once, each with its place.
 
-`load_effective` is what an enforcement point needs: it also finds what the two files only get wrong together.
+`load_effective` is what an enforcement point needs; it also finds what the two files only get wrong together.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def load_governance(
     return file.governance()
 
 
-def load_effective(
+def load_both(
     manifest: pathlib.Path | str,
     governance: pathlib.Path | str | None = None,
     *,
@@ -83,8 +83,8 @@ def load_effective(
     governance_text: bytes | None = None,
     strict: bool = False,
     warnings: list[Fault] | None = None,
-) -> EffectiveManifest:
-    """Load a manifest and its governance file, check them together and merge them. Arguments as for `load_manifest`.
+) -> tuple[Manifest, Governance | None]:
+    """Load a manifest and its governance file, and check them together. Arguments as for `load_manifest`.
 
     Raises:
         UsageError: a file cannot be read.
@@ -95,7 +95,14 @@ def load_effective(
     _check_entries(file, rules)
     _check_programs(file, rules)
     _raise_faults([*file.faults, *(rules.faults if rules else ())], strict=strict, warnings=warnings)
-    return effective_manifest(file.manifest(), rules.governance() if rules else None)
+    return file.manifest(), rules.governance() if rules else None
+
+
+def load_effective(
+    manifest: pathlib.Path | str, governance: pathlib.Path | str | None = None, **options: Any
+) -> EffectiveManifest:
+    """Load a manifest and its governance file, and merge them. Options and errors as of `load_both`."""
+    return effective_manifest(*load_both(manifest, governance, **options))
 
 
 def _raise_faults(faults: Sequence[Fault], *, strict: bool, warnings: list[Fault] | None) -> None:

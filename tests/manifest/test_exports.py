@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,11 +102,6 @@ def test_rules_that_the_description_lacks_are_appended() -> None:
     assert said["description"] == "Search.\n- Use one field only\n- Bundled steps need web_search"
     assert silent["description"] == "- Use one field only\n- Bundled steps need web_search"
     assert "description" not in exported("mcp")
-
-
-def test_an_unknown_format() -> None:
-    with pytest.raises(ValueError, match="'yaml' is not a valid ExportFormat"):
-        export_tools([], "yaml")
 
 
 _MARK = "governance-only"

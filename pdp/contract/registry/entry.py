@@ -16,17 +16,13 @@ from pydantic import PydanticUserError, TypeAdapter
 from pdp.documents import shown_name
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.manifest.effective import effective_tool
-from pdp.manifest.load import load_manifest
-from pdp.manifest.rules.rules import entry_findings, governable_findings
+from pdp.manifest.load import load_both
 from pdp.manifest.schema.walk import arguments_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pdp.contract.registry.tool_contract import ToolContract
-    from pdp.errors import Fault
-    from pdp.manifest.findings import Finding
     from pdp.manifest.model import DeclaredTool, Governance
 
 _OWN_FIELDS: Final = frozenset(("name", "schema", "description", "invariants", "config", "state"))
@@ -85,24 +81,18 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance:
             )
     try:
         check_json([item.default for item in contract.config_params], "config")
-        text = canonical({"manifest_version": "1", "tools": [entry]})
-        tool = load_manifest(contract.name, text=text).tools[0]
+        manifest, _ = load_both(
+            contract.name,
+            "governance",
+            manifest_text=canonical({"manifest_version": "1", "tools": [entry]}),
+            governance_text=canonical(governance.model_dump(mode="json", by_alias=True, exclude_unset=True)),
+        )
     except FileFaultsError as error:
-        raise _refused(where, error.faults) from None
+        lines = [fault.message + (f" ({fault.hint})" if fault.hint else "") for fault in error.faults]
+        raise UsageError("\n".join(f"{where}: {line}" for line in lines)) from None
     except JsonValueError as error:
         raise UsageError(f"{where}: {error}", hint="a contract's schema and fields are plain JSON") from None
-    rules = governance.actions.get(tool.action)
-    findings = [] if rules is None else list(governable_findings(rules, arguments_of(tool.schema_)))
-    tier_stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
-    findings += entry_findings(effective_tool(tool, rules), tier_stated=tier_stated)
-    if any(not finding.warning for finding in findings):
-        raise _refused(where, findings)
-    return tool
-
-
-def _refused(where: str, faults: Iterable[Fault | Finding]) -> UsageError:
-    lines = (fault.message + (f" ({fault.hint})" if fault.hint else "") for fault in faults if not fault.warning)
-    return UsageError("\n".join(f"{where}: {line}" for line in lines))
+    return manifest.tools[0]
 
 
 def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:

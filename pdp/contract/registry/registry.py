@@ -116,10 +116,9 @@ class Registry:
         Raises:
             UsageError: a file is missing or faulty, with every fault and its place; or as of the constructor.
         """
-        from pdp.manifest.load import load_effective, load_governance, load_manifest  # noqa: PLC0415 - files only
+        from pdp.manifest.load import load_both  # noqa: PLC0415 - files only
 
-        load_effective(manifest, governance)  # finds what the two get wrong together
-        return cls(load_manifest(manifest), None if governance is None else load_governance(governance), **options)
+        return cls(*load_both(manifest, governance), **options)
 
     def register_contract(
         self,
@@ -171,7 +170,10 @@ class Registry:
         """
         declared = self._declared.get(name)
         if declared is None:
-            raise self._unknown(name)
+            raise UsageError(
+                f"{shown_name(name)} is not a tool of this registry",
+                hint=nearest(name, self._declared) or "add it to a manifest, or register its contract",
+            )
         if not callable(function):
             raise UsageError(f"the function of {name} cannot be called", hint="bind a function")
         binding = _Binding(function, available, Inputs(function, declared))
@@ -199,17 +201,8 @@ class Registry:
                 self._compiled = CompiledManifest(effective_manifest(whole, self._governance), self._contracts)
             return self._compiled
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._declared
-
     def function(self, name: str) -> Callable[..., Any] | None:
-        """Return the function that runs a tool, whether or not it is available; None when none is bound.
-
-        Raises:
-            UsageError: no such tool.
-        """
-        if name not in self._declared:
-            raise self._unknown(name)
+        """Return the function that runs a tool, whether or not it is available; None when none is bound."""
         binding = self._bindings.get(name)
         return binding.function if binding else None
 
@@ -254,13 +247,12 @@ class Registry:
         Raises:
             UsageError: not one of the formats.
         """
-        form = _format(form)
         available = {status.name for status in self.check_availability() if status.available}
         return export_tools((tool for name, tool in self.manifest.tools.items() if name in available), form)
 
     def all_definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
         """Return what a model is told of every tool, available or not; form and errors as of `definitions`."""
-        return export_tools(self.manifest.tools.values(), _format(form))
+        return export_tools(self.manifest.tools.values(), form)
 
     def note_run(self, name: str, *, failed: bool) -> None:
         """Note how a run of a tool ended: several failures in a row take it off the list for a while."""
@@ -284,12 +276,6 @@ class Registry:
             raise UsageError(f"tool {tool.name} is declared twice", hint="names are unique: rename or remove one")
         self._declared[tool.name] = tool
 
-    def _unknown(self, name: str) -> UsageError:
-        return UsageError(
-            f"{shown_name(name)} is not a tool of this registry",
-            hint=nearest(name, self._declared) or "add it to a manifest, or register its contract",
-        )
-
     def _why_unavailable(self, entry: Tool) -> str:
         # Loading a manifest finds this, too; an entry may have been made without a file.
         fault = next(cli_findings(entry), None)
@@ -304,14 +290,6 @@ class Registry:
         if not reason and circuit is not None and circuit.is_open:
             reason = f"failed {circuit.failures} times in a row"
         return reason
-
-
-def _format(form: ExportFormat | str) -> ExportFormat:
-    try:
-        return ExportFormat(form)
-    except ValueError:
-        known = ", ".join(ExportFormat)
-        raise UsageError(f"{shown_name(form)} is not a format of a tool list", hint=f"known: {known}") from None
 
 
 def _why_not(name: str, probe: Callable[[], Any]) -> str:

@@ -66,9 +66,9 @@ def test_files_and_contracts_stand_side_by_side() -> None:
 
 
 def test_the_governance_file_governs_a_contract_too() -> None:
-    rules = Governance.model_validate({"actions": {"search_web": {"scopes": ["a"], "risk_tier": "low"}}})
+    rules = Governance.model_validate({"actions": {"search_web": {"scopes": ["a"], "idempotency": {}}}})
     registry = Registry(governance=rules)
-    registry.register_contract(contract(), scopes=["b"])
+    registry.register_contract(contract(), scopes=["b"], risk_tier="high")
 
     assert registry.manifest.tools["search_web"].scopes == ("a", "b")
 
@@ -157,7 +157,7 @@ def manifest(*names: str) -> Manifest:
          "tool search_web is declared twice (names are unique: rename or remove one)"),
         (lambda: one().bind("serch_web", print),
          "`serch_web` is not a tool of this registry (did you mean `search_web`?)"),
-        (lambda: Registry().function("x"),
+        (lambda: Registry().bind("x", print),
          "`x` is not a tool of this registry (add it to a manifest, or register its contract)"),
         (
             lambda: one().bind("search_web", "text"),  # type: ignore[arg-type]
@@ -232,7 +232,6 @@ def test_dispatch_is_by_name_and_does_not_ask_for_availability() -> None:
 
     assert registry.bind("search_web", search_web, available=lambda: False) is search_web
     assert registry.function("search_web") is search_web
-    assert ("search_web" in registry, "absent_tool" in registry) == (True, False)
     assert [name in tools for name in ("search_web", "absent_tool")] == [True, False]
 
 
