@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import ref
 
-from pdp.engine.bundle.file import MAX_BUNDLE
+from pdp.engine.bundle.file import MAX_BUNDLE, read_packed
 from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError, StaleBundleError
 from pdp.engine.protocol import DECISION, Engine, check_seconds
 from pdp.engine.wasm.engine import DEADLINE, MEMORY_LIMIT, EmbeddedEngine
@@ -96,8 +96,8 @@ class FollowingEngine(Engine):
         clock: seconds that never go back, for tests.
 
     Raises:
-        BundleError: the source has no bundle that can be decided by.
-        EngineError: the source cannot be read.
+        BundleError: the source has no bundle that can be decided by, or its file cannot be read.
+        EngineError: its server cannot be asked.
         UsageError: an argument that cannot be used.
     """
 
@@ -131,7 +131,7 @@ class FollowingEngine(Engine):
                     f"{source}: bundles over HTTP are taken from signers alone", hint="give BundleTrust public keys"
                 )
         else:
-            self._read = partial(_read_file, Path(source))
+            self._read = lambda _: (read_packed(Path(source)), None)
         self._trust = trust
         self._max_age = math.inf if max_age is None else max_age
         self._engine_options: dict[str, Any] = {
@@ -266,16 +266,6 @@ def _look(engine: ref[FollowingEngine], ended: threading.Event, every: float) ->
         del followed
 
 
-def _read_file(path: Path, _: str | None) -> tuple[bytes, None]:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BUNDLE + 1), None
-    except OSError as error:
-        raise EngineError(
-            f"{path}: cannot be read: {error.strerror}", hint="name a channel's file of a repository"
-        ) from error
-
-
 class _UrlSource:
     """Returns the file at a URL with its ETag, or None with it if it is the file that has the given ETag."""
 
@@ -292,7 +282,7 @@ class _UrlSource:
             raise UsageError(
                 f"{url!r:.200}: not the address of a bundle", hint="such as https://HOST/channels/stable.tar.gz"
             )
-        for name, value in headers.items():
+        for name, value in headers.items():  # else the library's error would quote it
             if not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
                 raise UsageError(f"headers: {name!r:.80} cannot be sent", hint="printable ASCII characters alone")
         self._url = url

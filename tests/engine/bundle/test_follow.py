@@ -20,7 +20,7 @@ from pdp.engine.bundle.follow import BundleHealth, FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import PLAN, Engine
-from pdp.errors import BundleError, EngineError, UsageError
+from pdp.errors import BundleError, UsageError
 from pdp.workbench.bundles.publish import publish, rollback
 from tests.support.bundle_releases import bundle, key, tiny
 from tests.support.bundle_server import BundleServer, serving
@@ -341,14 +341,14 @@ def test_a_clock_that_goes_back_makes_nothing_young_or_negative(server: BundleSe
 
 
 def test_an_engine_begins_with_a_good_bundle_or_not_at_all(folder: Path, file: Path) -> None:
-    with pytest.raises(EngineError) as away:
+    with pytest.raises(BundleError) as away:
         following(file)
     released(folder, bundle(1, signed=None))
     with pytest.raises(BundleError) as unsigned:
         following(file)
 
     assert [(caught.value.message, caught.value.code) for caught in (away, unsigned)] == [
-        (f"{file}: cannot be read: No such file or directory", "engine.unavailable"),
+        (f"{file}: cannot be read: No such file or directory", "bundle.invalid"),
         (f"{file}: not signed", "bundle.invalid"),
     ]
 
