@@ -92,7 +92,7 @@ class Evaluation:
         return self._executed.retrieval_snapshot if self._executed else None
 
     @property
-    def corrections(self) -> tuple[Trip, ...]:
+    def trips(self) -> tuple[Trip, ...]:
         """The invariants that tripped, in their order, each with what became of the call."""
         return self._decided.checked.trips if self._decided.checked else ()
 

@@ -229,7 +229,7 @@ class Pep:
             ids: as in `decide`.
 
         Raises:
-            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.stage.compensation`.
+            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.approve.compensation`.
         """
         return drive(self._compensate(action_id, arguments, session, ids), self.engine)
 
@@ -325,7 +325,7 @@ class Pep:
     def _compensate(
         self, action_id: str, arguments: Any, session: Any, ids: CallIds
     ) -> Generator[Step, Any, Evaluation]:
-        from pdp.flow.stage import compensation  # noqa: PLC0415 - only calls with effects
+        from pdp.flow.approve import compensation  # noqa: PLC0415 - only calls with effects
 
         received = self._received(to_run=True, **ids)
         compensating = yield from compensation(received, action_id, arguments, session, self._parts.stores)

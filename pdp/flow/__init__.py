@@ -1,12 +1,12 @@
 """The way of one call, from a proposal to its result; `pdp.pep` puts it in motion.
 
 call: one frozen record for each stage
-decide: read, check, ask, decide, conclude
+decide: read, check, prepare, decide, conclude
 record: the audit events of a call
-execute: reserve, stage, run, deliver
-approve: the approval of a call, found before the policy is asked and opened when it asks for a person
+execute: hold, reserve, run, settle, deliver
+hold: the agent's run that a call belongs to, and the rules of its pattern
+approve: the approval of a call and its action, found before the policy is asked and opened when it asks for a person
 reserve: idempotency key and approval, both or neither, before a tool runs
-stage: the action of a call with effects: staged, approved, settled, compensated
 drive: doing what the flow asks for, waiting or asynchronously
 parts: what an enforcement point is made of: tools, stores, options
 guard: functions whose every call goes through an enforcement point

@@ -1,14 +1,25 @@
-"""The approval of a call: found before the policy is asked, opened when the policy asks for a person."""
+"""The approval of a call, and its action: found, opened, staged, approved, settled, taken back.
+
+Source: tool pattern library, pattern 6: staging is the only way to a commit. A commit that the policy allows by itself
+is staged and approved in one go, so that there is no effect of a commit without its action, and no action of two.
+Pattern 6 and 9.1 (`compensation`): a commit names the tool that undoes it.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from pdp.documents import shown_name
+from pdp.errors import UsageError
+from pdp.flow.call import caller_of
 from pdp.flow.drive import Work
 from pdp.flow.reserve import key_of
-from pdp.flow.stage import stage_for_approval
+from pdp.session import Session
+from pdp.stores.actions import Action, ActionState, ActionStateError
 from pdp.stores.approvals import ApprovalState
 
 if TYPE_CHECKING:
@@ -16,11 +27,18 @@ if TYPE_CHECKING:
 
     from pdp.approvals.approvals import Approvals
     from pdp.contract.checks import Checked
-    from pdp.flow.call import Asked, Decided, Prepared
+    from pdp.flow.call import Asked, Decided, Prepared, Received
     from pdp.flow.drive import Step
     from pdp.flow.parts import Stores
+    from pdp.patterns.run import Run
+    from pdp.proposal import Execution
     from pdp.request import Request
+    from pdp.stores.actions import ActionStore
     from pdp.stores.approvals import Approval
+
+_log = logging.getLogger("pdp.pep")
+
+_COMPENSABLE: Final = (ActionState.COMMITTED, ActionState.FAILED)
 
 
 def find_approval(
@@ -72,10 +90,147 @@ def open_approval(
             prepared.body,
             prepared.checked.tool.entry,
             codes,
-            stage=partial(stage_for_approval, decided, prepared, stores),
+            stage=partial(_stage_for_approval, decided, prepared, stores),
         )
         action = None if approval.action_id is None else stores.actions.get(approval.action_id)
         return decided._replace(approval=approval, action=action)
 
     opened: Decided = yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources)
     return opened
+
+
+def _stage_for_approval(decided: Decided, prepared: Prepared, stores: Stores) -> Action | None:
+    """Return the action that a person is asked about: the one staged in the call's run, or one of the call's own.
+
+    None when the call has no effects. As long as nobody has decided on it, the same call finds the same action again,
+    and another call another one.
+
+    Raises:
+        StoreError: it cannot be staged.
+    """
+    if not prepared.checked.tool.has_action:
+        return None
+    if prepared.session.run_id is not None:
+        in_run = _staged_in_run(prepared, stores.actions, stores.run_of(prepared.session))
+        if in_run is not None:
+            return in_run
+    action = _stage(decided, prepared, stores.actions, prepared.call_digest)
+    return action if action.state is ActionState.STAGED else _stage(decided, prepared, stores.actions)
+
+
+def approved_action(decided: Decided, prepared: Prepared, actions: ActionStore, run: Run) -> Action:
+    """Return the call's action, approved: by the approval that lets it through, or by the policy alone.
+
+    No two calls get the same one: an approval is used once, an action belongs to one approval, and of all that move a
+    staged action one gets through.
+
+    Raises:
+        StoreError: that cannot be stored.
+        ActionStateError: it was denied, or another call or approval has it.
+    """
+    approval = decided.approval
+    if approval is not None and approval.action_id is not None:
+        action = actions.get(approval.action_id)
+        if action is not None:
+            if action.state is not ActionState.APPROVED:
+                return actions.move(action, ActionState.APPROVED, approval_id=approval.id)
+            if action.approval_id != approval.id:
+                raise ActionStateError(f"action {action.id} was approved by another approval than the call's")
+            return action
+    approval_id = approval.id if approval is not None else None
+    in_run = _staged_in_run(prepared, actions, run)
+    if approval is None and prepared.checked.tool.commits_staged:
+        if in_run is None:
+            raise ActionStateError(
+                f"the action staged for {decided.tool_name} was committed or denied, or is another call's"
+            )
+        return actions.move(in_run, ActionState.APPROVED)
+    if in_run is not None:
+        # Another call of this run may have been quicker: then this one is an effect of its own.
+        with suppress(ActionStateError):
+            return actions.move(in_run, ActionState.APPROVED, approval_id=approval_id)
+    return actions.move(_stage(decided, prepared, actions), ActionState.APPROVED, approval_id=approval_id)
+
+
+def settle(action: Action, actions: ActionStore, execution: Execution) -> Action:
+    """Return the action as the run leaves it: committed, failed, or as it was where nobody knows.
+
+    The run is over: what cannot be stored now is logged, and changes nothing about it.
+    """
+    failure = execution.failure
+    if failure is not None and failure.details.get("effect") == "unknown":
+        return action
+    return _moved(action, actions, ActionState.COMMITTED if failure is None else ActionState.FAILED)
+
+
+def compensated(action: Action, actions: ActionStore) -> Action:
+    """Return an action whose compensation has run as compensated; what cannot be stored now is logged.
+
+    Several calls may see that one run's result: whoever comes first moves it.
+    """
+    return _moved(action, actions, ActionState.COMPENSATED)
+
+
+def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
+    try:
+        return actions.move(action, state)
+    except Exception:  # noqa: BLE001 - whatever it was, the tool has run
+        with suppress(Exception):
+            now = actions.get(action.id)
+            if now is not None and now.state is state:
+                return now
+        _log.critical(
+            "what action %s stands for has run, and it could not be moved to %s", action.id, state, exc_info=True
+        )
+        return action
+
+
+def _stage(decided: Decided, prepared: Prepared, actions: ActionStore, key: str | None = None) -> Action:
+    action = Action.staged(
+        kind=decided.tool_name,
+        target="/".join(prepared.resource),
+        payload_digest=prepared.checked.proposal.digest,
+        decision_id=decided.decision.decision_id if decided.decision else "",
+        idempotency_key=key,
+        now=prepared.asked.received.now,
+    )
+    return actions.stage(action, caller_of(prepared.session))
+
+
+def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action | None:
+    """The action that its caller has staged in the run, if nothing has become of it yet; it is this call's then."""
+    proposal = prepared.checked.proposal
+    action_id = run.bind_staged(proposal.tool, proposal.digest, prepared.call_digest)
+    action = None if action_id is None else actions.get(action_id)
+    return action if action is not None and action.state is ActionState.STAGED else None
+
+
+def compensation(
+    received: Received, action_id: str, arguments: Any, session: Any, stores: Stores
+) -> Generator[Step, Any, tuple[Received, dict[str, Any], Session]]:
+    """Return the call of the tool that takes back what an action did, and its session.
+
+    The idempotency key is the action's own, whatever the session says: of all that compensate it, whoever they are, one
+    does.
+
+    Raises:
+        UsageError: there is no such action, nothing to take back, no tool that does, or no session.
+    """
+    actions, manifest = stores.actions, received.manifest
+    action: Action | None = yield Work(lambda: actions.get(action_id), blocking=actions.blocking)
+    shown = f"action {shown_name(action_id)}"
+    if action is None:
+        raise UsageError(f"{shown} is not there", hint="take the id from `Evaluation.action`")
+    if action.state not in _COMPENSABLE:
+        raise UsageError(f"{shown} is {action.state}", hint="only what was committed, or has failed, is compensated")
+    entry = manifest.tools.get(action.kind)
+    if entry is None:
+        raise UsageError(
+            f"{shown}: its kind {shown_name(action.kind)} is not a tool of manifest {manifest.version}",
+            hint="compensate it with the manifest that it was committed with",
+        )
+    if entry.compensation is None:
+        raise UsageError(f"{shown}: tool {entry.name} declares no compensation", hint="add `compensation: TOOL`")
+    own = Session.read(session).with_changes(idempotency_key=f"compensation:{action.id}")
+    proposal = {"tool": entry.compensation, "arguments": arguments}
+    return received._replace(compensates=action), proposal, own

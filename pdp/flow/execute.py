@@ -1,6 +1,6 @@
 """From ALLOW to a result: what stands between a decision and its tool, and between the tool and whoever called it.
 
-    open      the agent's run that the call belongs to, and the rules of its pattern   -> HeldCall
+    hold      the agent's run that the call belongs to, and the rules of its pattern   -> HeldCall
     reserve   key and approval, where the entry has a key or the call an approval      -> Reservation
     before    the pattern's rule before the tool
     approve   the action of a commit                                                   -> Action
@@ -24,15 +24,14 @@ from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolResultError, failure_of, masked
 from pdp.execution.runner import cut_short, unavailable
-from pdp.flow.call import Executed, Reservation, arguments_of, caller_of, not_run
+from pdp.flow.call import Executed, Reservation, arguments_of, not_run
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
 from pdp.flow.record import record_decision, record_result, result_digest, telemetry_attributes
-from pdp.json import JsonValueError, canonical
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator
 
     from pdp.contract.compiled import CompiledTool
     from pdp.execution.runner import ToolRunner
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
     from pdp.patterns.enforcement import HeldCall
-    from pdp.patterns.rule import CallFacts
     from pdp.stores.actions import Action
 
 _log = logging.getLogger("pdp.pep")
@@ -83,7 +81,7 @@ def execute(
         refused = tools.refused(tool, runner, prepared.checked.proposal.arguments)
         if refused is not None:
             return Executed(decided, refused)
-        held = yield from _open(decided, prepared, stores)
+        held = yield from _hold(decided, prepared, stores)
         reserved = yield from _reserve(decided, prepared, parts)
         decided = decided._replace(approval=reserved.approval)
         execution = reserved.instead
@@ -157,17 +155,15 @@ class _Observed:
             self._events.cancelled(execution.failure)
 
 
-def _open(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step, Any, HeldCall | None]:
-    """Open the agent's run that the call belongs to, before anything is used up: it may be closed."""
-    tool, session = prepared.checked.tool, prepared.session
-    markings = _markings(decided)
-    if not (markings or stores.deployment is not None or tool.follows_pattern or _needs_action(prepared)):
+def _hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step, Any, HeldCall | None]:
+    """Hold the call to its pattern, before anything is used up: the agent's run may be closed. None: to nothing."""
+    obligations = decided.decision.obligations if decided.decision else ()
+    marks = any(duty.id == "mark_result" for duty in obligations)
+    if not (marks or stores.deployment or prepared.checked.tool.follows_pattern or _needs_action(prepared)):
         return None
-    from pdp.patterns.enforcement import HeldCall  # noqa: PLC0415 - only calls that a pattern or a run has rules for
+    from pdp.flow.hold import hold  # noqa: PLC0415 - only calls that a pattern or a run has rules for
 
-    run = yield Work(lambda: stores.run_of(session), blocking=stores.reads_sources)
-    arguments, facts = arguments_of(prepared.checked.proposal), _facts(decided, prepared, markings)
-    return HeldCall(tool.entry, arguments, run, facts, stores.actions)
+    return (yield from hold(decided, prepared, stores))
 
 
 def _reserve(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, Reservation]:
@@ -198,7 +194,7 @@ def _approve(
     """Return the action of a call that needs one, approved."""
     if held is None or not _needs_action(prepared):
         return None
-    from pdp.flow.stage import approved_action  # noqa: PLC0415 - only calls with effects
+    from pdp.flow.approve import approved_action  # noqa: PLC0415 - only calls with effects
 
     actions, run = stores.actions, held.run
     action: Action = yield Work(lambda: approved_action(decided, prepared, actions, run), blocking=actions.blocking)
@@ -230,7 +226,7 @@ def _settle(action: Action | None, execution: Execution, stores: Stores) -> Gene
     """Return the action of a run that is over as the run leaves it."""
     if action is None:
         return None
-    from pdp.flow.stage import settle  # noqa: PLC0415 - only calls with effects
+    from pdp.flow.approve import settle  # noqa: PLC0415 - only calls with effects
 
     actions, approved = stores.actions, action
     settled: Action = yield Work(lambda: settle(approved, actions, execution), blocking=actions.blocking)
@@ -251,59 +247,10 @@ def _compensate(prepared: Prepared, execution: Execution, stores: Stores) -> Gen
     """Let the action that the call took back be compensated."""
     action = prepared.asked.received.compensates
     if action is not None and execution.failure is None:
-        from pdp.flow.stage import compensated  # noqa: PLC0415 - only compensations
+        from pdp.flow.approve import compensated  # noqa: PLC0415 - only compensations
 
         actions = stores.actions
         yield Work(lambda: compensated(action, actions), blocking=actions.blocking)
-
-
-def _facts(decided: Decided, prepared: Prepared, markings: frozenset[str]) -> CallFacts:
-    """What the call's pattern has to know: of session and decision, and nothing of the model."""
-    from pdp.patterns.rule import CallFacts  # noqa: PLC0415 - only calls that a pattern or a run has rules for
-
-    return CallFacts(
-        caller=caller_of(prepared.session),
-        idempotency_key=prepared.checked.idempotency_key,
-        decision_id=decided.decision.decision_id if decided.decision else "",
-        markings=markings,
-        clearances=_clearances(prepared.session.claims),
-        resource=prepared.resource,
-        approved=prepared.approval is not None,
-        now=prepared.asked.received.now,
-        inputs=_inputs(prepared),
-    )
-
-
-def _markings(decided: Decided) -> frozenset[str]:
-    """Return the markings that the result carries by the policy (obligation `mark_result`)."""
-    obligations = decided.decision.obligations if decided.decision else ()
-    return frozenset(name for duty in obligations if duty.id == "mark_result" for name in duty.parameters["markings"])
-
-
-def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
-    """Return what subject and acting agents are all cleared for. An agent that states no clearances narrows nothing.
-
-    The policy has checked the shape of the claims: it allowed the call.
-    """
-    held = frozenset(claims.get("clearances") or ())
-    agent = claims.get("act")
-    while isinstance(agent, dict):
-        if "clearances" in agent:
-            held &= frozenset(agent["clearances"] or ())
-        agent = agent.get("act")
-    return held
-
-
-def _inputs(prepared: Prepared) -> bytes:
-    tool, session = prepared.checked.tool, prepared.session
-    if tool.entry.pattern is None:
-        return b""
-    state = {key: session.state[key] for key in tool.reads if key in session.state}
-    try:
-        return canonical({"config": dict(prepared.checked.config), "state": state})
-    except JsonValueError:
-        # A normalizer may make any object of a config: what cannot be compared is like nothing else.
-        return new_id().encode()
 
 
 def deliver(executed: Executed, prepared: Prepared, held: HeldCall | None) -> Executed:

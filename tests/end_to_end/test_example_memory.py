@@ -138,7 +138,7 @@ def test_the_reason_of_a_canonical_write(suite: Suite, engine: Engine) -> None:
             "those who keep the memory",
         },
     }
-    assert (evaluation.verdict, [str(trip.resolution) for trip in evaluation.corrections]) == (None, ["rejected"])
+    assert (evaluation.verdict, [str(trip.resolution) for trip in evaluation.trips]) == (None, ["rejected"])
 
 
 def rule(**fields: Any) -> Invariants:

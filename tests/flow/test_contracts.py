@@ -127,7 +127,7 @@ def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
 def test_a_corrected_call_is_decided_and_run_as_corrected(pep: Pep, given: Given, call: Call) -> None:
     ran = call(pep, search("gene", limit=99), SESSION)
 
-    assert ran.corrections == (Trip("LIMIT_AT_MOST_TEN", "limit is at most 10", Resolution.CORRECTED, ("limit",)),)
+    assert ran.trips == (Trip("LIMIT_AT_MOST_TEN", "limit is at most 10", Resolution.CORRECTED, ("limit",)),)
     assert ran.outcome.as_json() == {"status": "transformed", "proposal": search("gene", limit=10)}
     assert ran.request is not None
     assert ran.request["context"]["arguments"] == {"query": "gene", "limit": 10}
@@ -141,7 +141,7 @@ def test_a_pruned_call_is_decided_by_nobody_and_recorded(pep: Pep, given: Given,
 
     assert (dropped.pruned, dropped.verdict, dropped.request, dropped.executed) == (True, None, None, False)
     assert dropped.outcome.as_json() == {"status": "transformed"}
-    assert [str(trip) for trip in dropped.corrections] == ["NOT_TWICE: nothing is searched for twice (pruned)"]
+    assert [str(trip) for trip in dropped.trips] == ["NOT_TWICE: nothing is searched for twice (pruned)"]
     assert given == []
     [event] = events(pep)
     assert (event["type"], event["status"], event["outcome"], event["verdict"], event["rejection"]) == (
