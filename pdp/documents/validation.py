@@ -63,11 +63,11 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     `cutoff` is how alike they have to be, 1 being the same.
     """
     words = sorted(known)
-    found = get_close_matches(name, words, n=1, cutoff=cutoff)
-    if not found:
+    matches = get_close_matches(name, words, n=1, cutoff=cutoff)
+    if not matches:
         lower = {word.lower(): word for word in words}
-        found = [lower[word] for word in get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)]
-    return f"did you mean `{found[0]}`?" if found else None
+        matches = [lower[word] for word in get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)]
+    return f"did you mean `{matches[0]}`?" if matches else None
 
 
 def known_keys(model: type[BaseModel], path: Path) -> frozenset[str]:
@@ -89,7 +89,7 @@ def known_keys(model: type[BaseModel], path: Path) -> frozenset[str]:
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for argument in get_args(annotation) for found in _models_in(argument)]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
 def faults_of(
@@ -150,11 +150,11 @@ def _described(detail: ErrorDetails) -> tuple[str, str | None]:
     if kind in ("literal_error", "enum"):
         options = _QUOTED.findall(str(context["expected"]))
         hint = nearest(given, options) if isinstance(given, str) else None
-        return f"must be one of {', '.join(options)}{_found(given)}", hint
+        return f"must be one of {', '.join(options)}{_contrast(given)}", hint
     if kind == "value_error":
         cause = context.get("error")
-        found = _found(given) if str(cause).startswith("must be") else ""
-        return f"{cause}{found}", getattr(cause, "hint", None)
+        contrast = _contrast(given) if str(cause).startswith("must be") else ""
+        return f"{cause}{contrast}", getattr(cause, "hint", None)
     words = _WORDS.get(kind)
     if words is None:
         return f"is not valid: {detail['msg']}", None
@@ -163,10 +163,10 @@ def _described(detail: ErrorDetails) -> tuple[str, str | None]:
         hint = "write it in quotes"
     if kind in ("string_too_short", "too_short"):
         return words, None
-    return words.format(**context) + _found(given), hint
+    return words.format(**context) + _contrast(given), hint
 
 
-def _found(value: Any) -> str:
+def _contrast(value: Any) -> str:
     if isinstance(value, dict):
         return ", not a mapping"
     if isinstance(value, list | tuple):

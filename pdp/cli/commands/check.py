@@ -70,4 +70,4 @@ def _codes(document: Any) -> Iterator[str]:
 
 def _objects(holder: Any, name: str) -> list[dict[str, Any]]:
     listed = holder.get(name) if isinstance(holder, dict) else None
-    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []

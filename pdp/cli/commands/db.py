@@ -42,7 +42,7 @@ def prune(url: DatabaseUrl = None) -> None:
 
 
 def _stated(url: str | None) -> str:
-    found = url or os.environ.get(URL_VARIABLE)
-    if not found:
+    stated = url or os.environ.get(URL_VARIABLE)
+    if not stated:
         raise UsageError("no database is named", hint=f"name one, as sqlite:///pdp.db, or set {URL_VARIABLE}")
-    return found
+    return stated

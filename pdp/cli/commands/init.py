@@ -54,13 +54,13 @@ def init(
 def project_files() -> dict[str, bytes]:
     """Return the files of a new project by their path in it, sorted."""
     requirement = f"tool-pdp=={__version__}".encode()
-    found = {}
+    files = {}
     for file in _TEMPLATE.rglob("*"):
         first, *rest = file.relative_to(_TEMPLATE).parts
         # Installers compile whatever ends in .py.
         if file.is_file() and "__pycache__" not in (first, *rest):
-            found["/".join((_RENAMED.get(first, first), *rest))] = file.read_bytes().replace(_REQUIREMENT, requirement)
-    return dict(sorted(found.items()))
+            files["/".join((_RENAMED.get(first, first), *rest))] = file.read_bytes().replace(_REQUIREMENT, requirement)
+    return dict(sorted(files.items()))
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -99,18 +99,18 @@ def diff(
     Exit code: 0 nothing amiss, 1 a version misses its bump or --fail-on applies, 2 a faulty file.
     """
     check_standard_input(old, new, old_governance, governance)
-    found = manifest_diff(load_effective(old, old_governance), load_effective(new, governance))
+    difference = manifest_diff(load_effective(old, old_governance), load_effective(new, governance))
     if as_json:
-        print_json(found.as_json())
+        print_json(difference.as_json())
     else:
-        _print_diff(found)
+        _print_diff(difference)
     refused = {None: set(), "loosening": {"loosens"}, "unclear": {"loosens", "unclear"}}[fail_on]
-    raise typer.Exit(Exit.FAILED if found.faults or refused & found.directions() else Exit.OK)
+    raise typer.Exit(Exit.FAILED if difference.faults or refused & difference.directions() else Exit.OK)
 
 
-def _print_diff(found: ManifestDiff) -> None:
+def _print_diff(difference: ManifestDiff) -> None:
     out = console()
-    for tool in found.tools:
+    for tool in difference.tools:
         versions = f"{tool.old_version or 'no version'} -> {tool.new_version or 'no version'}"
         out.print(
             Text.assemble((tool.tool, "bold"), f" {tool.kind}", f", {versions}" if tool.kind == "changed" else "")
@@ -121,11 +121,11 @@ def _print_diff(found: ManifestDiff) -> None:
         _print_governance(tool.governance)
         if tool.fault:
             out.print(Text.assemble("  ", (f"{'version':<9}", "bold red"), printable(tool.fault)))
-    if found.pins:
+    if difference.pins:
         out.print(Text("agents", "bold"))
-        _print_governance(found.pins)
-    counted = len(found.faults)
-    differ = f"{len(found.tools)} of the tools differ" if found.tools else "no tool differs"
+        _print_governance(difference.pins)
+    counted = len(difference.faults)
+    differ = f"{len(difference.tools)} of the tools differ" if difference.tools else "no tool differs"
     out.print(Text(f"{differ}, {counted or 'no'} {'version is' if counted == 1 else 'versions are'} missing a bump"))
 
 

@@ -37,11 +37,11 @@ def install() -> None:
 @app.command("path")
 def path() -> None:
     """Print the path of the OPA that would be used; exit 1 when there is none."""
-    found = find_opa()
-    if found is None:
+    program = find_opa()
+    if program is None:
         complain(f"error: no OPA {OPA_VERSION} is here\n    hint: run: pdp opa install")
         raise typer.Exit(Exit.FAILED)
-    tell(str(found))
+    tell(str(program))
 
 
 @policies.callback()

@@ -85,7 +85,7 @@ def run_scenarios(
 
 
 def _measured(run: RunResult) -> Coverage:
-    return measure([(each.suite, each.results) for each in run.suites], find_opa())
+    return measure([(suite.suite, suite.results) for suite in run.suites], find_opa())
 
 
 def _run(
@@ -126,8 +126,8 @@ def _write_reports(run: RunResult, coverage: Coverage | None, junit: Path | None
 
 
 def _tell(run: RunResult) -> None:
-    for each in run.suites:
-        for result in each.results:
+    for suite in run.suites:
+        for result in suite.results:
             if not result.passed:
                 tell(failure_text(result) + "\n")
     tell(summary_text(run))
@@ -158,12 +158,12 @@ def _lines(coverage: Coverage) -> Iterator[str]:
         for file in coverage.lines:
             if file.missed:
                 yield f"  {shown_file(file.file)}: not reached {line_ranges(file.missed)}"
-    counted = [one for one in coverage.codes if one.counts]
-    reached = sum(one.scenario is not None for one in counted)
-    exempt = [one for one in counted if one.exempt is not None]
+    counted = [code for code in coverage.codes if code.counts]
+    reached = sum(code.scenario is not None for code in counted)
+    exempt = [code for code in counted if code.exempt is not None]
     yield f"reason codes: {reached} of {len(counted)} reached"
-    for one in exempt:
-        yield f"  {one.code}: exempt, {one.exempt}"
+    for code in exempt:
+        yield f"  {code.code}: exempt, {code.exempt}"
 
 
 def _matrix(coverage: Coverage) -> Table:
@@ -172,7 +172,7 @@ def _matrix(coverage: Coverage) -> Table:
     table.add_column("manifest", no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    for one in coverage.matrix:
-        counts = [str(one.counts[column] or "-") for column in COLUMNS]
-        table.add_row(Text(printable(one.tool)), Text(printable(one.manifest_version)), *counts)
+    for verdicts in coverage.matrix:
+        counts = [str(verdicts.counts[column] or "-") for column in COLUMNS]
+        table.add_row(Text(printable(verdicts.tool)), Text(printable(verdicts.manifest_version)), *counts)
     return table

@@ -52,7 +52,7 @@ def build(
     packed = compile_bundle(
         policies=[baseline_policies_path(), *(policies or [])],
         data=data or [],
-        manifests={each.digest: each.document for each in effective},
+        manifests={loaded.digest: loaded.document for loaded in effective},
         release=release,
         opa=needed_opa("building a bundle"),
     )
@@ -63,15 +63,15 @@ def build(
         print_json(
             {
                 "file": shown(output), "revision": bundle.revision, "release": bundle.release, "bytes": bundle.size,
-                "manifests": {each.digest: each.version for each in effective}, "concerns": concerns,
+                "manifests": {loaded.digest: loaded.version for loaded in effective}, "concerns": concerns,
             }
         )  # fmt: skip
         return
     tell(f"{shown(output)}: release {bundle.release}, {bundle.size} bytes")
     tell(f"  revision  {bundle.revision}")
     tell(f"  concerns  {', '.join(concerns)}")
-    for each in effective:
-        tell(f"  manifest  {each.version}  {each.digest}")
+    for loaded in effective:
+        tell(f"  manifest  {loaded.version}  {loaded.digest}")
 
 
 def inspect(

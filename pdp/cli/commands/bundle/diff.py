@@ -58,17 +58,17 @@ def diff(
                 tasks[what] = bar.add_task(f"{what} calls decided", total=None)
             bar.update(tasks[what], advance=more)
 
-        found = bundle_diff(old, new, suites=suites, logs=logs, most=generate, progress=advance)
-    if fail_on is not None and not found.decided:
+        difference = bundle_diff(old, new, suites=suites, logs=logs, most=generate, progress=advance)
+    if fail_on is not None and not difference.decided:
         raise UsageError(
             f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
             hint="name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated (--generate)",
         )
     if as_json:
-        print_json(found.as_json())
+        print_json(difference.as_json())
     elif as_markdown:
-        tell(reports.markdown(found).rstrip("\n"))
+        tell(reports.markdown(difference).rstrip("\n"))
     else:
-        for line in reports.text_lines(found):
+        for line in reports.text_lines(difference):
             tell(printable(line))
-    raise typer.Exit(Exit.FAILED if found.fails(fail_on) else Exit.OK)
+    raise typer.Exit(Exit.FAILED if difference.fails(fail_on) else Exit.OK)
