@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 
 from pdp.errors import UsageError
 from pdp.json import canonical, digest
-from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool, merged_fields
+from pdp.manifest.effective import effective_manifest, effective_tool, merged_fields
 from pdp.manifest.fields import EffectClass, RiskTier, Writes, duration_seconds
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Tool
 from tests.support import ROOT
-
-if TYPE_CHECKING:
-    import random
 
 EXAMPLES = ROOT / "examples"
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}, "sum": {"type": "number"}}}
@@ -366,27 +363,3 @@ def test_sides_can_be_exchanged_save_for_the_mappings(manifest: dict[str, Any], 
     other = merged_fields(declared(**governance), ActionRules.model_validate(manifest))
 
     assert one == other
-
-
-@given(_FIELDS, _FIELDS, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
-def test_the_order_of_lists_does_not_matter(
-    manifest: dict[str, Any], governance: dict[str, Any], shuffle: random.Random
-) -> None:
-    def shuffled(value: Any) -> Any:
-        if isinstance(value, dict):
-            members = [(name, shuffled(one)) for name, one in value.items()]
-            shuffle.shuffle(members)
-            return dict(members)
-        if isinstance(value, list):
-            return shuffle.sample([shuffled(one) for one in value], len(value))
-        return value
-
-    def whole(tool: dict[str, Any], rules: dict[str, Any]) -> EffectiveManifest:
-        governing = Governance(actions={"pay_bill": ActionRules.model_validate(rules)})
-        return effective_manifest(Manifest(manifest_version="1", tools=(declared(**tool),)), governing)
-
-    one, other = whole(manifest, governance), whole(shuffled(manifest), shuffled(governance))
-
-    assert one.document == other.document
-    assert one.digest == other.digest

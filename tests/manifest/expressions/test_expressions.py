@@ -53,9 +53,8 @@ SESSION: dict[str, Any] = {
 }
 
 
-def evaluate(text: Any, arguments: dict[str, Any] | None = None) -> Any:
-    inputs = {"arguments": ARGUMENTS if arguments is None else arguments, "session": SESSION}
-    return compile_expression(text).evaluate(inputs)
+def evaluate(text: Any, arguments: Any = ARGUMENTS, session: Any = SESSION) -> Any:
+    return compile_expression(text).evaluate({"arguments": arguments, "session": session})
 
 
 @pytest.mark.parametrize(
@@ -210,10 +209,7 @@ def test_whether_an_expression_reads_arguments_is_known(text: Any, reads: bool) 
 
 
 def test_the_session_offers_exactly_what_the_design_names() -> None:
-    assert all(
-        compile_expression(f"$session.{name}").evaluate({"arguments": {}, "session": {name: 1}}) == 1
-        for name in SESSION_FIELDS
-    )
+    assert all(evaluate(f"$session.{name}", {}, {name: 1}) == 1 for name in SESSION_FIELDS)
     assert " ".join(sorted(SESSION_FIELDS)) == (
         "agent claims config facts idempotency_key plan purpose request_id run_id state time"
     )
@@ -223,20 +219,9 @@ def test_an_expression_gets_nothing_that_it_does_not_read_by_a_plain_path() -> N
     """A text that hides a path from the check hides it from the evaluation as well."""
     session = {"facts": {"a": 1, "b": [0] * 1000}, "claims": {"sub": "x"}}
 
-    expression = compile_expression("$has(session.facts.a) && arguments.l.all(x, x > session.facts.a)")
-    assert expression.evaluate({"arguments": {"l": [2]}, "session": session}) is True
-    assert (
-        compile_expression("$has(session.facts.z) || size(session.facts.b) > 1").evaluate(
-            {"arguments": {}, "session": session}
-        )
-        is True
-    )
-    assert (
-        compile_expression("$session.facts['a'] == 1 && size(session.facts) == 2").evaluate(
-            {"arguments": {}, "session": session}
-        )
-        is True
-    )
+    assert evaluate("$has(session.facts.a) && arguments.l.all(x, x > session.facts.a)", {"l": [2]}, session) is True
+    assert evaluate("$has(session.facts.z) || size(session.facts.b) > 1", {}, session) is True
+    assert evaluate("$session.facts['a'] == 1 && size(session.facts) == 2", {}, session) is True
 
 
 def test_plain_paths_need_no_library() -> None:
