@@ -280,22 +280,6 @@ def test_usage(options: tuple[str, ...], message: str) -> None:
     assert (done.code, done.err) == (2, f"error: {message}\n")
 
 
-def test_faults_of_all_files_are_shown_at_once() -> None:
-    project(Path(), one(propose=READ, expect={"verdict": "MAYBE"}), name="a.scenarios.json")
-    Path("b.scenarios.yaml").write_text("")
-
-    done = pdp("test", ".")
-
-    column = Path("a.scenarios.json").read_text().index('"MAYBE"') + 1
-    lines = done.err.splitlines()
-    assert done.code == 2
-    assert [line for line in lines if line.startswith(("a.", "b."))] == [
-        f"a.scenarios.json:1:{column}: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `MAYBE`",
-        "b.scenarios.yaml:1:1: the file is empty",
-    ]
-    assert lines[-1] == "error: 2 faults in a.scenarios.json, b.scenarios.yaml"
-
-
 def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without OPA, data of one's own decide, and the message says so."""
     _own_policy("mine", "package custom.concerns.probe\n\nallow contains 1 if false\n")
@@ -314,18 +298,6 @@ def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> N
         ),
     )
     assert with_data.code == 0
-
-
-@pytest.mark.opa
-def test_policies_that_are_no_rego_are_shown_with_their_place(opa: Path) -> None:
-    _own_policy("mine", "package custom.concerns.probe\n\ndeny contains 1 if {\n\tx ==\n}\n")
-    project(Path(), ALLOW, policies=["mine"])
-
-    done = pdp("test", ".")
-
-    assert done.code == 2
-    assert done.err.splitlines()[0] == "mine/custom/concerns/probe/probe.rego:5:1: unexpected } token"
-    assert done.err.splitlines()[-1] == "error: 1 fault in mine/custom/concerns/probe/probe.rego"
 
 
 @pytest.mark.opa
@@ -349,16 +321,6 @@ def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pyte
     assert [each.code for each in (first, second, third, fourth)] == [0, 0, 0, 1]
     assert read_bundle(kept[0]).modules["custom/concerns/probe/probe.rego"] == text
     assert len(list(Path("cache").rglob("*.tar.gz"))) == 2
-
-
-@pytest.mark.opa
-def test_both_engines_have_to_agree(opa: Path) -> None:
-    project(Path(), ALLOW)
-
-    done = pdp("test", ".", "--engine", "both")
-
-    assert done.code == 0
-    assert without_seconds(done.out).splitlines()[0] == "2 passed: 1 file, embedded, sidecar"
 
 
 @pytest.mark.opa

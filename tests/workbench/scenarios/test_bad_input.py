@@ -179,97 +179,57 @@ def concern(name: str, body: str, *, package: str = "custom.concerns.{name}", mo
     written(folder / f"{name}.rego", WHOLE.format(name=name, body=body, package=package.format(name=name)) + more)
 
 
-def says(expected: list[str], *, unit_tests: str | None = None) -> None:
-    """Every command that reads policies refuses them with exactly these lines, and writes nothing.
-
-    `unit_tests`: where `pdp check`, which asks for more, also misses unit tests.
-    """
-    for command in COMMANDS.values():
-        done = pdp(*command)
-        assert (done.code, done.out) == (2, ""), done
-        assert done.err.splitlines()[:-1] == expected
-    assert not Path("b.tar.gz").exists()
-    checked = pdp("check", "--policies", "policies")
-    assert (checked.code, checked.out) == (2, "")
-    lines = checked.err.splitlines()[:-1]
-    if unit_tests is not None:
-        at = next(number for number, line in enumerate(lines) if line.endswith(" has no unit tests"))
-        assert lines[at].startswith(unit_tests)
-        del lines[at : at + 4]
-    assert lines == expected
-
-
-@pytest.mark.opa
-@pytest.mark.usefixtures("opa")
-def test_policies_that_are_no_rego_show_the_line() -> None:
-    file = Path(CONCERNS, "replies/replies.rego")
-    line = file.read_text().splitlines().index("\tnot _allowed") + 1
-    written(file, file.read_text().replace("not _allowed", "not not _allowed"))
-
-    says([f"{file}:{line}:6: unexpected not keyword", "     not not _allowed", "         ^"])
-
-
-@pytest.mark.opa
-@pytest.mark.usefixtures("opa")
-def test_a_concern_without_metadata() -> None:
-    Path(CONCERNS, "bare").mkdir()
-    rule = 'deny contains reason.new(rego.metadata.rule(), {}) if input.action.name == "x"'
-    text = f"package custom.concerns.bare\n\nimport data.authz.lib.reason\n\n{rule}\n"
-    file = written(Path(CONCERNS, "bare/bare.rego"), text)
-
-    says(
-        [
-            f"{file}:1:1: the concern custom.concerns.bare has no title and no description in its package's METADATA",
-            "    package custom.concerns.bare",
-            "    ^",
-            (
-                "    hint: write a comment above `package` that begins with `# METADATA`, with `# title:` and "
-                "`# description:`"
-            ),
-            f"{file}:5:1: `deny` has no title and no description and no custom.code in its METADATA",
-            f"    {rule}",
-            "    ^",
-            (
-                "    hint: write a comment above it that begins with `# METADATA`, with title, description and "
-                "custom.code: bare.<finding>"
-            ),
-        ],
-        unit_tests=f"{file}:1:1",
-    )
+IMPURE = 'http.send({"method": "get", "url": "http://example.com"}).status_code == 200'
+BARE = "package custom.concerns.bare\n\nimport data.authz.lib.reason\n\ndeny contains reason.new({}, {})\n"
+IDLE = METADATA + "package custom.concerns.idle\n\n_y := 1\n"
+WHOSE = "reason codes would not say whose they are"
 
 
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
 @pytest.mark.parametrize(
-    ("package", "message"),
+    ("modules", "expected"),
     [
+        ({"bare": BARE + "deny not not\n"}, ["bare/bare.rego:6:10: unexpected not keyword"]),
         (
-            "custom.concerns.limits",
-            "the baseline has a concern limits: reason codes would not say whose they are",
+            {"limits": "true", "engine": "true", "idle": IDLE},
+            [
+                f"engine/engine.rego:4:1: codes that begin with `engine.` are given by the enforcement point: {WHOSE}",
+                "idle/idle.rego:4:1: the concern custom.concerns.idle defines nothing",
+                f"limits/limits.rego:4:1: the baseline has a concern limits: {WHOSE}",
+            ],
         ),
         (
-            "custom.concerns.engine",
-            (
-                "codes that begin with `engine.` are given by the enforcement point: reason codes would not say whose "
-                "they are"
-            ),
+            {"bare": BARE},
+            [
+                (
+                    "bare/bare.rego:1:1: the concern custom.concerns.bare has no title and no description in its "
+                    "package's METADATA"
+                ),
+                "bare/bare.rego:5:1: `deny` has no title and no description and no custom.code in its METADATA",
+            ],
         ),
+        ({"net": IMPURE}, ["net/net.rego:13:55: the builtin http.send is not admitted in policies"]),
     ],
+    ids=["not Rego", "names", "metadata", "impure"],
 )
-def test_a_concern_that_shadows_another(package: str, message: str) -> None:
-    name = package.rpartition(".")[2]
-    concern(name, 'input.action.name == "x"')
-    file = f"{CONCERNS}/{name}/{name}.rego:4:1"
+def test_policies_are_refused_by_every_command(modules: dict[str, str], expected: list[str]) -> None:
+    """With the same faults in all of them, and nothing is written; `pdp check` asks for unit tests as well."""
+    for name, text in modules.items():
+        if text.startswith(("package", METADATA)):
+            Path(CONCERNS, name).mkdir()
+            written(Path(CONCERNS, name, f"{name}.rego"), text)
+        else:
+            concern(name, text)
 
-    says(
-        [
-            f"{file}: {message}",
-            f"    package {package}",
-            "    ^",
-            "    hint: the decision finds concerns by their path: one package each, and no name of the baseline",
-        ],
-        unit_tests=file,
-    )
+    for command in (*COMMANDS.values(), ["check", "--policies", "policies"]):
+        done = pdp(*command)
+        assert (done.code, done.out) == (2, ""), done
+        faults = [line for line in done.err.splitlines() if re.match(r"\S+\.rego:\d", line)]
+        assert [fault for fault in faults if "has no unit tests" not in fault] == [
+            f"{CONCERNS}/{one}" for one in expected
+        ]
+    assert not Path("b.tar.gz").exists()
 
 
 @pytest.mark.opa
@@ -297,41 +257,6 @@ def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
     assert any(line.startswith(f"{file}:13:1: {rules}.deny may be recursive: ") for line in checked)
     # OPA's words for the same in the baseline's own files would only be in the way.
     assert {line.partition(":")[0] for line in checked if re.match(r"\S+\.rego:", line)} == {file}
-
-
-@pytest.mark.opa
-@pytest.mark.usefixtures("opa")
-def test_a_concern_that_asks_the_network() -> None:
-    body = 'http.send({"method": "get", "url": "http://example.com"}).status_code == 200'
-    concern("net", body)
-    file = f"{CONCERNS}/net/net.rego"
-
-    says(
-        [
-            f"{file}:13:55: the builtin http.send is not admitted in policies",
-            f"    deny contains reason.new(rego.metadata.rule(), {{}}) if {body}",
-            f"    {' ' * 54}^",
-            "    hint: policies are pure, and the same on both engines: let time and facts come through the request",
-        ],
-        unit_tests=f"{file}:4:1",
-    )
-
-
-@pytest.mark.opa
-@pytest.mark.usefixtures("opa")
-def test_a_concern_that_defines_nothing() -> None:
-    Path(CONCERNS, "idle").mkdir()
-    file = written(Path(CONCERNS, "idle/idle.rego"), METADATA + "package custom.concerns.idle\n\n_y := 1\n")
-
-    says(
-        [
-            f"{file}:4:1: the concern custom.concerns.idle defines nothing",
-            "    package custom.concerns.idle",
-            "    ^",
-            "    hint: it needs one of deny, step_up, allow, obligations",
-        ],
-        unit_tests=f"{file}:4:1",
-    )
 
 
 CLASH = '\n_x := 1 if input.action.name == "reply_to_customer"\n\n_x := 2 if input.subject.id == "clerk-7"\n'

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pdp.errors import UsageError
-from pdp.patterns.run import Deployment
-from pdp.stores.actions import Action, ActionConflictError, ActionState, ActionStateError
+from pdp.stores.actions import Action
 from pdp.stores.memory import MemoryActions
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 from pdp.workbench.scenarios.results import ScenarioResult
@@ -113,7 +112,6 @@ def test_a_deployment_holds_for_the_runs_of_one_scenario(tmp_path: Path) -> None
             "from pdp import Deployment",
         ),
         ("def deployment():\n    return 1 / 0", "tools.py:2: ZeroDivisionError: division by zero", None),
-        ("def tools():\n    return [1]", "tools.py: tools() must return functions by name, as a dict", None),
         (
             "say_words = 5",
             "tools.py: the tool `say_words` must be a function, and is of type int",
@@ -128,16 +126,6 @@ def test_a_tools_file_that_says_something_else(text: str, message: str, hint: st
         ToolsFile(tmp_path / "tools.py").read(["say_words"])
 
     assert (caught.value.message, caught.value.hint) == (f"{tmp_path}/{message}", hint)
-
-
-def test_what_a_tools_file_states(tmp_path: Path) -> None:
-    (tmp_path / "tools.py").write_text("def say_words(words): ...\ndef other(): ...\n")
-    plain = ToolsFile(tmp_path / "tools.py").read(["say_words", "absent"])
-    (tmp_path / "tools.py").write_text(RATES)
-    told = ToolsFile(tmp_path / "tools.py").read(["convert_money"])
-
-    assert (set(plain.functions), plain.deployment) == ({"say_words"}, None)
-    assert (set(told.functions), type(told.deployment)) == ({"convert_money"}, Deployment)
 
 
 def stage(actions: MemoryActions, key: str | None, payload: str = "sha256:1") -> Any:
@@ -156,18 +144,3 @@ def test_actions_are_numbered_in_the_order_of_being_staged() -> None:
     assert staged[2] == staged[0] == actions.get("action-1")
     assert actions.get("action-4") is None
     assert [action.id for action in actions.list()] == ["action-1", "action-2", "action-3"]
-
-
-def test_numbered_actions_go_the_way_of_all_actions() -> None:
-    actions = MemoryActions(ids="action-{}".format)
-    first, second = stage(actions, "a"), stage(actions, "b")
-
-    approved = actions.move(first, ActionState.APPROVED, approval_id="apr-1")
-    committed = actions.move(approved, ActionState.COMMITTED)
-
-    assert (committed.id, committed.state, committed.approval_id) == ("action-1", "committed", "apr-1")
-    assert list(actions.list(state=ActionState.STAGED)) == [second]
-    with pytest.raises(ActionStateError):
-        actions.move(first, ActionState.APPROVED)
-    with pytest.raises(ActionConflictError):
-        stage(actions, "a", payload="sha256:2")
