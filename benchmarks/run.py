@@ -30,7 +30,7 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical, digest
 from pdp.request import Entity, Request, RequestedAction
-from pdp.workbench.opa.local import LocalOpa
+from pdp.workbench.opa.local import local_opa
 from pdp.workbench.opa.program import find_opa
 from tests.support import payments
 
@@ -83,7 +83,7 @@ class Bench:
             asked["context"],
         )
         self.body = self.request.canonical()
-        self.opa = stack.enter_context(LocalOpa(_opa(), bundle=self.bundle))
+        self.opa = stack.enter_context(local_opa(_opa(), bundle=self.bundle))
         self.sidecar = stack.enter_context(SidecarEngine(self.opa.url))
 
     def pep(self, engine: Engine, effective: EffectiveManifest | None = None) -> Callable[[], object]:

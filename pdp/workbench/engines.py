@@ -70,11 +70,11 @@ def open_engine(
             yield engine
         return
     from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
-    from pdp.workbench.opa.local import LocalOpa  # noqa: PLC0415
+    from pdp.workbench.opa.local import local_opa  # noqa: PLC0415
     from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
 
     with (
-        LocalOpa(needed_opa("a sidecar"), bundle=bundle, manifests=manifests, data=data or {}) as opa,
+        local_opa(needed_opa("a sidecar"), bundle=bundle, manifests=manifests, data=data or {}) as opa,
         SidecarEngine(opa.url, token=opa.token) as engine,
     ):
         yield engine

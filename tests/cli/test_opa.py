@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdp.engine.bundle.file import read_bundle
-from pdp.workbench.opa.local import LocalOpa
+from pdp.workbench.opa.local import local_opa
 from tests.support.command_line import codes, decided, pdp, written
 from tests.support.hostile_opa import HostileOpa, answering, http, result
 from tests.support.payments import BUNDLE, EXAMPLE, wire
@@ -110,7 +110,7 @@ def test_an_opa_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.opa
 @pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP with a token"])
 def test_a_running_opa_decides(opa: Path, monkeypatch: pytest.MonkeyPatch, tcp: bool) -> None:
-    with LocalOpa(opa, bundle=read_bundle(BUNDLE), tcp=tcp) as running:
+    with local_opa(opa, bundle=read_bundle(BUNDLE), tcp=tcp) as running:
         monkeypatch.setenv("PDP_OPA_TOKEN", running.token or "")
         url = ["--engine", "sidecar", "--opa-url", running.url, "--json"]
         answers = [decided(wire(amount=amount), *url) for amount in (20000, 47500)]

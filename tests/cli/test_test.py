@@ -326,10 +326,10 @@ def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.opa
 def test_two_engines_that_disagree_fail_the_scenario_and_say_how(opa: Path) -> None:
     """A running OPA decides by its own bundle: here by one that does not know the manifest."""
-    from pdp.workbench.opa.local import LocalOpa
+    from pdp.workbench.opa.local import local_opa
 
     project(Path(), one(name="allowed", propose=READ, expect={"executed": True}))
-    with LocalOpa(opa, bundle=read_bundle(baseline_bundle_path())) as running:
+    with local_opa(opa, bundle=read_bundle(baseline_bundle_path())) as running:
         done = pdp("test", ".", "--engine", "both", "--opa-url", running.url, "--json")
 
     embedded, sidecar = done.json["suites"]

@@ -17,7 +17,7 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import PLAN, Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
-from pdp.workbench.opa.local import LocalOpa
+from pdp.workbench.opa.local import local_opa
 from tests.engine.wasm.test_engine import bundle_of
 from tests.support.probe_policy import by_hand
 
@@ -41,7 +41,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory, opa: Path) -> Iterator[tup
     bundle = read_bundle(file)
     with (
         EmbeddedEngine(bundle) as embedded,
-        LocalOpa(opa, bundle=bundle) as local,
+        local_opa(opa, bundle=bundle) as local,
         SidecarEngine(local.url, token=local.token, timeout=30) as sidecar,
     ):
         yield embedded, sidecar

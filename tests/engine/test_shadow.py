@@ -17,7 +17,7 @@ from pdp.engine.protocol import DECISION, PLAN, Engine
 from pdp.engine.shadow import ShadowCounts, ShadowDifference
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
-from pdp.workbench.opa.local import LocalOpa
+from pdp.workbench.opa.local import local_opa
 from tests.support import payments
 from tests.support.bundle_releases import lax, scenario_requests, strict, wire_body
 from tests.support.scripted import Scripted, answer, duty, until_approved
@@ -360,7 +360,7 @@ def test_counts_are_exact_under_sixteen_threads() -> None:
 @pytest.mark.opa
 def test_a_sidecar_as_shadow(opa: Path) -> None:
     bodies, plans = scenario_requests()
-    with LocalOpa(opa, bundle=lax()) as running:
+    with local_opa(opa, bundle=lax()) as running:
         sidecar = SidecarEngine(running.url, token=running.token, timeout=LONG)
         for engine in (beside := shadowed(usual(), sidecar), within := shadowed(usual(), loose())):
             with engine:

@@ -21,7 +21,7 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import UsageError
 from pdp.json import canonical, digest
 from pdp.workbench.bundles.build import compile_bundle
-from pdp.workbench.opa.local import LocalOpa
+from pdp.workbench.opa.local import local_opa
 from pdp.workbench.opa.modules import baseline_policies_path
 from tests.support.generated_requests import manifests, requests
 
@@ -266,7 +266,7 @@ def test_a_custom_concern_opens_nothing(engines: Engines, says: Any, chosen: lis
 @given(says=said, chosen=st.lists(st.integers(0, len(ALL) - 1), min_size=20, max_size=40))
 def test_nor_with_the_other_engine(engines: Engines, opa: Path, says: Any, chosen: list[int]) -> None:
     with (
-        LocalOpa(opa, bundle=engines.probing, manifests=of_manifests(), data={"settings": {"probe": says}}) as local,
+        local_opa(opa, bundle=engines.probing, manifests=of_manifests(), data={"settings": {"probe": says}}) as local,
         SidecarEngine(local.url, token=local.token, timeout=30) as sidecar,
         engines.with_probe(says) as embedded,
     ):
@@ -335,7 +335,8 @@ def test_its_allow_counts_as_the_clause_policy_and_nothing_else(engines: Engines
 @pytest.mark.parametrize("root", ["authz", "custom", "config", "manifests"])
 def test_data_cannot_pose_as_policy_for_opa_either(engines: Engines, opa: Path, root: str) -> None:
     """Trap 18 for the sidecar; the other ways in are tested with bundles and the embedded engine."""
-    with pytest.raises(UsageError) as caught:
-        LocalOpa(opa, bundle=engines.probing, data={root: {"concerns": {"zz": {"allow": ["x"]}}}})
+    data = {root: {"concerns": {"zz": {"allow": ["x"]}}}}
+    with pytest.raises(UsageError) as caught, local_opa(opa, bundle=engines.probing, data=data):
+        pass
 
     assert str(caught.value) == f"data: the root `{root}` is not admitted (only directory and settings are)"

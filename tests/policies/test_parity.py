@@ -21,7 +21,7 @@ from pdp.json import canonical
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.load import load_manifest
 from pdp.proposal import Proposal, RejectionCode
-from pdp.workbench.opa.local import LocalOpa
+from pdp.workbench.opa.local import local_opa
 from tests.support import payments
 from tests.support.generated_requests import DIGEST, SOURCES, directory, manifests, requests
 
@@ -53,7 +53,7 @@ def embedded(bundle: Bundle) -> Iterator[EmbeddedEngine]:
 @pytest.fixture(scope="module")
 def sidecar(packed: Path, opa: Path) -> Iterator[SidecarEngine]:
     with (
-        LocalOpa(opa, bundle=read_bundle(packed)) as local,
+        local_opa(opa, bundle=read_bundle(packed)) as local,
         SidecarEngine(local.url, token=local.token, timeout=30) as engine,
     ):
         yield engine

@@ -7,19 +7,17 @@ decisions and its health (`deploy/authz.rego`): nobody, with the token or withou
 
 from __future__ import annotations
 
-import gc
+import os
 import secrets
 import socket
 import subprocess
 import tempfile
+import textwrap
 import time
-import warnings
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import orjson
 
 from pdp.engine.bundle.file import ROOTS
 from pdp.engine.data import merged_data
@@ -32,7 +30,6 @@ from pdp.workbench.opa.program import OPA_VERSION, find_opa, opa_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Self
 
     from pdp.engine.bundle.file import Bundle
 
@@ -43,6 +40,7 @@ START_TIMEOUT: Final = 15.0
 """Default time for OPA to load its bundle and answer, in seconds."""
 
 _CONTAINER_TIMEOUT: Final = 60
+_DOCKER_SOCKET: Final = "/var/run/docker.sock"
 _LOCK: Final = "deploy/authz.rego"
 _FOLDER: Final = "/pdp"
 _PORT: Final = 8181
@@ -61,18 +59,18 @@ class OpaServer:
 
     Attributes:
         url: for `SidecarEngine` or any HTTP client: `POST {url}/v1/data/authz/decision`.
-        token: to be sent as `Authorization: Bearer`.
+        token: to be sent as `Authorization: Bearer`; None on a Unix socket, where it asks for none.
         container: whether it runs in Docker; else it is a process of ours.
     """
 
     url: str
-    token: str = field(repr=False)
+    token: str | None = field(repr=False)
     container: bool
 
 
 @contextmanager
 def opa_server(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[OpaServer]:
-    """Run an OPA that asks for a token, in a container where Docker runs; arguments and errors as of `LocalOpa`.
+    """Run an OPA that asks for a token, in a container where Docker runs; arguments and errors as of `local_opa`.
 
     Raises:
         NoOpaServerError: neither Docker nor OPA is here.
@@ -87,14 +85,23 @@ def opa_server(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, 
             f"neither Docker (with the extra tool-pdp[docker]) nor Open Policy Agent {OPA_VERSION} is here",
             hint="run: pdp opa install",
         )
-    with LocalOpa(program, bundle=bundle, manifests=manifests, data=data, tcp=True) as local:
-        yield OpaServer(local.url, local.token or "", container=False)
+    with local_opa(program, bundle=bundle, manifests=manifests, data=data, tcp=True) as server:
+        yield server
 
 
-class LocalOpa:
-    """A running OPA, as a context manager.
+@contextmanager
+def local_opa(
+    program: Path,
+    *,
+    bundle: Bundle,
+    manifests: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
+    tcp: bool = False,
+    start_timeout: float = START_TIMEOUT,
+) -> Iterator[OpaServer]:
+    """Run OPA as a process, which ends with the block.
 
-        with LocalOpa(program, bundle=read_bundle(path)) as opa, SidecarEngine(opa.url, token=opa.token) as engine:
+        with local_opa(program, bundle=read_bundle(path)) as opa, SidecarEngine(opa.url, token=opa.token) as engine:
             engine.decide(request)
 
     Args:
@@ -105,117 +112,75 @@ class LocalOpa:
         tcp: listen on 127.0.0.1 and a free port instead of a Unix socket, and ask for a token.
         start_timeout: seconds that it may take to be ready.
 
-    Attributes:
-        token: the token that it asks for, for `SidecarEngine`; None when it asks for none.
-
     Raises:
         UsageError: data that is not admitted.
         EngineError: OPA does not start.
     """
-
-    def __init__(
-        self,
-        program: Path,
-        *,
-        bundle: Bundle,
-        manifests: Mapping[str, Any] | None = None,
-        data: Mapping[str, Any] | None = None,
-        tcp: bool = False,
-        start_timeout: float = START_TIMEOUT,
-    ) -> None:
-        self._program = program.resolve()
-        self._files = _files(bundle, manifests, data, lock=tcp)
-        self._start_timeout = start_timeout
-        self.token = secrets.token_hex(32) if tcp else None
-        self._url: str | None = None
-        self._running = ExitStack()
-
-    @property
-    def url(self) -> str:
-        """Where it listens, for `SidecarEngine`.
-
-        Raises:
-            EngineError: it does not run.
-        """
-        if self._url is None:
-            raise EngineError("the local OPA is not started", hint="use it in a with statement")
-        return self._url
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pdp-opa-")))
-            _write(folder, self._files)
-            address = url = f"unix://{folder / 'opa.sock'}"
-            if self.token is not None:
-                with socket.create_server(("127.0.0.1", 0)) as free:
-                    address = f"127.0.0.1:{free.getsockname()[1]}"
-                url = f"http://{address}"
-            process = self._started(address, folder)
-            stack.callback(process.wait)
-            stack.callback(process.kill)  # at once: it holds nothing that could be lost
-            self._wait_until_ready(process, url, folder / "opa.log")
-            self._running = stack.pop_all()
-            self._url = url
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._url = None
-        self._running.close()
-
-    def _started(self, address: str, folder: Path) -> subprocess.Popen[bytes]:
-        environment = opa_environment() | ({} if self.token is None else {TOKEN_VARIABLE: self.token})
-        arguments = _arguments(address, str(folder), lock=self.token is not None)
+    token = secrets.token_hex(32) if tcp else None
+    with tempfile.TemporaryDirectory(prefix="pdp-opa-") as name:
+        folder = Path(name)
+        _write(folder, bundle, manifests, data, lock=tcp)
+        address = url = f"unix://{folder / 'opa.sock'}"
+        if tcp:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                address = f"127.0.0.1:{free.getsockname()[1]}"
+            url = f"http://{address}"
+        log = folder / "opa.log"
         try:
-            with (folder / "opa.log").open("wb") as output:
-                return subprocess.Popen(  # noqa: S603 - the program that the caller named, with arguments made here
-                    [self._program, *arguments],
+            with log.open("wb") as output:
+                process = subprocess.Popen(  # noqa: S603 - the program that the caller named, with arguments made here
+                    [program.resolve(), *_arguments(address, name, lock=tcp)],
                     cwd=folder,
-                    env=environment,
+                    env=opa_environment() | ({TOKEN_VARIABLE: token} if token else {}),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                 )
         except OSError as error:
             raise EngineError(
-                f"{self._program}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
+                f"{program}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
             ) from error
+        with process:
+            try:
+                _wait_until_ready(process, url, log, start_timeout)
+                yield OpaServer(url, token, container=False)
+            finally:
+                process.kill()  # at once: it holds nothing that could be lost
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-        deadline = time.monotonic() + self._start_timeout
-        with closing(OpaClient(parse_address(url), connect_timeout=1.0, connections=1)) as client:
-            while time.monotonic() < deadline:
-                try:
-                    is_ready = client.exchange("GET", "/health?bundle=true", None, 1.0).status == _OK
-                except EngineError:
-                    is_ready = False
-                # Checked after the answer, which may come from something else that has taken the port: then OPA ends.
-                if process.poll() is not None:
-                    raise EngineError(f"OPA did not start:\n{_log_tail(log)}")
-                if is_ready:
-                    return
-                time.sleep(_PAUSE)
-        raise EngineError(f"OPA was not ready within {self._start_timeout:g} s:\n{_log_tail(log)}")
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path, start_timeout: float) -> None:
+    deadline = time.monotonic() + start_timeout
+    with closing(OpaClient(parse_address(url), connect_timeout=1.0, connections=1)) as client:
+        while time.monotonic() < deadline:
+            try:
+                is_ready = client.exchange("GET", "/health?bundle=true", None, 1.0).status == _OK
+            except EngineError:
+                is_ready = False
+            # Checked after the answer, which may come from something else that has taken the port: then OPA ends.
+            if process.poll() is not None:
+                raise EngineError(f"OPA did not start:\n{_log_tail(log)}")
+            if is_ready:
+                return
+            time.sleep(_PAUSE)
+    raise EngineError(f"OPA was not ready within {start_timeout:g} s:\n{_log_tail(log)}")
+
+
+def _log_tail(log: Path) -> str:
+    text = log.read_bytes()[-_LOG_TAIL:].decode(errors="replace").rstrip()
+    return textwrap.indent(text or "(OPA wrote nothing)", "  ")
 
 
 def docker_runs() -> bool:
     """Whether containers can be started: testcontainers is installed, and a Docker engine answers."""
+    if "DOCKER_HOST" not in os.environ and not Path(_DOCKER_SOCKET).exists():
+        return False  # asked in vain, Docker's client drops a socket without closing it
     try:
-        from docker import from_env  # noqa: PLC0415
-        from docker.errors import DockerException  # noqa: PLC0415
-        from testcontainers.core import container  # noqa: F401, PLC0415
-    except ImportError:
+        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
+
+        with closing(DockerClient().client) as client:
+            return bool(client.ping())
+    except Exception:  # noqa: BLE001 - not installed, not running or not ours: whatever it is, there is no container
         return False
-    with warnings.catch_warnings():
-        # Where no engine listens, Docker's client drops its socket without closing it.
-        warnings.simplefilter("ignore", ResourceWarning)
-        try:
-            with closing(from_env(timeout=5)) as client:
-                answers = bool(client.ping())
-        # Docker's client lets what its own client for HTTP raises through, which is an OSError.
-        except (DockerException, OSError):
-            answers = False
-        gc.collect()
-    return answers
 
 
 @contextmanager
@@ -225,7 +190,7 @@ def _container(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, 
 
     token = secrets.token_hex(32)
     with tempfile.TemporaryDirectory(prefix="pdp-opa-") as folder:
-        _write(Path(folder), _files(bundle, manifests, data, lock=True))
+        _write(Path(folder), bundle, manifests, data, lock=True)
         for path in (Path(folder), *Path(folder).rglob("*")):
             path.chmod(0o755)  # readable for the container's user
         container = (
@@ -244,15 +209,16 @@ def _container(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, 
 def _arguments(address: str, folder: str, *, lock: bool) -> list[str]:
     """Return the arguments with which OPA serves what `_write` put into `folder`."""
     return [
-        "run", "--server", f"--addr={address}", "--log-level=error", "--skip-version-check", "--unix-socket-perm=600",
-        *(["--authentication=token", "--authorization=basic"] if lock else []), "--bundle", f"{folder}/bundle",
+        "run", "--server", f"--addr={address}", "--log-level=error", "--log-format=text", "--skip-version-check",
+        "--unix-socket-perm=600", *(["--authentication=token", "--authorization=basic"] if lock else []),
+        "--bundle", f"{folder}/bundle",
     ]  # fmt: skip
 
 
-def _files(
-    bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, *, lock: bool
-) -> dict[str, bytes]:
-    """Return the files of a bundle in a folder: Rego, data, and the lock where OPA asks for a token."""
+def _write(
+    folder: Path, bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, *, lock: bool
+) -> None:
+    """Write a bundle into a folder: Rego, data, and the lock where OPA asks for a token."""
     files = {path: text.encode() for path, text in bundle.modules.items()}
     files["data.json"] = canonical(merged_data(bundle.data, manifests=manifests, data=data))
     roots = list(ROOTS)
@@ -263,22 +229,7 @@ def _files(
         files["system/authz.rego"] = file.read_bytes()
         roots.append("system/authz")
     files[".manifest"] = canonical({"revision": bundle.revision, "roots": roots, "rego_version": 1})
-    return files
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     for path, content in files.items():
         file = folder / "bundle" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-
-
-def _log_tail(log: Path) -> str:
-    lines = []
-    for line in log.read_bytes()[-_LOG_TAIL:].decode(errors="replace").splitlines():
-        try:
-            entry = orjson.loads(line)
-            lines.append(": ".join(str(entry[key]) for key in ("msg", "err") if key in entry))
-        except (ValueError, TypeError):
-            lines.append(line)
-    return "\n".join(f"  {line}" for line in lines) or "  (OPA wrote nothing)"

@@ -14,7 +14,7 @@ from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.errors import EngineError
 from pdp.json import canonical, digest
-from pdp.workbench.opa.local import LocalOpa
+from pdp.workbench.opa.local import OpaServer, local_opa
 from tests.support import ROOT
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def outcome(decision: Decision) -> tuple[str, list[tuple[str, str, object]]]:
     return decision.verdict, [(reason.code, reason.message, reason.details) for reason in decision.reasons]
 
 
-def status(opa: LocalOpa, request: str, *, token: str | None = None) -> int:
+def status(opa: OpaServer, request: str, *, token: str | None = None) -> int:
     """Send any request and return the status of the answer."""
     line, _, body = request.partition("\n")
     method, path = line.split()
@@ -62,7 +62,7 @@ def status(opa: LocalOpa, request: str, *, token: str | None = None) -> int:
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["Unix socket", "TCP"])
 def test_a_policy_decides(opa: Path, way: Way, tcp: bool) -> None:
-    with LocalOpa(opa, bundle=POLICY, tcp=tcp) as local, SidecarEngine(local.url, token=local.token) as engine:
+    with local_opa(opa, bundle=POLICY, tcp=tcp) as local, SidecarEngine(local.url, token=local.token) as engine:
         found = [outcome(decide(engine, way, b'{"id":"%d"}' % number)) for number in range(3)]
 
     assert found == [("ALLOW", [("x.y", "", {"id": str(number)})]) for number in range(3)]
@@ -81,7 +81,7 @@ def test_a_policy_decides(opa: Path, way: Way, tcp: bool) -> None:
     ids=["a builtin fails", "two values", "undefined", "another type"],
 )  # fmt: skip
 def test_what_the_policy_does_not_decide_is_a_deny(opa: Path, way: Way, body: bytes, code: str, message: str) -> None:
-    with LocalOpa(opa, bundle=POLICY) as local, SidecarEngine(local.url) as engine:
+    with local_opa(opa, bundle=POLICY) as local, SidecarEngine(local.url) as engine:
         decision = decide(engine, way, body)
 
     assert (decision.verdict, decision.codes) == ("DENY", (code,))
@@ -98,7 +98,7 @@ async def test_many_at_a_time_get_their_own_decisions(opa: Path) -> None:
     async def aask(engine: SidecarEngine, name: str) -> None:
         found[name] = (await engine.adecide_body(b'{"id":"%b"}' % name.encode())).reasons[0].details
 
-    with LocalOpa(opa, bundle=POLICY) as local, SidecarEngine(local.url, timeout=30) as engine:
+    with local_opa(opa, bundle=POLICY) as local, SidecarEngine(local.url, timeout=30) as engine:
         threads = [threading.Thread(target=ask, args=(engine, name)) for name in "abcd"]
         for thread in threads:
             thread.start()
@@ -131,7 +131,7 @@ def test_on_tcp_nobody_can_change_policies_or_see_them(opa: Path, with_token: bo
         "POST /v1/data/authz/decision\n{}": 200 if with_token else 401,
         "GET /health": 200,
     }
-    with LocalOpa(opa, bundle=POLICY, tcp=True) as local:
+    with local_opa(opa, bundle=POLICY, tcp=True) as local:
         token = local.token if with_token else None
         found = {request: status(local, request, token=token) for request in requests}
 
@@ -154,8 +154,8 @@ decision := {"verdict": "DENY", "obligations": [], "bundle": data.config.bundle,
 def test_a_bundle_with_manifests_and_data_beside_it_decides(opa: Path, tcp: bool) -> None:
     first, second = (digest(canonical({name: 1})) for name in "ab")
     bundle = policy(ECHO, 7, config={"a": 1}, settings={"b": 1, "c": 1}, manifests={first: {"a": 1}})
-    local = LocalOpa(opa, bundle=bundle, manifests={second: {"b": 1}}, data={"settings": {"c": 2}}, tcp=tcp)
-    with local, SidecarEngine(local.url, token=local.token) as engine:
+    running = local_opa(opa, bundle=bundle, manifests={second: {"b": 1}}, data={"settings": {"c": 2}}, tcp=tcp)
+    with running as local, SidecarEngine(local.url, token=local.token) as engine:
         decision = engine.decide_body(b"{}")
         if not tcp:
             # Only the user's own processes may ask.
@@ -169,7 +169,7 @@ def test_a_bundle_with_manifests_and_data_beside_it_decides(opa: Path, tcp: bool
 
 def test_options_in_the_environment_are_not_taken(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPA_RUN_AUTHORIZATION", "basic")
-    with LocalOpa(opa, bundle=POLICY) as local, SidecarEngine(local.url) as engine:
+    with local_opa(opa, bundle=POLICY) as local, SidecarEngine(local.url) as engine:
         assert engine.decide_body(b"{}").verdict == "ALLOW"
 
 
@@ -184,7 +184,7 @@ def program(tmp_path: Path, script: str) -> Path:
 
 
 def test_a_policy_that_does_not_load_is_shown(opa: Path) -> None:
-    with pytest.raises(EngineError) as caught, LocalOpa(opa, bundle=policy("package authz\n\ndecision := \n")):
+    with pytest.raises(EngineError) as caught, local_opa(opa, bundle=policy("package authz\n\ndecision := \n")):
         pass
 
     lines = str(caught.value).splitlines()
@@ -194,14 +194,14 @@ def test_a_policy_that_does_not_load_is_shown(opa: Path) -> None:
 
 def test_a_program_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
     slow = program(tmp_path, "echo loading for ever\nexec sleep 60")
-    with pytest.raises(EngineError) as caught, LocalOpa(slow, bundle=POLICY, start_timeout=0.3):
+    with pytest.raises(EngineError) as caught, local_opa(slow, bundle=POLICY, start_timeout=0.3):
         pass
 
     assert str(caught.value) == "OPA was not ready within 0.3 s:\n  loading for ever"
 
 
 def test_a_program_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(EngineError) as caught, LocalOpa(tmp_path / "opa", bundle=POLICY):
+    with pytest.raises(EngineError) as caught, local_opa(tmp_path / "opa", bundle=POLICY):
         pass
 
     message = f"{tmp_path}/opa: OPA cannot be run: No such file or directory (get it with `pdp opa install`)"
@@ -209,11 +209,10 @@ def test_a_program_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
 
 
 def test_it_ends_with_its_block_also_by_an_exception(opa: Path) -> None:
-    local = LocalOpa(opa, bundle=POLICY)
     urls = []
 
     def fail() -> None:
-        with local:
+        with local_opa(opa, bundle=POLICY) as local:
             urls.append(local.url)
             raise ZeroDivisionError
 
@@ -222,6 +221,3 @@ def test_it_ends_with_its_block_also_by_an_exception(opa: Path) -> None:
     with SidecarEngine(urls[0]) as engine:
         assert engine.decide_body(b"{}").codes == ("engine.unavailable",)
     assert not Path(urls[0].removeprefix("unix://")).parent.exists()
-    with pytest.raises(EngineError) as caught:
-        _ = local.url
-    assert str(caught.value) == "the local OPA is not started (use it in a with statement)"
