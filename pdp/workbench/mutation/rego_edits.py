@@ -9,9 +9,8 @@ from __future__ import annotations
 import base64
 import re
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pdp.workbench.mutation.mutant import Identities, RegoMutant, difference
 from pdp.workbench.opa.syntax import (
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
 
     from pdp.workbench.opa.modules import Module
 
-_COMPARISONS: Final = {"lt": ("<="), "lte": ("<"), "gt": (">="), "gte": (">"), "equal": ("!="), "neq": ("==")}
+_COMPARISONS: Final = {
+    "lt": ("<=",), "lte": ("<",), "gt": (">=",), "gte": (">",), "equal": ("!=",), "neq": ("==",),
+}  # fmt: skip
 _SETS: Final = {"minus": ("&", "|"), "and": ("|", "-"), "or": ("&", "-"), "plus": ("-",), "mul": ("/",), "div": ("*",)}
 # A finding that weighs otherwise: less, and where there is more, more.
 _FINDINGS: Final = {"deny": ("step_up",), "step_up": ("allow", "deny"), "allow": ("step_up",)}
@@ -48,14 +49,17 @@ _REASON: Final = "reason.new"
 _IF: Final = re.compile(r"\s*if\s+")
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """A text in the place of what stands at `span`, and the rule that it is part of."""
 
     rule: str
     kind: str
     span: Span
     text: str
+
+
+_Change = tuple[str, Span | None, str]
+"""Kind, place and new text of an edit; without a place, OPA does not say where it stands, and it is left out."""
 
 
 def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
@@ -113,66 +117,52 @@ def edits(tree: Node, source: Source) -> list[Edit]:
         source: the module itself.
     """
     package = package_of(tree)
-    found: dict[tuple[Span, str], Edit] = {}
+    known: dict[tuple[Span, str], Edit] = {}
     for rule in tree.get("rules", ()):
         name = rule_name(rule)
         entrypoint = any(note.get("entrypoint") for note in rule.get("annotations", ()))
         if entrypoint and f"data.{package}.{name}" != _DECISION:
             continue
-        for edit in _Walk(source, name).rule(rule):
-            if source.text[slice(*edit.span)] != edit.text:
-                found.setdefault((edit.span, edit.text), edit)
-    return sorted(found.values(), key=lambda edit: (edit.span, edit.kind, edit.text))
+        for kind, span, text in _Walk(source).rule(rule):
+            if span is not None and source.text[slice(*span)] != text:
+                known.setdefault((span, text), Edit(name, kind, span, text))
+    return sorted(known.values(), key=lambda edit: (edit.span, edit.kind, edit.text))
 
 
 class _Walk:
-    """The edits of one rule, part by part."""
+    """The edits of a rule, part by part. A new kind has its lines where its part of the syntax is walked."""
 
-    def __init__(self, source: Source, rule: str) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._rule = rule
 
-    def _edit(self, kind: str, span: Span | None, text: str) -> Iterator[Edit]:
-        if span is not None:
-            yield Edit(self._rule, kind, span, text)
-
-    def rule(self, rule: Node) -> Iterator[Edit]:
+    def rule(self, rule: Node) -> Iterator[_Change]:
         """The edits of a rule with all its branches."""
+        head = rule["head"]
         if rule.get("default"):
-            yield from self._default(rule)
+            # OPA gives the location of its word `default` alone; the head's location has the rest.
+            text = b"default " + base64.b64decode(head["location"]["text"])
+            whole = {"location": rule["location"] | {"text": base64.b64encode(text).decode()}}
+            yield "rule dropped", self._source.span(whole), ""
+            if head["value"]["type"] == "null":
+                yield "default changed", self._source.span(head["value"]), "false"
+            yield from (("default changed", span, changed) for _, span, changed in self.term(head["value"]))
             return
-        yield from self._verdict(rule)
+        span, name = self._source.span(head), rule_name(rule)
+        if span is not None and "key" in head and len(head["ref"]) == 1:
+            for other in _FINDINGS.get(name, ()):
+                yield "verdict swapped", (span[0], span[0] + len(name)), other
         for branch in branches(rule):
             yield from self._branch(branch)
 
-    def _default(self, rule: Node) -> Iterator[Edit]:
-        # OPA gives the location of its word `default` alone; the head's location has the rest.
-        text = b"default " + base64.b64decode(rule["head"]["location"]["text"])
-        whole = {"location": rule["location"] | {"text": base64.b64encode(text).decode()}}
-        yield from self._edit("rule dropped", self._source.span(whole), "")
-        value = rule["head"]["value"]
-        if value["type"] == "null":
-            yield from self._edit("default changed", self._source.span(value), "false")
-        for edit in self.term(value):
-            yield Edit(edit.rule, "default changed", edit.span, edit.text)
-
-    def _verdict(self, rule: Node) -> Iterator[Edit]:
-        head = rule["head"]
-        span = self._source.span(head)
-        if span is None or "key" not in head or len(head["ref"]) != 1:
-            return
-        for other in _FINDINGS.get(self._rule, ()):
-            yield from self._edit("verdict swapped", (span[0], span[0] + len(self._rule)), other)
-
-    def _branch(self, branch: Node) -> Iterator[Edit]:
-        head = branch["head"]
+    def _branch(self, branch: Node) -> Iterator[_Change]:
+        head, body = branch["head"], self._body(branch)
         for argument in head.get("args", ()):
             yield from self.term(argument)
-        yield from self._dropped(branch)
+        yield from self._dropped(head, body)
         for part in (head.get("key"), head.get("value")):
             if part is not None:
                 yield from self.term(part)
-        yield from self.body(self._body(branch), branch)
+        yield from self.body(body, branch)
 
     def _body(self, branch: Node) -> list[Node]:
         """The conditions as they are written: a rule without any has one that is not in its text."""
@@ -180,43 +170,33 @@ class _Walk:
         head, first = self._source.span(branch["head"]), self._source.span(body[0])
         if head is None or first is None or first[0] >= head[1]:
             return body
-        bare = self._bare(branch)
-        return [] if bare is None else [body[0] | {"location": None, "span": bare}]
-
-    def _bare(self, branch: Node) -> Span | None:
-        """Where the only condition of a branch without braces stands, when OPA does not say."""
-        whole, head = self._source.span(branch), self._source.span(branch["head"])
-        own = self._source.span(branch["body"][0])
-        if whole is None or head is None or own is None:
-            return None
-        following = self._source.span(branch["else"]) if "else" in branch else None
-        end = len(self._source.text[: own[1] if following is None else following[0]].rstrip())
+        # The only condition of a branch without braces: OPA gives it the location of the branch.
+        following = self._source.span(branch.get("else", {}))
+        end = len(self._source.text[: first[1] if following is None else following[0]].rstrip())
         match = _IF.match(self._source.text, head[1])
-        return (match.end(), end) if match and match.end() < end else None
+        if match is None or match.end() >= end:
+            return []
+        return [body[0] | {"location": None, "span": (match.end(), end)}]
 
     def _span(self, expression: Node) -> Span | None:
         span: Span | None = expression.get("span") or self._source.span(expression)
         return span
 
-    def _dropped(self, branch: Node) -> Iterator[Edit]:
-        head, body = self._source.span(branch["head"]), self._body(branch)
-        if head is None:
-            return
+    def _dropped(self, rule_head: Node, body: list[Node]) -> Iterator[_Change]:
+        head = self._source.span(rule_head)
         first = self._span(body[0]) if body else None
-        if first is None:
-            yield from self._edit("rule dropped", (head[1], head[1]), " if { false }")
-            return
-        if "{" in self._source.text[head[1] : first[0]]:
+        if head is None or first is None:
+            yield "rule dropped", head and (head[1], head[1]), " if { false }"
+        elif "{" in self._source.text[head[1] : first[0]]:
             # On a line of its own where the condition has one.
             line = self._source.text.rfind("\n", 0, first[0]) + 1
             indent = self._source.text[line : first[0]]
             between = f"\n{indent}" if not indent.strip() else "; "
-            yield from self._edit("rule dropped", (first[0], first[0]), f"false{between}")
-            return
-        text = self._source.text[first[0] : first[1]]
-        yield from self._edit("rule dropped", first, f"{{ false; {text} }}")
+            yield "rule dropped", (first[0], first[0]), f"false{between}"
+        else:
+            yield "rule dropped", first, f"{{ false; {self._source.text[slice(*first)]} }}"
 
-    def body(self, body: list[Node], scope: Node) -> Iterator[Edit]:
+    def body(self, body: list[Node], scope: Node) -> Iterator[_Change]:
         """The edits of conditions. `scope` is what their variables are known in."""
         for index, expression in enumerate(body):
             yield from self._condition(expression, scope)
@@ -224,49 +204,46 @@ class _Walk:
                 yield from self._for_all(body[index:], scope)
             yield from self._parts(expression)
 
-    def _condition(self, expression: Node, scope: Node) -> Iterator[Edit]:
+    def _condition(self, expression: Node, scope: Node) -> Iterator[_Change]:
         span = self._span(expression)
         if span is None:
             return
-        text = self._source.text[span[0] : span[1]]
-        made, used = declared(expression), variables(scope)
-        own = variables(expression)
+        text = self._source.text[slice(*span)]
+        made, used, own = declared(expression), variables(scope), variables(expression)
         if text != "true" and not any(used[name] > own[name] for name in made):
-            yield from self._edit("condition dropped", span, "true")
+            yield "condition dropped", span, "true"
         if expression.get("negated"):
-            yield from self._edit("condition negated", span, re.sub(r"^not\s+", "", text))
+            yield "condition negated", span, re.sub(r"^not\s+", "", text)
         elif not made and not is_every(expression):
-            yield from self._edit("condition negated", span, f"not {text}")
+            yield "condition negated", span, f"not {text}"
         elif is_every(expression):
             yield from self._for_any(expression, span)
 
-    def _for_any(self, expression: Node, span: Span) -> Iterator[Edit]:
+    def _for_any(self, expression: Node, span: Span) -> Iterator[_Change]:
         terms = expression["terms"]
         names = ", ".join(self._source.written(terms[part]) for part in ("key", "value") if terms.get(part))
         conditions = "; ".join(self._source.written(inner) for inner in terms["body"])
         domain = self._source.written(terms["domain"])
         # As a count it can stand wherever the other stood, with braces or without.
-        yield from self._edit("quantifier swapped", span, f"count([1 | some {names} in {domain}; {conditions}]) > 0")
+        yield "quantifier swapped", span, f"count([1 | some {names} in {domain}; {conditions}]) > 0"
 
-    def _for_all(self, body: list[Node], scope: Node) -> Iterator[Edit]:
+    def _for_all(self, body: list[Node], scope: Node) -> Iterator[_Change]:
         """`some x in xs` with all that follows it, as `every`, where nothing else needs the variables."""
         first, rest = body[0], body[1:]
         symbols = first["terms"]["symbols"]
-        spans = [self._span(expression) for expression in body]
-        if not rest or len(symbols) != 1 or symbols[0]["type"] != "call" or None in spans:
+        spans = [span for expression in body if (span := self._span(expression))]
+        if not rest or len(symbols) != 1 or symbols[0]["type"] != "call" or len(spans) < len(body):
             return
         used, own = variables(scope), variables(body)
         made = {name for expression in body for name in declared(expression)}
         if any(used[name] > own[name] for name in made) or any(is_some(expression) for expression in rest):
             return
-        start, middle, end = spans[0], spans[1], spans[-1]
-        if start is None or middle is None or end is None:
-            return
-        heading = re.sub(r"^some\b", "every", self._source.text[start[0] : start[1]])
-        conditions = self._source.text[middle[0] : end[1]]
-        yield from self._edit("quantifier swapped", (start[0], end[1]), f"{heading} {{ {conditions} }}")
+        heading = re.sub(r"^some\b", "every", self._source.text[slice(*spans[0])])
+        end = spans[-1][1]
+        conditions = self._source.text[spans[1][0] : end]
+        yield "quantifier swapped", (spans[0][0], end), f"{heading} {{ {conditions} }}"
 
-    def _parts(self, expression: Node) -> Iterator[Edit]:
+    def _parts(self, expression: Node) -> Iterator[_Change]:
         terms = expression["terms"]
         if is_some(expression):
             for symbol in terms["symbols"]:
@@ -282,19 +259,16 @@ class _Walk:
         for replaced in expression.get("with", ()):
             yield from self.term(replaced["value"])
 
-    def _call(self, terms: list[Node]) -> Iterator[Edit]:
-        name = operator(terms)
-        span = self._source.span(terms[0])
-        written = self._source.written(terms[0])
-        if name in _COMPARISONS and written in ("<", "<=", ">", ">=", "==", "!="):
-            yield from self._edit("comparison moved", span, _COMPARISONS[name])
-        if name in _SETS and written in ("-", "&", "|", "+", "*", "/"):
-            for other in _SETS[name]:
-                yield from self._edit("set operation swapped", span, other)
+    def _call(self, terms: list[Node]) -> Iterator[_Change]:
+        name, written = operator(terms), self._source.written(terms[0])
+        # Also what is called by its name, such as `lt(a, b)`, has these operators; only signs are exchanged.
+        for kind, others in (("comparison moved", _COMPARISONS), ("set operation swapped", _SETS)):
+            if name in others and written and not written[0].isalpha():
+                yield from ((kind, self._source.span(terms[0]), other) for other in others[name])
         for term in terms[1:2] if name.endswith(_REASON) else terms[1:]:
             yield from self.term(term)
 
-    def term(self, term: Node) -> Iterator[Edit]:
+    def term(self, term: Node) -> Iterator[_Change]:
         kind, value = term["type"], term.get("value")
         if kind in ("number", "string", "boolean"):
             yield from self._moved(term)
@@ -312,7 +286,7 @@ class _Walk:
                     yield from self.term(value[part])
             yield from self.body(value["body"], term)
 
-    def _moved(self, term: Node) -> Iterator[Edit]:
+    def _moved(self, term: Node) -> Iterator[_Change]:
         """The edits of a number, boolean or string; what is not written out, such as a name for it, is left alone."""
         kind, value, written = term["type"], term["value"], self._source.written(term)
         change, texts = "constant moved", list[str]()
@@ -326,11 +300,11 @@ class _Walk:
             else:
                 texts = [f"{written[:-1]}~{written[-1]}"]
         for text in texts:
-            yield from self._edit(change, self._source.span(term), text)
+            yield change, self._source.span(term), text
 
-    def _elements(self, term: Node) -> Iterator[Edit]:
+    def _elements(self, term: Node) -> Iterator[_Change]:
         for text in _shortened(term, self._source):
-            yield from self._edit("element lost", self._source.span(term), text)
+            yield "element lost", self._source.span(term), text
         for element in term["value"]:
             # Of an object, the values: a key that is another is an element that is lost.
             yield from self.term(element[1] if isinstance(element, list) else element)
