@@ -6,7 +6,8 @@ Given the modules and data of two policies, what only one of them has comes firs
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.workbench.neighbours.values import ANY, is_number, leaves
@@ -79,21 +80,24 @@ def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
     changed = frozenset(side[name].module for side in rules for name in differing & side.keys())
     near = changed.union(*(side.linked(changed) for side in sides))
     new = _new_constants(sides, rules, differing)
-    found: dict[JsonPath, _Reading] = defaultdict(_Reading)
+    ranks: dict[JsonPath, int] = {}
+    gone_through: set[JsonPath] = set()
+    # Of its rules, of their modules, and of the data that those read.
+    constants: dict[JsonPath, list[dict[Constant, None]]] = defaultdict(lambda: [{}, {}, {}])
     for side, known in zip(sides, rules, strict=True):
-        for name, rule in known.items():
-            rank = 0 if name in differing else 1 if rule.module in near else 2
+        for form, rule in known.items():
+            rank = 0 if form in differing else 1 if rule.module in near else 2
+            sources = _constants(_terms(rule.node)), side.constants([rule.module]), side.data_of(rule.module)
+            more = [dict.fromkeys(source) for source in sources]
             for path, listed in sorted(rule.reads, key=str):
-                reading = found[path]
-                reading.rank = min(reading.rank, rank)
-                reading.listed |= listed
-                reading.of_rules |= dict.fromkeys(_constants(_terms(rule.node)))
-                reading.of_modules |= dict.fromkeys(side.constants([rule.module]))
-                reading.of_data |= dict.fromkeys(side.data_of(rule.module))
+                ranks[path] = min(rank, ranks.get(path, rank))
+                gone_through |= {path} if listed else set()
+                constants[path] = [first | then for first, then in zip(constants[path], more, strict=True)]
     attributes = [
-        Attribute(path, *_sorted_out(one.constants, new), one.rank, one.listed) for path, one in found.items() if path
+        Attribute(path, *_sorted_out(chain(*constants[path]), new), rank, path in gone_through)
+        for path, rank in sorted(ranks.items(), key=lambda item: item[1])
+        if path
     ]
-    attributes.sort(key=lambda each: each.rank)
     every: dict[Constant, None] = {}
     for modules in (sorted(changed), sorted(near), *(side.policy.trees for side in sides)):
         for side in sides:
@@ -103,23 +107,7 @@ def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
     return Vocabulary(tuple(attributes), *_sorted_out(every, new), frozenset(new))
 
 
-@dataclass(slots=True)
-class _Reading:
-    """An attribute while it is put together."""
-
-    rank: int = 2
-    listed: bool = False
-    of_rules: dict[Constant, None] = field(default_factory=dict)
-    of_modules: dict[Constant, None] = field(default_factory=dict)
-    of_data: dict[Constant, None] = field(default_factory=dict)
-
-    @property
-    def constants(self) -> dict[Constant, None]:
-        return self.of_rules | self.of_modules | self.of_data
-
-
-@dataclass(frozen=True, slots=True)
-class _RuleReads:
+class _RuleReads(NamedTuple):
     """A rule: the path of its module, its name, its tree, and the attributes that it reads, listed or not."""
 
     module: str
@@ -151,16 +139,10 @@ class _Side:
             for path, tree in policy.trees.items()
             for rule in tree.get("rules", ())
         }
-        self._known: dict[str, list[Constant]] = {}
+        self._constants = {path: list(_constants(_terms(tree.get("rules", [])))) for path, tree in policy.trees.items()}
         for _ in range(_PASSES):
-            before = self._size()
             for path, rule in self._rules():
                 _Reader(self, path, rule).read()
-            if self._size() == before:
-                break
-
-    def _size(self) -> int:
-        return sum(map(len, (*self.aliases.values(), *self.arguments.values())))
 
     def _rules(self) -> Iterator[tuple[str, Node]]:
         return ((path, rule) for path, tree in self.policy.trees.items() for rule in tree.get("rules", ()))
@@ -178,9 +160,7 @@ class _Side:
     def constants(self, modules: Iterable[str]) -> Iterator[Constant]:
         """Yield the constants of modules."""
         for path in modules:
-            if path not in self._known and path in self.policy.trees:
-                self._known[path] = list(_constants(_terms(self.policy.trees[path].get("rules", []))))
-            yield from self._known.get(path, ())
+            yield from self._constants.get(path, ())
 
     def data_of(self, module: str) -> Iterator[Constant]:
         """Yield the constants of the data that a module reads, but not of manifests, which all do."""
@@ -227,7 +207,7 @@ class _Reader:
         for branch in branches(self._rule):
             value = branch["head"].get("value")
             if value is not None and "key" not in branch["head"]:
-                self._side.aliases[own].update(path for path in self._paths(value) if len(path) <= _DEEPEST)
+                self._side.aliases[own] |= self._paths(value)
         found: dict[tuple[JsonPath, bool], None] = {}
         for node in nodes(self._rule):
             if node.get("type") == "ref" or (node.get("type") == "call" and operator(node["value"]) == "object.get"):
@@ -238,39 +218,35 @@ class _Reader:
 
     def _declare(self, node: Node) -> None:
         """Note what variables stand for, and what functions are called with."""
-        terms = _called(node)
-        if terms is not None:
-            name = operator(terms)
-            if name in ("assign", "eq") and len(terms) == 3:  # noqa: PLR2004 - an operator with two sides
-                self._bind(terms[1], self._paths(terms[2]))
-            elif name not in _MEMBERS:
-                parts = [part.get("value") for part in terms[0].get("value", ())]
-                rule, _ = self._side.resolved(self._module, tuple(parts)) if parts else (None, ())
-                for index, term in enumerate(terms[1:] if rule else ()):
-                    if rule is not None:
-                        self._side.arguments[rule, index].update(
-                            path for path in self._paths(term) if len(path) <= _DEEPEST
-                        )
-        for symbol in as_symbols(node):
-            self._bind(symbol[-2], {(*path, ANY) for path in self._paths(symbol[-1])})
-        if "domain" in node and "body" in node:
-            self._bind(node["value"], {(*path, ANY) for path in self._paths(node["domain"])})
+        terms = _called(node) or []
+        name = operator(terms) if terms else None
+        if name in ("assign", "eq") and len(terms) == 3:  # noqa: PLR2004 - an operator with two sides
+            self._bind(terms[1], self._paths(terms[2]))
+        elif terms and name not in _MEMBERS:
+            parts = tuple(part.get("value") for part in terms[0].get("value", ()))
+            rule, _ = self._side.resolved(self._module, parts) if parts else (None, ())
+            for index, term in enumerate(terms[1:] if rule else ()):
+                if rule is not None:
+                    self._side.arguments[rule, index] |= self._paths(term)
+        for variable, domain in _iterated(node):
+            self._bind(variable, {(*path, ANY) for path in self._paths(domain)})
 
     def _listed(self, node: Node) -> Iterator[Node]:
         """The terms that are gone through as lists."""
         terms = _called(node)
         if terms is not None and operator(terms) in _MEMBERS:
             yield terms[-1]
-        yield from (symbol[-1] for symbol in as_symbols(node))
-        if "domain" in node and "body" in node:
-            yield node["domain"]
+        yield from (domain for _, domain in _iterated(node))
 
     def _bind(self, variable: Any, paths: Iterable[JsonPath]) -> None:
         if isinstance(variable, dict) and variable.get("type") == "var":
-            self._scope[variable["value"]].update(path for path in paths if len(path) <= _DEEPEST)
+            self._scope[variable["value"]].update(paths)
 
     def _paths(self, term: Node) -> set[JsonPath]:
-        """The parts of a request that a term stands for."""
+        """The parts of a request that a term stands for, up to a depth: rules may refer to each other in a circle."""
+        return {path for path in self._stood_for(term) if len(path) <= _DEEPEST}
+
+    def _stood_for(self, term: Node) -> set[JsonPath]:
         kind, value = term.get("type"), term.get("value")
         if kind == "var":
             return self._below(str(value), ())
@@ -294,11 +270,13 @@ class _Reader:
         return {(*path, *rest) for path in self._side.aliases[rule]} if rule else set()
 
 
-def as_symbols(node: Node) -> list[list[Node]]:
-    """Return of `some x in xs` and `some k, x in xs` the variables and the list; of anything else nothing."""
+def _iterated(node: Node) -> list[tuple[Node, Node]]:
+    """Return of `some x in xs` and `every x in xs` the variable and the list; of anything else nothing."""
+    if "domain" in node and "body" in node:
+        return [(node["value"], node["domain"])]
     symbols = node.get("symbols")
     calls = (each["value"] for each in symbols if each.get("type") == "call") if isinstance(symbols, list) else ()
-    return [call[1:] for call in calls]
+    return [(call[-2], call[-1]) for call in calls]
 
 
 def _called(node: Node) -> list[Node] | None:
