@@ -96,20 +96,17 @@ class Conflict(NamedTuple):
 
 
 class Running(NamedTuple):
-    """Another call with the same key and arguments runs, and may until `until` (seconds since 1970)."""
+    """Another call with the same key and arguments runs, and still may."""
 
-    until: float
     approval_id: str | None
 
 
 class Unknown(NamedTuple):
     """It was started before, and its outcome is unknown; it is not run again.
 
-    `since`: when it was started, in seconds since 1970. `execution`: the failure that it ended with; None when it never
-    ended, as after a crash.
+    `execution`: the failure that it ended with; None when it never ended, as after a crash.
     """
 
-    since: float
     execution: Execution | None
     approval_id: str | None
 
@@ -141,8 +138,12 @@ class KeyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is stored of a key. Times are in seconds since 1970; `outcome` is JSON, as in the table above."""
+    """What is stored of a key. Times are in seconds since 1970; `outcome` is JSON, as in the table above.
 
+    `id`: of the key, whose parts are in `names` for people; `token`: names the run that has it.
+    """
+
+    id: str
     names: str
     arguments_digest: str
     state: KeyState
@@ -187,8 +188,8 @@ class KeyRecord:
         if self.state is KeyState.FINISHED:
             return Stored(self._execution(), self.approval_id)
         if self.state is KeyState.STARTED and now < self.running_until:
-            return Running(self.running_until, self.approval_id)
-        return Unknown(self.started_at, self._execution() if self.outcome else None, self.approval_id)
+            return Running(self.approval_id)
+        return Unknown(self._execution() if self.outcome else None, self.approval_id)
 
     def _execution(self) -> Execution:
         try:
@@ -206,7 +207,7 @@ class KeyRecord:
 
 
 class KeyRows(Protocol):
-    """The records of a store within one transaction, by the ids of their keys.
+    """The records of a store within one transaction.
 
     `transaction`: for a store of the same database to take part in; None in memory.
     """
@@ -216,14 +217,14 @@ class KeyRows(Protocol):
     def get(self, key_id: str) -> KeyRecord | None:
         """Return a record, locked until the end of the transaction."""
 
-    def of_token(self, token: str) -> tuple[str, KeyRecord] | None:
-        """Return the record that was begun with a token, locked, and the id of its key."""
+    def of_token(self, token: str) -> KeyRecord | None:
+        """Return the record that was begun with a token, locked."""
 
-    def add(self, key_id: str, record: KeyRecord) -> bool:
-        """Store a record unless the key has one, and return whether it was stored."""
+    def add(self, record: KeyRecord) -> bool:
+        """Store a record unless its key has one, and return whether it was stored."""
 
     def put(self, key_id: str, record: KeyRecord | None) -> None:
-        """Store a record in place of the one that is there; None: delete it."""
+        """Store a record in the place of the one that is there; None: delete it."""
 
 
 class IdempotencyStore(ABC):
@@ -279,6 +280,7 @@ class IdempotencyStore(ABC):
         if known is not None:
             return known
         record = KeyRecord(
+            id=key.id,
             names=canonical(list(key)).decode(),
             arguments_digest=arguments_digest,
             state=KeyState.STARTED,
@@ -289,14 +291,14 @@ class IdempotencyStore(ABC):
             approval_id=None if approval is None else approval.id,
         )
         with self.transaction() as rows:
-            while not rows.add(key.id, record):
+            while not rows.add(record):
                 # In PostgreSQL, whoever had the key may have freed it since.
-                stored = rows.get(key.id)
+                stored = rows.get(record.id)
                 if stored is not None:
                     known = stored.meaning(arguments_digest, now)
                     if known is not None:
                         return known
-                    rows.put(key.id, None)
+                    rows.put(record.id, None)
             if approval is not None:
                 approval.consume(rows.transaction)
         return Fresh(record.token)
@@ -316,10 +318,10 @@ class IdempotencyStore(ABC):
             NotBegunError: nothing was begun with this token, or it is finished.
         """
         with self.transaction() as rows:
-            key_id, record = rows.of_token(token) or ("", None)
+            record = rows.of_token(token)
             if record is None or record.state is not KeyState.STARTED:
                 raise NotBegunError("no run was begun with this token, or it is finished")
-            rows.put(key_id, record.ended(execution, now, effects=effects))
+            rows.put(record.id, record.ended(execution, now, effects=effects))
 
     def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:
         """Store the outcome of an unknown run that a person has found out; None: it had no effect, free the key.
@@ -331,7 +333,7 @@ class IdempotencyStore(ABC):
             record = rows.get(key.id)
             if record is None or not record.settleable(now):
                 raise NotBegunError(f"the idempotency key {key.key!r:.60} has no run whose outcome is unknown")
-            rows.put(key.id, None if execution is None else record.ended(execution, now))
+            rows.put(record.id, None if execution is None else record.ended(execution, now))
 
 
 def _result_text(result: Any) -> str:

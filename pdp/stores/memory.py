@@ -73,20 +73,20 @@ class _MemoryKeyRows:
     def get(self, key_id: str) -> KeyRecord | None:
         return self._records.get(key_id)
 
-    def of_token(self, token: str) -> tuple[str, KeyRecord] | None:
+    def of_token(self, token: str) -> KeyRecord | None:
         key_id = self._ids.get(token)
-        return None if key_id is None else (key_id, self._records[key_id])
+        return None if key_id is None else self._records[key_id]
 
-    def add(self, key_id: str, record: KeyRecord) -> bool:
-        if key_id in self._records:
+    def add(self, record: KeyRecord) -> bool:
+        if record.id in self._records:
             return False
         if len(self._records) >= CAPACITY and not self.prune(record.started_at):
             raise StoreFullError(
                 f"{CAPACITY} idempotency keys are in memory, and none has expired",
                 hint="state a ttl in the entries, or store keys in a database",
             )
-        self._records[key_id] = record
-        self._ids[record.token] = self.added = key_id
+        self._records[record.id] = record
+        self._ids[record.token] = self.added = record.id
         return True
 
     def put(self, key_id: str, record: KeyRecord | None) -> None:

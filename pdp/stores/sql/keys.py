@@ -15,17 +15,16 @@ from pdp.stores.sql.tables import insert_if_absent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import Connection, Result
 
     from pdp.stores.approvals import Transaction
     from pdp.stores.keys import KeyRows
     from pdp.stores.sql.database import Database
 
 # Made once: making them takes longer than SQLite takes to answer.
-_COLUMNS = [column for column in table.c if column.name != "id"]
-_BY_ID = select(*_COLUMNS).where(table.c.id == bindparam("id"))
+_BY_ID = select(table).where(table.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
-_BY_TOKEN_LOCKED = select(table.c.id, *_COLUMNS).where(table.c.token == bindparam("token")).with_for_update()
+_BY_TOKEN_LOCKED = select(table).where(table.c.token == bindparam("token")).with_for_update()
 _DELETE = delete(table).where(table.c.id == bindparam("key_id"))
 _END = update(table).where(table.c.id == bindparam("key_id"))
 
@@ -41,7 +40,7 @@ class SqlIdempotency(IdempotencyStore):
     def read(self, key_id: str) -> KeyRecord | None:
         """Return a record as it is committed."""
         with self._database.read() as connection:
-            return _record(connection.execute(_BY_ID, {"id": key_id}).first())
+            return _record(connection.execute(_BY_ID, {"id": key_id}))
 
     @contextmanager
     def transaction(self) -> Iterator[KeyRows]:
@@ -63,15 +62,13 @@ class _SqlKeyRows:
         self.transaction = self._connection = connection
 
     def get(self, key_id: str) -> KeyRecord | None:
-        return _record(self._connection.execute(_BY_ID_LOCKED, {"id": key_id}).first())
+        return _record(self._connection.execute(_BY_ID_LOCKED, {"id": key_id}))
 
-    def of_token(self, token: str) -> tuple[str, KeyRecord] | None:
-        row = self._connection.execute(_BY_TOKEN_LOCKED, {"token": token}).first()
-        record = _record(row)
-        return None if row is None or record is None else (row.id, record)
+    def of_token(self, token: str) -> KeyRecord | None:
+        return _record(self._connection.execute(_BY_TOKEN_LOCKED, {"token": token}))
 
-    def add(self, key_id: str, record: KeyRecord) -> bool:
-        return insert_if_absent(self._connection, table, {"id": key_id, **asdict(record)})
+    def add(self, record: KeyRecord) -> bool:
+        return insert_if_absent(self._connection, table, asdict(record))
 
     def put(self, key_id: str, record: KeyRecord | None) -> None:
         if record is None:
@@ -81,8 +78,6 @@ class _SqlKeyRows:
         self._connection.execute(_END.values(**values), {"key_id": key_id})
 
 
-def _record(row: Row[Any] | None) -> KeyRecord | None:
-    if row is None:
-        return None
-    fields = {column.name: getattr(row, column.name) for column in _COLUMNS}
-    return KeyRecord(**{**fields, "state": KeyState(row.state)})
+def _record(rows: Result[Any]) -> KeyRecord | None:
+    row = rows.mappings().first()
+    return None if row is None else KeyRecord(**{**row, "state": KeyState(row["state"])})

@@ -152,7 +152,7 @@ def test_approval_and_key_are_used_in_one_transaction(store: Database) -> None:
     assert approvals.list() == [replace(first, state=ApprovalState.CONSUMED, closed_at=SOON)]
     # Used up, so it lets no other key in; and the same key is not let in again.
     assert begin(store, approvals, first, "idm-2") is None
-    assert begin(store, approvals, first) == Running(60.0, first.id)
+    assert begin(store, approvals, first) == Running(first.id)
     assert SqlIdempotency(store).look(KEY._replace(key="idm-2"), "sha256:a", 0.0) is None
 
 
