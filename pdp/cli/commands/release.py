@@ -61,7 +61,7 @@ def check(
         bundle=bundle,
         suites=load_suites(find_suites(paths)),
         last=last,
-        explanations=read_explanations(explanations) if explanations is not None else (),
+        explanations=read_explanations(explanations) if explanations is not None else {},
         coverage=coverage,
         mutation=mutation,
         skip=frozenset(skip or []),

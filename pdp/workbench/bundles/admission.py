@@ -28,27 +28,13 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.modules import Module
 
 _PARTS: Final = ("deny", "step_up", "allow", "obligations")
-# Who else gives codes, or names like them, by their first part. A baseline with a concern of that name says so itself.
-_TAKEN: Final = {
-    "authz": "the baseline",
-    "custom": "users' concerns together",
-    "decision": "the decision itself",
-    "planning": "the decision on plans",
-    "reason": "rules without a code of their own",
-    **dict.fromkeys(
-        ("actions", "approval", "approvals", "audit", "bundle", "contract", "engine", "idempotency", "manifest"),
-        "the enforcement point",
-    ),
-    **dict.fromkeys(("obligations", "pdp", "pep", "run", "session", "store", "tool"), "the enforcement point"),
-    **dict.fromkeys(("loop", "opa"), "the program"),
-    **dict.fromkeys(
-        (
-            "action_staging", "aggregation", "approval_request", "classify", "commit", "composition", "conversion",
-            "evidence", "extraction", "lookup", "patterns", "search", "validation",
-        ),
-        "the tool patterns",
-    ),
-}  # fmt: skip
+# First parts of codes that the program or the policies give elsewhere; a baseline with a concern says so itself.
+_TAKEN: Final = frozenset((
+    "action_staging", "actions", "aggregation", "approval", "approval_request", "approvals", "audit", "authz", "bundle",
+    "classify", "commit", "composition", "contract", "conversion", "custom", "decision", "engine", "evidence",
+    "extraction", "idempotency", "lookup", "loop", "manifest", "obligations", "opa", "patterns", "pdp", "pep",
+    "planning", "reason", "run", "search", "session", "store", "tool", "validation",
+))  # fmt: skip
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"
 _NAME_IT: Final = "the decision finds concerns by their path: one package each, and no name of the baseline"
@@ -261,7 +247,7 @@ def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
     if name in baseline:
         return f"the baseline has a concern {name}: reason codes would not say whose they are"
     if name in _TAKEN:
-        return f"codes that begin with `{name}.` are given by {_TAKEN[name]}: reason codes would not say whose they are"
+        return f"codes that begin with `{name}.` are not a user's: reason codes would not say whose they are"
     return None
 
 

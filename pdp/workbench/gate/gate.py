@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -66,15 +66,6 @@ class _Explanations(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainedLoosening:
-    """Why one difference is meant, and where that is written."""
-
-    difference: str
-    reason: str
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
 class Gate:
     """What is to be released, and what it is held against.
 
@@ -82,7 +73,7 @@ class Gate:
         bundle: the file.
         suites: scenarios about its manifests.
         last: the bundle of the last release; None: this is the first.
-        explanations: of loosenings.
+        explanations: where each loosening that a person has explained stands, by its id.
         coverage: how many of a hundred lines of Rego scenarios have to reach; None: only tools and codes are asked for.
         mutation: how many of a hundred mutants scenarios have to notice; None: not checked.
         skip: names of checks that are not made.
@@ -92,7 +83,7 @@ class Gate:
     bundle: Path
     suites: Sequence[Suite]
     last: Path | None = None
-    explanations: Sequence[ExplainedLoosening] = ()
+    explanations: Mapping[str, Place] = field(default_factory=dict)
     coverage: float | None = None
     mutation: float | None = None
     skip: Collection[str] = ()
@@ -296,11 +287,11 @@ class _Checks:
         loosenings = diff.loosenings()
         # What could not be looked at has to be explained as well, or a loosening would pass where nobody looks.
         differences = {**loosenings, **diff.unseen()}
-        explained = {explanation.difference: explanation for explanation in self._gate.explanations}
+        explained = self._gate.explanations
         reasons = [f"{name} is not explained: {what}" for name, what in differences.items() if name not in explained]
         reasons += [
-            f"{explanation.place}: explains {name}, which is no loosening of this release: take it out"
-            for name, explanation in explained.items()
+            f"{place}: explains {name}, which is no loosening of this release: take it out"
+            for name, place in explained.items()
             if name not in differences
         ]
         hidden = len(differences) - len(loosenings)
@@ -371,8 +362,8 @@ def _shown(result: ScenarioResult) -> str:
     return f"{result.place.file}:{result.place.line}: {result.name}"
 
 
-def read_explanations(file: Path) -> tuple[ExplainedLoosening, ...]:
-    """Read a file of loosenings that a person has looked at and explained.
+def read_explanations(file: Path) -> dict[str, Place]:
+    """Return where each loosening that a person has looked at and explained stands in a file, by its id.
 
         explained:
           - difference: 3f2a9c1d04be     # the id that `pdp bundle diff` shows
@@ -387,14 +378,13 @@ def read_explanations(file: Path) -> tuple[ExplainedLoosening, ...]:
         entries = _Explanations.model_validate(document.value).explained
     except ValidationError as error:
         raise FileFaultsError(faults_of(error, document, _Explanations)) from error
-    explanations: dict[str, ExplainedLoosening] = {}
+    places: dict[str, Place] = {}
     faults: list[Fault] = []
     for at, entry in enumerate(entries):
-        if entry.difference in explanations:
+        if entry.difference in places:
             path = ("explained", at, "difference")
             faults.append(document.fault(path, "is explained twice", "leave one of them out"))
-        place = document.place(("explained", at))
-        explanations[entry.difference] = ExplainedLoosening(entry.difference, entry.reason, place)
+        places[entry.difference] = document.place(("explained", at))
     if faults:
         raise FileFaultsError(faults)
-    return tuple(explanations.values())
+    return places

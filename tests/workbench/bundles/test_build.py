@@ -282,11 +282,7 @@ NAME_IT = "the decision finds concerns by their path: one package each, and no n
 
 
 def test_packages_that_are_not_a_users_are_refused(opa: Path, tiny: Path, tmp_path: Path) -> None:
-    taken = {
-        "action_staging": "the tool patterns", "authz": "the baseline", "custom": "users' concerns together",
-        "decision": "the decision itself", "loop": "the program", "pep": "the enforcement point",
-        "planning": "the decision on plans", "reason": "rules without a code of their own",
-    }  # fmt: skip
+    taken = ("action_staging", "authz", "custom", "decision", "loop", "pep", "planning", "reason")
     expected = {
         **{
             package: f"{PACKAGE}, not `package {package}`"
@@ -299,9 +295,9 @@ def test_packages_that_are_not_a_users_are_refused(opa: Path, tiny: Path, tmp_pa
         "custom.concerns.known": "the baseline has a concern known: reason codes would not say whose they are",
         **{
             f"custom.concerns.{name}": (
-                f"codes that begin with `{name}.` are given by {whose}: reason codes would not say whose they are"
+                f"codes that begin with `{name}.` are not a user's: reason codes would not say whose they are"
             )
-            for name, whose in taken.items()
+            for name in taken
         },
     }  # fmt: skip
     texts = {
