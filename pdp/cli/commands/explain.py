@@ -32,14 +32,11 @@ from pdp.json import canonical
 from pdp.pep import Pep
 from pdp.workbench.engines import policy_bundle
 from pdp.workbench.explain.explain import Explanation, explain
-from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
+from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import printable, shown_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pdp.engine.bundle.file import Bundle
     from pdp.workbench.explain.trace import Condition, Seen
 
 _LONGEST: Final = 200
@@ -74,25 +71,19 @@ def run(
     chosen = policy_bundle(policies) if policies else read_bundle(file)
     with open_engine(engine, manifests, bundle=bundle, policies=policies, data=data) as opened:
         evaluation = Pep(effective, opened).decide(proposed, who)
+    baseline = baseline_policies_path()
+    written = collect(baseline, [baseline, *policies])
+    # Where the author's file has the same text, places are those of that.
+    modules = modules_of_bundle(str(file), chosen.modules) | {
+        path: module for path, module in written.items() if chosen.modules.get(path) == module.text
+    }
     whole = merged_data(chosen.data, manifests=manifests, data=read_data(data))
-    explanation = explain(evaluation, _modules(chosen, file, policies), whole, find_opa())
+    explanation = explain(evaluation, modules, whole, find_opa())
     if as_json:
         print_json(explanation.as_json())
     else:
         _print(explanation)
     raise typer.Exit(exit_code(evaluation))
-
-
-def _modules(bundle: Bundle, file: Path, policies: Sequence[Path]) -> dict[str, Module]:
-    """The bundle's modules, with the author's file where that has the same text."""
-    baseline = baseline_policies_path()
-    sources = collect(baseline, [baseline, *policies])
-    modules = {}
-    for path, text in bundle.modules.items():
-        source = sources.get(path)
-        same = source is not None and source.text == text
-        modules[path] = source if same and source else Module(Path(f"{file}!{path}"), text, path.startswith("custom/"))
-    return modules
 
 
 def _print(explanation: Explanation) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
-from pdp.workbench.opa.modules import Module
+from pdp.workbench.opa.modules import modules_of_bundle
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
-from pdp.workbench.opa.syntax import normal_form, parse_modules, rule_name, rule_names
+from pdp.workbench.opa.syntax import normal_form, package_of, parse_modules, rule_name, rule_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
+    from pdp.workbench.opa.modules import Module
     from pdp.workbench.opa.rules import RuleSite
     from pdp.workbench.opa.syntax import Node
 
@@ -46,10 +47,7 @@ class BundleRules:
     @cached_property
     def modules(self) -> dict[str, Module]:
         """The modules by path."""
-        return {
-            path: Module(Path(f"{self.name}!{path}"), text, path.startswith("custom/"))
-            for path, text in self.bundle.modules.items()
-        }
+        return modules_of_bundle(self.name, self.bundle.modules)
 
     @cached_property
     def trees(self) -> dict[str, Node]:
@@ -74,11 +72,11 @@ class BundleRules:
         """Return the rules and imports of modules by the name under which they are compared."""
         names: dict[str, set[str]] = defaultdict(set)
         for tree in self.trees.values():
-            names[_package(tree)] |= rule_names(tree)
+            names[package_of(tree)] |= rule_names(tree)
         found: dict[str, list[_Rule]] = defaultdict(list)
         for path in paths:
             tree = self.trees[path]
-            package = _package(tree)
+            package = package_of(tree)
             sites = [site for site in self.sites if site.module == path]
             for node in (*(tree.get("imports") or ()), *(tree.get("rules") or ())):
                 line = int((node.get("location") or node["path"]["location"])["row"])
@@ -154,7 +152,3 @@ def _texts(old: BundleRules, new: BundleRules) -> Iterator[ContentChange]:
 
 def _where(places: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(places))
-
-
-def _package(tree: Node) -> str:
-    return ".".join(str(part["value"]) for part in tree["package"]["path"][1:])

@@ -6,7 +6,6 @@ one of them can be exchanged at the cost of a run. It is no way to decide a call
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.errors import EngineTimeoutError, UsageError
+from pdp.errors import UsageError
 from pdp.json import canonical
 from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import run_opa
@@ -190,17 +189,7 @@ class Evaluator:
         """Run OPA once, and return its answer and what it printed; the answer may hold errors of the run time."""
         arguments = ["eval", "--format", "json", "--input", str(file), "--data", "data.json", *options]
         arguments += [part for source in sources for part in ("--data", source)]
-        try:
-            # A run is short: collecting garbage often would only cost time.
-            done = run_opa(
-                self._opa,
-                [*arguments, query],
-                folder=self._folder,
-                timeout=self._timeout,
-                variables={"GOGC": "off", "GOMEMLIMIT": "512MiB"},
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EngineTimeoutError(f"OPA did not finish within {self._timeout:g} s") from error
+        done = run_opa(self._opa, [*arguments, query], folder=self._folder, timeout=self._timeout)
         complaint = done.stderr.decode(errors="replace")
         try:
             # An exchanged module is named by its path, as all others are.

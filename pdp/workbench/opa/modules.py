@@ -101,6 +101,11 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
     return dict(sorted(modules.items()))
 
 
+def modules_of_bundle(name: str, texts: Mapping[str, str]) -> dict[str, Module]:
+    """Return the modules of a bundle by their path; each has `NAME!PATH` for its file."""
+    return {path: Module(Path(f"{name}!{path}"), text, path.startswith("custom/")) for path, text in texts.items()}
+
+
 def _rego_files(top: Path) -> Iterator[Path]:
     """Every Rego file below a folder. What could be one and is passed over would be a concern lost: it is an error."""
     for at, folders, names in os.walk(top, onerror=_refuse):

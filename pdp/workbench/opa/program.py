@@ -7,15 +7,14 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_cache_path
 
-from pdp.errors import UsageError
+from pdp.errors import EngineTimeoutError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 OPA_VERSION: Final = "1.22.0"
 """The one version that this program is tested with; bundles are built and decided by it."""
@@ -26,7 +25,8 @@ OPA_VARIABLE: Final = "PDP_OPA"
 WITHOUT_OPA: Final = f" without OPA {OPA_VERSION}; get it with: pdp opa install"
 """Why something is not known without OPA, to go on from "not known"."""
 
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+# A run is short: collecting garbage often would only cost time.
+_NO_COLLECTION: Final = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
 _ANSWER_TIMEOUT: Final = 20.0
 _PROCESSORS: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
@@ -81,7 +81,7 @@ def opa_version(program: Path) -> str | None:
     """Return the version that a program reports as OPA does, or None when it is not OPA or cannot be run."""
     try:
         done = run_opa(program, ["version"], timeout=_ANSWER_TIMEOUT)
-    except (UsageError, ValueError, subprocess.TimeoutExpired):
+    except (UsageError, ValueError, EngineTimeoutError):
         return None
     if done.returncode != 0:
         return None
@@ -98,12 +98,7 @@ def opa_environment() -> dict[str, str]:
 
 
 def run_opa(
-    opa: Path,
-    arguments: Sequence[str],
-    *,
-    timeout: float,
-    folder: Path | None = None,
-    variables: Mapping[str, str] = _NOTHING,
+    opa: Path, arguments: Sequence[str], *, timeout: float, folder: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """Run OPA to its end, whatever its exit code.
 
@@ -112,17 +107,16 @@ def run_opa(
         arguments: as on a command line.
         timeout: seconds.
         folder: where it runs.
-        variables: of the environment, beside ours.
 
     Raises:
         UsageError: it cannot be run.
-        subprocess.TimeoutExpired: not finished in time.
+        EngineTimeoutError: it did not finish in time.
     """
     try:
         return subprocess.run(  # noqa: S603 - the program that the caller named, with arguments made here
             [opa.resolve(), *arguments],
             cwd=folder,
-            env={**opa_environment(), **variables},
+            env={**opa_environment(), **_NO_COLLECTION},
             capture_output=True,
             timeout=timeout,
             check=False,
@@ -130,6 +124,8 @@ def run_opa(
         )
     except OSError as error:
         raise UsageError(f"{opa}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`") from error
+    except subprocess.TimeoutExpired as error:
+        raise EngineTimeoutError(f"OPA did not finish within {timeout:g} s") from error
 
 
 def _named(program: Path) -> Path:

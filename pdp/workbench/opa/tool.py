@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tarfile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -99,10 +98,7 @@ class OpaTool:
             return module.read()
 
     def _run(self, *arguments: str) -> bytes:
-        try:
-            done = run_opa(self._opa, arguments, folder=self._folder, timeout=_TIMEOUT)
-        except subprocess.TimeoutExpired as error:
-            raise UsageError(f"OPA did not finish within {_TIMEOUT} s") from error
+        done = run_opa(self._opa, arguments, folder=self._folder, timeout=_TIMEOUT)
         if done.returncode != 0:
             raise self._refusal(done.stderr or done.stdout)
         return done.stdout

@@ -16,7 +16,7 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.json import digest
 from pdp.manifest.load import load_effective
 from pdp.proposal import RejectionCode
-from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
+from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.scenarios.files.read import Located, ScenarioSource
 from pdp.workbench.scenarios.files.scenario import proposed_tool
 from pdp.workbench.scenarios.files.sessions import laid_over, sessions_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pdp.errors import Fault, Place
     from pdp.manifest.effective import EffectiveManifest
     from pdp.session import Session
+    from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.scenario import Scenario
 
 _ENDINGS: Final = (".scenarios.yaml", ".scenarios.yml", ".scenarios.json")
@@ -208,10 +209,7 @@ def policy_modules(suite: Suite) -> dict[str, Module]:
         BundleError: the bundle cannot be used.
     """
     if suite.bundle is not None:
-        return {
-            path: Module(Path(f"{suite.bundle}!{path}"), text, path.startswith("custom/"))
-            for path, text in sorted(read_bundle(suite.bundle).modules.items())
-        }
+        return modules_of_bundle(str(suite.bundle), dict(sorted(read_bundle(suite.bundle).modules.items())))
     baseline = baseline_policies_path()
     return collect(baseline, [baseline, *suite.policies])
 
