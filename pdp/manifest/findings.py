@@ -59,8 +59,10 @@ class FaultyFile:
     def add_findings(self, findings: Iterable[Finding], where: Callable[[Path], Path] = lambda path: path) -> None:
         """Add findings; `where` gives the path in the document for a finding's path."""
         self._add(
-            self.document.fault(where(one.path), one.message, one.hint, key=one.key, warning=one.warning)
-            for one in findings
+            self.document.fault(
+                where(finding.path), finding.message, finding.hint, key=finding.key, warning=finding.warning
+            )
+            for finding in findings
         )
 
     def read(

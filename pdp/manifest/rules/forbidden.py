@@ -206,32 +206,32 @@ def _parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, Sch
             continue
         seen.add((path, node))
         yield path, node
-        for one in node.alternatives:
-            if one.types is None or id(one) in read:  # it may be anything or is a constant; or by another reference
+        for form in node.alternatives:
+            if form.types is None or id(form) in read:  # it may be anything or is a constant; or by another reference
                 continue
-            read.add(id(one))
-            if "object" in one.types:
-                pending += ((f"{path}.{name}" if path else name, part) for name, part in one.properties.items())
-                if one.members is not None and unnamed:
-                    pending.append((f"{path}.*" if path else "*", one.members))
-            if "array" in one.types and one.items is not None:
-                pending.append((f"{path}[]", one.items))
+            read.add(id(form))
+            if "object" in form.types:
+                pending += ((f"{path}.{name}" if path else name, part) for name, part in form.properties.items())
+                if form.members is not None and unnamed:
+                    pending.append((f"{path}.*" if path else "*", form.members))
+            if "array" in form.types and form.items is not None:
+                pending.append((f"{path}[]", form.items))
 
 
 def _is_anything(node: SchemaNode) -> bool:
     """Whether an alternative may be anything, or each type is admitted by one."""
-    typed = [one.types for one in node.alternatives if one.values is None]
+    typed = [form.types for form in node.alternatives if form.values is None]
     kinds = {"number" if kind == "integer" else kind for types in typed for kind in types or _EVERY}
     return kinds >= _EVERY
 
 
-def _is_unstated(one: Alternative) -> bool:
+def _is_unstated(form: Alternative) -> bool:
     """Whether it is a list or an object of anything, because it does not say of what."""
-    kinds = one.kinds if one.values is None else None
+    kinds = form.kinds if form.values is None else None
     if kinds is None:
         return False
-    return ("array" in kinds and one.items is None) or (
-        "object" in kinds and not one.properties and one.members is None
+    return ("array" in kinds and form.items is None) or (
+        "object" in kinds and not form.properties and form.members is None
     )
 
 
@@ -243,25 +243,25 @@ def _is_free_text(node: SchemaNode) -> bool:
     """
     pending, seen = [node], set[int]()
     while pending:
-        for one in pending.pop().alternatives:
-            if id(one) in seen or one.values is not None:
+        for form in pending.pop().alternatives:
+            if id(form) in seen or form.values is not None:
                 continue
-            seen.add(id(one))
-            kinds = _EVERY if one.types is None else one.types
-            if "string" in kinds and _may_say_anything(one):
+            seen.add(id(form))
+            kinds = _EVERY if form.types is None else form.types
+            if "string" in kinds and _may_say_anything(form):
                 return True
-            inner = [one.items] if "array" in kinds else []
+            inner = [form.items] if "array" in kinds else []
             if "object" in kinds:
                 # Of an object with several members none says by itself what the tool does.
-                inner += [one.members, *(one.properties.values() if len(one.properties) == 1 else ())]
+                inner += [form.members, *(form.properties.values() if len(form.properties) == 1 else ())]
             pending += filter(None, inner)
     return False
 
 
-def _may_say_anything(one: Alternative) -> bool:
-    if any(isinstance(most, int | float) and most <= LONGEST_NAME for most in one.rest.get("maxLength", ())):
+def _may_say_anything(form: Alternative) -> bool:
+    if any(isinstance(most, int | float) and most <= LONGEST_NAME for most in form.rest.get("maxLength", ())):
         return False
-    constraints = [{key: value} for key in ("format", "pattern") for value in one.rest.get(key, ())]
+    constraints = [{key: value} for key in ("format", "pattern") for value in form.rest.get(key, ())]
     return all(_admits_sentences(constraint) for constraint in constraints)
 
 
@@ -278,8 +278,8 @@ def _is_anchored(pattern: str) -> bool:
     if not pattern.startswith(("^", r"\A")) or not pattern.endswith(("$", r"\z")) or pattern.endswith(r"\$"):
         return False
     deep = 0
-    for found in _GROUPS.findall(pattern):
-        deep += {"(": 1, ")": -1}.get(found, 0)
-        if found == "|" and deep == 0:  # `^a|b$`: two patterns, each open at one end
+    for mark in _GROUPS.findall(pattern):
+        deep += {"(": 1, ")": -1}.get(mark, 0)
+        if mark == "|" and deep == 0:  # `^a|b$`: two patterns, each open at one end
             return False
     return True

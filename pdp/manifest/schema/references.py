@@ -90,16 +90,16 @@ def referred(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
     """Return what a reference such as `#/$defs/Money` means inside of a schema; None when it leads nowhere."""
-    found: Any = schema
+    target: Any = schema
     for raw in pointer.removeprefix("#").split("/")[1:]:
         step = raw.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and step in found:
-            found = found[step]
-        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-            found = found[int(step)]
+        if isinstance(target, dict) and step in target:
+            target = target[step]
+        elif isinstance(target, list) and step.isdecimal() and int(step) < len(target):
+            target = target[int(step)]
         else:
             return None
-    return found
+    return target
 
 
 def self_contained(schema: dict[str, Any], definitions: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:

@@ -36,8 +36,8 @@ _ADDRESSEES: Final = frozenset(("principal", "queue"))
 def shape(pattern: Pattern) -> dict[str, Any]:
     """Return `{request, response}`, two schemas whose references name shared types. Do not change them."""
     content = json.loads(files("pdp.manifest.schema").joinpath("shapes.json").read_text("utf-8"))
-    found: dict[str, Any] = content["shapes"][pattern.value]
-    return found
+    skeletons: dict[str, Any] = content["shapes"][pattern.value]
+    return skeletons
 
 
 @cache
@@ -99,47 +99,47 @@ def _narrowing(
     seen.add((own, skeleton))
     if wanted != Alternative() and not own.alternatives:
         yield name, "admits nothing"
-    for one in own.alternatives:
-        mistyped = tuple(_type_narrowing(one, wanted, name))
+    for form in own.alternatives:
+        mistyped = tuple(_type_narrowing(form, wanted, name))
         yield from mistyped
         if not mistyped:  # otherwise, what it is made of cannot fit either
-            yield from _inner_narrowing(one, wanted, name, seen)
+            yield from _inner_narrowing(form, wanted, name, seen)
 
 
 def _inner_narrowing(
-    one: Alternative, wanted: Alternative, name: str, seen: set[tuple[SchemaNode, SchemaNode]]
+    form: Alternative, wanted: Alternative, name: str, seen: set[tuple[SchemaNode, SchemaNode]]
 ) -> Iterator[tuple[str, str]]:
     for member, part in wanted.properties.items():
         inner = f"{name}.{member}" if name else member
-        if member in one.properties:
-            yield from _narrowing(one.properties[member], part, inner, seen)
+        if member in form.properties:
+            yield from _narrowing(form.properties[member], part, inner, seen)
         if member in wanted.required:
-            if member not in one.properties:
+            if member not in form.properties:
                 yield inner, "is missing"
-            elif member not in one.required:
+            elif member not in form.required:
                 yield inner, "must be required"
     if wanted.items is not None:
-        if one.items is None:
+        if form.items is None:
             yield f"{name}[]", "must have a type"
         else:
-            yield from _narrowing(one.items, wanted.items, f"{name}[]", seen)
+            yield from _narrowing(form.items, wanted.items, f"{name}[]", seen)
 
 
-def _type_narrowing(one: Alternative, wanted: Alternative, name: str) -> Iterator[tuple[str, str]]:
+def _type_narrowing(form: Alternative, wanted: Alternative, name: str) -> Iterator[tuple[str, str]]:
     if wanted.values is not None:
-        if one.values is None or any(value not in wanted.values for value in one.values):
+        if form.values is None or any(value not in wanted.values for value in form.values):
             yield name, f"must be one of {', '.join(map(str, wanted.values))}, and no other"
         return
-    types, kinds = wanted.types, one.kinds
+    types, kinds = wanted.types, form.kinds
     if types is not None and (kinds is None or not kinds <= (types | {"integer"} if "number" in types else types)):
         stated = "any type" if kinds is None else " or ".join(sorted(kinds))
         yield name, f"must be of type {' or '.join(sorted(types))}, not {stated}"
         return
     for bound, tighter in (("minimum", max), ("maximum", min)):
         for limit in wanted.rest.get(bound, ()):
-            stated_bounds = one.values or (*one.rest.get(bound, ()), *one.rest.get("exclusiveM" + bound[1:], ()))
-            kept = [tighter(number, limit) == number for number in stated_bounds]
-            if not (all(kept) if one.values else any(kept)):
+            stated_bounds = form.values or (*form.rest.get(bound, ()), *form.rest.get("exclusiveM" + bound[1:], ()))
+            keeps = [tighter(number, limit) == number for number in stated_bounds]
+            if not (all(keeps) if form.values else any(keeps)):
                 yield name, f"must have `{bound}: {limit}`"
 
 
@@ -147,7 +147,7 @@ def _classification(tool: DeclaredTool) -> Iterator[Finding]:
     schema = tool.result_schema or {}
     band = arguments_of(schema).get("band")
     # Without bands to hold a result against, whatever the tool says would be a band.
-    if band is not None and any(not one.values for one in band.alternatives):
+    if band is not None and any(not form.values for form in band.alternatives):
         yield Finding(
             member_place(schema, "result_schema", "band"),
             "pattern classification: the bands are not exhaustive",
@@ -158,7 +158,7 @@ def _classification(tool: DeclaredTool) -> Iterator[Finding]:
 def _composition(tool: DeclaredTool) -> Iterator[Finding]:
     schema = tool.result_schema or {}
     state = arguments_of(schema).get("state")
-    if state is not None and any(one.values != ("draft",) for one in state.alternatives):
+    if state is not None and any(form.values != ("draft",) for form in state.alternatives):
         yield Finding(
             member_place(schema, "result_schema", "state"),
             "pattern composition: the result is always a draft",
@@ -180,7 +180,7 @@ def _action_staging(tool: DeclaredTool) -> Iterator[Finding]:
         return
     action = arguments_of(tool.schema_).get("action")
     kind = action.named().get("kind") if action else None
-    if kind and any(value not in tool.commits for one in kind.alternatives for value in one.values or (None,)):
+    if kind and any(value not in tool.commits for form in kind.alternatives for value in form.values or (None,)):
         yield Finding(
             member_place(tool.schema_, "schema", "action"),
             "pattern action-staging: `action.kind` admits what `commits` does not name",

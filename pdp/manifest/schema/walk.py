@@ -152,19 +152,19 @@ class _Walker:
         if id(schema) in self._open or depth > _DEEPEST:
             return (Alternative(rest={"allOf": ([schema],)}),)
         self._open.add(id(schema))
-        found: tuple[Alternative, ...] = (self._own(schema),)
+        forms: tuple[Alternative, ...] = (self._own(schema),)
         if isinstance(schema.get("$ref"), str):
             target = resolve(self._root, schema["$ref"])
-            found = self._joined(found, self._read(target, depth + 1), "$ref", schema["$ref"])
+            forms = self._joined(forms, self._read(target, depth + 1), "$ref", schema["$ref"])
         for part in _list(schema, "allOf"):
-            found = self._joined(found, self._read(part, depth + 1), "allOf", [part])
+            forms = self._joined(forms, self._read(part, depth + 1), "allOf", [part])
         for key in ("anyOf", "oneOf"):
             if key in schema:
-                branches = _united(one for part in _list(schema, key) for one in self._read(part, depth + 1))
-                found = self._joined(found, branches, key, schema[key])
+                branches = _united(form for part in _list(schema, key) for form in self._read(part, depth + 1))
+                forms = self._joined(forms, branches, key, schema[key])
         self._open.discard(id(schema))
-        self._known[id(schema)] = found
-        return found
+        self._known[id(schema)] = forms
+        return forms
 
     def _own(self, schema: dict[str, Any]) -> Alternative:
         """Return what the schema says by itself, without its references and branches."""
@@ -201,54 +201,54 @@ class _Walker:
             return second
         if second is None or len(first) * len(second) > _MOST_ALTERNATIVES:
             unread = {keyword: (stated,)}
-            return tuple(replace(one, rest=_merged(one.rest, unread)) for one in first)
-        pairs = ((one, other) for one in first for other in second)
-        return tuple(both for one, other in pairs if (both := self._both(one, other)) is not None)
+            return tuple(replace(form, rest=_merged(form.rest, unread)) for form in first)
+        pairs = ((form, other) for form in first for other in second)
+        return tuple(both for form, other in pairs if (both := self._both(form, other)) is not None)
 
-    def _both(self, one: Alternative, other: Alternative) -> Alternative | None:
+    def _both(self, form: Alternative, other: Alternative) -> Alternative | None:
         """Return what keeps to both; None where nothing does."""
-        types = _common(one.types, other.types)
-        values = one.values if other.values is None else other.values
-        if one.values is not None and other.values is not None:
-            values = tuple(value for value in one.values if value in other.values)
+        types = _common(form.types, other.types)
+        values = form.values if other.values is None else other.values
+        if form.values is not None and other.values is not None:
+            values = tuple(value for value in form.values if value in other.values)
         if values is not None:
             types, values = None, of_types(values, types)
         if types == frozenset() or values == ():
             return None
-        properties = {**one.properties, **other.properties}
-        for name in one.properties.keys() & other.properties.keys():
-            properties[name] = self.node(*one.properties[name].parts, *other.properties[name].parts)
+        properties = {**form.properties, **other.properties}
+        for name in form.properties.keys() & other.properties.keys():
+            properties[name] = self.node(*form.properties[name].parts, *other.properties[name].parts)
         return Alternative(
             types=types,
             values=values,
             properties=properties,
-            required=one.required | other.required,
-            items=self._both_nodes(one.items, other.items),
-            members=self._both_nodes(one.members, other.members),
-            rest=_merged(one.rest, other.rest),
+            required=form.required | other.required,
+            items=self._both_nodes(form.items, other.items),
+            members=self._both_nodes(form.members, other.members),
+            rest=_merged(form.rest, other.rest),
         )
 
-    def _both_nodes(self, one: SchemaNode | None, other: SchemaNode | None) -> SchemaNode | None:
-        return self.node(*one.parts, *other.parts) if one and other else one or other
+    def _both_nodes(self, form: SchemaNode | None, other: SchemaNode | None) -> SchemaNode | None:
+        return self.node(*form.parts, *other.parts) if form and other else form or other
 
 
 def _united(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...] | None:
     """Return the alternatives, each once, constants in one and `null` in that of the only other; None: too many."""
     distinct: list[Alternative] = []
     constants: dict[str, Any] = {}
-    for one in alternatives:
-        if one == _ANYTHING:
+    for form in alternatives:
+        if form == _ANYTHING:
             return (_ANYTHING,)
-        if one.values is not None and one == Alternative(values=one.values):
-            constants |= {repr(value): value for value in one.values}
-        elif one.values is not None or one not in distinct:
-            distinct.append(one)
+        if form.values is not None and form == Alternative(values=form.values):
+            constants |= {repr(value): value for value in form.values}
+        elif form.values is not None or form not in distinct:
+            distinct.append(form)
         if len(distinct) > _MOST_ALTERNATIVES:
             return None
     if constants:
         distinct.append(Alternative(values=tuple(constants.values())))
     if len(distinct) == 2 and _NULL in distinct:  # noqa: PLR2004
-        (other,) = (one for one in distinct if one != _NULL)
+        (other,) = (form for form in distinct if form != _NULL)
         if other.values is not None:
             return (replace(other, values=(*other.values, None)),)
         if other.types is not None:
@@ -256,18 +256,18 @@ def _united(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...] | No
     return tuple(distinct)
 
 
-def _merged(one: Mapping[str, tuple[Any, ...]], other: Mapping[str, tuple[Any, ...]]) -> Mapping[str, tuple[Any, ...]]:
-    both = {**one, **other}
-    for key in one.keys() & other.keys():
-        both[key] = (*one[key], *(value for value in other[key] if value not in one[key]))
+def _merged(form: Mapping[str, tuple[Any, ...]], other: Mapping[str, tuple[Any, ...]]) -> Mapping[str, tuple[Any, ...]]:
+    both = {**form, **other}
+    for key in form.keys() & other.keys():
+        both[key] = (*form[key], *(value for value in other[key] if value not in form[key]))
     return both
 
 
-def _common(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    if one is None or other is None:
-        return one if other is None else other
-    both = one & other
-    return both | {"integer"} if "integer" in one | other and "number" in one | other else both
+def _common(form: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    if form is None or other is None:
+        return form if other is None else other
+    both = form & other
+    return both | {"integer"} if "integer" in form | other and "number" in form | other else both
 
 
 def of_types(values: tuple[Any, ...], types: frozenset[str] | None) -> tuple[Any, ...]:
