@@ -96,7 +96,6 @@ def execute(
             yield CHECKPOINT
             may_have_effect = True
             execution = yield from _run(tool, runner, arguments, held, observed)
-            tools.note_run(tool.entry.name, execution)
     except BaseException as error:
         execution = cut_short() if may_have_effect else not_run("the call was given up before its tool was started")
         action = yield from _settle(action, execution, stores)

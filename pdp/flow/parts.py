@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pdp.decision import Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
-from pdp.execution.failures import ToolError
 from pdp.execution.runner import ToolRunner, unavailable
 from pdp.flow.call import caller_of
-from pdp.proposal import FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -192,26 +190,11 @@ class Tools:
             return {}
         return self._registry.inputs(tool.entry.name, session.state, config)
 
-    def note_run(self, name: str, execution: Execution) -> None:
-        """Let the registry count a run: whether the tool itself is out of order."""
-        if self._registry is not None:
-            self._registry.note_run(name, failed=_out_of_order(execution))
-
     def _function(self, name: str) -> Callable[..., Any] | None:
         function = self._functions.get(name)
         if function is None and self._registry is not None:
             function = self._registry.function(name)
         return function
-
-
-def _out_of_order(execution: Execution) -> bool:
-    """Whether the tool took too long, was not there, or broke: what it says in its own words is an answer."""
-    failure, error = execution.failure, execution.error
-    if failure is None:
-        return False
-    if failure.code is not FailureCode.TOOL_EXECUTION_FAILED:
-        return True
-    return error is not None and not isinstance(error, ToolError)
 
 
 class NewestRelease:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pdp import MemoryAudit, Pep
-from pdp.circuit import Circuit
 from pdp.contract.invariants import Resolution, Trip
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import (
@@ -63,7 +62,7 @@ def given() -> Given:
 
 @pytest.fixture(scope="module")
 def registry(given: Given) -> Registry:
-    registry = Registry(circuit=lambda: Circuit(failures=2, clock=lambda: 0.0))
+    registry = Registry()
 
     def search_papers(
         query: str, patient: str | None, mode: str, key: str | None, limit: int | None = None, web: bool | None = None
@@ -185,17 +184,6 @@ def test_state_after_one_tool(pep: Pep) -> None:
     with pytest.raises(UsageError) as caught:
         pep.state_after("no_such", {}, {})
     assert str(caught.value) == "no_such is not a tool of manifest 1 (check the name)"
-
-
-def test_a_tool_that_keeps_failing_is_told_of_no_more(pep: Pep, registry: Registry) -> None:
-    listed = []
-    for query in ("gene", "break", "break", "gene"):
-        pep.call(search(query), SESSION)
-        listed.append([definition["function"]["name"] for definition in registry.definitions()])
-
-    assert listed == [
-        ["search_papers", "tell_time"], ["search_papers", "tell_time"], ["tell_time"], ["search_papers", "tell_time"],
-    ]  # fmt: skip
 
 
 def test_a_registry_of_another_manifest_is_refused(registry: Registry, pep: Pep) -> None:

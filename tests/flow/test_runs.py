@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from pdp import Deployment, EmbeddedEngine, Evaluation, Pep, Registry, Verdict
-from pdp.circuit import Circuit
 from pdp.errors import UsageError
-from pdp.execution.failures import ToolArgumentError, ToolUnavailableError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.patterns import run as run_module
-from pdp.patterns.exceptions import NotFoundError, PermissionDeniedError
 from pdp.patterns.run import Pin, pinned
 from pdp.stores.approvals import ApprovalState
 from tests.support import desk
@@ -217,30 +214,3 @@ def test_a_record_found_with_another_config_is_another_record(manifest: Effectiv
 
     assert found == [{"tenant": "a"}, {"tenant": "b"}, {"tenant": "a"}]
     assert tenants == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("error", "listed"),
-    [
-        pytest.param(ToolArgumentError("page", "is not there"), True, id="a wrong argument"),
-        pytest.param(NotFoundError("page"), True, id="not found"),
-        pytest.param(PermissionDeniedError("page"), True, id="permission denied"),
-        pytest.param(ToolUnavailableError("the shelf is away"), False, id="unavailable"),
-        pytest.param(ConnectionError("down"), False, id="broken"),
-    ],
-)
-def test_an_answer_is_no_failure_of_the_tool(tmp_path: Path, error: Exception, listed: bool) -> None:
-    file = tmp_path / "manifest.yaml"
-    file.write_text(MANIFEST)
-    registry = Registry.from_files(str(file), circuit=lambda: Circuit(failures=2, clock=lambda: 0.0))
-
-    def read_page(page: str) -> str:
-        raise error
-
-    registry.bind("read_page", read_page)
-    with desk.engine(registry.manifest) as engine:
-        pep = Pep(registry.manifest, engine, registry=registry)
-        for _ in range(2):
-            assert not pep.call(page("one"), ours()).result
-
-    assert ("read_page" in [definition["function"]["name"] for definition in registry.definitions()]) is listed

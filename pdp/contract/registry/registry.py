@@ -4,7 +4,7 @@ Source: tool contract document, "the registry became the dispatcher", and tool l
 is declared and decides nothing: whoever runs a tool asks the enforcement point, which takes the registry.
 
 Whether a tool can run is asked anew whenever tools are listed. A call that the model has made already is refused for
-what the tool needs and does not have (TOOL_UNAVAILABLE); its own check and its circuit are not asked again.
+what the tool needs and does not have (TOOL_UNAVAILABLE); its own check is not asked again.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import os
 import shutil
 import threading
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from pdp.circuit import Circuit
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.inputs import Inputs
 from pdp.contract.registry.entry import declared_tool
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pdp.contract")
 
 _LONGEST: Final = 200
-_tool_circuit: Final = partial(Circuit, pause=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,6 @@ class Registry:
         governance: the policy author's half, for the tools of the file and of contracts alike.
         version: the version of all tools together; when absent that of the manifest, or `1` without one.
         capabilities: what the deployment grants of `safety.requires`; nothing when absent.
-        circuit: makes the circuit breaker of each tool; when absent, one that is open for half a minute.
 
     Raises:
         UsageError: a tool is declared twice.
@@ -85,13 +81,10 @@ class Registry:
         *,
         version: str | None = None,
         capabilities: Iterable[str] = (),
-        circuit: Callable[[], Circuit] = _tool_circuit,
     ) -> None:
         self._lock = threading.RLock()
         self._governance = governance or Governance.model_construct(actions={})
         self._capabilities = frozenset(capabilities)
-        self._new_circuit = circuit
-        self._circuits: dict[str, Circuit] = {}
         self._bindings: dict[str, _Binding] = {}
         self._declared: dict[str, DeclaredTool] = {}
         self._contracts: dict[str, ToolContract] = {}
@@ -111,7 +104,7 @@ class Registry:
         Args:
             manifest: its path.
             governance: path of the governance file.
-            options: `version`, `capabilities` and `circuit`, as of the constructor.
+            options: `version` and `capabilities`, as of the constructor.
 
         Raises:
             UsageError: a file is missing or faulty, with every fault and its place; or as of the constructor.
@@ -254,15 +247,6 @@ class Registry:
         """Return what a model is told of every tool, available or not; form and errors as of `definitions`."""
         return export_tools(self.manifest.tools.values(), form)
 
-    def note_run(self, name: str, *, failed: bool) -> None:
-        """Note how a run of a tool ended: several failures in a row take it off the list for a while."""
-        with self._lock:
-            circuit = self._circuits.setdefault(name, self._new_circuit())
-        if failed:
-            circuit.failed()
-        else:
-            circuit.succeeded()
-
     def at_turn_start(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state at the start of a turn: without what tools write and do not preserve."""
         return self.compiled.state.at_turn_start(state)
@@ -281,14 +265,12 @@ class Registry:
         fault = next(cli_findings(entry), None)
         if fault is not None:
             return fault.message
-        binding, circuit = self._bindings.get(entry.name), self._circuits.get(entry.name)
+        binding = self._bindings.get(entry.name)
         if binding is None and entry.cli is None:
             return "no function is bound"
         reason = self.lacking(entry.name)
         if not reason and binding is not None and binding.available is not None:
             reason = _why_not(entry.name, binding.available)
-        if not reason and circuit is not None and circuit.is_open:
-            reason = f"failed {circuit.failures} times in a row"
         return reason
 
 

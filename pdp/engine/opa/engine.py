@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from pdp.circuit import FAILURES, PAUSE, Circuit
+from pdp.engine.opa.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine, check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError

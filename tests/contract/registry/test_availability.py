@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pdp.circuit import Circuit
 from pdp.contract.registry.registry import Registry
 from pdp.manifest.model import Governance, Manifest, Program
 
@@ -126,16 +125,11 @@ def test_the_registry_asks_for_all_of_it() -> None:
         {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}},
         {"name": "read_web", "safety": {"requires": ["network"]}},
         {"name": "roll_dice"},
-        circuit=lambda: Circuit(failures=1),
     )
     for name in ("read_web", "roll_dice"):
         registry.bind(name, lambda: None)
 
-    def reasons() -> dict[str, str]:
-        return {status.name: status.reason for status in registry.check_availability()}
-
-    assert reasons() == {"grep_files": "", "read_web": "capability network is not granted", "roll_dice": ""}
-    registry.note_run("roll_dice", failed=True)
-    registry.note_run("grep_files", failed=False)
-    assert reasons()["roll_dice"] == "failed 1 times in a row"
-    assert [shown["name"] for shown in registry.definitions("plain")] == ["grep_files"]
+    assert {status.name: status.reason for status in registry.check_availability()} == {
+        "grep_files": "", "read_web": "capability network is not granted", "roll_dice": "",
+    }  # fmt: skip
+    assert [shown["name"] for shown in registry.definitions("plain")] == ["grep_files", "roll_dice"]

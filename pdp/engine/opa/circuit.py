@@ -1,7 +1,4 @@
-"""A circuit breaker: what is down is not tried by every caller until each has waited for its time-out.
-
-The sidecar engine has one for its OPA, the registry one for each tool.
-"""
+"""A circuit breaker: an OPA that is down is not tried by every caller until each has waited for its time-out."""
 
 from __future__ import annotations
 
@@ -47,22 +44,12 @@ class Circuit:
         """Why the last failed call failed; empty when none has."""
         return self._reason
 
-    @property
-    def failures(self) -> int:
-        """How many calls in a row have failed."""
-        return self._failed
-
-    @property
-    def is_open(self) -> bool:
-        """Whether no call should be made now. Asking takes no trial."""
-        return self._failed >= self._limit and self._clock() < self._next_trial
-
     def admits(self) -> bool:
         """Whether a call may be made now. While the circuit is open, True once per pause: that call is the trial."""
         if self._failed < self._limit:
             return True
         with self._lock:
-            if self.is_open:
+            if self._failed >= self._limit and self._clock() < self._next_trial:
                 return False
             self._next_trial = self._clock() + self._pause
             return True

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from pdp.circuit import Circuit
+from pdp.engine.opa.circuit import Circuit
 
 
 class Clock:
@@ -85,18 +85,3 @@ def test_of_many_threads_one_tries() -> None:
         thread.join()
 
     assert sorted(admitted) == [False] * 7 + [True]
-
-
-def test_asking_whether_it_is_open_takes_no_trial() -> None:
-    clock = Clock()
-    circuit = Circuit(failures=2, pause=10.0, clock=clock)
-    seen = []
-    for outcome in (circuit.failed, circuit.succeeded, circuit.failed, circuit.failed):
-        outcome()
-        seen.append((circuit.is_open, circuit.failures))
-    for seconds in (9.9, 0.1):
-        clock.now += seconds
-        seen.append((circuit.is_open, circuit.failures))
-
-    assert seen == [(False, 1), (False, 0), (False, 1), (True, 2), (True, 2), (False, 2)]
-    assert circuit.admits()
