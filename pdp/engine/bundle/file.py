@@ -143,9 +143,10 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
         data = _data(_take(files, "data.json"), {"revision": revision, "release": release})
         wasm = _take(files, "policy.wasm")
         modules = {path: _module(path, content) for path, content in sorted(files.items())}
-        _check_revision(revision, wasm, data, modules)
     except BundleError as error:
         raise BundleError(f"{name}: {error.message}", hint=error.hint) from error
+    if _revision(wasm, data, modules) != revision:
+        raise BundleError(f"{name}: the content is not what its revision names: it was changed", hint=_COPY)
     return Bundle(revision, release, wasm, data, modules, len(packed), digest(packed), signature)
 
 
@@ -171,11 +172,6 @@ def _revision(wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) 
     contents = {"data.json": canonical({**data, "config": config}), "policy.wasm": wasm}
     contents |= {path: text.encode() for path, text in modules.items()}
     return digest(canonical({path: digest(content) for path, content in contents.items()}))
-
-
-def _check_revision(revision: str, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> None:
-    if _revision(wasm, data, modules) != revision:
-        raise BundleError("the content is not what its revision names: it was changed", hint=_COPY)
 
 
 def read_packed(path: Path) -> bytes:

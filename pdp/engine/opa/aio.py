@@ -13,10 +13,10 @@ from pdp.engine.opa.client import (
     BROKEN_OFF,
     ENDLESS,
     MAX_BODY,
+    NO_CONNECTION,
     PIECE,
     TOO_LARGE,
     Answer,
-    ConnectTimeoutError,
     MalformedAnswerError,
     error_words,
     is_quiet,
@@ -119,7 +119,7 @@ def _plain(error: Exception) -> Exception:  # noqa: PLR0911 - a table
     """Return what an error of aiohttp is without aiohttp: `MalformedAnswerError`, or one of the system's."""
     match error:
         case aiohttp.ConnectionTimeoutError():
-            return ConnectTimeoutError("no connection in time")
+            return OSError(NO_CONNECTION)
         case aiohttp.ClientConnectorCertificateError():
             return OSError(error_words(error.certificate_error))
         case aiohttp.ClientConnectorError():

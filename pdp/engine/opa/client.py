@@ -40,6 +40,7 @@ _MAX_PORT: Final = 65535
 MAX_BODY: Final = 4 * 1024 * 1024
 """Longest answer, in bytes: a request has at most 1 MiB, and an answer may quote all of it."""
 
+NO_CONNECTION: Final = "no connection in time"
 BROKEN_OFF: Final = "broke off in the middle of its answer"
 ENDLESS: Final = "does not say where its answer ends"
 TOO_LARGE: Final = f"sent an answer of more than {MAX_BODY} bytes"
@@ -100,10 +101,6 @@ class Answer(NamedTuple):
 
 class MalformedAnswerError(Exception):
     """Half an answer, or not HTTP. The message follows the server's name."""
-
-
-class ConnectTimeoutError(OSError):
-    """No connection within the time for connecting."""
 
 
 class OpaClient:
@@ -230,7 +227,7 @@ class OpaClient:
             connection.connect()
         except TimeoutError as error:
             if left > self.connect_timeout:
-                raise ConnectTimeoutError("no connection in time") from error
+                raise OSError(NO_CONNECTION) from error
             raise
 
     def _connection(self) -> _Deadlined:

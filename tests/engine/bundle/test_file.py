@@ -387,7 +387,7 @@ def test_json_with_other_white_space_is_the_same_content() -> None:
     assert (bundle.revision, bundle.data) == (read_bundle(PACKED).revision, read_bundle(PACKED).data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, len(PACKED) - 1), st.integers(0, 255)), max_size=4))
 def test_any_change_of_the_file_is_an_error(changes: list[tuple[int, int]]) -> None:
     content = bytearray(gzip.decompress(PACKED))
@@ -401,7 +401,7 @@ def test_any_change_of_the_file_is_an_error(changes: list[tuple[int, int]]) -> N
     assert bundle == read_bundle(PACKED)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(content=st.binary(max_size=2000))
 def test_no_bytes_make_it_fail_in_another_way(content: bytes) -> None:
     for packed in (content, gzip.compress(content)):

@@ -222,8 +222,8 @@ def test_an_older_release_in_the_channel_is_refused(folder: Path, file: Path, se
     ("fault", "message"),
     [
         ("cut", "download failed: peer closed connection without sending complete message body"),
-        ("slow", "no whole answer within 0.5 s"),
-        ("drip", "no whole answer within 0.5 s"),
+        ("slow", "no whole answer within 0.2 s"),
+        ("drip", "no whole answer within 0.2 s"),
         ("broken", "the server answers 500"),
         ("moved", "the server answers 302"),
         ("garbage", "not a gzip file, or a damaged one"),
@@ -235,7 +235,7 @@ def test_a_server_that_fails_changes_nothing(folder: Path, server: BundleServer,
         released(folder, bundle(2))
         server.fault = fault
         source: Any = engine._read
-        source._timeout = 0.5 if fault in {"slow", "drip"} else 20
+        source._timeout = 0.2 if fault in {"slow", "drip"} else 20
         health = engine.refresh()
 
         assert (health.state, health.release, decided_by(engine)) == ("behind", 1, 1)

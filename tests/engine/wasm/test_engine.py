@@ -107,19 +107,6 @@ def test_the_document_is_returned_as_the_policy_wrote_it(engine: EmbeddedEngine)
 
 
 @pytest.mark.opa
-def test_every_way_of_asking_gives_the_same_decisions(engine: EmbeddedEngine, bundle: Bundle) -> None:
-    requests = [request("echo", count=count) for count in range(40)]
-
-    async def ask() -> list[list[Decision]]:
-        one_by_one = [await engine.adecide(one) for one in requests]
-        return [one_by_one, await engine.adecide_batch(requests)]
-
-    for decided in [*asyncio.run(ask()), engine.decide_batch(requests)]:
-        assert decided == [echoed(bundle, one, count=count) for count, one in enumerate(decided)]
-    assert asyncio.run(engine.adecide_batch([])) == []
-
-
-@pytest.mark.opa
 async def test_a_batch_lets_other_tasks_run(engine: EmbeddedEngine) -> None:
     steps = 0
 

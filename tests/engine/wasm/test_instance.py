@@ -187,17 +187,6 @@ def test_inputs_of_sizes_around_page_boundaries_are_read_whole(
 
 
 @pytest.mark.opa
-@settings(max_examples=25, deadline=None)
-@given(sizes=st.lists(st.integers(100, 3 * MEBIBYTE), min_size=1, max_size=8))
-def test_sizes_in_any_order_are_read_whole(make_instance: MakeInstance, sizes: list[int]) -> None:
-    instance = make_instance(64 * MEBIBYTE)
-    for size in sizes:
-        request, text = sized(size)
-        assert parsed(instance.evaluate(0, request, TICKS)) == decision({"text": text})
-    instance.close()
-
-
-@pytest.mark.opa
 @pytest.mark.parametrize("count", [1, 62, 63, 64, 500])
 def test_answers_longer_than_one_look_are_read_whole(make_instance: MakeInstance, count: int) -> None:
     many = list(range(count))
