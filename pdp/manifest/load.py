@@ -62,19 +62,6 @@ def load_manifest(
     return file.manifest()
 
 
-def load_governance(
-    path: pathlib.Path | str,
-    *,
-    text: bytes | None = None,
-    strict: bool = False,
-    warnings: list[Fault] | None = None,
-) -> Governance:
-    """Load a governance file by itself. Arguments and errors as for `load_manifest`."""
-    file = _GovernanceFile(path, text)
-    _raise_faults(file.faults, strict=strict, warnings=warnings)
-    return file.governance()
-
-
 def load_both(
     manifest: pathlib.Path | str,
     governance: pathlib.Path | str | None = None,
