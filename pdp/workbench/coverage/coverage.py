@@ -111,12 +111,12 @@ class Coverage:
         Args:
             fail_under: how many of a hundred lines have to be covered; None: lines are not looked at.
         """
-        found = [missing.message for missing in self.missing]
+        complaints = [missing.message for missing in self.missing]
         if fail_under is not None and self.percent is None:
-            found.append("lines of Rego: not known without OPA; run: pdp opa install")
+            complaints.append("lines of Rego: not known without OPA; run: pdp opa install")
         elif fail_under is not None and self.percent is not None and self.percent < fail_under:
-            found.append(f"lines of Rego: {self.percent:.1f} % are covered, {fail_under:g} % are asked for")
-        return tuple(found)
+            complaints.append(f"lines of Rego: {self.percent:.1f} % are covered, {fail_under:g} % are asked for")
+        return tuple(complaints)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON; `percent` with one digit, rounded down."""
@@ -126,8 +126,8 @@ class Coverage:
             "lines": None
             if self.lines is None
             else [
-                {"file": shown_file(each.file), "covered": len(each.covered), "missed": list(each.missed)}
-                for each in self.lines
+                {"file": shown_file(file.file), "covered": len(file.covered), "missed": list(file.missed)}
+                for file in self.lines
             ],
             "codes": [
                 {
@@ -185,14 +185,14 @@ def _codes(
     reached: dict[str, str] = {}
     for (_, results), policy in zip(runs, modules, strict=True):
         answered_for = counted_modules(policy)
-        found = [site for site in rule_sites(policy) if site.code is not None]
-        for site in found:
+        sites_here = [site for site in rule_sites(policy) if site.code is not None]
+        for site in sites_here:
             # Of several rules with one code, one that can be reached speaks for it.
             if site.code and (site.code not in sites or (sites[site.code].unreached and not site.unreached)):
                 sites[site.code] = site
-        counted |= {site.code for site in found if site.code and site.module in answered_for}
+        counted |= {site.code for site in sites_here if site.code and site.module in answered_for}
         of_obligation: dict[str, set[str]] = {}
-        for site in found:
+        for site in sites_here:
             if site.part == "obligations" and site.code:
                 name = site.obligation or site.code.partition(".")[2]
                 of_obligation.setdefault(name, set()).add(site.code)
@@ -200,7 +200,7 @@ def _codes(
             named = f"{result.file}: {result.name}"
             for answer in (answer for step in result.steps for answer in step.answers):
                 given = set(answer.decision.codes)
-                given.update(*(of_obligation.get(one.id, ()) for one in answer.decision.obligations))
+                given.update(*(of_obligation.get(obligation.id, ()) for obligation in answer.decision.obligations))
                 for code in given:
                     reached.setdefault(code, named)
     return tuple(CodeReached(code, sites[code], reached.get(code), code in counted) for code in sorted(sites))

@@ -91,13 +91,13 @@ def measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: 
 
 def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_Policy]:
     """Suites that are decided by the same policies and data are evaluated together."""
-    found: dict[str, _Policy] = {}
+    policies: dict[str, _Policy] = {}
     for suite, results in runs:
         modules = policy_modules(suite)
         counted = frozenset(counted_modules(modules))
         data = whole_data(suite)
         name = digest(canonical([data, {path: module.text for path, module in modules.items()}, sorted(counted)]))
-        policy = found.setdefault(name, _Policy(modules, counted, data, {}, {}))
+        policy = policies.setdefault(name, _Policy(modules, counted, data, {}, {}))
         policy.bodies.update(
             (answer.body, None)
             for result in results
@@ -108,15 +108,15 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
         )
         plans = (plan for result in results for step in result.steps for plan in step.plans)
         policy.plans.update((plan.body, None) for plan in plans if not NO_DECISION.issuperset(plan.decision.codes))
-    return list(found.values())
+    return list(policies.values())
 
 
 def _exempt_lines(modules: Mapping[str, Module]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
+    exempt: dict[str, set[int]] = {}
     for site in rule_sites(modules):
         if site.unreached is None:
             continue
-        rows = found.setdefault(site.module, set())
+        rows = exempt.setdefault(site.module, set())
         rows.update(range(site.line, site.last_line + 1))
         # Where a helper makes the reason, the rules that call it exist for it.
         name = site.text.partition("(")[0]
@@ -124,4 +124,4 @@ def _exempt_lines(modules: Mapping[str, Module]) -> dict[str, set[int]]:
         for statement in statements(modules[site.module].text):
             if called.search(statement.text):
                 rows.update(range(statement.line, statement.line + statement.text.count("\n") + 1))
-    return found
+    return exempt

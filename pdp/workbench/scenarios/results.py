@@ -152,7 +152,7 @@ class SuiteResult:
             for step in result.steps
             for answer in step.answers
         )
-        return next((each for each in revisions if each is not None), None)
+        return next((revision for revision in revisions if revision is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,6 @@ class RunResult:
         ]
         return Golden(
             total=len(traces),
-            in_manifest=sum(all(trace.in_manifest is True for trace in each) for each in traces),
-            schema_valid=sum(all(trace.schema_valid is True for trace in each) for each in traces),
+            in_manifest=sum(all(trace.in_manifest is True for trace in scenario) for scenario in traces),
+            schema_valid=sum(all(trace.schema_valid is True for trace in scenario) for scenario in traces),
         )

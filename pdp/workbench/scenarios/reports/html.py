@@ -51,12 +51,12 @@ def _rows(step: StepResult) -> Iterator[dict[str, Any]]:
     for at, (expected, actual) in enumerate(pairs):
         for key, value in expected.items():
             name = f"plan[{at}].{key}" if several else key
-            found = _json(actual[key]) if key in actual else _NOT_STATED
+            reached = _json(actual[key]) if key in actual else _NOT_STATED
             differs = differing.pop(name, None) is not None
-            yield {"key": name, "expected": _json(value), "actual": found, "differs": differs}
+            yield {"key": name, "expected": _json(value), "actual": reached, "differs": differs}
     for name, mismatch in differing.items():
-        expected, found = _json(mismatch.expected), _json(mismatch.actual)
-        yield {"key": name, "expected": expected, "actual": found, "differs": True}
+        sides = {"expected": _json(mismatch.expected), "actual": _json(mismatch.actual)}
+        yield {"key": name, **sides, "differs": True}
 
 
 def _json(value: Any) -> str:

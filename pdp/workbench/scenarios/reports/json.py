@@ -21,7 +21,7 @@ def as_json(run: RunResult, coverage: Mapping[str, Any] | None = None) -> dict[s
         "failed": run.failed,
         "golden": asdict(run.golden),
         "coverage": coverage,
-        "suites": [_suite(each) for each in run.suites],
+        "suites": [_suite(suite) for suite in run.suites],
     }
 
 

@@ -20,8 +20,8 @@ def render(run: RunResult) -> str:
     root = ET.Element(
         "testsuites", {"name": "pdp test", "tests": str(len(run.results)), "failures": _failures(run.results)}
     )
-    for each in run.suites:
-        root.append(_suite(each))
+    for suite in run.suites:
+        root.append(_suite(suite))
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

@@ -33,7 +33,9 @@ def summary_text(run: RunResult) -> str:
     files = len({result.file for result in results})
     passed = len(results) - run.failed
     text = f"{passed} passed, {run.failed} failed" if run.failed else f"{passed} passed"
-    text += f": {files} {'file' if files == 1 else 'files'}, {engines}, {sum(one.seconds for one in run.suites):.2f} s"
+    text += (
+        f": {files} {'file' if files == 1 else 'files'}, {engines}, {sum(suite.seconds for suite in run.suites):.2f} s"
+    )
     golden = run.golden
     if golden.total:
         text += (

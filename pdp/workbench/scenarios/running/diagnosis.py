@@ -75,15 +75,15 @@ class Diagnoses:
 
     def _fired(self, answer: EngineAnswer) -> Iterator[Fired]:
         decision = answer.decision
-        found, obligations = {decision.verdict.lower(): decision.reasons}, decision.obligations
+        reasons_by_part, obligations = {decision.verdict.lower(): decision.reasons}, decision.obligations
         # Asked again, a policy that came to no decision would fail again, or not end again.
         if not NO_DECISION.issuperset(decision.codes):
             # Where the engine or its bundle cannot tell, the decision's own reasons are better than nothing.
             with suppress(EngineError, BundleError):
                 findings = self._engine.findings(answer.body)
-                found = {"deny": findings.deny, "step_up": findings.step_up, "allow": findings.allow}
+                reasons_by_part = {"deny": findings.deny, "step_up": findings.step_up, "allow": findings.allow}
                 obligations = findings.obligations
-        for part, reasons in found.items():
+        for part, reasons in reasons_by_part.items():
             for reason in reasons:
                 sites = self._sites.get(reason.code, ())
                 places = [_at(site) for site in sites if site.part == part] or [_at(site) for site in sites]
@@ -149,7 +149,7 @@ def _at(site: RuleSite) -> str:
 def _innermost(condition: Condition) -> tuple[str, dict[str, Any]]:
     """What a rule stopped at; where that asks another rule, what that one stopped at as well."""
     text = f"{condition.text} ({shown_file(condition.file)}:{condition.line})"
-    seen: dict[str, Any] = {each.name: each.value if each.defined else "(undefined)" for each in condition.seen}
+    seen: dict[str, Any] = {value.name: value.value if value.defined else "(undefined)" for value in condition.seen}
     for inner in condition.because[:1]:
         deeper, values = _innermost(inner)
         text, seen = f"{text}; because {deeper}", {**seen, **values}

@@ -13,7 +13,7 @@ from pdp.proposal import RejectionCode, Status
 from pdp.workbench.scenarios.results import Mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pdp.contract.plan import PlanStep
     from pdp.decision import Decision
@@ -45,29 +45,18 @@ def expected(expect: Expect) -> dict[str, Any]:
 def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
     """Return what came of it, in the keys that are expected."""
     stated = [name for name in type(expect).model_fields if name in expect.model_fields_set]
-    found = {name: _plain(_ACTUAL[name](happened)) for name in stated if name in _ACTUAL}
-    if "trace" in stated:
-        trace = happened.evaluation.trace if happened.evaluation else None
-        found["trace"] = {name: _plain(getattr(trace, name, None)) for name in expect.trace or ()}
-    for name, part in _OF_REASONS.items():
-        if name in stated:
-            reasons = happened.decision.reasons if happened.decision else ()
-            codes = getattr(expect, name) or ()
-            found[name] = {
-                code: [_plain(getattr(each, part)) for each in reasons if each.code == code] for code in codes
-            }
-    return {name: found[name] for name in stated}
+    return {name: _plain(_ACTUAL[name](happened, getattr(expect, name))) for name in stated}
 
 
-def mismatches(wanted: dict[str, Any], found: dict[str, Any], prefix: str = "") -> tuple[Mismatch, ...]:
+def mismatches(expected: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> tuple[Mismatch, ...]:
     """Return the keys in which two sides differ. Codes and markings are sets, obligations have no order.
 
     Of `details` and `messages` the second side has a list for each code: what every reason of that code has.
     """
     return tuple(
-        Mismatch(f"{prefix}{name}", wanted[name], found[name])
-        for name in wanted
-        if not _EQUAL.get(name, equal)(wanted[name], found[name])
+        Mismatch(f"{prefix}{name}", expected[name], actual[name])
+        for name in expected
+        if not _EQUAL.get(name, equal)(expected[name], actual[name])
     )
 
 
@@ -85,35 +74,35 @@ def _same_set(one: Any, other: Any) -> bool:
     return isinstance(one, list) and isinstance(other, list) and set(one) == set(other)
 
 
-def _same_obligations(wanted: Any, found: Any) -> bool:
+def _same_obligations(expected: Any, actual: Any) -> bool:
     """Whether each expected obligation is there, once for each time that it is named, and no other is."""
-    if not isinstance(wanted, list) or not isinstance(found, list):
-        return bool(wanted == found)
-    whole = Counter(canonical(each) for each in found)
-    whole.subtract(canonical(each) for each in wanted if isinstance(each, dict))
+    if not isinstance(expected, list) or not isinstance(actual, list):
+        return bool(expected == actual)
+    whole = Counter(canonical(obligation) for obligation in actual)
+    whole.subtract(canonical(obligation) for obligation in expected if isinstance(obligation, dict))
     if any(count < 0 for count in whole.values()):
         return False
     left = Counter(orjson.loads(text)["id"] for text in whole.elements())
-    return left == Counter(each for each in wanted if isinstance(each, str))
+    return left == Counter(name for name in expected if isinstance(name, str))
 
 
-def _same_details(wanted: Any, found: Any) -> bool:
+def _same_details(expected: Any, actual: Any) -> bool:
     """Whether, for each code, a single reason has all the fields that are expected of it."""
-    if not isinstance(wanted, dict):
-        return bool(wanted == found)
+    if not isinstance(expected, dict):
+        return bool(expected == actual)
     return all(
-        isinstance(fields, dict) and any(has_fields(details, fields) for details in found[code])
-        for code, fields in wanted.items()
+        isinstance(fields, dict) and any(has_fields(details, fields) for details in actual[code])
+        for code, fields in expected.items()
     )
 
 
-def _same_messages(wanted: Any, found: Any) -> bool:
-    if not isinstance(wanted, dict):
-        return bool(wanted == found)
-    return all(message in found[code] for code, message in wanted.items())
+def _same_messages(expected: Any, actual: Any) -> bool:
+    if not isinstance(expected, dict):
+        return bool(expected == actual)
+    return all(message in actual[code] for code, message in expected.items())
 
 
-_EQUAL: dict[str, Callable[[Any, Any], bool]] = {
+_EQUAL: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "codes": _same_set,
     "details": _same_details,
     "messages": _same_messages,
@@ -123,7 +112,7 @@ _EQUAL: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON; what is none, as a text that says so."""
+    """A value as JSON; anything else as a text that says so."""
     try:
         plain = orjson.loads(orjson.dumps(value))
         check_json(plain)
@@ -132,13 +121,20 @@ def _plain(value: Any) -> Any:
     return plain
 
 
-def _codes(happened: Happened) -> Sequence[str]:
-    return happened.decision.codes if happened.decision else ()
+def _of_reasons(happened: Happened, codes: Mapping[str, Any] | None, part: str) -> dict[str, list[Any]]:
+    """What every reason of these codes has in its field `part`."""
+    reasons = happened.decision.reasons if happened.decision else ()
+    return {code: [getattr(reason, part) for reason in reasons if reason.code == code] for code in codes or ()}
+
+
+def _trace(happened: Happened, names: Mapping[str, Any] | None) -> dict[str, Any]:
+    trace = happened.evaluation.trace if happened.evaluation else None
+    return {name: getattr(trace, name, None) for name in names or ()}
 
 
 def _obligations(happened: Happened) -> list[dict[str, Any]]:
-    found = happened.decision.obligations if happened.decision else ()
-    return [{"id": each.id, "parameters": each.parameters} for each in found]
+    obligations = happened.decision.obligations if happened.decision else ()
+    return [{"id": obligation.id, "parameters": obligation.parameters} for obligation in obligations]
 
 
 def _status(happened: Happened) -> str | None:
@@ -183,21 +179,22 @@ def _json_or_not(value: Any) -> Any:
     return value
 
 
-# What is shown of each reason under these keys, by the codes that are expected.
-_OF_REASONS: Final = {"details": "details", "messages": "message"}
-
-_ACTUAL: dict[str, Callable[[Happened], Any]] = {
-    "status": _status,
-    "rejection": _rejection,
-    "verdict": lambda happened: happened.decision.verdict if happened.decision else None,
-    "codes": _codes,
-    "obligations": _obligations,
-    "arguments": _arguments,
-    "pruned": _pruned,
-    "executed": lambda happened: happened.evaluation is not None and happened.evaluation.executed,
-    "result": lambda happened: _json_or_not(happened.evaluation.result) if happened.evaluation else None,
-    "failure": _failure,
-    "approval": lambda happened: happened.approval.state if happened.approval else None,
-    "refused": lambda happened: happened.refused,
-    "markings": lambda happened: sorted(happened.evaluation.markings) if happened.evaluation else [],
+_ACTUAL: Final[dict[str, Callable[[Happened, Any], Any]]] = {
+    "status": lambda happened, _: _status(happened),
+    "rejection": lambda happened, _: _rejection(happened),
+    "verdict": lambda happened, _: happened.decision.verdict if happened.decision else None,
+    "codes": lambda happened, _: happened.decision.codes if happened.decision else (),
+    "details": lambda happened, expected: _of_reasons(happened, expected, "details"),
+    "messages": lambda happened, expected: _of_reasons(happened, expected, "message"),
+    "obligations": lambda happened, _: _obligations(happened),
+    "trace": _trace,
+    "arguments": lambda happened, _: _arguments(happened),
+    "pruned": lambda happened, _: _pruned(happened),
+    "executed": lambda happened, _: happened.evaluation is not None and happened.evaluation.executed,
+    "result": lambda happened, _: _json_or_not(happened.evaluation.result) if happened.evaluation else None,
+    "failure": lambda happened, _: _failure(happened),
+    "approval": lambda happened, _: happened.approval.state if happened.approval else None,
+    "refused": lambda happened, _: happened.refused,
+    "markings": lambda happened, _: sorted(happened.evaluation.markings) if happened.evaluation else [],
 }
+"""What came of a step, by the key under which it can be expected; given what is expected there."""

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -93,24 +93,24 @@ class Runner:
         """The enforcement point of one scenario, and its functions."""
         if self._tools is None:
             return self._pep, self._stand_ins
-        found = self._tools.read(self._manifest.tools)
+        tools = self._tools.read(self._manifest.tools)
         absent = {
             name: _absent(name, self._suite.tools)
             for name, entry in self._manifest.tools.items()
-            if name not in found.functions and entry.type != "cli"
+            if name not in tools.functions and entry.type != "cli"
         }
-        deployment = found.deployment
+        deployment = tools.deployment
         pep = self._pep if deployment is None else Pep(self._manifest, self._engine, deployment=deployment)
-        own = {name: function for name, function in found.functions.items() if name in self._manifest.tools}
+        own = {name: function for name, function in tools.functions.items() if name in self._manifest.tools}
         return pep, {**absent, **own}
 
     def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
         """Do the steps, adding each to `done`, and return what kept them from being done."""
         try:
             pep, functions = self._with_tools()
-            one = ScenarioRun(pep, self._engine, self._manifest, functions)
+            run = ScenarioRun(pep, self._engine, self._manifest, functions)
             for at, step in enumerate(scenario.steps):
-                done.append(one.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
+                done.append(run.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
                 if scenario.golden:
                     done[-1] = _held_to_contract(done[-1])
                 if done[-1].mismatches:
@@ -172,7 +172,7 @@ def run_suite(
     Raises:
         UsageError, BundleError, EngineError: as of `open_engine`.
     """
-    chosen = [at for at, one in enumerate(suite.scenarios) if selected is None or selected(one.name)]
+    chosen = [at for at, scenario in enumerate(suite.scenarios) if selected is None or selected(scenario.name)]
     if not chosen:
         return
     first: list[ScenarioResult] | None = None
@@ -249,14 +249,14 @@ def agreed(one: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
     return replace(other, steps=tuple(steps))
 
 
-def _differing(ones: tuple[EngineAnswer, ...], others: tuple[EngineAnswer, ...]) -> tuple[Any, Any] | None:
-    for one, other in zip(ones, others, strict=False):
-        if one.body != other.body:
-            return {"request": orjson.loads(one.body)}, {"request": orjson.loads(other.body)}
-        if not equal(_plain(one.decision), _plain(other.decision)):
-            return _plain(one.decision), _plain(other.decision)
-    if len(ones) != len(others):
-        return {"requests": len(ones)}, {"requests": len(others)}
+def _differing(first: tuple[EngineAnswer, ...], second: tuple[EngineAnswer, ...]) -> tuple[Any, Any] | None:
+    for answer, other in zip(first, second, strict=False):
+        if answer.body != other.body:
+            return {"request": orjson.loads(answer.body)}, {"request": orjson.loads(other.body)}
+        if not equal(_plain(answer.decision), _plain(other.decision)):
+            return _plain(answer.decision), _plain(other.decision)
+    if len(first) != len(second):
+        return {"requests": len(first)}, {"requests": len(second)}
     return None
 
 
@@ -265,10 +265,8 @@ def _plain(decision: Decision) -> dict[str, Any]:
         return {"verdict": decision.verdict.value, "codes": list(decision.codes)}
     return {
         "verdict": decision.verdict.value,
-        "reasons": [{"code": each.code, "message": each.message, "details": each.details} for each in decision.reasons],
-        "obligations": [
-            {"id": each.id, "on": each.on.value, "parameters": each.parameters} for each in decision.obligations
-        ],
+        "reasons": [asdict(reason) for reason in decision.reasons],
+        "obligations": [asdict(obligation) for obligation in decision.obligations],
     }
 
 

@@ -20,7 +20,7 @@ from pdp.workbench.scenarios.results import Mismatch, StepResult
 from pdp.workbench.scenarios.running.expectation import Happened, actual, expected, mismatches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.pep import Pep
@@ -74,24 +74,24 @@ class ScenarioRun:
         happened = self._happened(step, session)
         several = isinstance(step.expect, tuple)
         pairs = list(zip(step.expectations, happened, strict=True))
-        wanted = [expected(expect) for expect, _ in pairs]
-        found = [actual(expect, each) for expect, each in pairs]
+        stated = [expected(expect) for expect, _ in pairs]
+        reached = [actual(expect, outcome) for expect, outcome in pairs]
         differing = tuple(
             mismatch
             for at in range(len(pairs))
             for mismatch in (
-                *mismatches(wanted[at], found[at], f"plan[{at}]." if several else ""),
-                *_undecided(pairs[at][1], wanted[at]),
+                *mismatches(stated[at], reached[at], f"plan[{at}]." if several else ""),
+                *_undecided(pairs[at][1], stated[at]),
             )
         )
         answers, plans = self._engine.take()
         return StepResult(
             action=step.action,
             place=place,
-            expected=wanted if several else wanted[0],
-            actual=found if several else found[0],
+            expected=stated if several else stated[0],
+            actual=reached if several else reached[0],
             mismatches=differing,
-            evaluations=tuple(each.evaluation for each in happened if each.evaluation is not None),
+            evaluations=tuple(outcome.evaluation for outcome in happened if outcome.evaluation is not None),
             answers=answers,
             tool=_tool(step),
             plans=plans,
@@ -114,15 +114,15 @@ class ScenarioRun:
         happened = []
         for number, checked in enumerate(planned.checked.steps, start=1):
             returns = step.returns[number - 1] if step.returns is not None else None
-            each = session.with_changes(request_id=f"{session.request_id}.{number}", plan=planned.plan)
+            own = session.with_changes(request_id=f"{session.request_id}.{number}", plan=planned.plan)
             if checked.rejection is not None:
                 # Rejected whatever the rest of the plan is: the enforcement point says how.
-                happened.append(self._proposed(proposals[number - 1], each, step, returns))
+                happened.append(self._proposed(proposals[number - 1], own, step, returns))
             elif checked.proposal is None or planned.decision.verdict is not Verdict.ALLOW:
                 happened.append(Happened(decision=None if checked.pruned else planned.decision, planned=checked))
             else:
-                one = self._proposed(checked.proposal.as_json(), each, step, returns)
-                happened.append(replace(one, planned=checked))
+                called = self._proposed(checked.proposal.as_json(), own, step, returns)
+                happened.append(replace(called, planned=checked))
         return tuple(happened)
 
     def _proposed(self, proposal: Any, session: Session, step: Step, returns: Any) -> Happened:
@@ -155,14 +155,14 @@ class ScenarioRun:
         return Happened(approval=self._approvals.get(self._open.id))
 
 
-def _undecided(happened: Happened, wanted: dict[str, Any]) -> tuple[Mismatch, ...]:
+def _undecided(happened: Happened, expected_keys: Container[str]) -> tuple[Mismatch, ...]:
     """What is wrong where nobody decided: a DENY that stands for a failure proves nothing of the policy.
 
     Whoever means the failure itself expects its code.
     """
     codes = happened.decision.codes if happened.decision is not None else ()
     failed = [code for code in codes if code in _FAILURES or code.startswith(_FAILING)]
-    if not failed or "codes" in wanted:
+    if not failed or "codes" in expected_keys:
         return ()
     return (Mismatch("decided by", "the policy", f"nobody: {', '.join(failed)}"),)
 
