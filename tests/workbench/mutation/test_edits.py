@@ -230,32 +230,27 @@ def number(line: int, value: int) -> set[tuple[str, int, str, str]]:
             },
             id="columns are counted in characters",
         ),
+        pytest.param(
+            "# METADATA\n# title: T\n# description: D 1\n# custom:\n#   code: small.x\n"
+            'deny contains data.authz.lib.reason.new(rego.metadata.rule(), {"limit": 5}) if input.a\n',
+            {
+                ("verdict swapped", 6, "deny", "step_up"),
+                ("rule dropped", 6, "input.a", "{ false; input.a }"),
+                *condition(6, "input.a"),
+            },
+            id="METADATA and the details of reasons are left alone",
+        ),
+        pytest.param(
+            "# METADATA\n# entrypoint: true\nfindings := {1}\n\nother := 7\n",
+            {("rule dropped", 5, "", " if { false }"), *number(5, 7)},
+            id="other entrypoints than the decision are left alone",
+        ),
     ],
 )
 def test_a_module_is_broken_in_each_place_that_it_has(
     opa: Path, text: str, expected: set[tuple[str, int, str, str]]
 ) -> None:
     assert found(opa, text) == expected
-
-
-def test_metadata_and_the_details_of_reasons_are_left_alone(opa: Path) -> None:
-    text = (
-        "import data.authz.lib.reason\n\n# METADATA\n# title: T\n# description: D 1\n# custom:\n#   code: small.x\n"
-        'deny contains reason.new(rego.metadata.rule(), {"limit": 5}) if input.a\n'
-    )
-
-    assert found(opa, text) == {
-        ("verdict swapped", 8, "deny", "step_up"),
-        ("rule dropped", 8, "input.a", "{ false; input.a }"),
-        ("condition dropped", 8, "input.a", "true"),
-        ("condition negated", 8, "input.a", "not input.a"),
-    }
-
-
-def test_other_entrypoints_than_the_decision_are_left_alone(opa: Path) -> None:
-    text = "# METADATA\n# entrypoint: true\nfindings := {1}\n\nother := 7\n"
-
-    assert {line for _, line, _, _ in found(opa, text)} == {5}
 
 
 def of_concern(opa: Path, file: Path, text: str) -> list[RegoMutant]:
