@@ -23,14 +23,15 @@ def render(run: RunResult) -> str:
     for suite in run.suites:
         root.append(_suite(suite))
     ET.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+    text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", ET.tostring(root, encoding="unicode"))
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
 def _suite(run: SuiteResult) -> ET.Element:
     suite = ET.Element(
         "testsuite",
         {
-            "name": _text(f"{run.suite.file} [{run.engine}]"),
+            "name": f"{run.suite.file} [{run.engine}]",
             "tests": str(len(run.results)),
             "failures": _failures(run.results),
             "errors": "0",
@@ -45,7 +46,7 @@ def _suite(run: SuiteResult) -> ET.Element:
         ("manifest_digest", manifest.digest),
         ("bundle_revision", run.bundle_revision or ""),
     ):
-        ET.SubElement(properties, "property", {"name": name, "value": _text(value)})
+        ET.SubElement(properties, "property", {"name": name, "value": value})
     for result in run.results:
         suite.append(_case(result))
     return suite
@@ -55,23 +56,19 @@ def _case(result: ScenarioResult) -> ET.Element:
     case = ET.Element(
         "testcase",
         {
-            "classname": _text(f"{result.file} [{result.engine}]"),
-            "name": _text(result.name),
-            "file": _text(result.place.file),
+            "classname": f"{result.file} [{result.engine}]",
+            "name": result.name,
+            "file": result.place.file,
             "line": str(result.place.line),
         },
     )
     if not result.passed:
         keys = [mismatch.key for step in result.steps for mismatch in step.mismatches]
         message = result.error or f"not as expected: {', '.join(keys)}"
-        failure = ET.SubElement(case, "failure", {"message": _text(message)})
-        failure.text = _text(failure_text(result))
+        failure = ET.SubElement(case, "failure", {"message": message})
+        failure.text = failure_text(result)
     return case
 
 
 def _failures(results: tuple[ScenarioResult, ...]) -> str:
     return str(sum(not result.passed for result in results))
-
-
-def _text(text: str) -> str:
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
