@@ -124,7 +124,8 @@ class _Stream:
         self._held: set[int] = set()
         self._places: dict[int, tuple[str, int]] = {}
         self._names: dict[int, str] = {}
-        self._entered: dict[tuple[str, int] | str, list[int]] = defaultdict(list)
+        self._rules_at: dict[tuple[str, int], list[int]] = defaultdict(list)
+        self._rules_named: dict[str, list[int]] = defaultdict(list)
         for position, event in enumerate(self._events):
             query, node, location = event["QueryID"], event.get("Node"), event["Location"]
             if event["Op"] == "Exit":
@@ -137,12 +138,14 @@ class _Stream:
                     head = node["head"]
                     name = head.get("name") or (head.get("ref") or [{}])[0].get("value", "")
                     self._names[query] = f"data.{self._packages[location['file']]}.{name}"
-                    self._entered[self._names[query]].append(query)
-                    self._entered[self._places[query]].append(query)
+                    self._rules_named[self._names[query]].append(query)
+                    self._rules_at[self._places[query]].append(query)
 
     def run(self, site: RuleSite) -> RuleRun:
         """Return whether a rule was asked, whether it fired, and where it stopped."""
-        queries = [query for line in range(site.line, site.last_line + 1) for query in self._entered[site.module, line]]
+        queries = [
+            query for line in range(site.line, site.last_line + 1) for query in self._rules_at[site.module, line]
+        ]
         fired = not self._held.isdisjoint(queries)
         return RuleRun(site, bool(queries), fired, None if fired else self._stop(queries, 0))
 
@@ -211,7 +214,7 @@ class _Stream:
         path, row = event["Location"]["file"], event["Location"]["row"]
         asked = [part["QueryID"] for part in within if part["Op"] == "Enter" and part["ParentID"] == event["QueryID"]]
         # A rule is evaluated once, so it may have been entered for somebody else.
-        asked += [rule for reference in references for rule in self._entered[reference]]
+        asked += [rule for reference in references for rule in self._rules_named[reference]]
         held = {self._names[rule] for rule in asked if rule in self._held and rule in self._names}
         by_place: dict[tuple[str, int], list[int]] = defaultdict(list)
         for rule in dict.fromkeys(asked):
