@@ -97,7 +97,7 @@ def _joined(processes: list[ForkServerProcess]) -> list[int | None]:
 def test_processes_killed_anywhere_never_run_a_tool_twice(url: str, keys: SqlIdempotency, tmp_path: Path) -> None:
     chance, effects, names = random.Random(20), tmp_path / "effects", list[str]()  # noqa: S311 - for a test to be repeated
     codes = Counter[int | None]()
-    for number in range(20):
+    for number in range(10):
         new = [f"{number}.{each}" for each in range(4)]
         # Keys of a round before are tried again, whatever became of them.
         tried = new + chance.sample(names, min(2, len(names)))
