@@ -79,7 +79,6 @@ class HeldCall(PatternCall):
         checked = PatternResult(execution, markings=self.about.markings)
         if execution.failure is not None:
             return checked
-        # No markings may mean that the policy stated none: an object without any is not an unknown one.
         if self.about.markings:
             try:
                 self.run.mark(*self.about.resource, self.about.markings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -70,7 +69,8 @@ def test_a_step_up_opens_an_approval_and_finds_it_again(pep: Pep, hub: Hub) -> N
 def test_a_granted_call_runs_once_and_is_recorded_in_order(pep: Pep, hub: Hub) -> None:
     approval = granted(pep)
     ran = pep.call(wire(), session(time=SOON))
-    again = pep.call(wire(), session(time=SOON))
+    # However long ago the approval was used, a replay still has it.
+    again = pep.call(wire(), session(time="2026-07-09T10:00:00Z"))
 
     assert (ran.verdict, ran.executed, ran.result) == (Verdict.ALLOW, True, {"wire_id": "wire-1"})
     assert ran.approval is not None
@@ -96,18 +96,6 @@ def test_a_granted_call_runs_once_and_is_recorded_in_order(pep: Pep, hub: Hub) -
     ]
 
 
-def test_a_replay_long_after_its_approval_was_used_still_has_it(pep: Pep, hub: Hub) -> None:
-    approval = granted(pep)
-    pep.call(wire(), session(time=SOON))
-    again = pep.call(wire(), session(time="2026-07-09T10:00:00Z"))
-
-    assert (again.verdict, again.executed, again.result) == (Verdict.ALLOW, False, {"wire_id": "wire-1"})
-    assert [approval and (approval["id"], approval["age_seconds"]) for approval in shown(pep)] == [
-        None, (approval.id, 300), (approval.id, 300),
-    ]  # fmt: skip
-    assert len(hub.wires) == 1
-
-
 def test_another_call_with_a_used_key_does_not_get_the_approval_of_the_first(pep: Pep, hub: Hub) -> None:
     approval = granted(pep)
     pep.call(wire(), session(time=SOON))
@@ -115,17 +103,6 @@ def test_another_call_with_a_used_key_does_not_get_the_approval_of_the_first(pep
 
     assert (other.verdict, other.executed, other.result) == (Verdict.STEP_UP, False, None)
     assert [approval and approval["id"] for approval in shown(pep)] == [None, approval.id, None]
-    assert len(hub.wires) == 1
-
-
-async def test_asynchronous_calls_do_the_same(pep: Pep, hub: Hub) -> None:
-    rules(pep).grant(asked(await pep.acall(wire(), session())).id, BOSS, SOON)
-    decided = await pep.adecide(wire(), session())
-    came = await asyncio.gather(*(pep.acall(wire(), session()) for _ in range(5)))
-
-    assert decided.approval is not None
-    assert (decided.verdict, decided.approval.state) == (Verdict.ALLOW, ApprovalState.GRANTED)
-    assert [each.executed for each in came].count(True) == 1
     assert len(hub.wires) == 1
 
 
