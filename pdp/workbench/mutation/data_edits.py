@@ -38,15 +38,10 @@ def data_mutants(suite: Suite) -> list[DataMutant]:
     for kind, path, before, after in changes:
         owner = ".".join(str(step) for step in path if isinstance(step, str))
         changed = edited(dict(data), (path, after))
-        original, new = _text(before), "" if after is GONE else _text(after)
         mutants.append(
             DataMutant(
-                id=identities.of(owner, kind, original, new),
-                kind=kind,
-                owner=owner,
+                **identities.of(owner, kind, _text(before), "" if after is GONE else _text(after)),
                 place=_place(documents, path),
-                original=original,
-                changed=new,
                 diff=difference(str(files[-1]), _around(data, path), _around(changed, path)),
                 data=changed,
             )

@@ -82,12 +82,8 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
             # Without positions, which change with edits elsewhere.
             way = ".".join(step for step in path if isinstance(step, str))
             mutant = ManifestMutant(
-                id=identities.of(tool.name, kind, f"{way} {original}", changed),
-                kind=kind,
-                owner=tool.name,
+                **identities.of(tool.name, kind, original, changed, about=f"{way} {original}"),
                 place=_place(tool, path, stated, governance),
-                original=original,
-                changed=changed,
                 diff=difference(f"{file}, {tool.name} in effect", _written(tool), _written(weaker)),
                 manifest=mutated,
                 tool=tool.name,
@@ -97,12 +93,8 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
         return list(mutants.values())
     before = yaml.safe_dump({"agents": agents}, sort_keys=False)
     unpinned = ManifestMutant(
-        id=identities.of("agents", "pins removed", before, ""),
-        kind="pins removed",
-        owner="agents",
+        **identities.of("agents", "pins removed", before, ""),
         place=stated.place(("agents",)),
-        original=before,
-        changed="",
         diff=difference(str(file), before, ""),
         manifest=made_of(manifest.version, manifest.tools, agents=None),
         tool=None,

@@ -112,12 +112,13 @@ class Identities:
         self._file = file
         self._seen: Counter[tuple[str, ...]] = Counter()
 
-    def of(self, owner: str, kind: str, original: str, changed: str) -> str:
-        """Return the next identity for this change."""
-        what = (owner, kind, " ".join(original.split()), " ".join(changed.split()))
+    def of(self, owner: str, kind: str, original: str, changed: str, *, about: str | None = None) -> dict[str, str]:
+        """Return these fields of a mutant with its identity; `about` tells it apart instead of the original text."""
+        what = (owner, kind, " ".join((about or original).split()), " ".join(changed.split()))
         self._seen[what] += 1
         digest = hashlib.sha256("\0".join((*what, str(self._seen[what]))).encode()).hexdigest()
-        return f"{self._file}:{owner}:{kind.replace(' ', '-')}:{digest[:_HASH]}"
+        identity = f"{self._file}:{owner}:{kind.replace(' ', '-')}:{digest[:_HASH]}"
+        return {"id": identity, "kind": kind, "owner": owner, "original": original, "changed": changed}
 
 
 def file_name(file: Path) -> str:

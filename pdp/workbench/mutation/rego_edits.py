@@ -90,17 +90,12 @@ def _of_module(path: str, module: Module, tree: Node) -> list[RegoMutant]:
         original = source.text[edit.span[0] : edit.span[1]]
         text = source.changed(edit.span, edit.text)
         # An insertion has no text of its own: the line tells which one it is.
-        about = original or source.line(edit.span[0])
-        identity = identities.of(edit.rule, edit.kind, about, edit.text)
+        fields = identities.of(edit.rule, edit.kind, original, edit.text, about=original or source.line(edit.span[0]))
         if text in mutants:
             continue
         mutants[text] = RegoMutant(
-            id=identity,
-            kind=edit.kind,
-            owner=edit.rule,
+            **fields,
             place=source.place(edit.span[0]),
-            original=original,
-            changed=edit.text,
             diff=difference(str(source.file), source.text, text),
             module=path,
             package=package_of(tree),

@@ -69,22 +69,20 @@ class MutationRun:
         return sorted(judgements, key=lambda each: (each.mutant.place.file, each.mutant.place.line, each.mutant.id))
 
     def add(self, judgement: Judgement, entry: Marked | None) -> None:
-        """Add a judgement; `entry` is the one that marks its mutant as equivalent, if there is one."""
-        if entry is not None:
-            self._check(entry, judgement)
-            if judgement.fate is Fate.SURVIVED:
-                judgement = replace(judgement, fate=Fate.EQUIVALENT, by=entry.reason)
-        self.judgements[judgement.mutant.id] = judgement
+        """Add a judgement; `entry` is the one that marks its mutant as equivalent, if there is one.
 
-    def _check(self, entry: Marked, judgement: Judgement) -> None:
-        """Check that a mutant that is marked as equivalent survived, with no recorded request decided differently."""
-        if judgement.fate is not Fate.SURVIVED:
+        Such a mutant has to survive, with no recorded request decided differently.
+        """
+        if entry is not None and judgement.fate is not Fate.SURVIVED:
             what = "killed by" if judgement.fate is Fate.KILLED else "no mutant:"
             message = f"`{entry.mutant}` is not equivalent but {what} {judgement.by}"
             self.faults.append(entry.fault(message, "take this entry out"))
-        elif judgement.unnoticed:
-            message = f"`{entry.mutant}` is not equivalent: {_decided_differently(judgement, 'a')}"
-            self.faults.append(entry.fault(message, "expect what differs"))
+        elif entry is not None:
+            if judgement.unnoticed:
+                message = f"`{entry.mutant}` is not equivalent: {_decided_differently(judgement)}"
+                self.faults.append(entry.fault(message, "expect what differs"))
+            judgement = replace(judgement, fate=Fate.EQUIVALENT, by=entry.reason)
+        self.judgements[judgement.mutant.id] = judgement
 
     def as_json(self) -> dict[str, Any]:
         """Return a run as plain JSON: counts, the score in percent (null: nothing was judged), and every survivor.
@@ -119,7 +117,7 @@ def survivor_lines(survivor: Judgement) -> Iterator[str]:
     yield f"  {mutant.id}"
     yield from (f"    {line}" for line in mutant.diff.splitlines())
     if survivor.unnoticed:
-        yield f"  {_decided_differently(survivor, '1')}, and no expectation says so"
+        yield f"  {_decided_differently(survivor)}, and no expectation says so"
     if proposal is not None and proposal.scenario is None:
         yield f"  no scenario to propose: {proposal.note}"
     elif proposal is not None and proposal.scenario is not None:
@@ -127,10 +125,9 @@ def survivor_lines(survivor: Judgement) -> Iterator[str]:
         yield from (f"    {line}" for line in proposal.scenario.splitlines())
 
 
-def _decided_differently(judgement: Judgement, single: str) -> str:
+def _decided_differently(judgement: Judgement) -> str:
     count = judgement.unnoticed
-    requests = f"{single} recorded request is" if count == 1 else f"{count} recorded requests are"
-    return f"{requests} decided differently"
+    return f"{count} recorded request{' is' if count == 1 else 's are'} decided differently"
 
 
 def _survivor(survivor: Judgement) -> dict[str, Any]:

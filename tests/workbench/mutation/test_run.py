@@ -218,7 +218,7 @@ def test_an_entry_for_a_mutant_that_decides_otherwise_is_a_fault_even_where_nobo
     run = mutated(file, only="element-lost", marks=[marks({"mutant": noticed, "reason": "no"})])
 
     assert [(fault.message, fault.hint) for fault in run.faults] == [
-        (f"`{noticed}` is not equivalent: a recorded request is decided differently", "expect what differs")
+        (f"`{noticed}` is not equivalent: 1 recorded request is decided differently", "expect what differs")
     ]
 
 
