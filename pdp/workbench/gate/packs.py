@@ -8,9 +8,10 @@ and expects that the second one does not run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pdp.errors import PdpError
+from pdp.workbench.scenarios.files.scenario import proposed_tool
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.runner import Runner
 
@@ -72,8 +73,7 @@ def _missing(suite: Suite, tool: Tool) -> Iterator[str]:
 
 def _calls(scenario: Scenario, tool: Tool) -> Iterator[Step]:
     for step in scenario.steps:
-        value: Any = step.propose
-        if isinstance(value, dict) and tool.name in (value.get("tool"), value.get("tool_name")):
+        if proposed_tool(step.propose) == tool.name:
             yield step
 
 

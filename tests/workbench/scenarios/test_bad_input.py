@@ -194,7 +194,7 @@ WHOSE = "reason codes would not say whose they are"
         (
             {"limits": "true", "engine": "true", "idle": IDLE},
             [
-                f"engine/engine.rego:4:1: codes that begin with `engine.` are given by the enforcement point: {WHOSE}",
+                f"engine/engine.rego:4:1: codes that begin with `engine.` are not a user's: {WHOSE}",
                 "idle/idle.rego:4:1: the concern custom.concerns.idle defines nothing",
                 f"limits/limits.rego:4:1: the baseline has a concern limits: {WHOSE}",
             ],
