@@ -229,9 +229,9 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
             *entry_findings(effective, tier_stated=stated),
             *forbidden_entry_findings(effective, staged),
         ):
-            if governance is not None and rules is not None and _is_governed(str(finding.path[0]), tool, rules):
+            if governance is not None and rules is not None and _is_governed(str(finding.path[0]), tool):
                 governance.add_findings([finding], governance.within(tool.action))
-            elif finding.path[0] != "effect_class":  # the manifest's own is found with its tool
+            else:
                 file.add_findings([finding], entry.where)
     if governance is not None and all(entry.tool for entry in file.entries):
         governance.add_findings(
@@ -257,11 +257,11 @@ def _check_programs(file: _ManifestFile, governance: _GovernanceFile | None) -> 
             file.add_findings(program_findings(effective_tool(entry.tool, None, programs)), entry.where)
 
 
-# Fields of findings on effective entries that either file may state; the others stand in the manifest alone. The class
-# that a pattern fixes stands in no file: one that disagrees is the governance file's.
-def _is_governed(field: str, tool: DeclaredTool, rules: ActionRules) -> bool:
+# Fields of findings on effective entries that either file may state; the others stand in the manifest alone. Where the
+# manifest's class is its pattern's, one that disagrees is the governance file's.
+def _is_governed(field: str, tool: DeclaredTool) -> bool:
     if field == "effect_class" and tool.pattern is not None:
-        return rules.effect_class is not None
+        return tool.effect_class == PATTERN_EFFECTS[tool.pattern]
     return field in ("resource", "risk_tier") and getattr(tool, field) is None
 
 

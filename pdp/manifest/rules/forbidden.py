@@ -115,9 +115,9 @@ def _other_class(entry: Tool) -> Iterator[Finding]:
     if entry.pattern is not None and entry.effect_class != PATTERN_EFFECTS[entry.pattern]:
         yield Finding(
             ("effect_class",),
-            f"effect class {entry.effect_class} disagrees with pattern {entry.pattern} of the manifest, which is "
+            f"effect class {entry.effect_class} disagrees with pattern {entry.pattern}, which is "
             f"{PATTERN_EFFECTS[entry.pattern]}",
-            "leave it out of the governance file, or the pattern out of the manifest",
+            "leave `effect_class` out, or name another pattern",
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
-from pdp.manifest.fields import PATTERN_EFFECTS, READ_CLASSES, EffectClass, Pattern, RiskTier
+from pdp.manifest.fields import READ_CLASSES, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import Correction
 from pdp.manifest.programs import argv_findings
@@ -48,13 +48,6 @@ def tool_findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with an entry as it is stated; `arguments` are the schemas of its arguments, if known."""
     yield from governable_findings(tool, arguments)
-    if tool.pattern and tool.effect_class and tool.effect_class != PATTERN_EFFECTS[tool.pattern]:
-        yield Finding(
-            ("effect_class",),
-            f"effect class {tool.effect_class} disagrees with pattern {tool.pattern}, which is "
-            f"{PATTERN_EFFECTS[tool.pattern]}",
-            "leave `effect_class` out, or name another pattern",
-        )
     if tool.type == "cli" and tool.cli is None and "cli" not in unusable:
         yield Finding(("type",), "`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")
     if tool.type != "cli" and tool.cli is not None and "type" not in unusable:

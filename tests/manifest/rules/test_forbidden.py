@@ -351,5 +351,5 @@ def test_the_governance_file_cannot_give_a_pattern_another_class() -> None:
         load_effective("m.yaml", "g.yaml", manifest_text=manifest, governance_text=rules)
 
     assert [(fault.place.file, fault.place.line, fault.message) for fault in caught.value.faults] == [
-        ("g.yaml", 2, "effect class commit-high disagrees with pattern conversion of the manifest, which is pure")
+        ("g.yaml", 2, "effect class commit-high disagrees with pattern conversion, which is pure")
     ]
