@@ -38,6 +38,7 @@ tools:
     risk_tier: low
     markings: []
     state: {reads: [branch]}
+    config: [{key: tenant, default: none}]
     schema:
       type: object
       required: [identifier, source]
@@ -260,23 +261,25 @@ def test_a_union_of_markings_goes_to_who_is_cleared_for_it_together_with_its_age
     assert (got.result, failure(got)) == (None, Failure(FailureCode.TOOL_EXECUTION_FAILED, message, details))
 
 
-def test_a_record_found_with_another_state_is_another_record(file: Path) -> None:
-    registry, branches = Registry.from_files(str(file)), []
+def test_a_record_found_with_another_state_or_config_is_another_record(file: Path) -> None:
+    registry, asked_for = Registry.from_files(str(file)), []
 
-    def find_record(identifier: str, source: Any, branch: str | None) -> dict[str, Any]:
-        branches.append(branch)
-        return {"branch": branch or "none"}
+    def find_record(identifier: str, source: Any, branch: str | None, tenant: str) -> dict[str, Any]:
+        asked_for.append((branch, tenant))
+        return {"branch": f"{branch} of {tenant}"}
 
     registry.bind("find_record", find_record)
     pep = Pep(registry.manifest, Scripted(lambda _: answer()), registry=registry)
     proposal = {"tool": "find_record", "arguments": {"identifier": "7", "source": {"id": "crm", "version": "1"}}}
-    states: list[dict[str, Any]] = [
-        {"branch": "north"}, {"branch": "south"}, {"branch": "north", "not_read": 1}, {}, {"branch": "south"}
+    given: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"branch": "north"}, {}), ({"branch": "south"}, {}), ({"branch": "north", "not_read": 1}, {}), ({}, {}),
+        ({"branch": "south"}, {"tenant": "a"}), ({"branch": "south"}, {}), ({"branch": "south"}, {"tenant": "a"}),
     ]  # fmt: skip
-    found = [pep.call(proposal, session(state=state)).result for state in states]
+    records = [pep.call(proposal, session(state=state, config=config)).result for state, config in given]
 
-    assert found == [{"branch": name} for name in ("north", "south", "north", "none", "south")]
-    assert branches == ["north", "south", None]
+    north, south, neither, other = "north of none", "south of none", "None of none", "south of a"
+    assert [record["branch"] for record in records] == [north, south, north, neither, other, south, other]
+    assert asked_for == [("north", "none"), ("south", "none"), (None, "none"), ("south", "a")]
 
 
 # Another deployment
