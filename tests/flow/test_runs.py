@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pdp import Deployment, EmbeddedEngine, Evaluation, Pep, Registry, Verdict
+from pdp import Deployment, EmbeddedEngine, Evaluation, Pep, Verdict
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
@@ -29,11 +28,6 @@ tools:
        value: {type: object, required: [amount], properties: {amount: {type: number}}},
        target: {type: object, required: [currency], properties: {currency: {enum: [EUR]}}}}},
      result_schema: {type: object, properties: {amount: {type: number}}}}
-  - {name: find_record, version: 1.0.0, pattern: lookup, markings: [], risk_tier: low, scopes: [desk],
-     config: [{key: tenant, default: none}],
-     schema: {type: object, required: [identifier, source], properties: {identifier: {type: string, maxLength: 9},
-       source: {$ref: SoRRef}}},
-     result_schema: {type: object, properties: {tenant: {type: string}}}}
   - {name: find_plain, version: 1.0.0, effect_class: read-internal, risk_tier: low, scopes: [desk], markings: [],
      schema: {type: object, required: [name], properties: {name: {type: string, maxLength: 9}}}}
 """
@@ -191,26 +185,3 @@ def test_a_run_without_an_id_is_not_ended(pep: Pep, run_id: Any) -> None:
     with pytest.raises(UsageError) as caught:
         pep.end_run(run_id, ours())
     assert str(caught.value) == "a run needs a run_id (pass the `run_id` of its sessions)"
-
-
-def test_a_record_found_with_another_config_is_another_record(manifest: EffectiveManifest, tmp_path: Path) -> None:
-    file = tmp_path / "manifest.yaml"
-    file.write_text(MANIFEST)
-    registry = Registry.from_files(str(file))
-    tenants: list[str] = []
-
-    def find_record(identifier: str, source: Any, tenant: str) -> dict[str, str]:
-        tenants.append(tenant)
-        return {"tenant": tenant}
-
-    registry.bind("find_record", find_record)
-    with desk.engine(registry.manifest) as engine:
-        pep = Pep(registry.manifest, engine, registry=registry)
-        record = {"identifier": "7", "source": {"id": "crm", "version": "1"}}
-        proposal = {"tool": "find_record", "arguments": record}
-        found = [
-            pep.call(proposal, ours(config={"tenant": tenant}, purpose="records")).result for tenant in ("a", "b", "a")
-        ]
-
-    assert found == [{"tenant": "a"}, {"tenant": "b"}, {"tenant": "a"}]
-    assert tenants == ["a", "b"]
