@@ -73,24 +73,20 @@ class ScenarioRun:
         """
         happened = self._happened(step, session)
         several = isinstance(step.expect, tuple)
-        pairs = list(zip(step.expectations, happened, strict=True))
-        stated = [expected(expect) for expect, _ in pairs]
-        reached = [actual(expect, outcome) for expect, outcome in pairs]
-        differing = tuple(
-            mismatch
-            for at in range(len(pairs))
-            for mismatch in (
-                *mismatches(stated[at], reached[at], f"plan[{at}]." if several else ""),
-                *_undecided(pairs[at][1], stated[at]),
-            )
-        )
+        stated, reached = [], []
+        differing: list[Mismatch] = []
+        for at, (expect, outcome) in enumerate(zip(step.expectations, happened, strict=True)):
+            stated.append(expected(expect))
+            reached.append(actual(expect, outcome))
+            differing += mismatches(stated[-1], reached[-1], f"plan[{at}]." if several else "")
+            differing += _undecided(outcome, stated[-1])
         answers, plans = self._engine.take()
         return StepResult(
             action=step.action,
             place=place,
             expected=stated if several else stated[0],
             actual=reached if several else reached[0],
-            mismatches=differing,
+            mismatches=tuple(differing),
             evaluations=tuple(outcome.evaluation for outcome in happened if outcome.evaluation is not None),
             answers=answers,
             tool=_tool(step),
