@@ -8,8 +8,8 @@ A bundle holds of an entry what the policy reads, and a digest of the rest: `pdp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdp.json import canonical
 from pdp.manifest.diff import ContentChange, Direction, entry_changes, pin_changes
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestPair:
+class ManifestPair(NamedTuple):
     """A manifest before and after, as digests; None: that bundle has none that it became, or was."""
 
     old: str | None

@@ -12,7 +12,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.comparison import change_of
-from pdp.workbench.diff.manifests import ManifestPair, Manifests
+from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.diff.reports import markdown, text_lines
 from pdp.workbench.diff.structure import data_changes
 from tests.support.command_line import pdp, written
@@ -38,11 +38,11 @@ NEW = {"a2": document("2", pay="pay_out", read="read"), "b1": OLD["b1"], "c1": d
 
 
 def test_manifests_are_paired_by_what_they_have_in_common() -> None:
-    assert Manifests(OLD, NEW).pairs == (ManifestPair("a1", "a2"), ManifestPair("b1", "b1"), ManifestPair(None, "c1"))
-    assert Manifests(NEW, OLD).pairs == (ManifestPair("a2", "a1"), ManifestPair("b1", "b1"), ManifestPair("c1", None))
+    assert Manifests(OLD, NEW).pairs == (("a1", "a2"), ("b1", "b1"), (None, "c1"))
+    assert Manifests(NEW, OLD).pairs == (("a2", "a1"), ("b1", "b1"), ("c1", None))
     # Several side by side: the one that stays is what the new one is compared with.
     assert Manifests({"a1": OLD["a1"]}, {"a1": OLD["a1"], "a2": NEW["a2"]}).pairs == (
-        ManifestPair("a1", "a1"), ManifestPair("a1", "a2"),
+        ("a1", "a1"), ("a1", "a2"),
     )  # fmt: skip
 
 
@@ -154,6 +154,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> BundleDiff:
     return bundle_diff(BUNDLE, made(folder / "new.tar.gz", manifest=manifest(named)), most=600)
 
 
+@pytest.mark.opa
 def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
     text = markdown(hostile)
     outside = [line for line in text.splitlines() if not line.startswith("    ")]
@@ -167,6 +168,7 @@ def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
     assert text.startswith("## Bundle diff: ")
 
 
+@pytest.mark.opa
 def test_text_and_json_say_the_same(hostile: BundleDiff) -> None:
     whole = hostile.as_json()
     text = list(text_lines(hostile))
@@ -179,6 +181,7 @@ def test_text_and_json_say_the_same(hostile: BundleDiff) -> None:
     ]
 
 
+@pytest.mark.opa
 def test_the_command_says_it_in_every_form(tmp_path: Path) -> None:
     def lenient(document: Any) -> None:
         document["manifest_version"] = "2026.07.2"
@@ -229,6 +232,7 @@ def test_wrong_use_is_said(line: list[str], complaint: str) -> None:
     assert (done.code, done.out, done.err) == (2, "", complaint)
 
 
+@pytest.mark.opa
 def test_a_file_that_is_no_bundle_is_said(tmp_path: Path) -> None:
     file = written(tmp_path / "no", b"nothing")
 

@@ -295,6 +295,7 @@ def test_content_that_is_new_under_an_old_version(project: Path) -> None:
     }
 
 
+@pytest.mark.opa
 def test_a_loosening_needs_an_explanation_and_an_explanation_a_loosening(project: Path) -> None:
     before = deepcopy(TOOLS)
     before["manifest_version"] = "6"
@@ -315,6 +316,7 @@ def test_a_loosening_needs_an_explanation_and_an_explanation_a_loosening(project
     assert stale.startswith(f"{file}:1:")
 
 
+@pytest.mark.opa
 def test_thresholds(project: Path) -> None:
     found = failed(checked(project, "--coverage", 99.9))
     assert "coverage" in found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,16 +21,6 @@ from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.reports.shown_file import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pdp.manifest.effective import EffectiveManifest
-
-GovernanceFiles = Annotated[
-    list[Path] | None,
-    file_option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
-]
-
 
 def build(
     output: Annotated[Path, file_option("--output", "-o", help="The bundle file to write.")],
@@ -39,7 +29,10 @@ def build(
     manifest: Annotated[
         list[Path] | None, file_option("--manifest", "-m", help="A manifest to decide for. May be repeated.")
     ] = None,
-    governance: GovernanceFiles = None,
+    governance: Annotated[
+        list[Path] | None,
+        file_option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
+    ] = None,
     release: Annotated[
         int, typer.Option(min=1, metavar="NUMBER", help="The release number; engines refuse to go back.")
     ] = 1,
@@ -48,7 +41,12 @@ def build(
     """Build a bundle: policies, data and effective manifests in one file for both engines. Needs OPA."""
     manifests, governances = manifest or [], governance or []
     check_standard_input(*manifests, *governances)
-    effective = load_manifests(manifests, governances)
+    if governances and len(governances) != len(manifests):
+        raise UsageError(
+            f"{len(manifests)} manifests and {len(governances)} governance files",
+            hint="name a governance file for every manifest, in the same order, or none at all",
+        )
+    effective = [load_effective(*pair) for pair in zip_longest(manifests, governances)]
     packed = compile_bundle(
         policies=[baseline_policies_path(), *(policies or [])],
         data=data or [],
@@ -87,17 +85,3 @@ def inspect(
     for line in inspection_lines(shown(file), inspection):
         # A bundle may be a stranger's: what is in it is shown, never obeyed.
         tell(printable(line))
-
-
-def load_manifests(manifests: Sequence[Path], governance: Sequence[Path]) -> list[EffectiveManifest]:
-    """Load manifests, each with the governance file at its place, or all of them without.
-
-    Raises:
-        UsageError: the numbers of manifests and governance files differ, or a file cannot be used.
-    """
-    if governance and len(governance) != len(manifests):
-        raise UsageError(
-            f"{len(manifests)} manifests and {len(governance)} governance files",
-            hint="name a governance file for every manifest, in the same order, or none at all",
-        )
-    return [load_effective(*pair) for pair in zip_longest(manifests, governance)]
