@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 UNCOVERED: Final = (
     "three changes of a call at once, but for one that is approved first",
     "attributes that a policy reads by a name that it computes, and constants that it computes",
+    "elements of a list in the request that have to be objects of a certain form",
     "plans (authz/plan), but for those of scenarios",
     "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
     "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",
