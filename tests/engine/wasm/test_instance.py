@@ -65,7 +65,7 @@ MakePool = Callable[..., InstancePool]
 
 @pytest.fixture
 def make_pool(wasm: bytes, calls: type[WasmInstance]) -> MakePool:
-    def make(*, deadline: float = 0.2, instances: int = MAX_INSTANCES) -> InstancePool:
+    def make(*, deadline: float = 20, instances: int = MAX_INSTANCES) -> InstancePool:
         return InstancePool(
             wasm,
             canonical(DATA),
@@ -94,7 +94,7 @@ def used(make_instance: MakeInstance) -> Iterator[WasmInstance]:
 
 
 def pool_by_hand(calls: type[WasmInstance], **parts: str) -> InstancePool:
-    return InstancePool(by_hand(**parts), b"{}", deadline=0.2, memory_limit=4 * MEBIBYTE, instance_type=calls)
+    return InstancePool(by_hand(**parts), b"{}", deadline=20, memory_limit=4 * MEBIBYTE, instance_type=calls)
 
 
 @pytest.fixture
@@ -227,11 +227,12 @@ def test_failed_evaluations_leave_no_memory_behind(pool: InstancePool) -> None:
 # Policies that do not end well
 
 FAILURES = [
-    pytest.param("endless", EngineTimeoutError, "the policy did not finish within its deadline", id="endless"),
-    pytest.param("large", AnswerInvalidError, "the policy used up its memory", id="allocates"),
-    pytest.param("hungry", AnswerInvalidError, None, id="allocates beyond 32 bits"),
+    pytest.param("endless", 1, EngineTimeoutError, "the policy did not finish within its deadline", id="endless"),
+    pytest.param("large", 20, AnswerInvalidError, "the policy used up its memory", id="allocates"),
+    pytest.param("hungry", 20, AnswerInvalidError, None, id="allocates beyond 32 bits"),
     pytest.param(
         "conflict",
+        20,
         AnswerInvalidError,
         "the policy failed: authz/decision.rego:20:1: var assignment conflict",
         id="conflict",
@@ -240,10 +241,11 @@ FAILURES = [
 
 
 @pytest.mark.opa
-@pytest.mark.parametrize(("action", "error", "message"), FAILURES)
+@pytest.mark.parametrize(("action", "deadline", "error", "message"), FAILURES)
 def test_a_policy_that_fails_is_an_error_and_the_next_decision_works(
-    pool: InstancePool, action: str, error: type[EngineError], message: str | None
+    make_pool: MakePool, action: str, deadline: float, error: type[EngineError], message: str | None
 ) -> None:
+    pool = make_pool(deadline=deadline)
     for _ in range(2):
         with pytest.raises(error) as caught:
             pool.evaluate(0, body(action, text="abc", many=list(range(3000))))
@@ -251,6 +253,7 @@ def test_a_policy_that_fails_is_an_error_and_the_next_decision_works(
         assert type(caught.value) is error
         assert message is None or caught.value.message == message
         assert parsed(pool.evaluate(0, body("echo", text="x"))) == decision({"text": "x"})
+    pool.close()
 
 
 @pytest.mark.opa
@@ -361,12 +364,14 @@ def test_callers_who_wait_in_vain_time_out_and_no_failure_is_kept(make_pool: Mak
 
 
 @pytest.mark.opa
-def test_a_clock_that_rests_wakes_for_the_next_evaluation(pool: InstancePool) -> None:
+def test_a_clock_that_rests_wakes_for_the_next_evaluation(make_pool: MakePool) -> None:
+    pool = make_pool(deadline=1)
     pool.evaluate(0, body("echo"))
     assert until(lambda: pool._clock.resting)
 
     with pytest.raises(EngineTimeoutError):
         pool.evaluate(0, body("endless", text="abc"))
+    pool.close()
 
 
 def clocks() -> set[threading.Thread]:
