@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import quote, quote_plus
 
 from pdp.errors import PdpError
 from pdp.json import canonical
@@ -29,6 +30,7 @@ MASK: Final = "***"
 """What stands for the value of a sensitive argument."""
 
 _SHORTEST: Final = 3
+_SHORTEST_LINE: Final = 4
 # A message may be of any length; the rest is not read.
 _READ: Final = 20_000
 _PATH: Final = re.compile(
@@ -47,7 +49,8 @@ class ToolError(PdpError):
 
     Args:
         message: what went wrong, one line.
-        details: what a caller may branch on, plain JSON; values of sensitive arguments in it are masked, nothing else.
+        details: what a caller may branch on, plain JSON; values of sensitive arguments in it are masked, and user and
+            password in a URL. Paths stay.
     """
 
     code: ClassVar[str] = "pdp.tool_error"
@@ -117,23 +120,25 @@ def failure_of(error: BaseException, mask: Mask | None = None) -> Failure:
         mask: hides the values of sensitive arguments.
     """
     name = type(error).__name__
+    details: dict[str, Any] = {"exception": name}
     if not isinstance(error, ToolError):
-        return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:LONGEST], {"exception": name})
-    words, details = str(error), error.details
-    if mask is not None:
-        words, details = mask.text(words), mask.value(details)
-    return Failure(error.failure_code, safe_text(words) or name, {"exception": name, **details})
+        return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:LONGEST], details)
+    mask = mask or Mask((), {})
+    try:
+        message = safe_text(mask.text(str(error)))
+        details |= mask.value(error.details)
+    except Exception:  # noqa: BLE001 - an error of the tool's own may have any text and any details
+        message = ""
+    return Failure(error.failure_code, message or name, details)
 
 
 def safe_text(text: str) -> str:
     """Return the first line of `text` that can be shown to the model: at most 300 characters.
 
-    User and password in a URL are masked; absolute paths and those from `~`, `.` or `..` on become `<path>`, control
-    characters blanks.
+    Absolute paths and those from `~`, `.` or `..` on become `<path>`, control characters blanks. What `Mask` hides is
+    hidden before: a text that is cut would leave parts of it.
     """
-    # Before the text is cut to a line and a length, which would leave parts of them.
-    shown = _USER_INFO.sub(MASK, text.strip()[:_READ])
-    first = next(iter(shown.splitlines()), "")
+    first = next(iter(text.strip()[:_READ].splitlines()), "")
     plain = " ".join(_CONTROL.sub(" ", _PATH.sub("<path>", first)).split())
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
 
@@ -144,9 +149,10 @@ def masked(arguments: Mapping[str, Any], sensitive: Collection[str]) -> dict[str
 
 
 class Mask:
-    """Hides the values of sensitive arguments, as text, in Python or in JSON.
+    """Hides the values of sensitive arguments, as text, in Python, in JSON or in a URL, and user and password in a URL.
 
-    Values of fewer than three letters stay: they stand everywhere, and say nothing.
+    A message may quote one line of a value alone: lines of four characters or more are hidden as the value is. Values
+    of fewer than three characters stay: they stand everywhere, and say nothing.
 
     Args:
         names: the arguments that the manifest's entry calls `sensitive`.
@@ -162,14 +168,17 @@ class Mask:
         """Return a text with what is sensitive in it hidden."""
         for sensitive in self._texts:
             text = text.replace(sensitive, MASK)
-        return text
+        return _USER_INFO.sub(MASK, text)
 
     def value(self, value: Any) -> Any:
         """Return JSON with what is sensitive in it hidden, keys included."""
         if isinstance(value, dict):
-            return {self.text(key): self.value(item) for key, item in value.items()}
+            return {self._leaf(key): self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
+        return self._leaf(value)
+
+    def _leaf(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.text(value)
         return MASK if isinstance(value, int | float) and str(value) in self._texts else value
@@ -187,6 +196,15 @@ def _leaves(value: Any) -> Iterator[str | float]:
 
 
 def _spellings(value: str | float) -> set[str]:
-    if isinstance(value, str):
-        return {value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-    return {str(value), canonical(value).decode()}
+    if not isinstance(value, str):
+        return {str(value), canonical(value).decode()}
+    lines = {line for line in map(str.strip, value.splitlines()) if len(line) >= _SHORTEST_LINE}
+    spellings = {value, *lines}
+    for text in (value, *lines):
+        spellings |= {repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+        spellings |= {
+            quote(text, errors="replace"),
+            quote(text, "", errors="replace"),
+            quote_plus(text, errors="replace"),
+        }
+    return spellings

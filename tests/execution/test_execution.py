@@ -445,9 +445,48 @@ def test_safe_text(text: str, shown: str) -> None:
 
 
 def test_a_tools_own_words_show_no_password_of_a_url() -> None:
-    failure = failure_of(ToolError("no answer of postgresql://app:hunter2@db:5432/prod"))
+    url = "postgresql://app:hunter2@db:5432/prod"
+    failure = failure_of(ToolError(f"no answer of {url}", details={"tried": [url]}))
 
-    assert failure.message == "no answer of postgresql://***@db:5432/prod"
+    shown = "postgresql://***@db:5432/prod"
+    assert (failure.message, failure.details) == (f"no answer of {shown}", {"exception": "ToolError", "tried": [shown]})
+
+
+class WordlessToolError(ToolError):
+    """An error of a tool that has no text."""
+
+    __str__ = SpeechlessError.__str__
+
+
+class DetailessToolError(ToolError):
+    """An error of a tool that has no details."""
+
+    def __init__(self, message: str) -> None:
+        Exception.__init__(self, message)
+
+
+ENDLESS: dict[str, Any] = {}
+ENDLESS["more"] = ENDLESS
+
+
+@pytest.mark.parametrize("sensitive", [[], ["number"]])
+@pytest.mark.parametrize(
+    ("error", "message", "details"),
+    [
+        (ToolError("row 7 is locked", details={"rows": {7: "locked"}}), "row 7 is locked", {"rows": {7: "locked"}}),
+        (WordlessToolError("x"), "WordlessToolError", {}),
+        (DetailessToolError("x"), "DetailessToolError", {}),
+        (ToolError("x", details=ENDLESS), "ToolError", {}),
+    ],
+    ids=["a key that is no text", "no text", "no details", "details without end"],
+)
+def test_an_odd_error_of_a_tools_own_is_a_failure(
+    error: ToolError, message: str, details: dict[str, Any], sensitive: list[str]
+) -> None:
+    execution = ToolRunner(entry(sensitive=sensitive), raising(error)).run({"number": 4711})
+
+    failure = Failure(FAILED, message, {"exception": type(error).__name__, **details})
+    assert execution == Execution(failure=failure, error=error)
 
 
 SECRETS = {
@@ -455,18 +494,21 @@ SECRETS = {
     "token": "a\n'b\"ü/",
     "amounts": [{"sum": 25000.5}, True, None],
     "share": "k\\v",
+    "key": "-----BEGIN-----\nMIIE vQ/B\n}\n-----END-----",
     "note": "open",
 }
 
 
 def test_values_of_sensitive_arguments_are_masked_however_they_are_spelled() -> None:
-    names = ["pin", "token", "amounts", "share", "absent"]
+    names = ["pin", "token", "amounts", "share", "key", "absent"]
     words = "no 12-34 for 'a\\n\\'b\"ü/' as \"a\\n'b\\\"\\u00fc/\" (25000.5, sum) k\\v open"
     error = ToolError(words, details={"seen": ["12-34", 25000.5], "open": "open"})
 
     failure = failure_of(error, Mask(names, SECRETS))
     assert failure.message == f"no {MASK} for '{MASK}' as \"{MASK}\" ({MASK}, {MASK}) {MASK} open"
     assert failure.details == {"exception": "ToolError", "seen": [MASK, MASK], "open": "open"}
+    lines = failure_of(ToolError("MIIE vQ/B at q=MIIE%20vQ/B, q=MIIE+vQ%2FB, {}"), Mask(names, SECRETS))
+    assert lines.message == f"{MASK} at q={MASK}, q={MASK}, {{}}"
     assert masked(SECRETS, names) == {**dict.fromkeys(SECRETS, MASK), "note": "open"}
 
 
