@@ -137,20 +137,27 @@ class Approvals:
             body: as in `Approval.asked`, as are `entry` and `reasons`.
             entry: the tool's effective entry.
             reasons: the codes of the decision.
-            stage: returns the action that the approval is for, where the call has effects; asked when one is opened.
+            stage: returns the action that the approval is for, where the call has effects; asked when one is opened. It
+                may take a while, and is asked again when another call has opened one meanwhile.
 
         Raises:
             AuditError: that it is opened could not be recorded, so it is not.
         """
         new = Approval.asked(body, entry, reasons)
-        with self._lock:
-            while True:
-                for pending in self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING):
-                    if not pending.expired(new.opened_at):
-                        return pending
-                    self.store.replace(pending, replace(pending, state=ApprovalState.EXPIRED))
-                action = stage()
-                opened = replace(new, action_id=None if action is None else action.id)
+        while True:
+            stored = self.store.list(call_digest=new.call_digest)
+            undecided = [approval for approval in stored if approval.state is ApprovalState.PENDING]
+            pending = next((approval for approval in undecided if not approval.expired(new.opened_at)), None)
+            if pending is not None:
+                return pending
+            # Staging may read the application's sources: not under the lock, which every other step waits for.
+            action = stage()
+            opened = replace(new, action_id=None if action is None else action.id)
+            with self._lock:
+                if self.store.list(call_digest=new.call_digest) != stored:
+                    continue
+                for expired in undecided:
+                    self.store.replace(expired, replace(expired, state=ApprovalState.EXPIRED))
                 if self._swapped("opened", opened, new.subject, partial(self._is_added, opened)):
                     return opened
 
@@ -294,7 +301,7 @@ class Approvals:
 
     def _step(
         self,
-        what: str,
+        step: str,
         approval_id: str,
         now: str,
         change: Callable[[Approval], tuple[Approval, str]],
@@ -311,7 +318,7 @@ class Approvals:
                     if error.reason is Refusal.EXPIRED and old.state in _OPEN and old.expired(now):
                         self.store.replace(old, replace(old, state=ApprovalState.EXPIRED))
                     raise
-                if self._swapped(what, new, who, partial(self.store.replace, old, new, within=within)):
+                if self._swapped(step, new, who, partial(self.store.replace, old, new, within=within)):
                     return new
 
     def _is_added(self, new: Approval) -> bool:
@@ -322,10 +329,10 @@ class Approvals:
             self.audit = MemoryAudit()
         return self.audit
 
-    def _swapped(self, what: str, new: Approval, who: str, swap: Callable[[], bool]) -> bool:
+    def _swapped(self, step: str, new: Approval, who: str, swap: Callable[[], bool]) -> bool:
         """Record that `who` makes a step, and make it; where it is not made after all, record that as well."""
         log = self._log()
-        event = _event(what, new, who, log)
+        event = _event(step, new, who, log)
         log.append(event)
         try:
             done = swap()
@@ -390,16 +397,16 @@ def _approver(approval: Approval, claims: Any) -> tuple[Person, tuple[str, ...]]
     return person, roles
 
 
-def _event(what: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent:
+def _event(step: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent:
     request = approval.request
     return {
         "time": to_milliseconds(time.time()),
-        "type": f"approval.{what}",
+        "type": f"approval.{step}",
         "request_id": recordable(request["context"]["request_id"]),
         "run_id": recordable(approval.run_id),
         "subject": recordable(who),
         # A person grants and denies; all else is done for the requester.
-        "agent": None if what in _BY_PEOPLE else recordable(approval.agent),
+        "agent": None if step in _BY_PEOPLE else recordable(approval.agent),
         "tool": approval.tool,
         "manifest_version": request["action"]["properties"]["manifest_version"],
         "manifest_digest": approval.manifest_digest,

@@ -61,7 +61,12 @@ class Stores:
     ) -> Stores:
         """Return the same with other stores; runs of their own where `actions` or `deployment` is another one."""
         runs = self.runs if actions is None and deployment is None else None
-        return Stores(keys or self.keys, actions or self.actions, deployment or self.deployment, runs)
+        return Stores(
+            self.keys if keys is None else keys,
+            self.actions if actions is None else actions,
+            self.deployment if deployment is None else deployment,
+            runs,
+        )
 
     @property
     def keys(self) -> IdempotencyStore:
@@ -70,7 +75,8 @@ class Stores:
             from pdp.stores.memory import MemoryIdempotency  # noqa: PLC0415 - only calls with a key
 
             with self._lock:
-                self._keys = self._keys or MemoryIdempotency()
+                if self._keys is None:
+                    self._keys = MemoryIdempotency()
         return self._keys
 
     @property
@@ -80,7 +86,8 @@ class Stores:
             from pdp.stores.memory import MemoryActions  # noqa: PLC0415 - only calls with effects
 
             with self._lock:
-                self._actions = self._actions or MemoryActions()
+                if self._actions is None:
+                    self._actions = MemoryActions()
         return self._actions
 
     @property
@@ -90,7 +97,8 @@ class Stores:
             from pdp.patterns.run import Runs  # noqa: PLC0415 - only calls that belong to a run
 
             with self._lock:
-                self._runs = self._runs or Runs(self.deployment)
+                if self._runs is None:
+                    self._runs = Runs(self.deployment)
         return self._runs
 
     @property
@@ -252,7 +260,7 @@ class Parts:
         """Return who fulfils the obligations of a decision."""
         from pdp.obligations.handlers import BASELINE  # noqa: PLC0415 - only decisions that have obligations
 
-        return self.own_obligations or BASELINE
+        return BASELINE if self.own_obligations is None else self.own_obligations
 
 
 def obligations_of(handlers: Mapping[str, ObligationHandler] | None) -> Obligations | None:

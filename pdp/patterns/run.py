@@ -250,7 +250,7 @@ class Runs:
     """
 
     def __init__(self, deployment: Deployment | None = None) -> None:
-        self.deployment = deployment or Deployment()
+        self.deployment = Deployment() if deployment is None else deployment
         self._runs: OrderedDict[bytes, Run] = OrderedDict()
         self._closed: set[bytes] = set()
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool
 from pdp.session import Person
+from pdp.stores.actions import Action
 from pdp.stores.approvals import ApprovalState, Grant, Transaction
 from pdp.stores.memory import MemoryApprovals
 from tests.support import payments
@@ -476,11 +478,9 @@ def test_a_step_that_another_process_overtakes_is_decided_anew_and_recorded_so()
 
 def test_two_processes_that_open_the_same_have_one() -> None:
     class Late(MemoryApprovals):
-        def list(self, **which: Any) -> Sequence[Approval]:
-            found = super().list(**which)
-            if not self._records:
-                there.open(body(), entry(), ["approvals.required"])
-            return found
+        def add(self, approval: Approval) -> Approval:
+            there.open(body(), entry(), ["approvals.required"])
+            return super().add(approval)
 
     store = Late()
     here, there = Approvals(store), Approvals(store)
@@ -493,6 +493,46 @@ def test_two_processes_that_open_the_same_have_one() -> None:
     assert [(event["type"], event["outcome"]) for event in log_of(here)] == [
         ("approval.opened", None), ("approval.opened", "failed"),
     ]  # fmt: skip
+
+
+def test_staging_for_one_approval_does_not_hold_up_a_step_on_another() -> None:
+    approvals = Approvals()
+    other = opened(approvals, body(purpose="other"))
+    with ThreadPoolExecutor(1) as threads:
+
+        def stage() -> None:
+            granted = threads.submit(approvals.grant, other.id, APPROVER, SOON).result(30)
+            assert granted.state is ApprovalState.GRANTED
+
+        approval = approvals.open(body(), entry(), ["approvals.required"], stage)
+
+    assert [stored.id for stored in approvals.list()] == [other.id, approval.id]
+
+
+def test_two_calls_that_stage_at_once_open_one_approval() -> None:
+    approvals = Approvals()
+    others: list[Approval] = []
+    approval = approvals.open(body(), entry(), ["approvals.required"], lambda: others.append(opened(approvals)))
+
+    assert [approval] == others == list(approvals.list())
+    assert [event["type"] for event in log_of(approvals)] == ["approval.opened"]
+
+
+def test_an_approval_that_was_decided_on_while_another_call_staged_is_not_opened_again_for_its_action() -> None:
+    approvals = Approvals()
+    staged: list[Action] = []
+
+    def stage() -> Action:
+        if not staged:
+            approvals.deny(opened(approvals).id, APPROVER, SOON)
+        staged.append(
+            Action.staged(kind="wire", target="x", payload_digest="d", decision_id="id", idempotency_key=None, now=0.0)
+        )
+        return staged[-1]
+
+    approval = approvals.open(body(), entry(), ["approvals.required"], stage)
+
+    assert (len(staged), approval.action_id) == (2, staged[-1].id)
 
 
 def test_a_store_that_fails_leaves_the_outcome_unknown_in_the_record() -> None:

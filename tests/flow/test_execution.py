@@ -177,6 +177,30 @@ def test_a_live_run_of_another_thread_is_waited_for(pep: Pep, call: Call) -> Non
     assert runs == ["cash"]
 
 
+class Empty:
+    """A store that says how much it holds: nothing yet."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class EmptyKeys(Empty, MemoryIdempotency): ...
+
+
+class EmptyActions(Empty, MemoryActions): ...
+
+
+def test_stores_that_are_empty_are_used_all_the_same(base: Pep, works: Desk) -> None:
+    keys, actions = EmptyKeys(), EmptyActions()
+    first = base.with_changes(audit=MemoryAudit(), tools=works.tools(), keys=keys, actions=actions)
+    ran = first.call(propose("book_entry"), session())
+    again = first.with_changes(audit=MemoryAudit()).call(propose("book_entry"), session())
+
+    assert (ran.executed, again.executed) == (True, False)
+    assert keys.look(*key_of(propose("book_entry")), 0.0) is not None
+    assert [action.kind for action in actions.list()] == ["book_entry"]
+
+
 class Broken(MemoryIdempotency):
     """Fails in one of its steps."""
 
