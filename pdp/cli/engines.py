@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import UsageError
-from pdp.workbench.engines import open_engine as open_named_engine
-from pdp.workbench.engines import policy_bundle
+from pdp.workbench.engines import check_opa_url, open_engine, policy_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.engine.protocol import Engine
+    from pdp.engine.protocol import Engine, EngineName
 
 
 @contextmanager
-def open_engine(
-    name: str,
+def engine_of_options(
+    name: EngineName,
     manifests: Mapping[str, Any],
     *,
     bundle: Path | None = None,
@@ -31,7 +30,7 @@ def open_engine(
     """Open the engine `name` for these manifests and close it at the end.
 
     Args:
-        name: `embedded` or `sidecar`.
+        name: the option `--engine`.
         manifests: the document of each effective manifest, by its digest.
         bundle: what to decide by; the released baseline when absent.
         policies: folders with the user's concerns, compiled with OPA.
@@ -45,7 +44,7 @@ def open_engine(
     """
     _check_options(name, bundle=bundle, policies=policies, data=data, opa_url=opa_url)
     chosen = policy_bundle(policies) if policies else None if bundle is None else read_bundle(bundle)
-    with open_named_engine(name, chosen, manifests=manifests, data=read_data(data), opa_url=opa_url) as engine:
+    with open_engine(name, chosen, manifests=manifests, data=read_data(data), opa_url=opa_url) as engine:
         yield engine
 
 
@@ -63,14 +62,11 @@ def check_policy_source(bundle: Path | None, policies: Sequence[Path]) -> None:
 
 
 def _check_options(
-    name: str, *, bundle: Path | None, policies: Sequence[Path], data: Sequence[Path], opa_url: str | None
+    name: EngineName, *, bundle: Path | None, policies: Sequence[Path], data: Sequence[Path], opa_url: str | None
 ) -> None:
     check_policy_source(bundle, policies)
-    if opa_url is None:
-        return
-    if name != "sidecar":
-        raise UsageError(f"--opa-url is not for the {name} engine", hint="add --engine sidecar, or leave --opa-url out")
-    if bundle is not None or policies or data:
+    check_opa_url((name,), opa_url)
+    if opa_url is not None and (bundle is not None or policies or data):
         raise UsageError(
             "an OPA that runs already decides by its own bundle and data",
             hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
+
+from pdp.engine.protocol import EngineName
 
 
 def command_app(help: str | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
@@ -23,7 +25,6 @@ def file_argument(metavar: str, help: str) -> Any:  # noqa: A002 - likewise
     return typer.Argument(metavar=metavar, readable=False, help=help)
 
 
-EngineName = Literal["embedded", "sidecar"]
 ManifestFile = Annotated[Path, file_argument("MANIFEST", help="The manifest, YAML or JSON; - for stdin.")]
 ProposalFile = Annotated[str, typer.Argument(metavar="PROPOSAL", help="The proposal, a JSON file; - for stdin.")]
 Manifest = Annotated[Path, file_option("--manifest", "-m", help="The tool manifest, YAML or JSON; - for stdin.")]
@@ -50,5 +51,3 @@ DecidingBundle = Annotated[
 ]
 DecidingEngine = Annotated[EngineName, typer.Option("--engine", help="Who decides.")]
 ScenarioPaths = Annotated[list[Path], file_argument("PATH...", help="Scenario files, or folders with some in them.")]
-JunitFile = Annotated[Path | None, file_option("--junit", help="Write a report as JUnit's XML.")]
-HtmlFile = Annotated[Path | None, file_option("--html", help="Write a report as a page.")]

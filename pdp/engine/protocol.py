@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, get_args
 
 from pdp.decision import Decision, Findings, denied, parse_decision, parse_findings
 from pdp.errors import BundleError, EngineError, RequestRefusedError, UsageError
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdp.request import Request
+
+EngineName = Literal["embedded", "sidecar"]
+"""An engine, as options and settings name it: `embedded` stands in `wasm/`, `sidecar` in `opa/`."""
+
+ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 
 REQUEST_INVALID = RequestRefusedError.code
 """The code of a request that cannot even be serialised; the policy gives the same code for a malformed one."""
@@ -55,7 +60,7 @@ class Engine(ABC):
     """
 
     name: str
-    """`embedded` or `sidecar`, as on the command line."""
+    """One of `ENGINES`."""
 
     @abstractmethod
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:

@@ -1,6 +1,6 @@
 """The engine that `--engine` names, opened for the time of a command or a test; policies are compiled once and stored.
 
-A new engine has its line in `open_engine`.
+A new engine has its branch in `open_engine`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from platformdirs import user_cache_path
 
 from pdp import __version__
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.protocol import ENGINES
 from pdp.errors import BundleError, UsageError
 from pdp.json import canonical, digest
 
@@ -22,18 +23,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.engine.protocol import Engine
+    from pdp.engine.protocol import Engine, EngineName
     from pdp.workbench.opa.modules import Module
-
-ENGINES: Final = ("embedded", "sidecar")
 
 _MOST_STORED: Final = 32
 _READ_BESIDE: Final = ("capabilities.json", "schemas/request.json", "config/data.json")
 
 
+def engines_named(name: str) -> tuple[EngineName, ...]:
+    """Return the engines to run on: one by its name, or `both`, which have to agree.
+
+    Raises:
+        UsageError: no such engine.
+    """
+    if name == "both":
+        return "embedded", "sidecar"
+    named = tuple(engine for engine in ENGINES if engine == name)
+    if not named:
+        raise UsageError(f"no engine is called {name!r}", hint=f"name one of {', '.join(ENGINES)}, both")
+    return named
+
+
+def check_opa_url(engines: Sequence[EngineName], opa_url: str | None) -> None:
+    """Check that a running OPA is named for a sidecar alone.
+
+    Raises:
+        UsageError: none of the engines is one.
+    """
+    if opa_url is not None and "sidecar" not in engines:
+        raise UsageError(
+            f"--opa-url is not for the {engines[0]} engine", hint="add --engine sidecar, or leave --opa-url out"
+        )
+
+
 @contextmanager
 def open_engine(
-    name: str,
+    name: EngineName,
     bundle: Bundle | None = None,
     *,
     manifests: Mapping[str, Any],
@@ -50,34 +75,46 @@ def open_engine(
         opa_url: for `sidecar` a running OPA, which decides by its own bundle; without it a local one is started.
 
     Raises:
-        UsageError: no such engine, data that is not admitted, or OPA is needed and not there.
+        UsageError: a URL for another engine, data that is not admitted, or OPA is needed and not there.
         BundleError: the bundle cannot be used.
         EngineError: the local OPA does not start.
     """
-    if name not in ENGINES:
-        raise UsageError(f"no engine is called {name!r}", hint=f"name one of {', '.join(ENGINES)}")
-    if opa_url is not None:
-        from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415
+    check_opa_url((name,), opa_url)
+    match name:
+        case "embedded":
+            from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415
 
+            with EmbeddedEngine(_decided_by(bundle), manifests=manifests, data=data) as engine:
+                yield engine
+        case "sidecar":
+            with _sidecar(bundle, manifests, data or {}, opa_url) as engine:
+                yield engine
+        case _:
+            assert_never(name)
+
+
+@contextmanager
+def _sidecar(
+    bundle: Bundle | None, manifests: Mapping[str, Any], data: Mapping[str, Any], opa_url: str | None
+) -> Iterator[Engine]:
+    from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415
+
+    if opa_url is not None:
         with SidecarEngine(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None) as engine:
             yield engine
         return
-    bundle = bundle or read_bundle(baseline_bundle_path())
-    if name == "embedded":
-        from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415
-
-        with EmbeddedEngine(bundle, manifests=manifests, data=data) as engine:
-            yield engine
-        return
-    from pdp.engine.opa.engine import SidecarEngine  # noqa: PLC0415
     from pdp.workbench.opa.local import local_opa  # noqa: PLC0415
     from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
 
     with (
-        local_opa(needed_opa("a sidecar"), bundle=bundle, manifests=manifests, data=data or {}) as opa,
+        local_opa(needed_opa("a sidecar"), bundle=_decided_by(bundle), manifests=manifests, data=data) as opa,
         SidecarEngine(opa.url, token=opa.token) as engine,
     ):
         yield engine
+
+
+def _decided_by(bundle: Bundle | None) -> Bundle:
+    return read_bundle(baseline_bundle_path()) if bundle is None else bundle
 
 
 def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:

@@ -260,7 +260,7 @@ def test_only_what_is_selected_is_run() -> None:
         (("-k", "nothing"), "-k 'nothing': none of 1 scenarios is selected\n    hint: use words of their names"),
         (
             ("--opa-url", "http://127.0.0.1:1"),
-            "--opa-url is not for the embedded engine\n    hint: add --engine sidecar, or --engine both",
+            "--opa-url is not for the embedded engine\n    hint: add --engine sidecar, or leave --opa-url out",
         ),
         (("--fail-under", "90"), "--fail-under says nothing without --coverage\n    hint: add --coverage"),
         (

@@ -17,7 +17,7 @@ from pdp.manifest.load import load_manifest
 from pdp.manifest.model import Invariant
 from pdp.proposal import Rejection, RejectionCode
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
-from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.engines import open_suite_engine
 from tests.support import ROOT
 
 MEMORY = ROOT / "examples/memory"
@@ -31,7 +31,7 @@ def suite() -> Suite:
 
 @pytest.fixture(scope="module", params=["embedded", "sidecar"])
 def engine(request: pytest.FixtureRequest, suite: Suite, opa: object) -> Iterator[Engine]:
-    with open_engine(suite, request.param) as opened:
+    with open_suite_engine(suite, request.param) as opened:
         yield opened
 
 

@@ -14,7 +14,7 @@ from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import Pattern
 from pdp.manifest.load import load_effective
 from pdp.workbench.scenarios.files.suite import load_suite
-from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 
@@ -74,7 +74,7 @@ def example() -> ModuleType:
 @pytest.mark.opa
 def test_each_failing_scenario_fails_by_the_rule_that_it_is_about(opa: object) -> None:
     suite = load_suite(UNDERWRITING / "scenarios.yaml")
-    with open_engine(suite, "embedded") as engine:
+    with open_suite_engine(suite, "embedded") as engine:
         results = Runner(suite, engine).run_all()
 
     assert [result.name for result in results if not result.passed] == []

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pdp.engine.protocol import EngineName
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.results import ScenarioResult
-from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
 
 NOTE = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
@@ -54,10 +55,10 @@ def one(**fields: Any) -> dict[str, Any]:
     return {"name": "it", **fields}
 
 
-def ran(file: Path, engine: str = "embedded") -> list[ScenarioResult]:
+def ran(file: Path, engine: EngineName = "embedded") -> list[ScenarioResult]:
     """What came of every scenario of a file."""
     suite = load_suite(file)
-    with open_engine(suite, engine) as opened:
+    with open_suite_engine(suite, engine) as opened:
         return Runner(suite, opened).run_all()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.engines import open_engine
+from pdp.cli.engines import engine_of_options
 from pdp.cli.files import check_standard_input, open_audit, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
@@ -63,7 +63,7 @@ def decide(
     proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
     with (
-        open_engine(
+        engine_of_options(
             engine, manifests, bundle=bundle, policies=policies or [], data=data or [], opa_url=opa_url
         ) as opened,
         closing(open_audit(audit)) as log,

@@ -18,10 +18,10 @@ from pdp.audit.chain import verify_chain
 from pdp.audit.file import FileAudit
 from pdp.cli import Exit
 from pdp.cli.display import STYLES, console, word
-from pdp.cli.engines import open_engine
+from pdp.cli.engines import engine_of_options
 from pdp.cli.files import read_session
-from pdp.cli.options import EngineName, OpaUrl, command_app
-from pdp.engine.protocol import REQUEST_INVALID
+from pdp.cli.options import OpaUrl, command_app
+from pdp.engine.protocol import REQUEST_INVALID, EngineName
 from pdp.errors import UsageError
 from pdp.installed import packaged
 from pdp.manifest.load import load_effective
@@ -96,7 +96,7 @@ def demo(
     tools = {name: stand_ins[name] for name in ("lookup_beneficiary", "validate_payment")}
     tools["initiate_wire"] = hub.initiate_wire
     bundle = None if opa_url else _installed("bundles/payments.tar.gz")
-    with open_engine(engine, {effective.digest: effective.document}, bundle=bundle, opa_url=opa_url) as opened:
+    with engine_of_options(engine, {effective.digest: effective.document}, bundle=bundle, opa_url=opa_url) as opened:
         if opa_url:
             _wait_until_ready(opened)
         record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console, word
-from pdp.cli.engines import check_policy_source, open_engine
+from pdp.cli.engines import check_policy_source, engine_of_options
 from pdp.cli.files import check_standard_input, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
@@ -64,13 +64,11 @@ def run(
     policies, data = policies or [], data or []
     check_policy_source(bundle, policies)
     effective = read_rules(manifest, governance)
-    who = read_session(session)
+    caller = read_session(session)
     proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
     file = bundle or baseline_bundle_path()
     chosen = policy_bundle(policies) if policies else read_bundle(file)
-    with open_engine(engine, manifests, bundle=bundle, policies=policies, data=data) as opened:
-        evaluation = Pep(effective, opened).decide(proposed, who)
     baseline = baseline_policies_path()
     written = collect(baseline, [baseline, *policies])
     # Where the author's file has the same text, places are those of that.
@@ -78,12 +76,13 @@ def run(
         path: module for path, module in written.items() if chosen.modules.get(path) == module.text
     }
     whole = merged_data(chosen.data, manifests=manifests, data=read_data(data))
-    explanation = explain(evaluation, modules, whole, find_opa())
+    with engine_of_options(engine, manifests, bundle=bundle, policies=policies, data=data) as opened:
+        explanation = explain(Pep(effective, opened).decide(proposed, caller), opened, modules, whole, find_opa())
     if as_json:
         print_json(explanation.as_json())
     else:
         _print(explanation)
-    raise typer.Exit(exit_code(evaluation))
+    raise typer.Exit(exit_code(explanation.evaluation))
 
 
 def _print(explanation: Explanation) -> None:
@@ -104,7 +103,8 @@ def _print(explanation: Explanation) -> None:
         elif not rule.asked:
             text.append(f"{'':>28}because it was not asked\n")
     if explanation.unknown is not None:
-        text.append(f"\n  rules: not known{printable(explanation.unknown)}\n", style="dim")
+        rules = "rules that did not fire" if explanation.rules else "rules"
+        text.append(f"\n  {rules}: not known{printable(explanation.unknown)}\n", style="dim")
     text.rstrip()
     console().print(text)
 

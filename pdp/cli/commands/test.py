@@ -11,11 +11,12 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
-from pdp.cli.options import AsJson, EngineName, HtmlFile, JunitFile, OpaUrl, command_app, file_argument
+from pdp.cli.options import AsJson, OpaUrl, command_app, file_argument, file_option
 from pdp.cli.output import print_json, tell, write_report
+from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
 from pdp.workbench.coverage.coverage import COLUMNS, measure
-from pdp.workbench.engines import ENGINES
+from pdp.workbench.engines import check_opa_url, engines_named
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
@@ -46,8 +47,8 @@ def run_scenarios(
     expression: Annotated[
         str | None, typer.Option("-k", metavar="EXPR", help="Words of names, with and, or, not and brackets.")
     ] = None,
-    junit: JunitFile = None,
-    html: HtmlFile = None,
+    junit: Annotated[Path | None, file_option(help="Write a report as JUnit's XML.")] = None,
+    html: Annotated[Path | None, file_option(help="Write a report as a page.")] = None,
     coverage: Annotated[bool, typer.Option("--coverage", help="Show what no scenario reaches.")] = False,
     fail_under: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="With --coverage: exit 1 when it is less.")
@@ -58,13 +59,12 @@ def run_scenarios(
 
     Exit code: 0 all passed, 1 a scenario failed (or too little is covered), 2 bad usage or a faulty file.
     """
-    if opa_url is not None and engine == "embedded":
-        raise UsageError("--opa-url is not for the embedded engine", hint="add --engine sidecar, or --engine both")
+    engines = engines_named(engine)
+    check_opa_url(engines, opa_url)
     if fail_under is not None and not coverage:
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
     selected = None if expression is None else selection(expression)
     suites = load_suites(find_suites(paths))
-    engines = ENGINES if engine == "both" else (engine,)
     run = _run(suites, engines, selected, opa_url, quiet=as_json)
     if not run.results:
         count = sum(len(suite.scenarios) for suite in suites)
@@ -90,7 +90,7 @@ def _measured(run: RunResult) -> Coverage:
 
 def _run(
     suites: Sequence[Suite],
-    engines: Sequence[str],
+    engines: Sequence[EngineName],
     selected: Callable[[str], bool] | None,
     opa_url: str | None,
     *,

@@ -198,6 +198,8 @@ def check_conventions(
         for file in (policies / "checks").rglob("*.rego")
         if not file.name.endswith("_test.rego")
     }
+    if not checks:
+        raise UsageError(f"{policies / 'checks'}: no checks of policies", hint="install tool-pdp again")
     with Evaluator(opa, checks, {}) as evaluator:
         answer = evaluator.query(_FINDINGS, orjson.dumps(document), "--strict-builtin-errors")
     findings = answer["result"][0]["expressions"][0]["value"]

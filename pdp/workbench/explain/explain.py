@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.checks import CHECKS
-from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, UsageError
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
 from pdp.json import canonical
 from pdp.workbench.explain.trace import RuleRun, trace
 from pdp.workbench.opa.program import WITHOUT_OPA
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdp.decision import Reason
+    from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.opa.rules import RuleSite
@@ -33,8 +34,8 @@ class Explanation:
         line: one line for a person.
         evaluation: what came of the proposal.
         checks: those before the policy in their order, each `passed`, `failed` or `not reached`.
-        rules: every rule by its place; empty when the policy was not asked, and when they are unknown.
-        unknown: why the rules are, to go on from "not known"; None where they are not.
+        rules: every rule by its place; where `unknown`, those that fired. Empty when the policy came to no decision.
+        unknown: why the other rules are not known, to go on from "not known"; None where they are.
     """
 
     line: str
@@ -62,30 +63,60 @@ class Explanation:
 
 
 def explain(
-    evaluation: Evaluation, modules: Mapping[str, Module], data: Mapping[str, Any], opa: Path | None
+    evaluation: Evaluation, engine: Engine, modules: Mapping[str, Module], data: Mapping[str, Any], opa: Path | None
 ) -> Explanation:
     """Explain an evaluation.
 
     Args:
         evaluation: what came of the proposal.
+        engine: what decided; it says which rules fired where OPA does not.
         modules: the Rego that decided.
         data: all the data that it saw.
-        opa: the OPA program; None: rules stay unknown.
+        opa: the OPA program; None: rules that did not fire stay unknown.
     """
     rules: tuple[RuleRun, ...] = ()
     unknown = None
-    if evaluation.request is not None:
-        if NO_DECISION.issuperset(evaluation.codes):
-            # What failed in the engine fails in OPA as well, and what does not end there does not end here.
-            unknown = ": the policy came to no decision"
-        elif opa is None:
-            unknown = WITHOUT_OPA
-        else:
-            try:
-                rules = trace(opa, modules, data, canonical(evaluation.request))
-            except (UsageError, EngineTimeoutError) as error:
-                unknown = f": {error}"
+    request = evaluation.request
+    if request is not None and NO_DECISION.issuperset(evaluation.codes):
+        # What failed in the engine fails in OPA as well, and what does not end there does not end here.
+        unknown = ": the policy came to no decision"
+    elif request is not None:
+        body = canonical(request)
+        try:
+            if opa is None:
+                unknown = WITHOUT_OPA
+            else:
+                rules = trace(opa, modules, traced_data(data, request), body)
+        except (UsageError, EngineTimeoutError) as error:
+            unknown = f": {error}"
+        if unknown is not None:
+            rules = _fired(engine, body, modules)
     return Explanation(_line(evaluation, modules), evaluation, _checks(evaluation), rules, unknown)
+
+
+def traced_data(data: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data for OPA's trace: of all manifests, the entry of the request's tool alone.
+
+    The trace repeats what a rule reads at each of its steps, and every rule reads the manifest.
+    """
+    named = request["action"]["properties"]
+    digest, tool = named["manifest_digest"], named["tool"]
+    document = data["manifests"][digest]
+    return {**data, "manifests": {digest: {**document, "tools": {tool: document["tools"][tool]}}}}
+
+
+def _fired(engine: Engine, body: bytes, modules: Mapping[str, Module]) -> tuple[RuleRun, ...]:
+    try:
+        findings = engine.findings(body)
+    except (EngineError, BundleError):
+        return ()  # a bundle without findings
+    codes = {reason.code for reason in (*findings.deny, *findings.step_up, *findings.allow)}
+    obligations = {obligation.id for obligation in findings.obligations}
+    return tuple(
+        RuleRun(site, asked=True, fired=True, stopped=None)
+        for site in rule_sites(modules)
+        if site.code in codes or site.obligation in obligations
+    )
 
 
 def _checks(evaluation: Evaluation) -> dict[str, str]:

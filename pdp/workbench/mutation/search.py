@@ -26,7 +26,7 @@ from pdp.workbench.neighbours.proposals import near_arguments
 from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.scenarios.files.scenario import Expect
 from pdp.workbench.scenarios.files.suite import policy_modules
-from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
+from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.expectation import Happened, actual, has_fields
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _differing_proposal(mutant: ManifestMutant, recorded: Sequence[Recorded]) ->
     """Search for a proposal that the enforcement point treats differently by the changed entry, before any policy."""
     first = recorded[0].suite
     changed = mutant.applied(first)
-    with open_engine(first, "embedded") as original, open_engine(changed, "embedded") as broken:
+    with open_suite_engine(first, "embedded") as original, open_suite_engine(changed, "embedded") as broken:
         peps = Pep(first.manifest, original), Pep(changed.manifest, broken)
         for suite, proposal, layer, session in islice(_proposals(recorded, mutant.tool), _PROPOSALS):
             for near, more in _near(proposal, suite.manifest.tools[mutant.owner].schema_):

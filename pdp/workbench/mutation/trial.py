@@ -22,7 +22,7 @@ from pdp.workbench.mutation.mutant import Fate, Judgement, ManifestMutant
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.scenarios.files.suite import policy_modules
-from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
+from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def record(suites: Iterable[Suite]) -> list[Recorded]:
     """
     recordings = []
     for suite in suites:
-        with open_engine(suite, "embedded") as engine:
+        with open_suite_engine(suite, "embedded") as engine:
             results = tuple(Runner(suite, engine).run_all())
         recordings.append(Recorded(suite, results, tuple(map(_tools, results))))
     _check_passed([result for recorded in recordings for result in recorded.results])
@@ -206,7 +206,7 @@ def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMu
     """
     unnoticed = 0
     try:
-        with open_engine(mutant.applied(recorded[0].suite), "embedded") as engine:
+        with open_suite_engine(mutant.applied(recorded[0].suite), "embedded") as engine:
             for suite, results, tools in ((each.suite, each.results, each.tools) for each in recorded):
                 if isinstance(mutant, ManifestMutant):
                     indices = _about(mutant, suite, tools)

@@ -12,21 +12,21 @@ import pytest
 
 from pdp.approvals.approvals import Approvals
 from pdp.audit.chain import MemoryAudit
-from pdp.errors import PdpError
+from pdp.errors import PdpError, UsageError
 from pdp.pep import Pep
-from pdp.workbench.engines import ENGINES
+from pdp.workbench.engines import engines_named
 from pdp.workbench.opa.local import NoOpaServerError
 from pdp.workbench.opa.local import opa_server as serve
 from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, policy_suite
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
-from pdp.workbench.scenarios.running.engines import bundle_of, open_engine
+from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner, agreed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pdp.engine.protocol import Engine
+    from pdp.engine.protocol import Engine, EngineName
     from pdp.evaluation import Evaluation
     from pdp.workbench.opa.local import OpaServer
     from pdp.workbench.scenarios.files.suite import Suite
@@ -72,7 +72,7 @@ class ScenarioModule(pytest.File):
         """Open the engines."""
         with ExitStack() as stack:
             try:
-                engines = [stack.enter_context(open_engine(self.suite, name)) for name in _engines(self.config)]
+                engines = [stack.enter_context(open_suite_engine(self.suite, name)) for name in _engines(self.config)]
                 self.runners = [Runner(self.suite, engine) for engine in engines]
             except PdpError as error:
                 raise _refusal(error) from None
@@ -132,10 +132,10 @@ class ScenarioFailedError(Exception):
 @pytest.fixture(scope="session")
 def pdp_engine(request: pytest.FixtureRequest, _pdp_suite: Suite) -> Iterator[Engine]:
     """The engine that decides in `pep` and `decide`, with the policies, data and manifest of the settings `pdp_…`."""
-    name = getattr(request, "param", None) or _engines(request.config)[0]
+    name, *_ = _engines(request.config, getattr(request, "param", None))
     with ExitStack() as stack:
         try:
-            engine = stack.enter_context(open_engine(_pdp_suite, name))
+            engine = stack.enter_context(open_suite_engine(_pdp_suite, name))
         except PdpError as error:
             raise _refusal(error) from None
         yield engine
@@ -205,11 +205,11 @@ def _setting(config: pytest.Config, name: str) -> Path | None:
     return (config.inipath.parent if config.inipath else config.rootpath) / value if value else None
 
 
-def _engines(config: pytest.Config) -> tuple[str, ...]:
-    name = config.getoption("pdp_engine") or config.getini("pdp_engine") or "embedded"
-    if name not in (*ENGINES, "both"):
-        raise pytest.UsageError(f"pdp_engine: no engine is called {name!r}; name one of {', '.join(ENGINES)}, both")
-    return ENGINES if name == "both" else (name,)
+def _engines(config: pytest.Config, name: str | None = None) -> tuple[EngineName, ...]:
+    try:
+        return engines_named(name or config.getoption("pdp_engine") or config.getini("pdp_engine") or "embedded")
+    except UsageError as error:
+        raise pytest.UsageError(f"pdp_engine: {error.message}; {error.hint}") from None
 
 
 def _item_names(titles: Sequence[str]) -> list[str]:

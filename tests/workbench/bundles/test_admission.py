@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,6 +277,17 @@ def test_only_the_folders_that_are_named_are_asked_for_scenarios(tmp_path: Path)
     assert {Path(fault.place.file).stem for fault in caught.value.faults} == {
         folder.name for folder in (baseline_policies_path() / "authz/concerns").iterdir()
     }
+
+
+def test_an_installation_without_checks_is_named(opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = tmp_path / "policies"
+    shutil.copytree(baseline_policies_path(), policies, ignore=lambda _folder, _names: {"checks"})
+    monkeypatch.setattr("pdp.installed.__file__", str(tmp_path / "pdp/installed.py"))
+    concern = tmp_path / "custom/desk.rego"
+    concern.parent.mkdir()
+    concern.write_text(CLEAN)
+    with pytest.raises(UsageError, match=rf"^{policies}/checks: no checks of policies "):
+        compile_bundle(policies=[policies, concern.parent], release=1, opa=opa)
 
 
 def test_folders_that_cannot_be_checked_are_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
-from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 
@@ -120,7 +120,7 @@ def suite_in(folder: Path, scenarios: list[Any] | str) -> Suite:
 
 
 def results_of(suite: Suite) -> list[ScenarioResult]:
-    with open_engine(suite, "embedded") as engine:
+    with open_suite_engine(suite, "embedded") as engine:
         return Runner(suite, engine).run_all()
 
 

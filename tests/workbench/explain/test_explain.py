@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pdp.workbench.explain.explain import traced_data
 from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, pdp, session_file
 from tests.support.payments import EXAMPLE, wire
@@ -131,14 +132,35 @@ def test_as_text_with_both_engines() -> None:
 
 
 @pytest.mark.usefixtures("without_opa")
-def test_without_opa_rules_are_not_known() -> None:
+def test_without_opa_the_rules_that_fired_are_known() -> None:
     done = explained(wire())
     assert (done.code, done.err) == (3, "")
     lines = done.out.splitlines()
     assert lines[0] == EXCEEDED
-    assert lines[10:] == ["", "  rules: not known without OPA 1.22.0; get it with: pdp opa install"]
+    assert [line.split()[:3] for line in lines[10:13]] == [
+        ["effects", "fired", "effects.gate_satisfied"],
+        ["limits", "fired", "limits.exceeded"],
+        ["risk", "fired", "risk.acceptable"],
+    ]
+    assert lines[13:] == [
+        "",
+        "  rules that did not fire: not known without OPA 1.22.0; get it with: pdp opa install",
+    ]
     document = explained(wire(), "--json").json
-    assert (document["complete"], document["rules"]) == (False, [])
+    assert document["complete"] is False
+    assert [(rule["code"], rule["asked"], rule["fired"], rule["stopped"]) for rule in document["rules"]] == [
+        (code, True, True, None) for code in ("effects.gate_satisfied", "limits.exceeded", "risk.acceptable")
+    ]
+
+
+def test_the_trace_gets_the_entry_of_the_proposed_tool_alone() -> None:
+    tools = {"rag": {"risk": "low"}, "wire": {"risk": "high"}}
+    data = {"config": {"concerns": []}, "manifests": {"sha256:a": {"version": "1", "tools": tools}, "sha256:b": {}}}
+    request = {"action": {"name": "initiate", "properties": {"manifest_digest": "sha256:a", "tool": "wire"}}}
+    assert traced_data(data, request) == {
+        "config": {"concerns": []},
+        "manifests": {"sha256:a": {"version": "1", "tools": {"wire": {"risk": "high"}}}},
+    }
 
 
 REJECTED = [

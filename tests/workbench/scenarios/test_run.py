@@ -10,7 +10,7 @@ import pytest
 
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.results import Mismatch, RunResult, SuiteResult
-from pdp.workbench.scenarios.running.engines import open_engine
+from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.expectation import equal, mismatches
 from pdp.workbench.scenarios.running.runner import Runner, agreed
 from tests.support.scenario_files import BIG, BOB, MANIFEST, READ, differing, loaded, one, project, ran, ran_one
@@ -157,7 +157,7 @@ def test_returns_stands_in_for_a_tool_and_is_never_shared(tmp_path: Path) -> Non
 
 def test_what_returns_states_is_copied_for_each_run(tmp_path: Path) -> None:
     suite = loaded(tmp_path, one(propose=READ, returns={"a": [1]}, expect={"executed": True}))
-    with open_engine(suite, "embedded") as engine:
+    with open_suite_engine(suite, "embedded") as engine:
         runner = Runner(suite, engine)
         runner.run(0).steps[0].evaluations[0].result["a"].append(2)
         again = runner.run(0).steps[0].evaluations[0].result
@@ -233,7 +233,7 @@ def test_the_same_scenario_makes_the_same_requests(tmp_path: Path) -> None:
         {"propose": BIG, "expect": {"executed": True}},
     ]
     suite = loaded(tmp_path, one(name="before", propose=READ, expect={"verdict": "ALLOW"}), one(steps=steps))
-    with open_engine(suite, "embedded") as engine:
+    with open_suite_engine(suite, "embedded") as engine:
         runner = Runner(suite, engine)
         first, second = runner.run(1), runner.run_all()[1]
 
@@ -333,7 +333,7 @@ def test_engines_that_decide_otherwise_do_not_agree(tmp_path: Path) -> None:
     tools = [{**MANIFEST["tools"][0], "risk_tier": "medium"}, MANIFEST["tools"][1]]
     (tmp_path / "manifest.json").write_text(orjson.dumps({**MANIFEST, "tools": tools}).decode())
     suite = load_suite(file)
-    with open_engine(suite, "embedded") as engine:
+    with open_suite_engine(suite, "embedded") as engine:
         other = Runner(suite, engine).run(0)
 
     assert agreed(allowed, allowed) == allowed
@@ -350,7 +350,7 @@ def test_golden_scenarios_are_counted(tmp_path: Path) -> None:
         one(name="c", golden=True, propose={"tool": "x"}, expect={"rejection": "INVALID_TOOL_NAME"}),
         one(name="d", propose=READ, expect={"verdict": "ALLOW"}),
     )
-    with open_engine(suite, "embedded") as engine:
+    with open_suite_engine(suite, "embedded") as engine:
         results = tuple(Runner(suite, engine).run_all())
 
     golden = RunResult((SuiteResult(suite, "embedded", results, 0.0),)).golden

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, PLAN, Engine
-from pdp.workbench.engines import open_engine as open_named_engine
-from pdp.workbench.engines import policy_bundle
+from pdp.workbench.engines import open_engine, policy_bundle
 from pdp.workbench.scenarios.results import EngineAnswer
 
 if TYPE_CHECKING:
@@ -18,15 +17,16 @@ if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals
     from pdp.decision import Decision
     from pdp.engine.bundle.file import Bundle
+    from pdp.engine.protocol import EngineName
     from pdp.workbench.scenarios.files.suite import Suite
 
 
 @contextmanager
-def open_engine(suite: Suite, name: str, *, opa_url: str | None = None) -> Iterator[Engine]:
+def open_suite_engine(suite: Suite, name: EngineName, *, opa_url: str | None = None) -> Iterator[Engine]:
     """Open an engine with the suite's policies, data and manifest; see `pdp.workbench.engines.open_engine`."""
     bundle = None if opa_url is not None else bundle_of(suite)
     manifests = {suite.manifest.digest: suite.manifest.document}
-    with open_named_engine(name, bundle, manifests=manifests, data=suite.data, opa_url=opa_url) as engine:
+    with open_engine(name, bundle, manifests=manifests, data=suite.data, opa_url=opa_url) as engine:
         yield engine
 
 

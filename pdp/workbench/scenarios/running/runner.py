@@ -18,7 +18,7 @@ from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult, SuiteResult
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
-from pdp.workbench.scenarios.running.engines import RecordingEngine, open_engine
+from pdp.workbench.scenarios.running.engines import RecordingEngine, open_suite_engine
 from pdp.workbench.scenarios.running.expectation import equal
 from pdp.workbench.scenarios.running.scenario_run import ScenarioRun, returning
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.decision import Decision
-    from pdp.engine.protocol import Engine
+    from pdp.engine.protocol import Engine, EngineName
     from pdp.proposal import Trace
     from pdp.workbench.scenarios.files.scenario import Scenario
     from pdp.workbench.scenarios.files.suite import Suite
@@ -154,7 +154,7 @@ def _absent(name: str, file: Path | None) -> Callable[..., Any]:
 
 def run_suite(
     suite: Suite,
-    engines: Sequence[str],
+    engines: Sequence[EngineName],
     *,
     selected: Callable[[str], bool] | None = None,
     opa_url: str | None = None,
@@ -170,7 +170,7 @@ def run_suite(
         progress: is told of each scenario that was run.
 
     Raises:
-        UsageError, BundleError, EngineError: as of `open_engine`.
+        UsageError, BundleError, EngineError: as of `open_suite_engine`.
     """
     chosen = [at for at, scenario in enumerate(suite.scenarios) if selected is None or selected(scenario.name)]
     if not chosen:
@@ -178,7 +178,7 @@ def run_suite(
     first: list[ScenarioResult] | None = None
     for name in engines:
         started = time.perf_counter()
-        with open_engine(suite, name, opa_url=opa_url if name == "sidecar" else None) as engine:
+        with open_suite_engine(suite, name, opa_url=opa_url if name == "sidecar" else None) as engine:
             runner = Runner(suite, engine)
             diagnoses = Diagnoses(suite, engine)
             results = []

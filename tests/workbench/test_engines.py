@@ -1,0 +1,35 @@
+"""Engines by their names: each has its branch, and a URL is for the sidecar."""
+
+from __future__ import annotations
+
+import pytest
+
+from pdp.decision import Verdict
+from pdp.engine.protocol import ENGINES, EngineName
+from pdp.errors import UsageError
+from pdp.workbench.engines import engines_named, open_engine
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.opa) for name in ENGINES])
+@pytest.mark.usefixtures("opa")
+def test_each_name_opens_the_engine_of_that_name(name: EngineName) -> None:
+    with open_engine(name, manifests={}) as engine:
+        assert (engine.name, engine.decide_body(b"{}").verdict) == (name, Verdict.DENY)
+
+
+def test_a_url_is_for_the_sidecar_alone() -> None:
+    with (
+        pytest.raises(UsageError, match=r"^--opa-url is not for the embedded engine "),
+        open_engine("embedded", manifests={}, opa_url="http://127.0.0.1:9"),
+    ):
+        pass
+
+
+def test_names_are_one_engine_or_both() -> None:
+    assert [engines_named(name) for name in (*ENGINES, "both")] == [
+        ("embedded",),
+        ("sidecar",),
+        ("embedded", "sidecar"),
+    ]
+    with pytest.raises(UsageError, match=r"^no engine is called 'fast' "):
+        engines_named("fast")
