@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -20,7 +21,7 @@ from pdp.errors import PdpError, UsageError
 from pdp.flow.visibility import Visibility
 from pdp.json import canonical, digest
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn, answer_of, proposal_of, tool_message
-from pdp.manifest.exports import ExportFormat, export_tools
+from pdp.manifest.exports import ExportFormat
 from pdp.manifest.schema.compile import compile_schema
 from pdp.proposal import Proposal, ProposalRejectedError
 from pdp.session import Session
@@ -97,8 +98,8 @@ class Finished:
 class AgentLoop:
     """Lets a model use the tools of an enforcement point until it answers in words.
 
-    It is shown the tools that the policy does not keep from this session's subject whatever the arguments; of a
-    registry, those that are available at that turn.
+    It is shown the tools of the registry that are available at that turn and that the policy does not keep from this
+    session's subject whatever the arguments. Where the enforcement point has no registry, it is shown none.
 
     Args:
         pep: who decides and runs the calls.
@@ -108,11 +109,11 @@ class AgentLoop:
             proposes it, and equal calls that are meant twice need keys of the session's. The state effects of one
             turn's results, merged in the order of the proposals, are in the state of the next turn's calls.
         system_prompt: the first message, if any.
-        max_tool_iterations: how often the model may come back with calls.
+        max_tool_iterations: how often the model may come back with calls, at least 1.
         on_tool_result: gets each call and its evaluation, in the order of the proposals. What it raises is logged.
 
     Raises:
-        UsageError: the session is invalid.
+        UsageError: the session or an option is invalid.
     """
 
     def __init__(
@@ -125,6 +126,9 @@ class AgentLoop:
         max_tool_iterations: int = MAX_TOOL_ITERATIONS,
         on_tool_result: Callable[[ToolCall, Evaluation], object] | None = None,
     ) -> None:
+        if type(max_tool_iterations) is not int or max_tool_iterations < 1:
+            raise UsageError(f"max_tool_iterations: {max_tool_iterations!r:.40} is out of range", hint="at least 1")
+        _check_text("system_prompt", "" if system_prompt is None else system_prompt)
         read = Session.read(session)
         self._session = read if read.run_id is not None else read.model_copy(update={"run_id": new_id()})
         self._pep = pep
@@ -134,7 +138,14 @@ class AgentLoop:
         self._on_tool_result = on_tool_result
 
     def run(self, prompt: str, *, schema: dict[str, Any] | None = None, prompt_id: str | None = None) -> Finished:
-        """Run the loop in an event loop of its own, and wait for its end; as of `arun`."""
+        """Run the loop in an event loop of its own, and wait for its end; as of `arun`.
+
+        Raises:
+            UsageError: an event loop runs in this thread already, as in a notebook.
+        """
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise UsageError("an event loop runs in this thread already", hint="use `await loop.arun(...)`")
         return asyncio.run(self.arun(prompt, schema=schema, prompt_id=prompt_id))
 
     async def arun(
@@ -153,8 +164,10 @@ class AgentLoop:
             ToolIterationsExceededError: the model does not come to an end.
             TooManyCallsError: the model proposed more than 100 calls in one turn.
             OutputInvalidError: no answer matches the schema.
-            UsageError: the schema is invalid, or the model's answer is not a `Turn`.
+            UsageError: prompt, schema or prompt_id is invalid, or the model's answer is not a `Turn`.
         """
+        _check_text("prompt", prompt)
+        _check_text("prompt_id", "" if prompt_id is None else prompt_id)
         validator = None if schema is None else compile_schema(schema)
         messages = [Message(Role.SYSTEM, self._system_prompt)] if self._system_prompt is not None else []
         messages.append(Message(Role.USER, prompt))
@@ -209,12 +222,12 @@ class AgentLoop:
 
     async def _tools(self, session: Session) -> tuple[dict[str, Any], ...]:
         """Return `{name, description, parameters}` of each tool that may be proposed now."""
-        registry, entries = self._pep.registry, self._pep.manifest.tools.values()
-        form = ExportFormat.OPENAI
-        tools = export_tools(entries, form) if registry is None else registry.definitions(form)
+        registry = self._pep.registry
+        if registry is None:
+            return ()
         visible = await self._pep.avisible_tools(session)
-        shown = (tool["function"] for tool in tools)
-        return tuple(tool for tool in shown if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
+        tools = (definition["function"] for definition in registry.definitions(ExportFormat.OPENAI))
+        return tuple(tool for tool in tools if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
 
     async def _make(self, calls: tuple[ToolCall, ...], session: Session, prompt_id: str) -> list[Evaluation]:
         """Make the calls of one turn, together."""
@@ -266,3 +279,8 @@ class AgentLoop:
             self._on_tool_result(call, evaluation)
         except Exception:  # noqa: BLE001 - an observer stops nothing
             _log.exception("on_tool_result failed, which changes nothing")
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{name}: expected text but got {type(value).__name__}")

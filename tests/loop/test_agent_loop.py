@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -332,14 +333,14 @@ def test_a_run_without_id_gets_one(pep: Pep) -> None:
     assert len(keys) == 2
 
 
-async def test_a_loop_can_end_in_json_without_tools(pep: Pep) -> None:
-    model = Scripted(Turn("", (add("c1"),)), Turn("It is 3."), Turn("three"), Turn('{"sum": 3}'))
+async def test_a_loop_can_end_in_json_without_tools(registered: Pep) -> None:
+    model = Scripted(Turn("", (collect("c1", "dice"),)), Turn("It is 3."), Turn("three"), Turn('{"sum": 3}'))
 
     async def asked(request: ModelRequest) -> Turn:
         await asyncio.sleep(0)
         return model(request)
 
-    finished = await AgentLoop(pep, asked, SESSION).arun("Add.", schema=SCHEMA)
+    finished = await AgentLoop(registered, asked, SESSION).arun("Add.", schema=SCHEMA)
 
     assert (finished.text, finished.output) == ('{"sum": 3}', {"sum": 3})
     assert [(bool(request.tools), request.schema) for request in model.asked] == [
@@ -372,6 +373,10 @@ def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str)
         ({"session": None}, None, "no session is given"),
         ({"model": lambda _request: "x"}, None, "the model answered str (return a `Turn`)"),
         ({}, {"type": "numbr"}, "JSON Schema: "),
+        ({"max_tool_iterations": "5"}, None, "max_tool_iterations: '5' is out of range (at least 1)"),
+        ({"max_tool_iterations": True}, None, "max_tool_iterations: True is out of range (at least 1)"),
+        ({"max_tool_iterations": 0}, None, "max_tool_iterations: 0 is out of range (at least 1)"),
+        ({"system_prompt": b"x"}, None, "system_prompt: expected text but got bytes"),
     ],
 )
 def test_what_cannot_be_used_is_named(pep: Pep, options: dict[str, Any], schema: Any, fault: str) -> None:
@@ -379,6 +384,21 @@ def test_what_cannot_be_used_is_named(pep: Pep, options: dict[str, Any], schema:
         AgentLoop(pep, **{"model": Scripted(Turn("x")), "session": SESSION, **options}).run("x", schema=schema)
 
     assert str(caught.value).startswith(fault)
+
+
+@pytest.mark.parametrize("option", ["prompt", "prompt_id"])
+def test_a_prompt_is_text(pep: Pep, option: str) -> None:
+    with pytest.raises(UsageError, match=f"{option}: expected text but got bytes"):
+        AgentLoop(pep, Scripted(Turn("x")), SESSION).run(**{"prompt": "x", option: b"x"})
+
+
+@pytest.mark.filterwarnings("error")
+async def test_inside_an_event_loop_arun_is_named(pep: Pep) -> None:
+    with pytest.raises(UsageError) as caught:
+        AgentLoop(pep, Scripted(Turn("x")), SESSION).run("x")
+    gc.collect()
+
+    assert str(caught.value) == "an event loop runs in this thread already (use `await loop.arun(...)`)"
 
 
 COLLECT = ToolContract(
@@ -472,10 +492,7 @@ def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(regist
     )
 
 
-def test_without_a_registry_the_tools_of_the_manifest_are_shown(pep: Pep) -> None:
-    nobody = Scripted(Turn("ok"))
-    AgentLoop(pep, nobody, {"claims": {"sub": "eve"}}).run("Go.")
+def test_without_a_registry_no_tool_is_shown(pep: Pep) -> None:
     _, asked = looped(pep, Turn("ok"))
 
-    assert [tool["name"] for tool in asked[0].tools] == list(pep.manifest.tools)
-    assert nobody.asked[0].tools == ()
+    assert asked[0].tools == ()
