@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
@@ -109,7 +111,9 @@ class ShadowEngine(Engine):
         self._lock = threading.Lock()
         self._queue: SimpleQueue[tuple[str, bytes, bytes] | None] = SimpleQueue()
         self._tally: Counter[str] = Counter()
+        self._process = os.getpid()
         self._closed = False
+        self._closed_at = 0.0
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="pdp-shadow", daemon=True)
         try:
@@ -118,32 +122,47 @@ class ShadowEngine(Engine):
             raise EngineError(f"no thread to ask the shadow: {error}") from error
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Evaluate a document on the engine; errors as there."""
+        """Evaluate a document on the engine; errors as there, and EngineError in a forked child."""
+        self._check_process()
         return self._offered(document, body, self.engine.evaluate(body, document))
 
     async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Async variant of `evaluate`."""
+        self._check_process()
         return self._offered(document, body, await self.engine.aevaluate(body, document))
 
     def counts(self) -> ShadowCounts:
-        """Return what was counted so far."""
+        """Return what was counted so far in the process that made the engine; EngineError in a forked child."""
+        self._check_process()
         with self._lock:
             return ShadowCounts(**self._tally)
 
     def close(self) -> None:
         """Close both engines; deciding afterwards is a DENY `engine.unavailable`, and `counts` stay.
 
-        The shadow gets `closing` seconds for what still waits. One that is slower is left to its thread.
+        The shadow gets `closing` seconds for what still waits, however often this is called. One that is slower is left
+        to its thread.
         """
         try:
             self.engine.close()
         finally:
-            with self._lock:
+            # A forked child has neither the thread nor, perhaps, anybody who lets the lock go.
+            if os.getpid() == self._process:
+                self._close_shadow()
+
+    def _close_shadow(self) -> None:
+        with self._lock:
+            if not self._closed:
                 self._closed = True
+                self._closed_at = time.monotonic()
                 self._queue.put(None)
-            # An observer that closes the engine runs in the very thread that it would wait for.
-            if self._thread is not threading.current_thread():
-                self._thread.join(self._closing)
+        # An observer that closes the engine runs in the very thread that it would wait for.
+        if self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, self._closed_at + self._closing - time.monotonic()))
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
 
     async def aclose(self) -> None:
         """Async variant of `close`."""

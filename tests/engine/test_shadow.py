@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -314,19 +315,38 @@ def test_an_observer_may_close_the_engine() -> None:
     engine.close()
 
 
-def test_a_forked_child_decides_nothing_and_never_hangs() -> None:
+def test_a_slow_shadow_is_waited_for_once_however_often_the_engine_is_closed() -> None:
+    stuck = Stuck()
+    engine = ShadowEngine(constant(), stuck, closing=0.1)
+    engine.evaluate(b"{}")
+
+    def close() -> None:
+        for _ in range(6000):  # ten minutes, if each of them waited
+            engine.close()
+
+    closing = threading.Thread(target=close, daemon=True)
+    closing.start()
+    closing.join(LONG / 3)
+    assert not closing.is_alive()
+    stuck.go.set()
+
+
+@pytest.mark.parametrize("engine", [usual, constant], ids=["embedded", "an engine of the user's own"])
+def test_a_forked_child_decides_nothing_and_never_hangs(engine: Callable[[], Engine]) -> None:
     """Also where a thread of the parent held the lock at the fork."""
-    with ShadowEngine(usual(), constant()) as engine:
-        with engine._lock:
+    with ShadowEngine(engine(), constant()) as shadowing:
+        with shadowing._lock:
             child = os.fork()
             if child == 0:
+                signal.alarm(int(LONG))
                 denied = False
                 with contextlib.suppress(BaseException):
-                    (reason,) = engine.decide_body(wire_body()).reasons
+                    (reason,) = shadowing.decide_body(wire_body()).reasons
+                    shadowing.close()
                     denied = reason.message == "the engine was opened before the process was forked"
                 os._exit(0 if denied else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert engine.decide_body(wire_body()).verdict == "ALLOW"
+        assert shadowing.decide_body(wire_body()).verdict == "ALLOW"
 
 
 # Many at once

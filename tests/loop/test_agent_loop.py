@@ -387,9 +387,10 @@ def test_what_cannot_be_used_is_named(pep: Pep, options: dict[str, Any], schema:
 
 
 @pytest.mark.parametrize("option", ["prompt", "prompt_id"])
-def test_a_prompt_is_text(pep: Pep, option: str) -> None:
+def test_a_prompt_and_its_id_are_text(pep: Pep, option: str) -> None:
+    options: dict[str, Any] = {"prompt": "x", option: b"x"}
     with pytest.raises(UsageError, match=f"{option}: expected text but got bytes"):
-        AgentLoop(pep, Scripted(Turn("x")), SESSION).run(**{"prompt": "x", option: b"x"})
+        AgentLoop(pep, Scripted(Turn("x")), SESSION).run(**options)
 
 
 @pytest.mark.filterwarnings("error")

@@ -109,7 +109,7 @@ class OpaClient:
     Args:
         address: where OPA listens.
         connect_timeout: seconds to wait for a connection.
-        connections: how many connections are kept for threads, and how many one event loop has at a time.
+        connections: how many idle connections are kept for threads, and how many one event loop has at a time.
         token: sent as `Authorization: Bearer`.
         tls: for an `https` address.
         proxy: URL of an HTTP proxy, or None.
@@ -183,7 +183,7 @@ class OpaClient:
     def close(self) -> None:
         """Close all connections; a thread's is closed when its request is done. Requests are refused from now on."""
         self._closed = True
-        self._close_idle()
+        self._close_idle(0)
         if self._sessions is not None and os.getpid() == self._process:
             self._sessions.close()
 
@@ -216,8 +216,7 @@ class OpaClient:
             raise
         if connection.sock is not None:
             self._idle.append(connection)
-            if self._closed:
-                self._close_idle()
+            self._close_idle(0 if self._closed else self.connections)
         return answer
 
     def _connect(self, connection: _Deadlined) -> None:
@@ -257,10 +256,11 @@ class OpaClient:
                 return connection
             connection.close()
 
-    def _close_idle(self) -> None:
+    def _close_idle(self, most: int) -> None:
+        """Close idle connections until at most `most` are left, the last used last."""
         with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+            while len(self._idle) > most:
+                self._idle.popleft().close()
 
     def _failure(self, error: Exception, seconds: float) -> EngineError:
         name = f"OPA at {self.address.url}"

@@ -62,7 +62,8 @@ class SidecarEngine(Engine):
         tls: for `https`, instead of the system's certificates; it may have a client certificate, for OPA's
             `--authentication=tls`.
         proxy: URL of an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`. None is taken from the environment.
-        connections: most connections that the tasks of one event loop have at a time; further ones wait.
+        connections: most connections that the tasks of one event loop have at a time; further ones wait. Threads have
+            one each while they ask, and at most as many stay open between requests.
         failures: after how many failures in a row OPA is left alone,
         pause: and for how many seconds, before one decision tries again. The others are DENY `engine.unavailable` at
             once meanwhile.

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -411,11 +412,30 @@ async def test_a_cancelled_decision_leaves_nothing_behind() -> None:
 # --- many at a time
 
 
-async def test_tasks_share_a_bounded_number_of_connections() -> None:
-    with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url, timeout=30, connections=4) as engine:
-        found = await asyncio.gather(*(engine.adecide_body(b"{}") for _ in range(200)))
+def patient(opa: HostileOpa, connections: int) -> SidecarEngine:
+    return SidecarEngine(opa.url, timeout=60, connect_timeout=60, connections=connections)
 
-        assert ([outcome(one) for one in found], opa.connections) == ([ALLOWED] * 200, 4)
+
+async def test_tasks_share_a_bounded_number_of_connections() -> None:
+    with HostileOpa(answering(result(ALLOW))) as opa, patient(opa, connections=4) as engine:
+        decisions = await asyncio.gather(*(engine.adecide_body(b"{}") for _ in range(200)))
+
+        assert ([outcome(decision) for decision in decisions], opa.connections) == ([ALLOWED] * 200, 4)
+
+
+def test_threads_leave_a_bounded_number_of_connections_behind() -> None:
+    all_ask = threading.Barrier(4)
+
+    def behave(peer: Peer) -> None:
+        while peer.request():
+            all_ask.wait(60)
+            peer.send(result(ALLOW))
+
+    with HostileOpa(behave) as opa, patient(opa, connections=2) as engine:
+        for connections in (4, 6):  # two of the first four are used again
+            with ThreadPoolExecutor(4) as threads:
+                decisions = list(threads.map(engine.decide_body, [b"{}"] * 4))
+            assert ([outcome(decision) for decision in decisions], opa.connections) == ([ALLOWED] * 4, connections)
 
 
 # --- the circuit
