@@ -3,8 +3,8 @@
 * `not_a_tool.untyped`         an argument or result that may be anything (9.1). A validation's candidate may: its rule
                                pack types it. On a tool with effects also a list or an object of anything: by what is
                                not written (`items`, `properties`). The library's own shapes have such members.
-* `not_a_tool.free_text`       a tool with effects whose one argument is a text without constraint, or holds such texts:
-                               "do whatever".
+* `not_a_tool.free_text`       a tool with effects whose one argument is a text without constraint, or a list or an
+                               object of such texts: "do whatever it takes".
 * `not_a_tool.direct_access`   a database or the network reached without an effect class, or by a tool that says that
                                it only computes.
 * `not_a_tool.unstaged_commit` an effect on a system of record that no action precedes.
@@ -30,6 +30,7 @@ from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern
 from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
+from pdp.manifest.schema.references import subschemas
 from pdp.manifest.schema.walk import arguments_of, walk
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ _SENTENCES: Final = tuple(
 # A wildcard that repeats without bound, or until one certain character.
 _WILD: Final = re.compile(r"(?<!\\)(?:\.|\[\^[^\]]{1,4}\]|\\[SWDP]|\[\\[sS]\\[sS]\])\)*(?:[*+]|\{\d+,\})")
 _GROUPS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]")
+# Branches that the walker has left unread stand in `Alternative.rest`.
+_BRANCHES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
+_NAMING: Final = frozenset((
+    "$ref", "additionalProperties", "patternProperties", "properties", "unevaluatedProperties",
+))  # fmt: skip
+# Whatever items these admit, `unevaluatedItems` is not about them.
+_EVALUATING: Final = _BRANCHES | {"contains", "dependentSchemas", "if"}
 _CHANGES: Final = ("write", "external")
 _DIRECT: Final = frozenset(("database", "db", "internet", "network", "sql"))
 _DIRECT_PROGRAMS: Final = frozenset(
@@ -125,13 +133,16 @@ def _open(entry: Tool) -> Iterator[Finding]:
     """Yield the arguments that are lists of anything or objects of anything, by not saying of what."""
     shaped = frozenset[str]() if entry.pattern is None else _SHAPED.get(entry.pattern, frozenset())
     for path, node in _parts(walk(entry.schema_)):
-        if not path or path in shaped or _is_anything(node) or not any(map(_is_unstated, node.alternatives)):
+        if path in shaped or (path and _is_anything(node)):
             continue
-        yield Finding(
-            member_place(entry.schema_, "schema", path),
-            f"argument {shown_name(path)} of a tool with effects may hold anything (not_a_tool.untyped)",
-            "state `items` of a list; of an object `properties`, or `additionalProperties` with a type or false",
-        )
+        message = f"argument {shown_name(path)} of a tool with effects may hold anything"
+        hint = "state `items` of a list; of an object `properties`, or `additionalProperties` with a type or false"
+        if not path:  # the arguments themselves are closed
+            message = "a branch too deep to be read, or one of too many, may name any argument of a tool with effects"
+            hint = "nest less, or state fewer alternatives"
+        if any(map(_is_unstated if path else _has_unread_members, node.alternatives)):
+            place = member_place(entry.schema_, "schema", path)
+            yield Finding(place, f"{message} (not_a_tool.untyped)", hint)
 
 
 def _free_text(entry: Tool) -> Iterator[Finding]:
@@ -212,8 +223,12 @@ def _parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, Sch
             read.add(id(form))
             if "object" in form.types:
                 pending += ((f"{path}.{name}" if path else name, part) for name, part in form.properties.items())
-                if form.members is not None and unnamed:
-                    pending.append((f"{path}.*" if path else "*", form.members))
+                if unnamed:
+                    pending += (
+                        (f"{path}.{name}" if path else name, part)
+                        for name, part in (*form.conditional.items(), ("*", form.members))
+                        if part is not None and name not in form.properties
+                    )
             if "array" in form.types and form.items is not None:
                 pending.append((f"{path}[]", form.items))
 
@@ -230,8 +245,21 @@ def _is_unstated(form: Alternative) -> bool:
     kinds = form.kinds if form.values is None else None
     if kinds is None:
         return False
-    return ("array" in kinds and form.items is None) or (
-        "object" in kinds and not form.properties and form.members is None
+    stated = form.rest.keys()
+    open_items = "unevaluatedItems" not in stated or not stated.isdisjoint(_EVALUATING)
+    open_members = not form.properties and stated.isdisjoint(("additionalProperties", "unevaluatedProperties"))
+    return ("array" in kinds and "items" not in stated and open_items) or (
+        "object" in kinds and (open_members or _has_unread_members(form))
+    )
+
+
+def _has_unread_members(form: Alternative) -> bool:
+    """Whether a branch that is too deep, or one of too many, may name members."""
+    return "additionalProperties" not in form.rest and any(
+        not part.keys().isdisjoint(_NAMING)
+        for key in form.rest.keys() & _BRANCHES
+        for stated in form.rest[key]
+        for _, part in subschemas({key: stated})
     )
 
 
@@ -253,7 +281,8 @@ def _is_free_text(node: SchemaNode) -> bool:
             inner = [form.items] if "array" in kinds else []
             if "object" in kinds:
                 # Of an object with several members none says by itself what the tool does.
-                inner += [form.members, *(form.properties.values() if len(form.properties) == 1 else ())]
+                named = form.properties or form.conditional
+                inner += [form.members, *(named.values() if len(named) == 1 else ())]
             pending += filter(None, inner)
     return False
 

@@ -3,8 +3,8 @@
 The dialect: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, bounds, `pattern`,
 `format`, local `$ref`, `allOf`, and the alternatives of `anyOf` and `oneOf`. Every other keyword can only narrow what
 passes. The walker leaves it unread, so that it takes a schema to admit more than it does and never less; such a keyword
-stands in `Alternative.rest`, where the diff compares it as it is written. `prefixItems` and `patternProperties` are
-read as what some item or some member may be.
+stands in `Alternative.rest`, where the diff compares it as it is written. `prefixItems`, `patternProperties`,
+`unevaluatedItems` and `unevaluatedProperties` are read as what some item or some member may be.
 
 A schema is read once, however many references lead to it. What refers to itself without end, nests too deep or has too
 many alternatives is left unread as well.
@@ -41,8 +41,9 @@ class Alternative:
         values: the constants; None: any.
         properties: the members that it names.
         required: the names of those that must be there.
-        items: what an item may be, whatever its position; None: not stated.
-        members: what a member that has no name here may be; None: not stated.
+        conditional: the members that a part of `if` or `dependentSchemas` names, and what they may be by such a part.
+        items: what some item may be, whatever its position; None: not stated.
+        members: what some member that has no name here may be; None: not stated.
         rest: every other keyword that constrains, with each of the values that are stated for it.
     """
 
@@ -50,6 +51,7 @@ class Alternative:
     values: tuple[Any, ...] | None = None
     properties: Mapping[str, SchemaNode] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
+    conditional: Mapping[str, SchemaNode] = field(default_factory=dict)
     items: SchemaNode | None = None
     members: SchemaNode | None = None
     rest: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -152,7 +154,11 @@ class _Walker:
         if id(schema) in self._open or depth > _DEEPEST:
             return (Alternative(rest={"allOf": ([schema],)}),)
         self._open.add(id(schema))
-        forms: tuple[Alternative, ...] = (self._own(schema),)
+        own = self._own(schema)
+        for part in (*_stated(schema, "if", "then", "else"), *_mapping(schema, "dependentSchemas").values()):
+            for form in self._read(part, depth + 1):
+                own = self._with_conditional(own, form)
+        forms: tuple[Alternative, ...] = (own,)
         if isinstance(schema.get("$ref"), str):
             target = resolve(self._root, schema["$ref"])
             forms = self._joined(forms, self._read(target, depth + 1), "$ref", schema["$ref"])
@@ -175,18 +181,17 @@ class _Walker:
         values = (schema["const"],) if "const" in schema else None
         if isinstance(schema.get("enum"), list):
             values = tuple(value for value in schema["enum"] if values is None or value in values)
-        items = (
-            [self.node(part) for part in (schema["items"], *_list(schema, "prefixItems"))] if "items" in schema else []
-        )
-        members = [self.node(part) for part in _mapping(schema, "patternProperties").values()]
-        if "additionalProperties" in schema:
-            members.append(self.node(schema["additionalProperties"]))
+        items = [*_stated(schema, "items", "unevaluatedItems"), *_list(schema, "prefixItems")]
+        members = [
+            *_mapping(schema, "patternProperties").values(),
+            *_stated(schema, "additionalProperties", "unevaluatedProperties"),
+        ]
         own = Alternative(
             types=types,
             properties={name: self.node(part) for name, part in _mapping(schema, "properties").items()},
             required=frozenset(name for name in _list(schema, "required") if isinstance(name, str)),
-            items=self.any_of(items) if items else None,
-            members=self.any_of(members) if members else None,
+            items=self.any_of([self.node(part) for part in items]) if items else None,
+            members=self.any_of([self.node(part) for part in members]) if members else None,
             rest={key: (value,) for key, value in schema.items() if key not in _READ and key not in _ANNOTATIONS},
         )
         return own if values is None else replace(own, types=None, values=of_types(values, types))
@@ -223,13 +228,40 @@ class _Walker:
             values=values,
             properties=properties,
             required=form.required | other.required,
-            items=self._both_nodes(form.items, other.items),
-            members=self._both_nodes(form.members, other.members),
+            conditional=self._either_named(form.conditional, other.conditional),
+            items=self._both_nodes(form, other, "items", "items"),
+            members=self._both_nodes(form, other, "members", "additionalProperties"),
             rest=_merged(form.rest, other.rest),
         )
 
-    def _both_nodes(self, form: SchemaNode | None, other: SchemaNode | None) -> SchemaNode | None:
-        return self.node(*form.parts, *other.parts) if form and other else form or other
+    def _both_nodes(self, form: Alternative, other: Alternative, part: str, keyword: str) -> SchemaNode | None:
+        """Return what keeps to both; without the keyword it is only about some items, or some members."""
+        stated: list[tuple[bool, SchemaNode]] = []
+        for side in (form, other):
+            node = getattr(side, part)
+            if node is not None:
+                stated.append((keyword in side.rest, node))
+        whole = [node for of_all, node in stated if of_all]
+        if whole:
+            return self.node(*(part for node in whole for part in node.parts))
+        return self.any_of([node for _, node in stated]) if stated else None
+
+    def _with_conditional(self, form: Alternative, part: Alternative) -> Alternative:
+        """Return the form with what a part names that only some values have to keep to."""
+        some = replace(part, rest={})
+        named = self._either_named(part.conditional, part.properties)
+        return replace(
+            form,
+            conditional=self._either_named(form.conditional, named),
+            items=self._both_nodes(form, some, "items", "items"),
+            members=self._both_nodes(form, some, "members", "additionalProperties"),
+        )
+
+    def _either_named(
+        self, form: Mapping[str, SchemaNode], other: Mapping[str, SchemaNode]
+    ) -> Mapping[str, SchemaNode]:
+        shared = {name: self.any_of([form[name], other[name]]) for name in form.keys() & other.keys()}
+        return {**form, **other, **shared}
 
 
 def _united(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...] | None:
@@ -285,6 +317,10 @@ def _kind(value: Any) -> str:
         return "integer" if value.is_integer() else "number"
     kinds: dict[type, str] = {bool: "boolean", int: "integer", str: "string", list: "array"}
     return kinds.get(type(value), "object")
+
+
+def _stated(schema: Mapping[str, Any], *keys: str) -> list[Any]:
+    return [schema[key] for key in keys if key in schema]
 
 
 def _list(schema: Mapping[str, Any], key: str) -> list[Any]:

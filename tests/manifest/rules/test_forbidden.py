@@ -67,6 +67,14 @@ EVERY = ["array", "boolean", "null", "number", "object", "string"]
         pytest.param({"type": "object", "additionalProperties": True}, "a.*", id="true members"),
         pytest.param({"type": "object", "additionalProperties": {}}, "a.*", id="members"),
         pytest.param({"type": "object", "patternProperties": {".*": {}}}, "a.*", id="members of any name"),
+        pytest.param({"type": "array", "prefixItems": [{}]}, "a[]", id="the first item alone"),
+        pytest.param({"type": "array", "unevaluatedItems": True}, "a[]", id="unevaluated items"),
+        pytest.param({"type": "object", "unevaluatedProperties": True}, "a.*", id="unevaluated members"),
+        pytest.param(
+            {"type": "object", "patternProperties": {"^x": {"type": "null"}}, "allOf": [{"additionalProperties": {}}]},
+            "a.*",
+            id="members beside a pattern",
+        ),
         pytest.param({"type": ["object", "null"], "properties": {"b": {}}}, "a.b", id="a member"),
         pytest.param({"anyOf": [{"type": "null"}, {"type": "object", "properties": {"b": {}}}]}, "a.b", id="inner"),
     ],
@@ -82,7 +90,11 @@ def test_no_branch_of_an_argument_may_be_anything(argument: dict[str, Any], path
     ("schema", "path"),
     [
         ({"additionalProperties": True}, "*"),
+        ({"unevaluatedProperties": True, "properties": {"b": {"const": 1}}}, "*"),
         ({"patternProperties": {"^x": {}}}, "*"),
+        ({"if": {"required": ["b"]}, "then": {"properties": {"a": {}}}}, "a"),
+        ({"if": {"required": ["b"]}, "else": {"additionalProperties": {}}}, "*"),
+        ({"allOf": [{"dependentSchemas": {"b": {"properties": {"a": {}}}}}]}, "a"),
         ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {"type": "string"}}}]}, "a"),
     ],
 )
@@ -105,6 +117,16 @@ TREE = {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref
         {"type": "string", "anyOf": [{"pattern": f"^{at}$"} for at in range(40)]},
         {"$ref": "#/$defs/tree"},
         {"type": "object", "additionalProperties": {"type": "integer"}},
+        {
+            "type": "object",
+            "properties": {"b": {"type": "string"}},
+            "allOf": [{"if": {"required": ["b"]}, "then": {"properties": {"b": {"minLength": 1}}}}],
+        },
+        {
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "allOf": [{"if": {}, "then": {"additionalProperties": {"minLength": 1}}}],
+        },
         {"type": "array", "prefixItems": [{"type": "string"}], "items": False},
         # Open by not saying what they hold: the shapes of the patterns have such members.
         {"type": "array"},
@@ -132,6 +154,8 @@ def test_a_definition_that_leads_back_to_itself_by_many_ways_is_looked_at_once()
         ({"type": "object"}, "a"),
         ({"type": ["array", "null"]}, "a"),
         ({"type": "array", "prefixItems": [{"type": "string"}]}, "a"),
+        ({"type": "array", "unevaluatedItems": False, "contains": {"type": "object"}}, "a"),
+        ({"type": "object", "patternProperties": {"^x": {"type": "string"}}}, "a"),
         ({"anyOf": [{"type": "string"}, {"type": "object"}]}, "a"),
         ({"type": "array", "items": {"type": "object"}}, "a[]"),
         ({"type": "object", "properties": {"b": {"type": "array"}}}, "a.b"),
@@ -143,6 +167,19 @@ def test_a_tool_with_effects_says_what_it_holds(argument: dict[str, Any], path: 
 
     message = f"argument `{path}` of a tool with effects may hold anything (not_a_tool.untyped)"
     assert [(one.path, one.message) for one in found] == ([(("schema", "properties", "a"), message)] if effects else [])
+
+
+def test_a_tool_with_effects_names_arguments_where_they_can_be_read() -> None:
+    branches = [{"properties": {f"b{at}": {}}, "title": str(at)} for at in range(65)]
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "anyOf": branches}
+    findings = forbidden_entry_findings(effective_tool(declared(schema=schema, effect_class="stage"), None), ())
+
+    message = "a branch too deep to be read, or one of too many, may name any argument of a tool with effects"
+    assert [(finding.path, finding.message) for finding in findings] == [
+        (("schema",), f"{message} (not_a_tool.untyped)")
+    ]
+    required = [{"required": ["n"], "title": str(at)} for at in range(65)]
+    assert said(schema={**schema, "anyOf": required}, effect_class="stage") == []
 
 
 def test_a_staged_payload_is_typed_by_the_tool_that_commits_it() -> None:

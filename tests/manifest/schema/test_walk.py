@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdp.manifest.load import load_manifest
@@ -76,7 +76,13 @@ _SCHEMAS = st.recursive(
             "required": st.just(["a"]),
             "additionalProperties": inner | st.just(False),
             "items": inner,
+            "patternProperties": st.dictionaries(st.sampled_from(["^b", "c"]), inner, min_size=1, max_size=2),
+            "unevaluatedProperties": inner | st.just(False),
             "prefixItems": st.lists(inner, min_size=1, max_size=2),
+            "unevaluatedItems": inner | st.just(False),
+            "contains": inner,
+            "if": inner,
+            "then": inner,
             "allOf": st.lists(inner, min_size=1, max_size=2),
             "anyOf": st.lists(inner, min_size=1, max_size=3),
             "oneOf": st.lists(inner, min_size=1, max_size=2),
@@ -93,28 +99,61 @@ _VALUES = st.recursive(
 
 def admitted(node: SchemaNode, value: Any) -> bool:
     """Whether the walker lets a value pass, by types, constants, members and items."""
-    for one in node.alternatives:
-        if one.values is not None:
-            if any(type(value) is type(each) and value == each for each in one.values):
-                return True
-            continue
-        if one.types is not None and not any(type(value) is TYPES[kind] for kind in one.types if kind in TYPES):
-            continue
-        members = value.items() if isinstance(value, dict) else ()
-        named = all(admitted(one.properties[name], part) for name, part in members if name in one.properties)
-        others = [part for name, part in members if name not in one.properties and "additionalProperties" in one.rest]
-        items = value if isinstance(value, list) and "items" in one.rest else ()
-        if (
-            named
-            and (not isinstance(value, dict) or one.required <= value.keys())
-            and all(one.members is None or admitted(one.members, part) for part in others)
-            and all(one.items is None or admitted(one.items, part) for part in items)
-        ):
-            return True
-    return False
+    return any(admitted_by(form, node, value) for form in node.alternatives)
+
+
+def admitted_by(form: Alternative, node: SchemaNode, value: Any) -> bool:
+    if form.values is not None:
+        return any(type(value) is type(constant) and value == constant for constant in form.values)
+    if form.types is not None and not any(type(value) is TYPES[kind] for kind in form.types if kind in TYPES):
+        return False
+    if isinstance(value, dict):
+        return form.required <= value.keys() and all(
+            admitted(form.properties[name], part)
+            if name in form.properties
+            else any(admitted(other, part) for other in members(form, node, name))
+            for name, part in value.items()
+        )
+    return not isinstance(value, list) or all(
+        any(admitted(other, part) for other in items(form, node)) for part in value
+    )
+
+
+def members(form: Alternative, node: SchemaNode, name: str) -> list[SchemaNode]:
+    """What a member may be that a form does not name: by `unevaluatedProperties`, also what another form names."""
+    if "additionalProperties" in form.rest:
+        return [form.members or ANYTHING]
+    if "unevaluatedProperties" not in form.rest:
+        return [ANYTHING]
+    forms = node.alternatives
+    named = [of_name for other in forms for of_name in (other.properties, other.conditional) if name in of_name]
+    return [*(of_name[name] for of_name in named), *(other.members for other in forms if other.members is not None)]
+
+
+def items(form: Alternative, node: SchemaNode) -> list[SchemaNode]:
+    if "items" in form.rest:
+        return [form.items or ANYTHING]
+    # What `contains` admits, or a branch that only some values keep to, is not unevaluated.
+    if "unevaluatedItems" not in form.rest or form.rest.keys() & {"contains", "if"}:
+        return [ANYTHING]
+    return [other.items for other in node.alternatives if other.items is not None]
+
+
+ANYTHING = walk(True)
+
+
+_ANY_MEMBER = {"additionalProperties": True}
+_NAMES_A = {"properties": {"a": {"const": 1}}}
 
 
 @given(_SCHEMAS, _VALUES)
+@example({"patternProperties": {"^b": {"type": "integer"}}, "allOf": [_ANY_MEMBER]}, {"c": "a"})
+@example({"unevaluatedProperties": False, "allOf": [_ANY_MEMBER]}, {"c": "a"})
+@example({"unevaluatedProperties": False, "anyOf": [_NAMES_A, {"properties": {"b": {}}}]}, {"a": 1, "b": "a"})
+@example({"unevaluatedProperties": False, "if": _NAMES_A, "then": {"properties": {"b": {}}}}, {"a": 1, "b": "a"})
+@example({"items": {"type": "integer"}, "allOf": [{"prefixItems": [{"enum": [1]}]}]}, [1, 2])
+@example({"unevaluatedItems": False, "allOf": [{"items": {"type": "string"}}]}, ["a"])
+@example({"unevaluatedItems": False, "contains": {"type": "string"}}, ["a"])
 @settings(max_examples=150, deadline=None)
 def test_what_a_validator_admits_the_walker_admits(schema: Any, value: Any) -> None:
     whole = {"allOf": [schema], "$defs": {"d": {"type": "object", "properties": {"a": {"type": "string"}}}}}
