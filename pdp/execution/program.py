@@ -194,34 +194,30 @@ async def _run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str 
     """Run a program and wait until it has ended, with an empty standard input.
 
     Whatever it started and has left behind in its process group is ended with it. On cancellation the group gets
-    SIGTERM, and after `TERM_SECONDS` SIGKILL. More output than `max_output` bytes ends it; of standard error the first
-    16 KiB are kept, and the rest is read and dropped.
+    SIGTERM, and after `TERM_SECONDS`, or when it is cancelled again, SIGKILL. More output than `max_output` bytes ends
+    it; of standard error the first 16 KiB are kept, and the rest is read and dropped.
     """
-    loop = asyncio.get_running_loop()
-    end = loop.create_future()
-    # A task of its own, which is told to end it instead of being cancelled: a program that is only half started could
-    # not be ended with what it has started itself.
-    running = loop.create_task(_run(argv, dict(env), cwd, max_output, end))
-    try:
-        await asyncio.wait((running,))
-    except asyncio.CancelledError:
-        running.add_done_callback(lambda done: done.cancelled() or done.exception())
-        _set(end)
+    watched = _Watched({_STDOUT: max_output, _STDERR: _KEPT_OF_STDERR})
+    # A task of its own, which gets an order instead of being cancelled: a program that is only half started could not
+    # be ended with what it has started itself.
+    running = asyncio.create_task(_run(argv, dict(env), cwd, watched))
+    cancelled = None
+    while not running.done():
         try:
             await asyncio.wait((running,))
-        finally:
-            running.cancel()  # cancelled twice: it is killed
-        raise
-    return running.result()
+        except asyncio.CancelledError as error:
+            _set(watched.kill if cancelled else watched.end)
+            cancelled = error
+    if cancelled is None:
+        return running.result()
+    running.exception()  # nobody's any more; read, so that asyncio does not report it
+    raise cancelled
 
 
-async def _run(
-    argv: Sequence[str], env: dict[str, str], cwd: str | None, max_output: int, end: asyncio.Future[None]
-) -> Ended:
-    limits = {_STDOUT: max_output, _STDERR: _KEPT_OF_STDERR}
+async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, watched: _Watched) -> Ended:
     try:
-        transport, watched = await asyncio.get_running_loop().subprocess_exec(
-            lambda: _Watched(limits, end),
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: watched,
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -242,14 +238,13 @@ async def _run(
         # What it started may still be writing for it.
         await watched.reaches(watched.closed, timeout=TERM_SECONDS)
         return Ended(transport.get_returncode() or 0, bytes(watched.output[_STDOUT]), bytes(watched.output[_STDERR]))
-    except asyncio.CancelledError:
-        _signal(group, signal.SIGKILL)
-        raise
     finally:
         try:
             if not watched.exited.done():
                 _signal(group, signal.SIGTERM)
-                await asyncio.wait((watched.ended,), timeout=TERM_SECONDS)
+                await asyncio.wait(
+                    (watched.ended, watched.kill), timeout=TERM_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             # Also after an ordinary end: what is still in the group does not outlive the call.
             _signal(group, signal.SIGKILL)
@@ -260,25 +255,26 @@ async def _run(
 
 
 class _Watched(asyncio.SubprocessProtocol):
-    """What a program writes, up to the limits, and what has become of it.
+    """What a program writes, up to the limits, what has become of it, and what is to become of it: `end` and `kill`.
 
     A protocol, since `Process.wait` waits in some versions of Python until every heir of the pipes has ended.
     """
 
-    def __init__(self, limits: Mapping[int, int], end: asyncio.Future[None]) -> None:
+    def __init__(self, limits: Mapping[int, int]) -> None:
         loop = asyncio.get_running_loop()
         self.output = {stream: bytearray() for stream in limits}
         self.exited: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
+        self.end: asyncio.Future[None] = loop.create_future()
+        self.kill: asyncio.Future[None] = loop.create_future()
         self._overflowed: asyncio.Future[None] = loop.create_future()
-        self._end = end
         self._limits = limits
         self._open = set(limits)
 
     async def reaches(self, state: asyncio.Future[None], timeout: float | None = None) -> None:  # noqa: ASYNC109 - how long it matters
         """Wait for a state or the order to end, `timeout` seconds at most; ToolResultError when it writes too much."""
-        await asyncio.wait((state, self._overflowed, self._end), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((state, self._overflowed, self.end), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if self._overflowed.done():
             raise ToolResultError(f"the program wrote more than {self._limits[_STDOUT]} bytes", "too_large")
 

@@ -384,7 +384,10 @@ async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.process
-async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it_has_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it_has_started(
+    tmp_path: Path, times: int
+) -> None:
     """However far the start has come. A transport that is left open warns when it is collected: an error here."""
     numbers = tmp_path / "numbers"
     numbers.touch()
@@ -393,7 +396,9 @@ async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it
         calling = asyncio.create_task(tool(file=str(numbers)))
         for _ in range(steps):
             await asyncio.sleep(0)
-        calling.cancel()
+        for _ in range(times):
+            calling.cancel()
+            await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await calling
     gc.collect()
