@@ -9,7 +9,7 @@ import orjson
 from pdp.decision import Verdict
 from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical, digest
-from pdp.workbench.diff.comparison import Comparison
+from pdp.workbench.diff.comparison import Comparison, Difference, change_of
 from pdp.workbench.diff.generated import Extent, GeneratedCalls
 from pdp.workbench.diff.groups import grouped
 from pdp.workbench.diff.known import DecisionLog, log_calls, scenario_calls
@@ -20,12 +20,12 @@ from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.opa.program import needed_opa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.diff.comparison import ComparedCall, Difference
+    from pdp.workbench.diff.comparison import ComparedCall
     from pdp.workbench.scenarios.files.suite import Suite
 
     Progress = Callable[[str, int], None] | None
@@ -107,7 +107,7 @@ class _KnownCalls:
         self.count = 0
         self.allowed: list[Any] = []
         self._bundles, self._manifests, self._progress = (old, new), manifests, progress
-        documents = {**{name: each.document for name, each in whole.items()}, **manifests.old, **manifests.new}
+        documents = {**{name: manifest.document for name, manifest in whole.items()}, **manifests.old, **manifests.new}
         self._entries = {
             (name, tool): entry
             for name, document in documents.items()
@@ -122,7 +122,7 @@ class _KnownCalls:
             taken = {root for bundle in self._bundles for root in bundle.data}
             data = {root: value for root, value in alike[0].data.items() if root not in taken}
             with Comparison(*self._bundles, manifests=documents, old_data=data, new_data=data) as comparison:
-                calls = list(scenario_calls(alike, comparison.engines, self._manifests, self._entries))
+                calls = scenario_calls(alike, comparison.engines, self._manifests, self._entries)
                 yield from self._decided(comparison, calls, "scenarios")
 
     def logged(self, logs: Sequence[DecisionLog]) -> Iterator[Difference]:
@@ -130,25 +130,24 @@ class _KnownCalls:
         if logs:
             with Comparison(*self._bundles) as comparison:
                 for log in logs:
-                    calls = list(log_calls(log, self._manifests, self._entries))
+                    calls = log_calls(log, self._manifests, self._entries)
                     yield from self._decided(comparison, calls, "logs")
 
-    def _decided(self, comparison: Comparison, calls: list[ComparedCall], what: str) -> Iterator[Difference]:
-        def advance(more: int) -> None:
-            self.count += more
+    def _decided(self, comparison: Comparison, calls: Iterable[ComparedCall], stage: str) -> Iterator[Difference]:
+        for call in calls:
+            old, new = comparison.decide(call)
+            self.count += 1
             if self._progress is not None:
-                self._progress(what, more)
-
-        yield from comparison.differences(calls, advance)
-        self.allowed += [
-            orjson.loads(call.new)
-            for call in calls
-            if not call.plan and {decision.verdict for decision in comparison.decide(call)} == {Verdict.ALLOW}
-        ]
+                self._progress(stage, 1)
+            if not call.plan and old.verdict is new.verdict is Verdict.ALLOW:
+                self.allowed.append(orjson.loads(call.new))
+            change = change_of(old, new)
+            if change is not None:
+                yield Difference(call, change, old, new)
 
 
 def _by_data(suites: Sequence[Suite]) -> list[list[Suite]]:
-    found: dict[str, list[Suite]] = {}
+    groups: dict[str, list[Suite]] = {}
     for suite in suites:
-        found.setdefault(digest(canonical(dict(suite.data))), []).append(suite)
-    return list(found.values())
+        groups.setdefault(digest(canonical(dict(suite.data))), []).append(suite)
+    return list(groups.values())

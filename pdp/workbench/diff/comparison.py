@@ -134,11 +134,11 @@ def change_of(old: Decision, new: Decision) -> DecisionChange | None:
 
 
 def _obligations(decision: Decision) -> set[tuple[str, bytes]]:
-    return {(each.id, canonical(each.parameters)) for each in decision.obligations}
+    return {(obligation.id, canonical(obligation.parameters)) for obligation in decision.obligations}
 
 
 def _details(decision: Decision, code: str) -> list[bytes]:
-    return sorted(canonical(each.details) for each in decision.reasons if each.code == code)
+    return sorted(canonical(reason.details) for reason in decision.reasons if reason.code == code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class Comparison:
                     progress(count)
 
     def _differing(self, calls: list[ComparedCall]) -> list[Difference]:
-        found = []
+        differences = []
         for call in calls:
             answers = _answer(self._old, call.old, call), _answer(self._new, call.new, call)
             # Nearly all are equal to the byte; parsing those would take a third of the time of deciding.
@@ -225,8 +225,8 @@ class Comparison:
             old, new = self.decide(call)
             change = change_of(old, new)
             if change is not None:
-                found.append(Difference(call, change, old, new))
-        return found
+                differences.append(Difference(call, change, old, new))
+        return differences
 
 
 def _engine(bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None) -> EmbeddedEngine:

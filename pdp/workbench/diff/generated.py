@@ -8,7 +8,7 @@ take turns. The calls are the same in every run.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict
@@ -31,7 +31,7 @@ from pdp.workbench.neighbours.variants import changes, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from pdp.engine.bundle.file import Bundle
@@ -132,7 +132,7 @@ class GeneratedCalls:
         ]
         self._vocabulary = vocabulary(*policies)
         self._every, self._few = made_up()
-        documents = {document_digest(each): each for each in (*self._every, *self._few)}
+        documents = {document_digest(document): document for document in (*self._every, *self._few)}
         laid = [_directory(side.bundle) for side in (old, new)]
         self._directory: dict[str, Any] = {}
         for side, data in zip((old, new), laid, strict=True):
@@ -159,16 +159,16 @@ class GeneratedCalls:
         clearances = self._clearances((*tools, *made))
         known = [base for tool in tools for base in self._bases(tool, clearances, known_tool=True)]
 
-        def bases(tools: Sequence[CalledTool], *, settle: bool) -> list[_Base]:
-            return [each for tool in tools for each in self._bases(tool, clearances, known_tool=False, settle=settle)]
+        def bases(tools: Sequence[CalledTool], *, settle: bool) -> Iterator[_Base]:
+            return (base for tool in tools for base in self._bases(tool, clearances, known_tool=False, settle=settle))
 
         taken = 0
         for share, pair, calls in (
-            (0.5, False, self._singles(lambda: known)),
-            (0.7, True, self._pairs(lambda: known, changed=True)),
-            (0.85, False, self._singles(lambda: bases(made, settle=True))),
-            (0.9, False, self._singles(lambda: bases(few, settle=False), _FEW)),
-            (1.0, True, self._pairs(lambda: [*known, *bases(paired, settle=True)])),
+            (0.5, False, self._singles(known)),
+            (0.7, True, self._pairs(known, changed=True)),
+            (0.85, False, self._singles(bases(made, settle=True))),
+            (0.9, False, self._singles(bases(few, settle=False), _FEW)),
+            (1.0, True, self._pairs(chain(known, bases(paired, settle=True)))),
         ):
             for call in islice(self._unasked(calls), max(0, int(self._most * share) - taken)):
                 taken += 1
@@ -194,11 +194,11 @@ class GeneratedCalls:
             approved = edited(request, (("context", "approval"), valid_approval(tool)))
             yield _Base(tool, approved, (("approval", "with a valid approval"),), known_tool)
         known = [
-            each
-            for each in self._allowed
-            if known_tool and (named_manifest(each), tool_of(each)) == (tool.digest, tool.name)
+            request
+            for request in self._allowed
+            if known_tool and (named_manifest(request), tool_of(request)) == (tool.digest, tool.name)
         ]
-        yield from (_Base(tool, each, (), known_tool) for each in known[:_KNOWN_BASES])
+        yield from (_Base(tool, request, (), known_tool) for request in known[:_KNOWN_BASES])
         if known_tool and not known and not {Verdict.ALLOW, Verdict.STEP_UP} & verdicts:
             self.extent.never_allowed.append(tool.name)
 
@@ -216,33 +216,35 @@ class GeneratedCalls:
         }
         return frozenset(denials), frozenset(decision.verdict for decision in decisions)
 
-    def _singles(self, bases: Callable[[], Sequence[_Base]], most: int | None = None) -> Iterator[ComparedCall | None]:
-        """Yield each base, then one change of each in turn; bases are made when the first is taken.
+    def _singles(self, bases: Iterable[_Base], most: int | None = None) -> Iterator[ComparedCall | None]:
+        """Yield each base, then one change of each in turn; a base is made when its call is taken.
 
         What a changed rule reads comes first for all. In the rest, each generated entry begins elsewhere, so that parts
         of all cover nearly the whole.
         """
-        found = bases()
+        yielded: list[_Base] = []
+        for base in bases:
+            yielded.append(base)
+            yield self._call(base)
 
-        def of(number: int, base: _Base) -> Iterator[ComparedCall | None]:
+        def changed(number: int, base: _Base) -> Iterator[ComparedCall | None]:
             every = self._changes(base)[:most]
             first = sum(change.rank == 0 for change in every)
-            start = first if base.known_tool else first + (len(every) - first) * number // len(found)
+            start = first if base.known_tool else first + (len(every) - first) * number // len(yielded)
             return (self._call(base, change) for change in (*every[:first], *every[start:], *every[first:start]))
 
-        yield from (self._call(base) for base in found)
-        yield from _in_turn([of(number, base) for number, base in enumerate(found)])
+        yield from _in_turn(changed(number, base) for number, base in enumerate(yielded))
 
-    def _pairs(self, bases: Callable[[], Sequence[_Base]], *, changed: bool = False) -> Iterator[ComparedCall | None]:
+    def _pairs(self, bases: Iterable[_Base], *, changed: bool = False) -> Iterator[ComparedCall | None]:
         """Yield two changes of each base in turn; `changed`: only while one is new, or read by a changed rule."""
 
         def of(base: _Base) -> Iterator[ComparedCall | None]:
             for pair in pairs(self._changes(base)):
-                if changed and not any(each.rank == 0 or each.new for each in pair):
+                if changed and not any(change.rank == 0 or change.new for change in pair):
                     return
                 yield self._call(base, *pair)
 
-        yield from _in_turn([of(base) for base in bases()])
+        yield from _in_turn(of(base) for base in bases)
 
     def _changes(self, base: _Base) -> list[Change]:
         """The changes of a call; generated entries share them where their calls differ in the tool's name alone."""
@@ -292,7 +294,9 @@ class GeneratedCalls:
             newest = after or before
             for name in dict.fromkeys((*as_dict(after.get("tools")), *as_dict(before.get("tools")))):
                 entries = tuple(
-                    entry for each in (before, after) if isinstance(entry := as_dict(each.get("tools")).get(name), dict)
+                    entry
+                    for manifest in (before, after)
+                    if isinstance(entry := as_dict(manifest.get("tools")).get(name), dict)
                 )
                 key = canonical([name, [*entries], before.get("agents"), after.get("agents")])
                 if key in seen or not entries:
@@ -319,11 +323,11 @@ def _directory(bundle: Bundle) -> dict[str, Any]:
     return {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
 
 
-def _in_turn(iterators: Sequence[Iterator[ComparedCall | None]]) -> Iterator[ComparedCall | None]:
+def _in_turn(iterators: Iterable[Iterator[ComparedCall | None]]) -> Iterator[ComparedCall | None]:
     """Yield one of each in turn, so that none takes all the room."""
-    turns = list(iterators)
+    turns = iterators
     while turns:
-        left = []
+        left: list[Iterator[ComparedCall | None]] = []
         for turn in turns:
             for call in turn:
                 left.append(turn)

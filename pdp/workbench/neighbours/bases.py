@@ -57,8 +57,8 @@ class CalledTool:
 
     def limits(self) -> list[tuple[str, str]]:
         """Return limit and argument, of all entries."""
-        stated = (as_dict(each) for entry in self.stated for each in as_list(entry.get("limits")))
-        named = [(each.get("limit"), each.get("argument")) for each in stated]
+        limits = (as_dict(limit) for entry in self.stated for limit in as_list(entry.get("limits")))
+        named = [(limit.get("limit"), limit.get("argument")) for limit in limits]
         return [
             (limit, name) for limit, name in dict.fromkeys(named) if isinstance(limit, str) and isinstance(name, str)
         ]
@@ -91,7 +91,8 @@ def complete_call(
         directory: corpora and documents.
     """
     corpora, documents = (list(as_dict(directory.get(name))) for name in ("corpora", "documents"))
-    read = (each.path for each in vocabulary.attributes if each.path[:2] == _ARGUMENTS and ANY not in each.path)
+    paths = (attribute.path for attribute in vocabulary.attributes)
+    read = (path for path in paths if path[:2] == _ARGUMENTS and ANY not in path)
     arguments: dict[str, Any] = {str(path[2]): "made.up" for path in read if len(path) == len(_ARGUMENTS) + 1}
     arguments |= example_arguments(tool.declared.schema_) if tool.declared else {}
     arguments |= {argument: LIMIT // 2 for _, argument in tool.limits()}
@@ -99,7 +100,7 @@ def complete_call(
     arguments |= {name: ["source-1"] for name in sources if not as_list(arguments.get(name))}
     # A purpose that all entries admit, if there is one.
     purposes = sorted(
-        tool.names("purposes"), key=lambda name: -sum(name in texts(each.get("purposes")) for each in tool.stated)
+        tool.names("purposes"), key=lambda name: -sum(name in texts(entry.get("purposes")) for entry in tool.stated)
     )
     return {
         "subject": {
@@ -125,14 +126,14 @@ def complete_call(
     }  # fmt: skip
 
 
-def valid_approval(tool: CalledTool, call_digest: str = _CALL) -> dict[str, Any]:
+def valid_approval(tool: CalledTool) -> dict[str, Any]:
     """Return an approval that every entry of the tool takes: enough people, each with every role, just now."""
     stated = [as_dict(entry.get("approval")) for entry in tool.stated]
-    quorum = max((each["quorum"] for each in stated if type(each.get("quorum")) is int), default=1)
-    roles = sorted({role for each in stated for role in texts(each.get("approvers"))})
+    quorum = max((approval["quorum"] for approval in stated if type(approval.get("quorum")) is int), default=1)
+    roles = sorted({role for approval in stated for role in texts(approval.get("approvers"))})
     people = range(min(max(quorum, 1), _MOST_GRANTS))
     grants = [{"sub": f"made.approver-{number}", "roles": roles} for number in people]
-    return {"id": "made-approval", "call_digest": call_digest, "age_seconds": 0, "grants": grants}
+    return {"id": "made-approval", "call_digest": _CALL, "age_seconds": 0, "grants": grants}
 
 
 def allowed_call(
@@ -182,7 +183,7 @@ def _likeliest(request: Any, tried: Sequence[Change], given: AbstractSet[JsonPat
         places[change.dimension] += 1
         path = change.edits[0][0]
         ordered.append((path not in given and at(request, path) is not GONE, places[change.dimension], change))
-    return [change for *_, change in sorted(ordered, key=lambda each: each[:2])[:_TRIED]]
+    return [change for *_, change in sorted(ordered, key=lambda candidate: candidate[:2])[:_TRIED]]
 
 
 def _resource(tool: CalledTool) -> dict[str, Any]:

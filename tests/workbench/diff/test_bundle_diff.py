@@ -12,11 +12,14 @@ import orjson
 import pytest
 
 from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.engine.protocol import DECISION
 from pdp.errors import FileFaultsError
 from pdp.json import canonical, digest
 from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.known import read_log
+from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.diff.policies import BundleRules, rule_changes
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support import ROOT
@@ -269,3 +272,21 @@ def test_whatever_was_recorded_is_decided(tmp_path: Path) -> None:
     file.write_bytes(b'{"input": 7}\n{"input": {"action": []}}\n{"input": null}\n')
 
     assert bundle_diff(BUNDLE, BUNDLE, logs=[read_log(file)], most=0).known.calls == 3
+
+
+def test_a_generated_entry_is_asked_of_only_when_its_call_is_taken(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = read_bundle(BUNDLE)
+    rules = BundleRules(bundle, "X", opa)
+    asked: set[str] = set()
+    with GeneratedCalls(rules, rules, Manifests.of(bundle, bundle), {}, most=40) as generated:
+        engine, _ = generated.comparison.engines
+        evaluate = engine.evaluate
+
+        def noted(body: bytes, document: str = DECISION) -> bytes:
+            asked.add(orjson.loads(body)["action"]["properties"]["tool"])
+            return evaluate(body, document)
+
+        monkeypatch.setattr(engine, "evaluate", noted)
+        taken = {call.tool for call in generated.calls()}
+    assert asked == taken
+    assert len(taken) < generated.extent.entries

@@ -120,7 +120,9 @@ def test_extends_takes_what_the_file_does_not_state() -> None:
 
     assert [each.name for each in suite.scenarios] == ["it"]
     assert (suite.data, suite.manifest.version) == ({"settings": {"x": 1}}, "7")
-    assert suite.session == {"claims": {"sub": "ann", "roles": ["b"]}, "purpose": "y"}
+    [[session]] = suite.sessions
+    assert session is not None
+    assert (session.claims, session.purpose) == ({"sub": "ann", "roles": ["b"]}, "y")
 
 
 def test_policies_and_bundle_take_the_place_of_each_other() -> None:

@@ -50,7 +50,6 @@ class Suite:
         bundle: the bundle file that decides, or None.
         data: with the roots `directory` and `settings`, read and merged.
         tools: the Python file with the tools, or None.
-        session: what every scenario starts from, that of the extended files included.
         scenarios: in the order of the file.
         sessions: for each scenario and step, who does it and when; see `sessions_of`.
         places: for each scenario, where it stands, and then each of its steps.
@@ -64,7 +63,6 @@ class Suite:
     bundle: Path | None
     data: Mapping[str, Any]
     tools: Path | None = None
-    session: dict[str, Any] = field(default_factory=dict)
     scenarios: tuple[Scenario, ...] = ()
     sessions: tuple[tuple[Session | None, ...], ...] = ()
     places: tuple[tuple[Place, ...], ...] = ()
@@ -140,7 +138,6 @@ def load_suite(path: Path) -> Suite:
         bundle=bundle,
         data=data or {},
         tools=tools,
-        session=settings.session,
         scenarios=tuple(read.scenario for read in located),
         sessions=tuple(sessions),
         places=tuple(tuple(map(own.document.place, (read.path, *read.steps))) for read in located),
