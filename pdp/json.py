@@ -146,14 +146,14 @@ def parse_json(text: str | bytes, depth: int = 0) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise JsonValueError(f"value: key {key!r:.40} stands twice in one object")
             seen.add(key)
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> Any:

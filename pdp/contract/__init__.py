@@ -5,6 +5,7 @@
 * invariants: structural rules of a tool, which correct, prune or reject.
 * mapping: from a checked proposal to the request.
 * plan: a whole plan checked by the rules of its tools.
+* functions: parameters of functions that an application hands in.
 * inputs: config and state: what a tool gets beside its arguments, and what it leaves.
 * registry/: tools with their functions and contracts in Python.
 """

@@ -1,8 +1,8 @@
 """The checks that a proposal passes before the policy is asked, in their order.
 
-In the manifest · schema · invariants · idempotency key · provenance · canonical writes. The first that fails rejects
-the proposal with a fixed code, and the policy is not asked (tool registry document, enforcement hops 2 to 4; tool
-boundary document, normative requirements). What the invariants correct is what is decided on and what runs.
+In the manifest · schema · config · invariants · idempotency key · provenance · canonical writes. The first that fails
+rejects the proposal with a fixed code, and the policy is not asked (tool registry document, enforcement hops 2 to 4;
+tool boundary document, normative requirements). What the invariants correct is what is decided on and what runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.json import canonical, digest
+from pdp.manifest.schema.compile import fault_lines
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 
 if TYPE_CHECKING:
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
     from pdp.contract.invariants import Invariants, Trip
     from pdp.session import Session
 
-CHECKS: Final = ("proposal", "manifest", "schema", "invariants", "idempotency", "provenance", "writes", "request")
-"""What a call passes before the policy is asked, in this order: it is read, checked here, and made a request."""
+CHECKS: Final = (
+    "proposal", "manifest", "schema", "config", "invariants", "idempotency", "provenance", "writes", "request",
+)  # fmt: skip
+"""What a call passes before the policy is asked, in this order: it is read, checked, and made a request.
+
+`check` runs all but the first and the last; flow/decide.py names these two, and `config` when that raises.
+"""
 
 _log = logging.getLogger("pdp.contract")
 
@@ -129,7 +135,8 @@ def check(  # noqa: PLR0911 - a return for each check
 def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) -> Rejected:
     """Return the rejection by the check `name` of a proposal that has passed those before it.
 
-    `idempotency_missing` is False in it, which is true after every check but the one of the key.
+    For the checks after `invariants`. A call is there only with arguments of the schema and, after `idempotency`, with
+    any key that it needs: so it is put down. The check of the key itself replaces `idempotency_missing`.
     """
     return Rejected(
         name,
@@ -145,13 +152,9 @@ def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) 
 
 def schema_fault(tool: CompiledTool, arguments: dict[str, Any]) -> str:
     """Return why the tool's schema refuses these arguments, the same for the same arguments."""
-    faults = []
-    for error in tool.validator.iter_errors(arguments):
-        at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
-        # The message quotes the argument, which may be as long as the model likes.
-        faults.append(f"arguments{at}: {error.message}"[:_LONGEST_FAULT])
-    # The validator lists properties in the order of a hash map; the reason has to be the same for the same input.
-    return "; ".join(sorted(faults)[:5]) or "arguments do not match the schema"
+    # A message quotes the argument, which may be as long as the model likes.
+    faults = fault_lines(tool.validator, arguments, "arguments", _LONGEST_FAULT)
+    return "; ".join(faults[:5]) or "arguments do not match the schema"
 
 
 def _corrected(

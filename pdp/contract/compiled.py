@@ -32,11 +32,12 @@ class CompiledTool:
 
     Attributes:
         entry: the effective entry.
-        action: the request's action, the same for every call of the tool; encoded_action: its RFC 8785 form.
+        requested_action: the request's action, the same for every call of the tool.
+        encoded_requested_action: its RFC 8785 form.
         validator: of the arguments; closed against unknown ones.
         invariants: the structural rules; None without any.
         config: what it needs at run time, to be resolved for a session; None without any.
-        reads: the keys of the state that it is handed; effects: those that it writes.
+        reads: the keys of the state that it is handed; state_effects: those that it writes.
         resource, context: the mappings, by the field that each fills; without one, empty.
         timeout: seconds that the tool may take, or None.
         key_ttl: seconds for which the result is stored for its idempotency key; None: for ever.
@@ -50,16 +51,16 @@ class CompiledTool:
 
     def __init__(self, entry: Tool, manifest: EffectiveManifest, contract: ToolContract | None = None) -> None:
         self.entry = entry
-        self.action = RequestedAction(
+        self.requested_action = RequestedAction(
             name=entry.pdp_action,
             properties={"tool": entry.name, "manifest_version": manifest.version, "manifest_digest": manifest.digest},
         )
-        self.encoded_action = orjson.Fragment(canonical(self.action._asdict()))
+        self.encoded_requested_action = orjson.Fragment(canonical(self.requested_action._asdict()))
         self.validator = compile_schema(closed_schema(entry.schema_))
         self.invariants = _invariants(entry, contract)
         self.config = _config(entry, contract)
         self.reads = entry.state.reads if entry.state else ()
-        self.effects: tuple[StateEffect, ...] = entry.state.effects if entry.state else ()
+        self.state_effects: tuple[StateEffect, ...] = entry.state.effects if entry.state else ()
         self.resource = _compiled(entry.resource)
         self.context = _compiled(entry.context)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
@@ -81,7 +82,7 @@ class CompiledTool:
         """
         from pdp.contract.inputs import state_after  # noqa: PLC0415 - only tools that state what they write
 
-        return state_after(state, self.effects, result)
+        return state_after(state, self.state_effects, result)
 
 
 def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from pdp.contract.functions import named_parameters
 from pdp.contract.registry.tool_contract import plain_object
 from pdp.documents import nearest, shown_name
 from pdp.errors import PdpError, UsageError
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     _Normalizer = Callable[[Any], Any]
 
 _WHOLE: Final = ("state", "config")
-_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PLACE: Final = re.compile(r"\{\{\s*([A-Za-z0-9][A-Za-z0-9_.:/-]*)\s*\}\}")
 _NORMALIZERS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "strip": str.strip,
@@ -134,9 +134,9 @@ class Inputs:
         self._config = tuple(param.key for param in entry.config)
         self._parameters: list[tuple[str, bool]] = []
         arguments = arguments_of(entry.schema_)
-        for parameter in _parameters(function):
+        for parameter in named_parameters(function):
             name, optional = parameter.name, parameter.default is not inspect.Parameter.empty
-            if name in arguments or parameter.kind in _VARIADIC:
+            if name in arguments:
                 continue
             if name not in _WHOLE and name in self._reads and name in self._config:
                 raise UsageError(
@@ -167,13 +167,6 @@ class Inputs:
         values = {name: known.get(name) for name, optional in self._parameters if name in known or not optional}
         copied: dict[str, Any] = orjson.loads(orjson.dumps(values))
         return copied
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return []  # a function written in C may not say
 
 
 class StateEffectError(PdpError):

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from pdp.contract.registry.tool_contract import DROP_STEP, DropStep, end_coroutine
+from pdp.contract.functions import end_coroutine
+from pdp.contract.registry.tool_contract import DROP_STEP, DropStep
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.expressions.expression import ExpressionError, compile_check
 from pdp.manifest.model import Correction
@@ -219,7 +220,7 @@ class _FunctionRule:
                 raise _RuleRejectsError(self, "its corrector has to return (arguments, true or false) or DROP_STEP")
 
     def _called(
-        self, function: Callable[..., Any], what: str, arguments: dict[str, Any], context: InvariantContext
+        self, function: Callable[..., Any], role: str, arguments: dict[str, Any], context: InvariantContext
     ) -> Any:
         state = dict(context.state)
         if context.plan is not None:
@@ -228,8 +229,8 @@ class _FunctionRule:
             # Copies, as the function may write to what it gets.
             return function(*orjson.loads(orjson.dumps([arguments, state, dict(context.config)])))
         except Exception as error:
-            _log.exception("the %s of invariant %s raised", what, self.id)
-            raise _RuleRejectsError(self, f"its {what} raised {type(error).__name__}") from error
+            _log.exception("the %s of invariant %s raised", role, self.id)
+            raise _RuleRejectsError(self, f"its {role} raised {type(error).__name__}") from error
 
     def _within_declaration(self, result: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         if type(result) is not dict:

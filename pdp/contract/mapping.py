@@ -54,11 +54,11 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
     context["idempotency_key"] = checked.idempotency_key
     if session.agent is not None:
         context["agent"] = session.agent
-    request = Request(session.subject, tool.action, resource, context, plain)
+    request = Request(session.subject, tool.requested_action, resource, context, plain)
     context["run_id"] = session.run_id
     if _VOLATILE.isdisjoint(context):
         context["call_digest"] = digest(
-            request.encoded(session.encoded_subject, tool.encoded_action, checked.proposal.text)
+            request.encoded(session.encoded_subject, tool.encoded_requested_action, checked.proposal.text)
         )
     else:
         context["call_digest"] = call_digest(request)

@@ -57,16 +57,13 @@ class FieldError(ValueError):
         self.hint = hint
 
 
-def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return a hint that names the known word nearest to `name`, whatever its case, or None when none is near.
-
-    `cutoff` is how alike they have to be, 1 being the same.
-    """
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint that names the known word nearest to `name`, whatever its case, or None when none is near."""
     words = sorted(known)
-    matches = get_close_matches(name, words, n=1, cutoff=cutoff)
+    matches = get_close_matches(name, words, n=1)
     if not matches:
         lower = {word.lower(): word for word in words}
-        matches = [lower[word] for word in get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)]
+        matches = [lower[word] for word in get_close_matches(name.lower(), lower, n=1)]
     return f"did you mean `{matches[0]}`?" if matches else None
 
 

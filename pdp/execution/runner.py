@@ -18,11 +18,12 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.contract.functions import named_parameters
 from pdp.errors import UsageError
 from pdp.execution.failures import Mask, ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
-from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.compile import compile_schema, fault_lines
 from pdp.manifest.schema.walk import arguments_of
 from pdp.proposal import Execution, Failure, FailureCode
 
@@ -70,7 +71,8 @@ class ToolRunner:
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._validator = None if entry.result_schema is None else compile_schema(entry.result_schema)
         self._late: set[Future[Execution]] = set()
-        self._foreign = _parameters(self.function) - arguments_of(entry.schema_).keys()
+        parameters = {parameter.name for parameter in named_parameters(self.function)}
+        self._foreign = parameters - arguments_of(entry.schema_).keys()
 
     def refused(self, arguments: Mapping[str, Any]) -> Execution | None:
         """Return the failure of a call that is not to be run; None: run it.
@@ -155,12 +157,7 @@ class ToolRunner:
         if size > MAX_RESULT:
             raise ToolResultError(f"the result has {size} bytes, at most {MAX_RESULT} are admitted", "too_large")
         if self._validator is not None and not self._validator.is_valid(result):
-            faults = sorted(
-                "result"
-                + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.instance_path)
-                + f": {fault.message}"
-                for fault in self._validator.iter_errors(result)
-            )
+            faults = fault_lines(self._validator, result, "result")
             raise ToolResultError("the result does not match its schema: " + "; ".join(faults[:_SHOWN]))
 
     def _full(self) -> Execution | None:
@@ -197,14 +194,6 @@ def attempts(entry: DeclaredTool) -> int:
     if idempotent is None:
         idempotent = not entry.has_effects
     return 1 + entry.retries if idempotent else 1
-
-
-def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return frozenset()  # a function written in C may not tell
-    return frozenset(item.name for item in parameters if item.kind not in {item.VAR_POSITIONAL, item.VAR_KEYWORD})
 
 
 def _size(result: Any) -> int:

@@ -119,7 +119,7 @@ def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
         return check(asked.proposal, asked.session, manifest)
     except UsageError as error:
         tool = manifest.tool(asked.proposal.tool)
-        _refuse(Decided(asked, Rejected("invariants", asked.proposal, None, tool, schema_valid=True)), error)
+        _refuse(Decided(asked, Rejected("config", asked.proposal, None, tool, schema_valid=True)), error)
 
 
 def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared]:
@@ -140,7 +140,7 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
         # an approval's people when they granted it.
-        body = request.encoded(session.encoded_subject, checked.tool.encoded_action, checked.proposal.text)
+        body = request.encoded(session.encoded_subject, checked.tool.encoded_requested_action, checked.proposal.text)
         return Prepared(asked, checked, session, request, body, approval)
     except (MappingError, ExpressionError) as error:
         stopped = rejection_of("request", checked, RejectionCode.INVALID_PAYLOAD, error.message)

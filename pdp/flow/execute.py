@@ -289,7 +289,7 @@ def _deliver(executed: Executed, prepared: Prepared, held: HeldCall | None) -> E
             markings=delivery.markings | executed.markings,
             retrieval_snapshot=delivery.retrieval_snapshot or executed.retrieval_snapshot,
         )
-    if executed.execution.failure is not None or not prepared.checked.tool.effects:
+    if executed.execution.failure is not None or not prepared.checked.tool.state_effects:
         return executed
     try:
         state = prepared.checked.tool.state_after(prepared.session.state, executed.execution.result)

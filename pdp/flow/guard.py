@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from pdp.contract.functions import VARIADIC
 from pdp.errors import PdpError, UsageError
 from pdp.execution.runner import is_asynchronous
 from pdp.session import Session
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pdp.flow.parts import Tools
     from pdp.manifest.effective import EffectiveManifest
 
-_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
 
 
@@ -121,7 +121,7 @@ def _checked_signature(function: Callable[..., Any], name: str, schema: Mapping[
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError(f"{where}: a generator runs only after its call was recorded", hint="return a list instead")
     for parameter in signature.parameters.values():
-        if parameter.kind in _VARIADIC:
+        if parameter.kind in VARIADIC:
             raise UsageError(f"{where}: *{parameter.name} has no names to decide upon", hint="name every argument")
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             raise UsageError(f"{where}: {parameter.name} is positional only", hint="drop the / from the signature")

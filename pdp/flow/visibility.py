@@ -88,7 +88,7 @@ def _probe(tool: CompiledTool, session: Session, now: float) -> Request:
     }
     if session.agent is not None:
         context["agent"] = session.agent
-    request = Request(session.subject, tool.action, Entity(str(kind), str(name), resource), context)
+    request = Request(session.subject, tool.requested_action, Entity(str(kind), str(name), resource), context)
     context |= {"call_digest": call_digest(request), "time": session.time or to_seconds(now), "approval": None}
     context["request_id"] = session.request_id or "visibility"
     return request

@@ -63,8 +63,8 @@ class ContentChange:
     @property
     def line(self) -> str:
         """The change in words, with both values where one replaces the other."""
-        what = f"{_short(self.old)} -> {_short(self.new)}" if self.what == _CHANGED else self.what
-        return f"{self.name}: {what}"
+        words = f"{_short(self.old)} -> {_short(self.new)}" if self.what == _CHANGED else self.what
+        return f"{self.name}: {words}"
 
 
 def _short(value: Any) -> str:
@@ -325,9 +325,11 @@ def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _rank_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
     for name, rank in _RANKS.items():
         old, new = before.get(name), after.get(name)
-        one, other = rank(old), rank(new)
-        if one != other:
-            direction = _UNCLEAR if one is None or other is None else _TIGHTENS if other > one else _LOOSENS
+        old_rank, new_rank = rank(old), rank(new)
+        if old_rank != new_rank:
+            direction = _UNCLEAR
+            if old_rank is not None and new_rank is not None:
+                direction = _TIGHTENS if new_rank > old_rank else _LOOSENS
             yield ContentChange(name, direction, old, new, _CHANGED)
 
 
@@ -365,9 +367,9 @@ def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Content
     ):
         if values:
             direction = _LOOSENS if verb == "added" else _TIGHTENS
-            what = f"{verb} {_listed(values)}: data"
-            yield ContentChange("markings", direction, old, new, f"{what} so marked {touches}")
-            yield ContentChange("markings", _opposite(direction), old, new, f"{what} of unknown markings {clears}")
+            subject = f"{verb} {_listed(values)}: data"
+            yield ContentChange("markings", direction, old, new, f"{subject} so marked {touches}")
+            yield ContentChange("markings", _opposite(direction), old, new, f"{subject} of unknown markings {clears}")
 
 
 def _purposes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:

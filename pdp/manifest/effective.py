@@ -190,17 +190,17 @@ def _heavier(ranks: type[Ranked]) -> Callable[[Ranked, Ranked], Ranked]:
 
 
 def _union(first: Terms, second: Terms) -> Terms:
-    joined = _both(first, second, lambda one, other: (*one, *other))
+    joined = _both(first, second, lambda terms, others: (*terms, *others))
     return None if joined is None else tuple(sorted(set(joined)))
 
 
 def _intersection(first: Terms, second: Terms) -> Terms:
-    joined = _both(first, second, lambda one, other: tuple(set(one) & set(other)))
+    joined = _both(first, second, lambda terms, others: tuple(set(terms) & set(others)))
     return None if joined is None else tuple(sorted(set(joined)))
 
 
 def _limits(first: tuple[Limit, ...] | None, second: tuple[Limit, ...] | None) -> tuple[Limit, ...] | None:
-    joined = _both(first, second, lambda one, other: (*one, *other))
+    joined = _both(first, second, lambda limits, others: (*limits, *others))
     if joined is None:
         return None
     distinct = {(limit.limit, limit.argument): limit for limit in joined}
@@ -212,7 +212,7 @@ def _idempotency(first: Idempotency, second: Idempotency) -> Idempotency:
     return Idempotency(
         required=first.required or second.required,
         key=first.key or second.key,
-        ttl=_both(first.ttl, second.ttl, lambda one, other: max(one, other, key=duration_seconds)),
+        ttl=_both(first.ttl, second.ttl, lambda ttl, other_ttl: max(ttl, other_ttl, key=duration_seconds)),
     )
 
 
@@ -221,7 +221,11 @@ def _approval(first: ApprovalBlock, second: ApprovalBlock) -> ApprovalBlock:
     return ApprovalBlock(
         approvers=_intersection(first.approvers, second.approvers),
         quorum=_both(first.quorum, second.quorum, max),
-        expires=_both(first.expires, second.expires, lambda one, other: min(one, other, key=duration_seconds)),
+        expires=_both(
+            first.expires,
+            second.expires,
+            lambda expires, other_expires: min(expires, other_expires, key=duration_seconds),
+        ),
         unless_within_limits=_both(first.unless_within_limits, second.unless_within_limits, and_),
     )
 

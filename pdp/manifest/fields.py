@@ -157,6 +157,19 @@ Term = Annotated[
 Text = Annotated[StrictStr, StringConstraints(min_length=1, max_length=20_000)]
 """Text for people or for the model, not empty."""
 
+Latency = Annotated[
+    StrictStr,
+    matching(
+        r"(?!0+(?:\.0+)?[ms])[0-9]{1,9}(?:\.[0-9]{1,6})?(?:ms|s)",
+        "must be a latency in ms or s",
+        "such as 200ms or 1.5s",
+    ),
+]
+"""A latency objective as the registry record writes it: `200ms`, `1.5s`."""
+
+Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a percentile", "such as p50 or p99")]
+"""A percentile of latency, such as `p50` or `p99.9`."""
+
 Semver = Annotated[StrictStr, AfterValidator(_semver)]
 """A semantic version 2.0.0."""
 

@@ -86,10 +86,17 @@ def load_both(
 
 
 def load_effective(
-    manifest: pathlib.Path | str, governance: pathlib.Path | str | None = None, **options: Any
+    manifest: pathlib.Path | str,
+    governance: pathlib.Path | str | None = None,
+    *,
+    manifest_text: bytes | None = None,
+    governance_text: bytes | None = None,
+    strict: bool = False,
+    warnings: list[Fault] | None = None,
 ) -> EffectiveManifest:
-    """Load a manifest and its governance file, and merge them. Options and errors as of `load_both`."""
-    return effective_manifest(*load_both(manifest, governance, **options))
+    """Load a manifest and its governance file, and merge them. Arguments and errors as of `load_both`."""
+    texts = {"manifest_text": manifest_text, "governance_text": governance_text}
+    return effective_manifest(*load_both(manifest, governance, **texts, strict=strict, warnings=warnings))
 
 
 def _raise_faults(faults: Sequence[Fault], *, strict: bool, warnings: list[Fault] | None) -> None:

@@ -32,8 +32,10 @@ from pdp.manifest.fields import (
     READ_CLASSES,
     Duration,
     EffectClass,
+    Latency,
     Name,
     Pattern,
+    Percentile,
     RiskTier,
     Semver,
     Term,
@@ -325,7 +327,7 @@ class DeclaredTool(Governable):
     safety: Safety | None = None
     timeout: Duration | None = None
     retries: Annotated[StrictInt, Field(ge=0, le=10)] = 0
-    sla: dict[Name, Text] | None = None
+    sla: dict[Percentile, Latency] | None = None
     eval_pack: Text | None = None
     release: Release | None = None
 

@@ -285,7 +285,9 @@ def test_the_bytes_of_a_request_are_its_canonical_form_whatever_they_are_put_tog
     assert tool is not None
     arguments = canonical(request.context["arguments"])
 
-    assert request.encoded(who.encoded_subject, tool.encoded_action, arguments) == canonical(request.as_json())
+    assert request.encoded(who.encoded_subject, tool.encoded_requested_action, arguments) == canonical(
+        request.as_json()
+    )
     assert request.context["call_digest"] == call_digest(request)
 
 

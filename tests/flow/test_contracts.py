@@ -100,7 +100,7 @@ def search(query: str, **more: Any) -> dict[str, Any]:
 def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Given, call: Call) -> None:
     denied = call(pep, search("cats"), {**SESSION, "config": {"mode": 7}})
 
-    assert (denied.allowed, denied.executed, given) == (False, False, [])
+    assert (denied.allowed, denied.executed, denied.failed_check, given) == (False, False, "config", [])
     assert [(reason.code, reason.message) for reason in denied.reasons] == [
         ("decision.request_invalid", "config mode: the normalizer raised TypeError")
     ]

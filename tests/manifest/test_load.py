@@ -277,6 +277,8 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      ("`approval.expires` must be an ISO 8601 duration, not `P1M` | such as PT10S, PT1H or P1D; months and "
      "years have no fixed length")),
     ("timeout: PT0S", "`timeout` must be longer than zero, not `PT0S`"),
+    ("sla: {p50: soon}", "`sla.p50` must be a latency in ms or s, not `soon` | such as 200ms or 1.5s"),
+    ("sla: {fast: 1s}", "key `fast` must be a percentile, not `fast` | such as p50 or p99"),
     ("sla: {p50: 200}", "`sla.p50` must be a string, not `200` | write it in quotes"),
     ("risk_tier: hihg", "`risk_tier` must be one of low, medium, high, not `hihg` | did you mean `high`?"),
     ("pattern: lookupp",

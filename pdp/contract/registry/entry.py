@@ -36,7 +36,9 @@ _GENERICS: Final = {kind.__name__: kind for kind in _NAMES} | {
 }  # fmt: skip
 _SYNTAX: Final = (ast.Expression, ast.Name, ast.Load, ast.Subscript, ast.Tuple, ast.BinOp, ast.BitOr)
 _SEPARATOR: Final = re.compile(r"\s+(?:—|–|--?)\s+")  # noqa: RUF001 - an en dash stands there as well
-_KNOWN: Final = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal[...]"
+_KNOWN: Final = (
+    "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal of texts, integers or booleans"
+)
 
 
 def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance: Governance) -> DeclaredTool:
@@ -139,16 +141,25 @@ def _type_of(text: str, at: str) -> dict[str, Any]:
 
 
 def _check_plain(node: ast.AST, *, literal: bool = False) -> None:
-    """Check that a type is made of names, and of constants within `Literal`: pydantic evaluates a text elsewhere.
+    """Check that a type is made of names, and of constants of JSON within `Literal`.
+
+    Elsewhere pydantic evaluates a text. Of a list it drops a second type, and it writes the keys of any dict as texts.
 
     Raises:
         TypeError: it is not.
     """
-    if isinstance(node, ast.Constant) and (literal or node.value is None):
+    if isinstance(node, ast.Constant) and (node.value is None or (literal and isinstance(node.value, str | int))):
         return
     if not isinstance(node, _SYNTAX):
         raise TypeError
-    literal = literal or (isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal")
+    if isinstance(node, ast.Subscript):
+        generic, parameters = ast.unparse(node.value), node.slice
+        types = [ast.unparse(part) for part in (parameters.elts if isinstance(parameters, ast.Tuple) else [parameters])]
+        if generic in ("list", "List") and len(types) != 1:
+            raise TypeError
+        if generic in ("dict", "Dict") and (len(types) != 2 or types[0] != "str"):  # noqa: PLR2004
+            raise TypeError
+        literal = literal or generic == "Literal"
     for part in ast.iter_child_nodes(node):
         _check_plain(part, literal=literal)
 

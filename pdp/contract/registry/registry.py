@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pdp.contract.compiled import CompiledManifest
+from pdp.contract.functions import end_coroutine
 from pdp.contract.inputs import Inputs
 from pdp.contract.registry.entry import declared_tool
-from pdp.contract.registry.tool_contract import end_coroutine
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest

@@ -6,7 +6,6 @@ in a manifest is in pdp/manifest/model.py.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -140,25 +139,19 @@ class ToolContract:
         return Invariants(of_contract=self.invariants).violations(plain_object(call, "call"), context)
 
 
-def plain_object(value: Mapping[str, Any], what: str = "state") -> dict[str, Any]:
+def plain_object(value: Mapping[str, Any], name: str = "state") -> dict[str, Any]:
     """Return a copy of an object of plain JSON that an application hands in.
 
     Raises:
-        UsageError: not an object, or not JSON; `what` names it in the message.
+        UsageError: not an object, or not JSON; `name` is its name in the message.
     """
     try:
         plain = dict(value)
         check_json(plain)
     except JsonValueError as error:
-        raise UsageError(f"{what}: {error}", hint="it is made of plain JSON") from None
+        raise UsageError(f"{name}: {error}", hint="it is made of plain JSON") from None
     except (TypeError, ValueError):
         hint = "hand in names with values"
-        raise UsageError(f"{what} is {type(value).__name__}, not an object", hint=hint) from None
+        raise UsageError(f"{name} is {type(value).__name__}, not an object", hint=hint) from None
     copied: dict[str, Any] = orjson.loads(canonical(plain))
     return copied
-
-
-def end_coroutine(value: Any) -> None:
-    """Close what an asynchronous function returned where a plain one is expected: nobody awaits it."""
-    if inspect.iscoroutine(value):
-        value.close()

@@ -12,8 +12,8 @@
 When is a commit staged? `commit-high` is, when each of its calls needs a person's approval: the STEP_UP stages the
 action, and the grant commits it. One that is excused from approval (`unless_within_limits: true`) has to be named by
 `commits` of a tool of pattern action-staging instead, and pdp/patterns runs it only with what such a tool has staged.
-`commit-low` touches what is internal alone (tasks, exceptions, notes: 9.2) and needs no staging, but may not state
-external side effects. What states no effect class is no commit: its scopes, limits and approvals govern it.
+`commit-low` changes only what is internal (tasks, exceptions, notes: 9.2): it needs no staging, and may not state
+external side effects. A tool that states no effect class is no commit: its scopes, limits and approvals govern it.
 
 The fifth rule, no state across runs in a tool, is kept at run time: caches and pins belong to a run (pdp/patterns).
 """

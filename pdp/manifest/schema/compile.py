@@ -74,6 +74,18 @@ def _applied_definitions(schema: dict[str, Any]) -> frozenset[str]:
     return frozenset(referred({"allOf": beside}, schema))
 
 
+def fault_lines(validator: Draft202012Validator, value: Any, name: str, longest: int | None = None) -> list[str]:
+    """Return why a schema refuses a value, `NAME.PATH: message`, each of at most `longest` characters; sorted.
+
+    The validator lists members in the order of a hash map; the lines are the same for the same value.
+    """
+    lines = []
+    for error in validator.iter_errors(value):
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
+        lines.append(f"{name}{path}: {error.message}"[:longest])
+    return sorted(lines)
+
+
 def compile_schema(schema: dict[str, Any]) -> Draft202012Validator:
     """Compile a schema of draft 2020-12; references may lead into the schema itself and into types.json.
 

@@ -93,8 +93,8 @@ class _Comparison:
                 if removed and added:
                     yield self._change(path, "its alternatives changed", Bump.MAJOR)
                 elif removed or added:
-                    what = "an alternative was removed" if removed else "an alternative was added"
-                    yield self._change(path, what, self._narrower if removed else self._wider)
+                    words = "an alternative was removed" if removed else "an alternative was added"
+                    yield self._change(path, words, self._narrower if removed else self._wider)
             for before, after in pairs:
                 if (id(before), id(after)) in self._compared:
                     continue
@@ -110,20 +110,20 @@ class _Comparison:
                 if before.items is not None and after.items is not None:
                     pending.append((f"{path}[]", before.items, after.items))
                 elif before.items is not after.items:
-                    what, bump = (
+                    words, bump = (
                         ("got a type", self._narrower) if before.items is None else ("lost its type", self._wider)
                     )
-                    yield self._change(f"{path}[]", what, bump)
+                    yield self._change(f"{path}[]", words, bump)
 
-    def _change(self, path: str, what: str, bump: Bump) -> SchemaChange:
-        return SchemaChange(self._part, path, what, bump)
+    def _change(self, path: str, words: str, bump: Bump) -> SchemaChange:
+        return SchemaChange(self._part, path, words, bump)
 
     def _type_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
         if old.values is None and new.values is None:
             if old.types != new.types:
                 narrower, wider = _admits(old.types, new.types), _admits(new.types, old.types)
-                what = f"type {_named(old.types)} became {_named(new.types)}"
-                yield self._change(path, what, self._bump(narrower=narrower, wider=wider))
+                words = f"type {_named(old.types)} became {_named(new.types)}"
+                yield self._change(path, words, self._bump(narrower=narrower, wider=wider))
             return
         if removed := _without(old, new):
             yield self._change(path, f"no longer {_listed(removed)}", self._narrower)
@@ -144,16 +144,16 @@ class _Comparison:
             elif name not in old.properties:
                 # An answer's further member harms nobody; a further argument only who has to give it.
                 breaks = required and self._part == "request"
-                what = f"is new{', and required' if required else ''}"
-                yield self._change(inner, what, Bump.MAJOR if breaks else Bump.MINOR)
+                words = f"is new{', and required' if required else ''}"
+                yield self._change(inner, words, Bump.MAJOR if breaks else Bump.MINOR)
             elif required != (name in old.required):
-                what = "became required" if required else "became optional"
-                yield self._change(inner, what, self._narrower if required else self._wider)
+                words = "became required" if required else "became optional"
+                yield self._change(inner, words, self._narrower if required else self._wider)
         before, after = self._others(old, path), self._others(new, path)
         if before != after or not all(self._same(key, old, new) for key in _OPENNESS):
-            what = f"further members: {_admitted(before)} became {_admitted(after)}"
+            words = f"further members: {_admitted(before)} became {_admitted(after)}"
             narrower, wider = before is True or after is False, before is False or after is True
-            yield self._change(path, what, self._bump(narrower=narrower, wider=wider))
+            yield self._change(path, words, self._bump(narrower=narrower, wider=wider))
 
     def _others(self, alternative: Alternative, path: str) -> Any:
         """Return what members that an object does not name may be, as `schema/compile.py` closes them."""

@@ -73,7 +73,9 @@ def test_a_json_schema_stands_as_it_is(schema: dict[str, Any]) -> None:
     assert argument_schema(schema, "contract") == schema
 
 
-KNOWN = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal[...]"
+KNOWN = (
+    "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal of texts, integers or booleans"
+)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,8 @@ KNOWN = "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U
     [
         "Any", "flaot", "list[", "", "str, int", "list[1]", "1 | 2", "__import__('os')", "Literal[__import__('os')]",
         "list['__import__(1)']", "Literal[().a]",
+        "list[str, int]", "List[()]", "dict[int, str]", "dict[()]", "dict[str]", "dict[str, int, int]",
+        "Optional[dict[int, str]]", "Literal[1.5]", "Literal[b'x']",
     ],
 )  # fmt: skip
 def test_what_is_no_type(text: str) -> None:

@@ -15,7 +15,7 @@ from tests.support.payments import EXAMPLE, wire
 if TYPE_CHECKING:
     from pathlib import Path
 
-CHECKS = ["proposal", "manifest", "schema", "invariants", "idempotency", "provenance", "writes", "request"]
+CHECKS = ["proposal", "manifest", "schema", "config", "invariants", "idempotency", "provenance", "writes", "request"]
 SANCTIONS = EXAMPLE / "policies/custom/concerns/sanctions/sanctions.rego"
 
 
@@ -123,7 +123,7 @@ def test_as_text_with_both_engines() -> None:
     assert (done.code, done.err) == (3, "")
     lines = done.out.splitlines()
     assert lines[0] == EXCEEDED
-    assert lines[2:10] == [f"  {name:<12} passed" for name in CHECKS]
+    assert lines[2:11] == [f"  {name:<12} passed" for name in CHECKS]
     place = next(at for at, text in enumerate(lines) if "scopes.missing" in text)
     assert lines[place].startswith("  scopes       did not fire scopes.missing  ")
     stopped = found(concern("scopes"), "count(missing) > 0")
@@ -137,12 +137,12 @@ def test_without_opa_the_rules_that_fired_are_known() -> None:
     assert (done.code, done.err) == (3, "")
     lines = done.out.splitlines()
     assert lines[0] == EXCEEDED
-    assert [line.split()[:3] for line in lines[10:13]] == [
+    assert [line.split()[:3] for line in lines[11:14]] == [
         ["effects", "fired", "effects.gate_satisfied"],
         ["limits", "fired", "limits.exceeded"],
         ["risk", "fired", "risk.acceptable"],
     ]
-    assert lines[13:] == [
+    assert lines[14:] == [
         "",
         "  rules that did not fire: not known without OPA 1.22.0; get it with: pdp opa install",
     ]
