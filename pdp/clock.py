@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
 def to_seconds(now: float) -> str:
@@ -15,6 +19,16 @@ def to_milliseconds(now: float) -> str:
     """Return the time `now` (seconds since 1970) to the millisecond, such as `2026-07-01T10:00:00.250Z`."""
     second = int(now)
     return f"{_second(second)}.{int((now - second) * 1000):03d}Z"
+
+
+def is_time(text: str) -> bool:
+    """Return whether `text` is a time to the second, such as `2026-07-01T10:00:00Z`."""
+    if not _TIME.fullmatch(text):
+        return False
+    try:
+        return bool(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC))
+    except ValueError:
+        return False
 
 
 # Formatting takes two microseconds, and many calls share a second.

@@ -12,7 +12,7 @@ from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 if TYPE_CHECKING:
     from pdp.contract.invariants import Trip
     from pdp.decision import Decision, Obligation, Reason, Verdict
-    from pdp.flow.call import Decided, Executed
+    from pdp.flow.stages import Decided, Executed
     from pdp.stores.actions import Action
     from pdp.stores.approvals import Approval
 

@@ -13,11 +13,11 @@ from pdp.audit.event import recordable
 from pdp.contract.compiled import CompiledManifest
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
-from pdp.flow.call import Received, caller_of
 from pdp.flow.decide import decide
 from pdp.flow.drive import adrive, drive
 from pdp.flow.execute import call
 from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, obligations_of, observers_of
+from pdp.flow.stages import Received, caller_of
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
     from pdp.flow.drive import Step
-    from pdp.flow.plan import PlanEvaluation
-    from pdp.flow.visibility import Visibility
+    from pdp.flow.preview import PlanEvaluation, Visibility
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.handlers import ObligationHandler
     from pdp.patterns.run import Deployment
@@ -229,7 +228,7 @@ class Pep:
             ids: as in `decide`.
 
         Raises:
-            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.approve.compensation`.
+            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.action.compensation`.
         """
         return drive(self._compensate(action_id, arguments, session, ids), self.engine)
 
@@ -256,7 +255,7 @@ class Pep:
         return await adrive(self._plan(steps, session), self.engine)
 
     def visible_tools(self, session: Any) -> dict[str, Visibility]:
-        """Return each tool with what this session's subject can do with it; see `pdp.flow.visibility`.
+        """Return each tool with what this session's subject can do with it; see `pdp.flow.preview`.
 
         Raises:
             UsageError: no session, or one that names nobody.
@@ -325,19 +324,19 @@ class Pep:
     def _compensate(
         self, action_id: str, arguments: Any, session: Any, ids: CallIds
     ) -> Generator[Step, Any, Evaluation]:
-        from pdp.flow.approve import compensation  # noqa: PLC0415 - only calls with effects
+        from pdp.flow.action import compensation  # noqa: PLC0415 - only calls with effects
 
         received = self._received(to_run=True, **ids)
         compensating = yield from compensation(received, action_id, arguments, session, self._parts.stores)
         return (yield from call(*compensating, self._parts))
 
     def _plan(self, steps: Sequence[Any], session: Any) -> Generator[Step, Any, PlanEvaluation]:
-        from pdp.flow.plan import evaluate_plan  # noqa: PLC0415 - only applications that plan
+        from pdp.flow.preview import evaluate_plan  # noqa: PLC0415 - only applications that plan
 
         return evaluate_plan(steps, Session.read(session), self._parts.manifest)
 
     def _visible_tools(self, session: Any) -> Generator[Step, Any, dict[str, Visibility]]:
-        from pdp.flow.visibility import visible  # noqa: PLC0415 - only applications that ask for it
+        from pdp.flow.preview import visible  # noqa: PLC0415 - only applications that ask for it
 
         return visible(Session.read(session), self._parts.manifest, time.time())
 

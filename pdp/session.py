@@ -9,16 +9,14 @@ look alike are one person.
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from contextlib import suppress
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from pdp.clock import is_time
 from pdp.errors import UsageError
 from pdp.json import canonical, check_json
 from pdp.request import Entity
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
 _LONGEST: Final = 1024
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _HIDDEN: Final = frozenset(("Cc", "Cf", "Co", "Cn", "Zl", "Zp"))
 
 
@@ -119,12 +116,9 @@ class Session(BaseModel):
     @field_validator("time")
     @classmethod
     def _a_time(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        with suppress(ValueError):
-            if _TIME.fullmatch(value) and datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC):
-                return value
-        raise ValueError("is not a time such as 2026-07-01T10:00:00Z")
+        if value is not None and not is_time(value):
+            raise ValueError("is not a time such as 2026-07-01T10:00:00Z")
+        return value
 
     @classmethod
     def read(cls, value: Any) -> Self:

@@ -1,15 +1,15 @@
 """The way of one call, from a proposal to its result; `pdp.pep` puts it in motion.
 
-call: one frozen record for each stage
+stages: one frozen record for each stage
 decide: read, check, prepare, decide, conclude
 record: the audit events of a call
-execute: hold, reserve, run, settle, deliver
+execute: hold, reserve, act, before, approve; run, settle, finish, deliver
 hold: the agent's run that a call belongs to, and the rules of its pattern
-approve: the approval of a call and its action, found before the policy is asked and opened when it asks for a person
+approval: the approval of a call, found before the policy is asked and opened when it asks for a person
+action: the action of a call with effects, from its staging to its compensation
 reserve: idempotency key and approval, both or neither, before a tool runs
 drive: doing what the flow asks for, waiting or asynchronously
 parts: what an enforcement point is made of: tools, stores, options
 guard: functions whose every call goes through an enforcement point
-visibility: which tools a subject's model may see
-plan: a whole plan before its first call
+preview: what is asked ahead of any call: which tools a subject's model may see, a whole plan
 """

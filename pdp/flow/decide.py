@@ -20,9 +20,9 @@ from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, StateError, UsageError
-from pdp.flow.call import Asked, Decided, Prepared, StoppedError
 from pdp.flow.drive import Question
 from pdp.flow.record import log_decision, record_decision
+from pdp.flow.stages import Asked, Decided, Prepared, StoppedError, Unread
 from pdp.json import JsonValueError
 from pdp.manifest.expressions.expression import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from pdp.contract.compiled import CompiledManifest
     from pdp.decision import Decision
-    from pdp.flow.call import Received
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
+    from pdp.flow.stages import Received
 
 _log = logging.getLogger("pdp.pep")
 
@@ -76,14 +76,16 @@ def _through_stages(
         decision: Decision = yield Question(prepared.body)
         decided = conclude(prepared, decision, parts)
         if decision.verdict is Verdict.STEP_UP and received.to_run and parts.approvals is not None:
-            from pdp.flow.approve import open_approval  # noqa: PLC0415 - only where somebody may approve
+            from pdp.flow.approval import open_approval  # noqa: PLC0415 - only where somebody may approve
 
             decided = yield from open_approval(decided, prepared, parts.approvals, parts.stores)
+    except StoppedError as stopped:
+        return stopped.decided
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
-        return failed(decided or Decided(asked or Asked(received), checked), error)
+        return failed(decided or Decided(asked or Unread(received), checked), error)
     except BaseException:
         # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
-        decided = decided or Decided(asked or Asked(received), checked)
+        decided = decided or Decided(asked or Unread(received), checked)
         record_decision(decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
         raise
     return decided
@@ -95,16 +97,16 @@ def read(received: Received, proposal: Any, session: Any, request_id: str | None
     Raises:
         StoppedError: one of them is malformed.
     """
-    asker = None
+    own_session = None
     try:
-        asker = Session.read(session)
-        request_id = request_id or asker.request_id or new_id()
-        return Asked(received, asker, request_id, Proposal.read(proposal))
+        own_session = Session.read(session)
+        request_id = request_id or own_session.request_id or new_id()
+        return Asked(received, own_session, request_id, Proposal.read(proposal))
     except ProposalRejectedError as error:
         rejected = Rejected("proposal", None, Rejection(error.rejection, error.message))
-        raise StoppedError(Decided(Asked(received, asker, request_id), rejected)) from error
+        raise StoppedError(Decided(Unread(received, own_session, request_id), rejected)) from error
     except (UsageError, JsonValueError) as error:
-        _refuse(Decided(Asked(received, asker, request_id)), error)
+        _refuse(Decided(Unread(received, own_session, request_id)), error)
 
 
 def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
@@ -113,8 +115,6 @@ def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
     Raises:
         StoppedError: the tool's config cannot be resolved.
     """
-    if asked.proposal is None or asked.session is None:
-        raise UsageError("a call without proposal or session cannot be checked")
     try:
         return check(asked.proposal, asked.session, manifest)
     except UsageError as error:
@@ -128,20 +128,20 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
     Raises:
         StoppedError: there is no such request: a mapping fails, the claims name nobody, or it is too large.
     """
-    session, approval = asked.session, None
-    if session is None:
-        raise UsageError("a call without session makes no request")
+    approval = None
     try:
-        request = build_request(checked, session, request_id=asked.request_id or "", now=asked.received.now)
+        request = build_request(checked, asked.session, request_id=asked.request_id, now=asked.received.now)
         if parts.approvals is not None:
-            from pdp.flow.approve import find_approval  # noqa: PLC0415 - only where somebody may approve
+            from pdp.flow.approval import find_approval  # noqa: PLC0415 - only where somebody may approve
 
             approval, request = yield from find_approval(asked, checked, request, parts.approvals, parts.stores)
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
         # an approval's people when they granted it.
-        body = request.encoded(session.encoded_subject, checked.tool.encoded_requested_action, checked.proposal.text)
-        return Prepared(asked, checked, session, request, body, approval)
+        body = request.encoded(
+            asked.session.encoded_subject, checked.tool.encoded_requested_action, checked.proposal.text
+        )
+        return Prepared(asked, checked, request, body, approval)
     except (MappingError, ExpressionError) as error:
         stopped = rejection_of("request", checked, RejectionCode.INVALID_PAYLOAD, error.message)
         raise StoppedError(Decided(asked, stopped)) from error
@@ -151,8 +151,7 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
 
 def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
     """Hold the decision against what only the enforcement point knows: the release floor, who fulfils obligations."""
-    asked = prepared.asked
-    decided = Decided(asked, prepared.checked, decision, prepared, approval=prepared.approval)
+    decided = Decided(prepared.asked, prepared.checked, decision, prepared, approval=prepared.approval)
     if parts.newest.is_stale(decision):
         return decided.denied(STALE, f"release {decision.release} decided, and a later one has decided before")
     if not decision.obligations:
@@ -160,21 +159,17 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
     from pdp.obligations.handlers import ObligationError, transformed  # noqa: PLC0415 - only with obligations
 
     try:
-        duties = parts.obligations().duties(decision, transformed=asked.received.transformed)
+        duties = parts.obligations().duties(decision, transformed=prepared.asked.received.transformed)
         decided = decided._replace(duties=duties)
         if duties.transform is not None:
             return decided._replace(replacement=transformed(prepared.checked.proposal, duties.transform))
-        if asked.received.to_run and decided.allowed:
-            duties.before(prepared.body)
     except ObligationError as error:
         return decided.denied(error.code, error.message)
     return decided
 
 
 def failed(decided: Decided, error: Exception) -> Decided:
-    """Return the call as an error ends it: a DENY, where no step has said something else."""
-    if isinstance(error, StoppedError):
-        return error.decided
+    """Return the call as an error ends it that no step expected: a DENY."""
     _log.error("a decision failed, which is a DENY", exc_info=error)
     if isinstance(error, StateError):
         return decided.denied(error.code, str(error))

@@ -1,48 +1,57 @@
 """From ALLOW to a result: what stands between a decision and its tool, and between the tool and whoever called it.
 
+Until the tool starts; whatever fails here is a DENY, and nothing runs:
+
     hold      the agent's run that the call belongs to, and the rules of its pattern   -> HeldCall
     reserve   key and approval, where the entry has a key or the call an approval      -> Reservation
+    act       the application's handlers of obligations
     before    the pattern's rule before the tool
-    approve   the action of a commit                                                   -> Action
-    run       the tool (execution/)                                                    -> Execution
-    settle    the action, as the run leaves it; then the key, stored with what the run came to, or freed
+    approve   the action of a commit                                                   -> Ready
+
+From its start; whatever fails here is a failure that says what is known of the effect:
+
+    run       the tool (execution/), or the staging of an action                       -> Execution
+    settle    the action, as the run leaves it
+    finish    the key, stored with what the run came to, or freed
     deliver   the pattern's rule after the tool, obligations, state                    -> Executed
 
-What an entry does not ask for is not in its way: `CompiledTool` says which of these steps a call takes. Whatever has
-been reserved stays so: a run that is cut short leaves its key, and nothing runs for it a second time. A call that ends
-before its tool began frees its key.
+However a call ends, one event more says so, also where its caller is cancelled or interrupted. What an entry does not
+ask for is not in its way. A call that ends before its tool starts frees its key; its approval stays used. A run that is
+cut short leaves its key taken, and nothing runs for it a second time.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from traceback import format_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import new_id
 from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolResultError, failure_of, masked
 from pdp.execution.runner import cut_short, unavailable
-from pdp.flow.call import Executed, Reservation, arguments_of, not_run
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
 from pdp.flow.record import record_decision, record_result, result_digest, telemetry_attributes
+from pdp.flow.stages import Decided, Executed, Ready, Reservation, StoppedError, arguments_of, not_run, result_markings
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
-    from pdp.contract.compiled import CompiledTool
-    from pdp.execution.runner import ToolRunner
     from pdp.execution.telemetry import CallTelemetry
-    from pdp.flow.call import Decided, Prepared, Received
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
+    from pdp.flow.stages import Prepared, Received
     from pdp.patterns.enforcement import HeldCall
     from pdp.stores.actions import Action
 
 _log = logging.getLogger("pdp.pep")
+
+_GIVEN_UP: Final = not_run("the call was given up before its tool was started")
 
 
 def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Evaluation]:
@@ -53,69 +62,93 @@ def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Gener
         name = decided.tool.entry.name if decided.tool else "unknown"
         telemetry = parts.telemetry.dispatched(name, received.now, telemetry_attributes(decided, parts.audit))
     try:
-        if not decided.allowed or decided.prepared is None:
+        prepared = decided.prepared if decided.allowed else None
+        if prepared is None:
             return Evaluation(decided)
-        result = yield from execute(decided, decided.prepared, parts, _Observed(decided.prepared, parts, telemetry))
-        if isinstance(result, Executed):
-            result = record_result(result, parts.audit)
-            return Evaluation(result.decided, result)
-        return Evaluation(record_decision(result, parts.audit))
+        watchers = _Watchers(prepared, parts, telemetry)
+        result: Ready | Decided | Executed = yield from make_ready(decided, prepared, parts, watchers)
+        if isinstance(result, Ready):
+            result = yield from execute(result, parts, watchers)
+        return Evaluation(result.decided, result) if isinstance(result, Executed) else Evaluation(result)
     finally:
         if telemetry is not None:
             telemetry.ended()
 
 
-def execute(
-    decided: Decided, prepared: Prepared, parts: Parts, observed: _Observed
-) -> Generator[Step, Any, Decided | Executed]:
-    """Run the tool of an allowed call, and return what it comes to.
+def make_ready(
+    decided: Decided, prepared: Prepared, parts: Parts, watchers: _Watchers
+) -> Generator[Step, Any, Ready | Decided | Executed]:
+    """Take the steps of an allowed call until its tool starts.
 
-    If what the run needs cannot be reserved, it does not run: a DENY takes the place of the ALLOW, and is returned. Who
-    was cancelled gets nothing, and the audit what is known of the run.
+    What ends here is recorded and returned: a DENY in the place of the ALLOW where a step fails, a failure where
+    nothing runs the tool. What the call has reserved is given back, also where its caller is cancelled.
     """
     tool, tools, stores = prepared.checked.tool, parts.tools, parts.stores
-    reserved, action, may_have_effect = Reservation(), None, False
+    ready = Ready(decided, prepared)
     try:
-        runner = tools.runner(tool)
+        ready = ready._replace(runner=tools.runner(tool))
         # Before anything is used up for it.
-        refused = tools.refused(tool, runner, prepared.checked.proposal.arguments)
+        refused = tools.refused(tool, ready.runner, prepared.checked.proposal.arguments)
         if refused is not None:
-            return Executed(decided, refused)
-        held = yield from _hold(decided, prepared, stores)
+            return record_result(Executed(decided, refused), parts.audit)
+        ready = ready._replace(held=(yield from _hold(decided, prepared, stores)))
         reserved = yield from _reserve(decided, prepared, parts)
         decided = decided._replace(approval=reserved.approval)
-        execution = reserved.instead
+        ready = ready._replace(decided=decided, token=reserved.token, known=reserved.replayed)
+        if ready.known is not None:
+            return ready
+        yield CHECKPOINT
+        _act_on_obligations(decided, prepared)
+        if tool.stages_actions:
+            # The staging is the run: its pattern's rule acts on the store.
+            return ready
+        if ready.held is not None:
+            ready = ready._replace(known=ready.held.before())
+            if ready.known is not None:
+                return ready
+        inputs = tools.inputs(tool, prepared.asked.session, prepared.checked.config)
+        ready = ready._replace(arguments=arguments_of(prepared.checked.proposal) | inputs)
+        ready = ready._replace(action=(yield from _approve(ready, stores)))
+        yield CHECKPOINT
+    except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
+        denied = error.decided if isinstance(error, StoppedError) else failed(ready.decided, error)
+        denied = record_decision(denied, parts.audit)
+        yield from _give_back(ready, _GIVEN_UP, stores)
+        return denied
+    except BaseException:
+        watchers.cancelled(_GIVEN_UP)
+        record_result(Executed(ready.decided, _GIVEN_UP, ready.action), parts.audit)
+        yield from _give_back(ready, _GIVEN_UP, stores)
+        raise
+    return ready
+
+
+def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, Any, Executed]:
+    """Run the tool of a call that is ready for it, and return what it comes to, recorded.
+
+    From here on there may be an effect: a call that is cut short, or whose outcome cannot be stored, is recorded as
+    unknown. Who is cancelled gets nothing.
+    """
+    stores = parts.stores
+    try:
+        execution = ready.known
         if execution is None:
-            yield CHECKPOINT
-            may_have_effect = tool.stages_actions
-            execution = yield from _before(tool, held, stores)
-        if execution is None:
-            action = yield from _approve(decided, prepared, held, stores)
-            arguments = arguments_of(prepared.checked.proposal)
-            arguments |= tools.inputs(tool, prepared.session, prepared.checked.config)
-            yield CHECKPOINT
-            may_have_effect = True
-            execution = yield from _run(tool, runner, arguments, held, observed)
+            execution = yield from _run(ready, stores, watchers)
+        ready = ready._replace(action=(yield from _settle(ready.action, execution, stores)))
+        yield from _finish_key(ready, execution, stores)
+        ready = ready._replace(token=None)
+        yield from _compensate(ready.prepared, execution, stores)
+        return record_result(deliver(Executed(ready.decided, execution, ready.action), ready), parts.audit)
     except BaseException as error:
-        execution = cut_short() if may_have_effect else not_run("the call was given up before its tool was started")
-        action = yield from _settle(action, execution, stores)
-        yield from _release(reserved, prepared, execution, stores)
-        if isinstance(error, Exception) and not may_have_effect:
-            return failed(decided, error)
-        observed.cancelled(execution)
-        executed = Executed(decided, execution, action)
+        executed = record_result(Executed(ready.decided, cut_short(), ready.action), parts.audit)
+        yield from _give_back(ready, executed.execution, stores)
         if not isinstance(error, Exception):
-            record_result(executed, parts.audit)
             raise
-        _log.exception("a run failed")
+        _log.exception("a run is over, and what it came to could not be stored")
         return executed
-    action = yield from _settle(action, execution, stores)
-    yield from _release(reserved, prepared, execution, stores)
-    yield from _compensate(prepared, execution, stores)
-    return deliver(Executed(decided, execution, action), prepared, held)
 
 
-class _Observed:
+class _Watchers:
     """Who watches a run from outside: the application's observers and its telemetry, where there are any."""
 
     def __init__(self, prepared: Prepared, parts: Parts, telemetry: CallTelemetry | None) -> None:
@@ -155,10 +188,12 @@ class _Observed:
 
 
 def _hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step, Any, HeldCall | None]:
-    """Hold the call to its pattern, before anything is used up: the agent's run may be closed. None: to nothing."""
-    obligations = decided.decision.obligations if decided.decision else ()
-    marks = any(duty.id == "mark_result" for duty in obligations)
-    if not (marks or stores.deployment or prepared.checked.tool.follows_pattern or _needs_action(prepared)):
+    """Return the call with the rules that it is held to, before anything is used up: its run may be closed.
+
+    None where it has no pattern, no run that counts, and no markings to remember.
+    """
+    needs_run = stores.deployment is not None or prepared.checked.tool.follows_pattern or _needs_action(prepared)
+    if not (needs_run or result_markings(decided)):
         return None
     from pdp.flow.hold import hold  # noqa: PLC0415 - only calls that a pattern or a run has rules for
 
@@ -173,13 +208,18 @@ def _reserve(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[St
     return (yield from reserve(decided, prepared, parts))
 
 
-def _before(tool: CompiledTool, held: HeldCall | None, stores: Stores) -> Generator[Step, Any, Execution | None]:
-    """Return what the call comes to by the rule of its pattern, without its tool; None: run it."""
-    if held is None:
-        return None
-    # The store of actions is what a staging acts on; a function that it may have is not asked.
-    execution: Execution | None = yield Work(held.before, blocking=tool.stages_actions and stores.actions.blocking)
-    return execution
+def _act_on_obligations(decided: Decided, prepared: Prepared) -> None:
+    """Let the handlers of obligations do what comes before the tool.
+
+    Raises:
+        StoppedError: one refuses.
+    """
+    if decided.duties is None:
+        return
+    try:
+        decided.duties.before(prepared.body)
+    except PdpError as error:
+        raise StoppedError(decided.denied(error.code, error.message)) from error
 
 
 def _needs_action(prepared: Prepared) -> bool:
@@ -187,37 +227,43 @@ def _needs_action(prepared: Prepared) -> bool:
     return tool.commits or (tool.has_action and prepared.approval is not None)
 
 
-def _approve(
-    decided: Decided, prepared: Prepared, held: HeldCall | None, stores: Stores
-) -> Generator[Step, Any, Action | None]:
+def _approve(ready: Ready, stores: Stores) -> Generator[Step, Any, Action | None]:
     """Return the action of a call that needs one, approved."""
+    decided, prepared, held = ready.decided, ready.prepared, ready.held
     if held is None or not _needs_action(prepared):
         return None
-    from pdp.flow.approve import approved_action  # noqa: PLC0415 - only calls with effects
+    from pdp.flow.action import approved_action  # noqa: PLC0415 - only calls with effects
 
     actions, run = stores.actions, held.run
     action: Action = yield Work(lambda: approved_action(decided, prepared, actions, run), blocking=actions.blocking)
     return action
 
 
-def _run(
-    tool: CompiledTool,
-    runner: ToolRunner | None,
-    arguments: dict[str, Any],
-    held: HeldCall | None,
-    observed: _Observed,
-) -> Generator[Step, Any, Execution]:
+def _run(ready: Ready, stores: Stores, watchers: _Watchers) -> Generator[Step, Any, Execution]:
+    tool, held, runner = ready.prepared.checked.tool, ready.held, ready.runner
+    if tool.stages_actions and held is not None:
+        # A function that the tool may have is not asked.
+        staged: Execution | None = yield Work(held.before, blocking=stores.actions.blocking)
+        if staged is not None:
+            return staged
     if runner is None:
         return unavailable(tool.entry.name)
-    observed.started()
-    if held is None:
-        execution: Execution = yield ToolRun(runner, arguments)
-    else:
+    run: AbstractContextManager[None] = nullcontext()
+    if held is not None:
         from pdp.patterns.run import within_run  # noqa: PLC0415 - only calls that belong to a run
 
-        with within_run(held.run):
-            execution = yield ToolRun(runner, arguments)
-    observed.ended(execution)
+        run = within_run(held.run)
+    watchers.started()
+    try:
+        with run:
+            execution: Execution = yield ToolRun(runner, dict(ready.arguments))
+    except Exception:  # noqa: BLE001 - a tool's own errors are executions; this one is of what should have run it
+        _log.exception("a run failed")
+        execution = cut_short()
+    except BaseException:
+        watchers.cancelled(cut_short())
+        raise
+    watchers.ended(execution)
     return execution
 
 
@@ -225,40 +271,47 @@ def _settle(action: Action | None, execution: Execution, stores: Stores) -> Gene
     """Return the action of a run that is over as the run leaves it."""
     if action is None:
         return None
-    from pdp.flow.approve import settle  # noqa: PLC0415 - only calls with effects
+    from pdp.flow.action import settle  # noqa: PLC0415 - only calls with effects
 
     actions, approved = stores.actions, action
     settled: Action = yield Work(lambda: settle(approved, actions, execution), blocking=actions.blocking)
     return settled
 
 
-def _release(
-    reserved: Reservation, prepared: Prepared, execution: Execution, stores: Stores
-) -> Generator[Step, Any, None]:
+def _finish_key(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
     """Store for the reserved key what the run came to, or free it."""
-    if reserved.token is not None:
-        from pdp.flow.reserve import release  # noqa: PLC0415 - only calls with a key
+    if ready.token is not None:
+        from pdp.flow.reserve import finish_key  # noqa: PLC0415 - only calls with a key
 
-        yield from release(reserved.token, prepared.checked.tool, stores.keys, execution)
+        yield from finish_key(ready.token, ready.prepared.checked.tool, stores.keys, execution)
+
+
+def _give_back(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
+    """Settle action and key of a call that was recorded already; what cannot be stored is logged, and stays taken."""
+    for step in (_settle(ready.action, execution, stores), _finish_key(ready, execution, stores)):
+        try:
+            yield from step
+        except Exception:  # noqa: BLE001 - the call has come to what is recorded
+            _log.critical("the action or the key of a call that is over could not be settled", exc_info=True)
 
 
 def _compensate(prepared: Prepared, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
     """Let the action that the call took back be compensated."""
     action = prepared.asked.received.compensates
     if action is not None and execution.failure is None:
-        from pdp.flow.approve import compensated  # noqa: PLC0415 - only compensations
+        from pdp.flow.action import compensated  # noqa: PLC0415 - only compensations
 
         actions = stores.actions
         yield Work(lambda: compensated(action, actions), blocking=actions.blocking)
 
 
-def deliver(executed: Executed, prepared: Prepared, held: HeldCall | None) -> Executed:
+def deliver(executed: Executed, ready: Ready) -> Executed:
     """Return what the caller gets of a run: what pattern and obligations leave of its result, and the state after it.
 
     It never raises: the tool has run by now, and its key is finished. Whatever fails here withholds the result.
     """
     try:
-        delivered = _deliver(executed, prepared, held)
+        delivered = _deliver(executed, ready)
     except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
         # Where it was raised, and not its text, which could quote what an obligation hides.
         where = "".join(format_tb(error.__traceback__))
@@ -269,7 +322,8 @@ def deliver(executed: Executed, prepared: Prepared, held: HeldCall | None) -> Ex
     return delivered
 
 
-def _deliver(executed: Executed, prepared: Prepared, held: HeldCall | None) -> Executed:
+def _deliver(executed: Executed, ready: Ready) -> Executed:
+    tool, held = ready.prepared.checked.tool, ready.held
     if held is not None:
         after = held.after(executed.execution)
         executed = executed._replace(
@@ -289,10 +343,10 @@ def _deliver(executed: Executed, prepared: Prepared, held: HeldCall | None) -> E
             markings=delivery.markings | executed.markings,
             retrieval_snapshot=delivery.retrieval_snapshot or executed.retrieval_snapshot,
         )
-    if executed.execution.failure is not None or not prepared.checked.tool.state_effects:
+    if executed.execution.failure is not None or not tool.state_effects:
         return executed
     try:
-        state = prepared.checked.tool.state_after(prepared.session.state, executed.execution.result)
+        state = tool.state_after(ready.prepared.asked.session.state, executed.execution.result)
         return executed._replace(state=state)
     except PdpError as error:
         fault = ToolResultError(error.message)

@@ -48,10 +48,10 @@ class ToolFailedError(PdpError):
 @contextmanager
 def session_in_use(session: Any) -> Iterator[Session]:
     """Let guarded functions called inside the block take this session."""
-    read = Session.read(session)
-    token = _session.set(read)
+    own_session = Session.read(session)
+    token = _session.set(own_session)
     try:
-        yield read
+        yield own_session
     finally:
         _session.reset(token)
 
@@ -93,17 +93,17 @@ def guarded(
         async def aguarded(*args: Any, **kwargs: Any) -> Any:
             return _returned(await acall(proposal(args, kwargs), _session.get()))
 
-        made: Callable[..., Any] = aguarded
+        guard: Callable[..., Any] = aguarded
     else:
 
         @wraps(function)
-        def made(*args: Any, **kwargs: Any) -> Any:
+        def guard(*args: Any, **kwargs: Any) -> Any:
             return _returned(call(proposal(args, kwargs), _session.get()))
 
     # `wraps` leaves the unguarded function within reach; its signature is all that frameworks need.
-    del made.__wrapped__  # type: ignore[attr-defined]
-    made.__signature__ = signature  # type: ignore[attr-defined]
-    return made
+    del guard.__wrapped__  # type: ignore[attr-defined]
+    guard.__signature__ = signature  # type: ignore[attr-defined]
+    return guard
 
 
 def _returned(evaluation: Evaluation) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdp.decision import new_id
-from pdp.flow.call import arguments_of, caller_of
 from pdp.flow.drive import Work
+from pdp.flow.stages import arguments_of, caller_of, result_markings
 from pdp.json import JsonValueError, canonical
 from pdp.patterns.enforcement import HeldCall
 from pdp.patterns.rule import CallFacts
@@ -17,9 +17,9 @@ from pdp.patterns.rule import CallFacts
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from pdp.flow.call import Decided, Prepared
     from pdp.flow.drive import Step
     from pdp.flow.parts import Stores
+    from pdp.flow.stages import Decided, Prepared
 
 
 def hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step, Any, HeldCall]:
@@ -28,7 +28,7 @@ def hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step
     Raises:
         StateError: the run cannot be opened.
     """
-    run = yield Work(lambda: stores.run_of(prepared.session), blocking=stores.reads_sources)
+    run = yield Work(lambda: stores.run_of(prepared.asked.session), blocking=stores.reads_sources)
     arguments = arguments_of(prepared.checked.proposal)
     return HeldCall(prepared.checked.tool.entry, arguments, run, _facts(decided, prepared), stores.actions)
 
@@ -36,22 +36,16 @@ def hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step
 def _facts(decided: Decided, prepared: Prepared) -> CallFacts:
     """What the call's pattern has to know: of session and decision, and nothing of the model."""
     return CallFacts(
-        caller=caller_of(prepared.session),
+        caller=caller_of(prepared.asked.session),
         idempotency_key=prepared.checked.idempotency_key,
         decision_id=decided.decision.decision_id if decided.decision else "",
-        markings=_markings(decided),
-        clearances=_clearances(prepared.session.claims),
+        markings=result_markings(decided),
+        clearances=_clearances(prepared.asked.session.claims),
         resource=prepared.resource,
         approved=prepared.approval is not None,
         now=prepared.asked.received.now,
         inputs=_inputs(prepared),
     )
-
-
-def _markings(decided: Decided) -> frozenset[str]:
-    """Return the markings that the result carries by the policy (obligation `mark_result`)."""
-    obligations = decided.decision.obligations if decided.decision else ()
-    return frozenset(name for duty in obligations if duty.id == "mark_result" for name in duty.parameters["markings"])
 
 
 def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
@@ -69,7 +63,7 @@ def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _inputs(prepared: Prepared) -> bytes:
-    tool, session = prepared.checked.tool, prepared.session
+    tool, session = prepared.checked.tool, prepared.asked.session
     if tool.entry.pattern is None:
         return b""
     state = {key: session.state[key] for key in tool.reads if key in session.state}

@@ -10,7 +10,7 @@ from pdp.decision import Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, unavailable
-from pdp.flow.call import caller_of
+from pdp.flow.stages import caller_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -217,7 +217,7 @@ class NewestRelease:
 
     def is_stale(self, decision: Decision) -> bool:
         """Return whether a later release has decided before; otherwise this one is the newest seen."""
-        # A policy that names no release counts as older than any; a failure that no policy took part in is none.
+        # A policy that names no release counts as older than any. A failure without a policy has no release at all.
         release = decision.release or 0
         if release == self._release or (decision.bundle_revision is None and decision.verdict is Verdict.DENY):
             return False

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
+from pdp.flow.stages import Executed
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
     from pdp.audit.chain import AuditLog
     from pdp.audit.event import AuditEvent
-    from pdp.flow.call import Decided, Executed
+    from pdp.flow.stages import Decided
 
 _log = logging.getLogger("pdp.pep")
 
@@ -43,7 +44,7 @@ def record_result(executed: Executed, log: AuditLog) -> Executed:
         from pdp.execution.runner import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
 
         _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
-        return type(executed)(executed.decided, unrecorded(), executed.action)
+        return Executed(executed.decided, unrecorded(), executed.action)
     return executed
 
 
@@ -99,13 +100,13 @@ def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
     return event
 
 
-def _event(decided: Decided, log: AuditLog, what: str, now: float) -> AuditEvent:
+def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEvent:
     asked, checked, decision = decided.asked, decided.checked, decided.decision
     proposal, tool = (asked.proposal, None) if checked is None else (checked.proposal, checked.tool)
     event: AuditEvent = {
         "time": to_milliseconds(now),
         # A name that is in no manifest is the model's text; it does not become part of a type that alerts key on.
-        "type": f"tool.{tool.entry.name if tool else 'unknown'}.{what}",
+        "type": f"tool.{tool.entry.name if tool else 'unknown'}.{phase}",
         "request_id": recordable(asked.request_id),
         "tool_call_id": asked.received.tool_call_id,
         "tool": tool.entry.name if tool else recordable(decided.tool_name or None),

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
-from pdp.flow.call import Reservation, StoppedError, issuer_of, not_run
 from pdp.flow.drive import Pause, Work
-from pdp.stores.keys import LASTING, ApprovalUse, Conflict, Fresh, IdempotencyKey, Running, Stored
+from pdp.flow.stages import Reservation, StoppedError, issuer_of, not_run
+from pdp.stores.keys import LASTING, ApprovalUse, Conflict, Fresh, IdempotencyKey, Running, Stored, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from pdp.contract.checks import Checked
     from pdp.contract.compiled import CompiledTool
-    from pdp.flow.call import Asked, Decided, Prepared
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
+    from pdp.flow.stages import Asked, Decided, Prepared
     from pdp.proposal import Execution
     from pdp.stores.approvals import Approval
     from pdp.stores.keys import Begun, IdempotencyStore
@@ -54,7 +55,7 @@ def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
     The compensation of an action always has one, the action's id alone: it is done once, whoever does it. The tenant is
     the issuer (claim `iss`) and nothing else: where several tenants have one issuer, keep a store for each of them.
     """
-    if asked.session is None or checked.idempotency_key is None:
+    if checked.idempotency_key is None:
         return None
     if asked.received.compensates is not None:
         return IdempotencyKey.of_compensation(asked.received.compensates.id)
@@ -73,22 +74,9 @@ def reserve(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Ste
         StoppedError: the approval does not hold any more, or the key stands for other arguments.
         StateError: a store or the audit cannot be used.
     """
-    keys, approvals, approval = parts.stores.keys, parts.approvals, prepared.approval
-    key = key_of(prepared.asked, prepared.checked)
-    blocking = keys.blocking or (approvals is not None and approvals.blocking)
-
-    def begin() -> tuple[Begun | None, Approval | None]:
-        if approval is None or approvals is None:
-            return None if key is None else _begin(prepared, key, keys, None), approval
-        now = prepared.session.time or to_seconds(time.time())
-        if key is None:
-            return None, approvals.consume(approval, now)
-        return approvals.consume_with(
-            approval, now, lambda consume: _begin(prepared, key, keys, ApprovalUse(approval.id, consume))
-        )
-
+    blocking = parts.stores.keys.blocking or (parts.approvals is not None and parts.approvals.blocking)
     try:
-        begun, used = yield from _waiting(begin, blocking=blocking)
+        begun, used = yield from _waiting(partial(_take, prepared, parts), blocking=blocking)
     except ApprovalRefusedError as error:
         raise StoppedError(decided.denied(APPROVAL_INVALID, error.message)) from error
     match begun:
@@ -97,13 +85,32 @@ def reserve(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Ste
         case Fresh(token):
             return Reservation(used, token)
         case Stored(execution, _):
-            return Reservation(used, instead=execution)
+            return Reservation(used, replayed=execution)
         case Conflict():
             message = "the idempotency key stands for a call with other arguments"
             raise StoppedError(decided.denied(CONFLICT, message))
         case Running():
-            return Reservation(used, instead=not_run(_RUNNING, "unknown"))
-    return Reservation(used, instead=begun.execution or not_run(_LOST, "unknown"))
+            return Reservation(used, replayed=not_run(_RUNNING, "unknown"))
+        case Unknown(execution, _):
+            return Reservation(used, replayed=execution or not_run(_LOST, "unknown"))
+        case _:
+            assert_never(begun)
+
+
+def _take(prepared: Prepared, parts: Parts) -> tuple[Begun | None, Approval | None]:
+    """Begin with the key and use up the approval, where there are such: both or neither."""
+    keys, approvals, approval = parts.stores.keys, parts.approvals, prepared.approval
+    key = key_of(prepared.asked, prepared.checked)
+    if approval is not None and approvals is not None:
+        now = prepared.asked.session.time or to_seconds(time.time())
+        if key is None:
+            return None, approvals.consume(approval, now)
+        return approvals.consume_with(
+            approval, now, lambda consume: _begin(prepared, key, keys, ApprovalUse(approval.id, consume))
+        )
+    if key is None:
+        return None, None
+    return _begin(prepared, key, keys, None), None
 
 
 def _begin(prepared: Prepared, key: IdempotencyKey, keys: IdempotencyStore, use: ApprovalUse | None) -> Begun:
@@ -127,7 +134,9 @@ def _waiting(
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
-def release(token: str, tool: CompiledTool, keys: IdempotencyStore, execution: Execution) -> Generator[Step, Any, None]:
+def finish_key(
+    token: str, tool: CompiledTool, keys: IdempotencyStore, execution: Execution
+) -> Generator[Step, Any, None]:
     """Store for the reserved key what the run came to, or free it where nothing was done."""
 
     def finish() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
-from pdp.flow.visibility import Visibility
+from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn, answer_of, proposal_of, tool_message
 from pdp.manifest.exports import ExportFormat

@@ -4,9 +4,10 @@ An obligation `{id, on, parameters}` belongs to the verdict that it stands with.
 takes its parameters; one that nobody can fulfil is a DENY. With DENY and STEP_UP obligations inform, but for
 `log_level`, which is fulfilled whatever the verdict.
 
-The order of the steps is fixed. Before the audit: parameters checked, `transform`, `before` of each, by id. On the
-result: `pin_retrieval_snapshot`, `draft_only`, the application's own by id, `redact`, `mark_result`: so nothing that a
-handler puts into a result escapes being redacted.
+The order of the steps is fixed. With the decision: parameters checked, `transform`. After its event, when key and
+approval are reserved and the tool is about to run: `before` of each, by id. On the result: `pin_retrieval_snapshot`,
+`draft_only`, the application's own by id, `redact`, `mark_result`: so nothing that a handler puts into a result escapes
+being redacted.
 
 Sources: tool pattern library, 9.3: a composition's output is always a draft (pattern 5), a search's snapshot id is
 recorded (pattern 10), aggregation and search hand on the markings of what they read (patterns 8 and 10).
@@ -84,7 +85,10 @@ class ObligationHandler:
         """
 
     def before(self, parameters: Mapping[str, Any], request: Mapping[str, Any]) -> None:
-        """Act before the tool runs, or refuse by raising `ObligationError`. `request` is what was decided."""
+        """Act before the tool runs, or refuse by raising `ObligationError`. `request` is what was decided.
+
+        The decision stands in the audit by then, and key and approval are reserved; a refusal is one event more.
+        """
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:  # noqa: ARG002 - of others
         """Return what is delivered in place of `delivery`; what the tool returned is never changed itself."""
@@ -215,9 +219,6 @@ class Duties:
         }
         message = f"the tool failed; its message is withheld by the obligation {hiding}"
         return execution._replace(failure=replace(failure, message=message, details=details), error=None)
-
-
-NO_DUTIES: Final = Duties()
 
 
 class Obligations:

@@ -47,7 +47,7 @@ class Validation(PatternRule):
         for rule in result["trace"]:
             refer_back(rule.get("evidence", []), call.run)
         asked = canonical(call.arguments)
-        if not call.run.same_answer((call.entry.id, call.entry.version, asked, call.about.inputs), result):
+        if not call.run.same_answer((call.entry.id, call.entry.version, asked, call.facts.inputs), result):
             raise PatternFault(
                 "validation.not_reproducible",
                 "the same candidate and rule pack were answered otherwise before, in this run",

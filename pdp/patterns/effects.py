@@ -40,11 +40,11 @@ class ActionStaging(PatternRule):
                 kind=intent["kind"],
                 target=target,
                 payload_digest=digest(canonical(intent["payload"])),
-                decision_id=call.about.decision_id,
+                decision_id=call.facts.decision_id,
                 idempotency_key=key,
-                now=call.about.now,
+                now=call.facts.now,
             )
-            action = call.actions.stage(new, call.about.caller)
+            action = call.actions.stage(new, call.facts.caller)
         except PdpError as error:
             raise PatternFault("action_staging.refused", error.message) from error
         if action.state in _OPEN:
@@ -63,7 +63,7 @@ class ActionStaging(PatternRule):
 def _key(call: PatternCall) -> str:
     """Return the key: the application's; the model's only where the application left it to be derived."""
     proposed = call.arguments.get("idempotencyKey")
-    key = call.about.idempotency_key
+    key = call.facts.idempotency_key
     if key is None or (proposed and key.startswith(_DERIVED)):
         key = proposed
     if not key:
@@ -80,7 +80,7 @@ def check_staged(call: PatternCall) -> None:
         PatternFault: `commit.unstaged`: in this run no action of this kind and payload was staged.
     """
     payload = digest(canonical(call.arguments))
-    if not call.about.approved and call.run.staged_action(call.entry.name, payload) is None:
+    if not call.facts.approved and call.run.staged_action(call.entry.name, payload) is None:
         raise PatternFault(
             "commit.unstaged", f"no action of kind {call.entry.name} with these arguments was staged in this run"
         )

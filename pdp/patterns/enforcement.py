@@ -57,8 +57,8 @@ class HeldCall(PatternCall):
         """
         entry = self.entry
         try:
-            if self.about.markings:
-                self.run.check_markable(*self.about.resource)
+            if self.facts.markings:
+                self.run.check_markable(*self.facts.resource)
             if entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits:
                 check_staged(self)
             if entry.pattern is None:
@@ -76,12 +76,12 @@ class HeldCall(PatternCall):
         `{"rule": ...}`; of a tool with effects also `{"effect": "unknown"}`, since it ran.
         """
         entry = self.entry
-        checked = PatternResult(execution, markings=self.about.markings)
+        checked = PatternResult(execution, markings=self.facts.markings)
         if execution.failure is not None:
             return checked
-        if self.about.markings:
+        if self.facts.markings:
             try:
-                self.run.mark(*self.about.resource, self.about.markings)
+                self.run.mark(*self.facts.resource, self.facts.markings)
             except PatternFault as error:
                 # Others have filled the run meanwhile. A result whose markings nobody would remember does not go out.
                 error.details["effect"] = "done"
@@ -102,8 +102,8 @@ class HeldCall(PatternCall):
 def _check_shape(call: PatternCall, value: Any, part: str) -> None:
     pattern = call.entry.pattern
     if pattern is not None and not shape_validator(pattern, part).is_valid(value):
-        what = "the arguments have" if part == "request" else "the result has"
-        raise PatternFault(_named(call, part), f"{what} not the pattern's shape")
+        subject = "the arguments have" if part == "request" else "the result has"
+        raise PatternFault(_named(call, part), f"{subject} not the pattern's shape")
 
 
 def _named(call: PatternCall, part: str) -> str:

@@ -56,7 +56,7 @@ def _record_key(call: PatternCall) -> Any:
         return None
     # Everything else that was asked for as well: it may be part of what tells records apart.
     asked = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
-    return (call.entry.id, call.entry.version, call.about.caller, source["id"], version, asked, call.about.inputs)
+    return (call.entry.id, call.entry.version, call.facts.caller, source["id"], version, asked, call.facts.inputs)
 
 
 class Aggregation(PatternRule):
@@ -77,7 +77,7 @@ class Aggregation(PatternRule):
                 "aggregation.marking_not_allowed",
                 f"its objects carry what the tool does not declare: {_listed(not_declared)}",
             )
-        not_cleared = sorted(union - call.about.clearances)
+        not_cleared = sorted(union - call.facts.clearances)
         if not_cleared:
             raise PatternFault(
                 "aggregation.marking_not_cleared",

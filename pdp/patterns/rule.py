@@ -76,7 +76,7 @@ class PatternCall:
         entry: its effective entry.
         arguments: as decided; nobody changes them.
         run: the run that it belongs to.
-        about: what else is known of it.
+        facts: what else is known of it.
         actions: where staging puts actions.
         record_key: what a lookup is cached under: fixed before it runs, since its source may change meanwhile.
     """
@@ -84,7 +84,7 @@ class PatternCall:
     entry: Tool
     arguments: dict[str, Any]
     run: Run
-    about: CallFacts
+    facts: CallFacts
     actions: ActionStore
     record_key: Any = None
 

@@ -255,7 +255,7 @@ class Runs:
         self._closed: set[bytes] = set()
         self._lock = threading.Lock()
 
-    def open(self, run_id: str | None, caller: str = "") -> Run:
+    def open(self, run_id: str | None, caller: str) -> Run:
         """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
 
         Args:
@@ -282,7 +282,7 @@ class Runs:
                     run = self._runs[key] = new
         return run
 
-    def end(self, run_id: str, caller: str = "") -> None:
+    def end(self, run_id: str, caller: str) -> None:
         """Forget a run, open or closed, and all that it remembers. Nothing happens when there is none."""
         key = _key(run_id, caller)
         with self._lock:
@@ -334,21 +334,21 @@ def within_run(run: Run) -> Iterator[None]:
         _RUN.reset(before)
 
 
-def _check_room(kept: Mapping[Key, Any], key: Key, what: str) -> None:
-    if len(kept) >= MOST_ENTRIES and key not in kept:
-        raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {what}, and has no room for more")
+def _check_room(entries: Mapping[Key, Any], key: Key, plural: str) -> None:
+    if len(entries) >= MOST_ENTRIES and key not in entries:
+        raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {plural}, and has no room for more")
 
 
-def _add(kept: dict[Key, Value], key: Key, value: Value, what: str) -> None:
-    _check_room(kept, key, what)
-    kept[key] = value
+def _add(entries: dict[Key, Value], key: Key, value: Value, plural: str) -> None:
+    _check_room(entries, key, plural)
+    entries[key] = value
 
 
-def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    while len(kept) > MOST_ENTRIES:
-        kept.popitem(last=False)
+def _keep(entries: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    entries[key] = value
+    entries.move_to_end(key)
+    while len(entries) > MOST_ENTRIES:
+        entries.popitem(last=False)
 
 
 # Sixteen bytes for each run that was closed, whatever ids and callers look like.

@@ -8,8 +8,6 @@ Source: tool pattern library, pattern 7 (an approval request is a task): its sub
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import orjson
 
+from pdp.clock import is_time
 from pdp.decision import new_id
 from pdp.errors import UsageError
 from pdp.manifest.fields import duration_seconds
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pdp.manifest.model import Tool
 
 _FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _LAST: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
@@ -205,11 +203,9 @@ def check_time(text: str) -> str:
     Raises:
         UsageError: it is not.
     """
-    if isinstance(text, str) and _TIME.fullmatch(text):
-        with suppress(ValueError):
-            datetime.fromisoformat(text)
-            return text
-    raise UsageError(f"{text!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
+    if not isinstance(text, str) or not is_time(text):
+        raise UsageError(f"{text!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
+    return text
 
 
 def _later(start: str, seconds: float) -> str:

@@ -28,6 +28,7 @@ from pdp.execution.failures import ToolArgumentError
 from pdp.json import digest
 from pdp.manifest.load import load_effective
 from pdp.proposal import Execution, Proposal
+from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.keys import Begun, IdempotencyKey, Unknown
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
@@ -391,6 +392,58 @@ async def test_a_call_that_nobody_awaits_any_more_keeps_its_key(base: Pep) -> No
     message = "the caller was cancelled or interrupted while the tool ran"
     assert details(again) == ("TOOL_EXECUTION_FAILED", message, {"effect": "unknown"})
     assert recorded(used)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "unknown")]
+
+
+class InterruptedActions(MemoryActions):
+    """Is interrupted when the action of a run is to be committed."""
+
+    def move(self, action: Action, state: ActionState, **named: Any) -> Action:
+        if state is ActionState.COMMITTED:
+            raise KeyboardInterrupt
+        return super().move(action, state, **named)
+
+
+class InterruptedKeys(MemoryIdempotency):
+    """Is interrupted when the key of a run is to be finished."""
+
+    def finish(self, *given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stores", [{"actions": InterruptedActions()}, {"keys": InterruptedKeys()}])
+def test_an_interrupt_after_the_tool_ran_is_recorded_as_unknown(base: Pep, works: Desk, stores: Any) -> None:
+    used = own(base, works, **{"keys": MemoryIdempotency(), **stores})
+    with pytest.raises(KeyboardInterrupt):
+        used.call(propose("book_entry"), session())
+
+    assert works.runs == [("book_entry", 5)]
+    assert recorded(used) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "unknown")]
+
+
+def test_an_interrupt_while_the_action_is_settled_leaves_the_key_taken(base: Pep, works: Desk) -> None:
+    used = own(base, works, keys=MemoryIdempotency(), actions=InterruptedActions())
+    with pytest.raises(KeyboardInterrupt):
+        used.call(propose("book_entry"), session())
+
+    assert details(used.call(propose("book_entry"), session()))[2] == {"effect": "unknown"}
+    assert len(works.runs) == 1
+
+
+async def test_an_outcome_that_no_thread_can_store_any_more_is_unknown(in_sqlite: Pep, works: Desk) -> None:
+    threads = ThreadPoolExecutor(2)
+    asyncio.get_running_loop().set_default_executor(threads)
+
+    async def book_entry(account: str, amount: float) -> None:
+        threads.shutdown(wait=False)
+
+    used = in_sqlite.with_changes(tools={"book_entry": book_entry})
+    ran = await used.acall(propose("book_entry"), session())
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    again = await used.acall(propose("book_entry"), session())
+
+    assert (ran.executed, details(ran)[2]) == (True, {"effect": "unknown"})
+    assert recorded(used)[:2] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "unknown")]
+    assert (again.executed, details(again)[2]) == (False, {"effect": "unknown"})
 
 
 def test_an_interrupted_tool_leaves_its_key_taken(pep: Pep, works: Desk) -> None:

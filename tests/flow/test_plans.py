@@ -11,7 +11,7 @@ import pytest
 
 from pdp import AgentLoop, MemoryAudit, Pep, Verdict
 from pdp.errors import UsageError
-from pdp.flow.plan import PlanEvaluation
+from pdp.flow.preview import PlanEvaluation
 from pdp.loop.messages import ModelRequest, ToolCall, Turn
 
 MANIFEST = """

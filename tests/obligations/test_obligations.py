@@ -18,6 +18,7 @@ from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.obligations.handlers import Delivery, ObligationError
 from tests.support import payments
+from tests.support.desk import FailingAudit
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, answer, duty
 
@@ -228,7 +229,7 @@ def test_deciding_alone_acts_on_nothing() -> None:
 
 
 class Refusing(ObligationHandler):
-    def __init__(self, step: str, error: Exception) -> None:
+    def __init__(self, step: str, error: BaseException) -> None:
         self.step, self.error = step, error
 
     def check(self, parameters: Mapping[str, Any]) -> None:
@@ -246,7 +247,7 @@ class Refusing(ObligationHandler):
             raise self.error
 
 
-@pytest.mark.parametrize("step", ["check", "before"])
+@pytest.mark.parametrize(("step", "decided_first"), [("check", []), ("before", [("ALLOW", ["scripted.said"])])])
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -254,7 +255,7 @@ class Refusing(ObligationHandler):
         (RuntimeError("bug"), "own: its handler failed; the log says how"),
     ],
 )
-def test_a_handler_that_refuses_is_a_deny(step: str, error: Exception, message: str) -> None:
+def test_a_handler_that_refuses_is_a_deny(step: str, decided_first: Any, error: Exception, message: str) -> None:
     pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": Refusing(step, error)})
     denied = pep.call(wire(), session())
 
@@ -262,8 +263,46 @@ def test_a_handler_that_refuses_is_a_deny(step: str, error: Exception, message: 
     assert ran == []
     assert isinstance(pep.audit, MemoryAudit)
     assert [(event["verdict"], event["codes"]) for event in pep.audit.events] == [
-        ("DENY", ["obligations.unfulfillable"])
-    ]
+        *decided_first, ("DENY", ["obligations.unfulfillable"]),
+    ]  # fmt: skip
+
+
+def test_a_handler_that_refuses_leaves_the_key_free() -> None:
+    refusing = Refusing("before", ObligationError("the desk is closed"))
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": refusing})
+    denied = pep.call(wire(), session())
+    refusing.step = ""
+
+    assert (denied.executed, pep.call(wire(), session()).executed, len(ran)) == (False, True, 1)
+
+
+def test_a_handler_acts_after_the_event_of_the_decision() -> None:
+    own = Own()
+    log = FailingAudit(AuditError("disk full"), takes=0)
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own", name="x")), {}, {"own": own}, audit=log)
+    denied = pep.call(wire(), session())
+
+    assert (denied.codes, ran, own.seen) == (("audit.write_failed",), [], [])
+
+
+def test_a_handler_acts_once_for_each_idempotency_key() -> None:
+    own = Own()
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own", name="x")), {}, {"own": own})
+    calls = [pep.call(proposal, session()) for proposal in (wire(), wire(), wire(amount=1))]
+
+    assert [(call.verdict, call.executed) for call in calls] == [("ALLOW", True), ("ALLOW", False), ("DENY", False)]
+    assert (len(ran), own.seen) == (1, [({"name": "x"}, "initiate_wire")])
+
+
+def test_an_interrupt_while_a_handler_treats_the_result_is_recorded_as_unknown() -> None:
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": Refusing("on_result", KeyboardInterrupt())})
+    with pytest.raises(KeyboardInterrupt):
+        pep.call(wire(), session())
+
+    assert (len(ran), recorded(pep)[1:]) == (
+        1,
+        [("tool.initiate_wire.result", "accepted", None, "unknown", None)],
+    )
 
 
 def test_a_handler_that_fails_on_a_result_withholds_it_and_its_log_does_not_quote_it(

@@ -49,7 +49,7 @@ CONVERT = {"value": {"amount": 100, "currency": "EUR"}, "target": {"currency": "
 
 def opened(**changes: Any) -> Run:
     """A run of the example's deployment."""
-    return Runs(replace(EXAMPLE["deployment"](), **changes)).open("run-1")
+    return Runs(replace(EXAMPLE["deployment"](), **changes)).open("run-1", "ann")
 
 
 def held_call(
@@ -317,12 +317,12 @@ def test_what_came_with_exceptions_is_not_kept() -> None:
 
 def test_nothing_outlives_its_run() -> None:
     runs = Runs(EXAMPLE["deployment"]())
-    called("lookup_policyholder", LOOKUP, runs.open("run-1"))
-    kept = called("lookup_policyholder", LOOKUP, runs.open("run-1"))
-    other = called("lookup_policyholder", LOOKUP, runs.open("run-2"))
-    runs.end("run-1")
-    ended = called("lookup_policyholder", LOOKUP, runs.open("run-1"))
-    alone = [called("lookup_policyholder", LOOKUP, runs.open(None)).execution.started for _ in range(2)]
+    called("lookup_policyholder", LOOKUP, runs.open("run-1", "ann"))
+    kept = called("lookup_policyholder", LOOKUP, runs.open("run-1", "ann"))
+    other = called("lookup_policyholder", LOOKUP, runs.open("run-2", "ann"))
+    runs.end("run-1", "ann")
+    ended = called("lookup_policyholder", LOOKUP, runs.open("run-1", "ann"))
+    alone = [called("lookup_policyholder", LOOKUP, runs.open(None, "ann")).execution.started for _ in range(2)]
 
     assert (kept.execution.started, other.execution.started, ended.execution.started) == (False, True, True)
     assert alone == [True, True]
@@ -496,13 +496,13 @@ def test_markings_that_the_subject_is_not_cleared_for_withhold_the_metric() -> N
 def test_a_run_converts_at_the_rates_of_its_start() -> None:
     rates = {"TRY": 47.5}
     runs = Runs(Deployment(sources={"ecb": lambda: Pin(f"v-{rates['TRY']}", rates)}))
-    before_ = runs.open("run-1")
+    before_ = runs.open("run-1", "ann")
     rates["TRY"] = 50.0
-    later = runs.open("run-2")
+    later = runs.open("run-2", "ann")
 
     first = called("convert_premium", CONVERT, before_)
     assert (succeeded(first)["amount"], dict(first.pins)) == (4750.0, {"ecb": "v-47.5"})
-    assert succeeded(called("convert_premium", CONVERT, runs.open("run-1")))["amount"] == 4750.0
+    assert succeeded(called("convert_premium", CONVERT, runs.open("run-1", "ann")))["amount"] == 4750.0
     assert succeeded(called("convert_premium", CONVERT, later))["amount"] == 5000.0
 
 

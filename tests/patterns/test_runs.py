@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,14 +17,14 @@ from tests.support import at_once
 
 def test_a_run_is_the_same_until_it_ends() -> None:
     runs = Runs()
-    first = runs.open("run-1")
+    first = runs.open("run-1", "ann")
 
-    assert runs.open("run-1") is first
-    assert runs.open("run-2") is not first
-    assert runs.open(None) is not runs.open(None)
-    runs.end("run-1")
-    runs.end("never opened")
-    assert runs.open("run-1") is not first
+    assert runs.open("run-1", "ann") is first
+    assert runs.open("run-2", "ann") is not first
+    assert runs.open(None, "ann") is not runs.open(None, "ann")
+    runs.end("run-1", "ann")
+    runs.end("never opened", "ann")
+    assert runs.open("run-1", "ann") is not first
 
 
 def test_the_run_that_was_used_least_recently_is_closed_first_and_stays_closed(
@@ -30,37 +32,37 @@ def test_the_run_that_was_used_least_recently_is_closed_first_and_stays_closed(
 ) -> None:
     monkeypatch.setattr(run_module, "MOST_RUNS", 2)
     runs = Runs()
-    first, second = runs.open("run-1"), runs.open("run-2")
-    runs.open("run-1")
-    runs.open("run-3")
+    first, second = runs.open("run-1", "ann"), runs.open("run-2", "ann")
+    runs.open("run-1", "ann")
+    runs.open("run-3", "ann")
 
     hint = "go on under another run_id, or end it; end runs that are over"
-    assert runs.open("run-1") is first
+    assert runs.open("run-1", "ann") is first
     with pytest.raises(RunClosedError) as caught:
-        runs.open("run-2")
+        runs.open("run-2", "ann")
     assert (caught.value.code, str(caught.value)) == (
         "run.closed",
         f"run run-2 was closed to make room for others, and what it remembered is gone ({hint})",
     )
-    runs.end("run-2")
-    assert runs.open("run-2") is not second
+    runs.end("run-2", "ann")
+    assert runs.open("run-2", "ann") is not second
 
 
 def test_no_more_runs_are_opened_than_can_be_known_as_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MOST_RUNS", 1)
     monkeypatch.setattr(run_module, "MOST_CLOSED", 1)
     runs = Runs()
-    runs.open("run-1")
-    second = runs.open("run-2")
+    runs.open("run-1", "ann")
+    second = runs.open("run-2", "ann")
     with pytest.raises(RunsFullError) as caught:
-        runs.open("run-3")
+        runs.open("run-3", "ann")
 
     assert (caught.value.code, str(caught.value)) == (
         "run.too_many", "1 runs are open, and no more can be closed (end what is over)",
     )  # fmt: skip
-    assert runs.open("run-2") is second
-    runs.end("run-1")
-    assert runs.open("run-3").run_id == "run-3"
+    assert runs.open("run-2", "ann") is second
+    runs.end("run-1", "ann")
+    assert runs.open("run-3", "ann").run_id == "run-3"
 
 
 def test_equal_ids_of_two_callers_are_two_runs() -> None:
@@ -75,7 +77,7 @@ def test_equal_ids_of_two_callers_are_two_runs() -> None:
 
 def test_what_protects_is_not_forgotten_but_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MOST_ENTRIES", 2)
-    run = Runs().open("run-1")
+    run = Runs().open("run-1", "ann")
     for number in range(2):
         run.mark("doc", str(number), {"secret"})
         run.keep_staged("pay", str(number), f"action-{number}")
@@ -100,7 +102,7 @@ def test_what_protects_is_not_forgotten_but_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_staged_action_is_one_calls() -> None:
-    run = Runs().open("run-1")
+    run = Runs().open("run-1", "ann")
     run.keep_staged("pay", "sha256:1", "action-1")
     bound = [run.bind_staged("pay", "sha256:1", call) for call in ("call-1", "call-2", "call-1")]
 
@@ -110,7 +112,7 @@ def test_a_staged_action_is_one_calls() -> None:
 
 def test_a_run_remembers_the_newest_of_each_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MOST_ENTRIES", 2)
-    run = Runs().open("run-1")
+    run = Runs().open("run-1", "ann")
     for number in range(3):
         run.keep_record(number, b"{}")
         run.keep_snapshot(f"snap-{number}", [f"doc-{number}"])
@@ -120,7 +122,7 @@ def test_a_run_remembers_the_newest_of_each_sort(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_newest_snapshot_with_a_source_counts() -> None:
-    run = Runs().open("run-1")
+    run = Runs().open("run-1", "ann")
     run.keep_snapshot("snap-1", ["a", "b"])
     run.keep_snapshot("snap-2", ["b"])
     run.keep_snapshot("snap-1", ["c"])
@@ -137,12 +139,12 @@ def test_two_that_open_a_run_at_once_get_the_same() -> None:
 
     runs = Runs(Deployment(sources={"ecb": source}))
 
-    assert len({id(run) for run in at_once([lambda: runs.open("run-1")] * 8)}) == 1
+    assert len({id(run) for run in at_once([lambda: runs.open("run-1", "ann")] * 8)}) == 1
 
 
 def test_pins_are_copies() -> None:
     rates = {"TRY": 47.5}
-    run = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", rates)})).open("run-1")
+    run = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", rates)})).open("run-1", "ann")
     rates["TRY"] = 50.0
 
     assert run.pin("ecb") == Pin("v-1", {"TRY": 47.5})
@@ -150,7 +152,7 @@ def test_pins_are_copies() -> None:
 
 @pytest.mark.parametrize("pin", [Pin("", {}), Pin("v-1", object()), Pin("v-1", float("nan")), Pin(7, {}), None])  # type: ignore[arg-type]
 def test_what_is_no_pin_pins_nothing(pin: Any) -> None:
-    run = Runs(Deployment(sources={"ecb": lambda: pin, "fed": lambda: Pin("v-1", {})})).open("run-1")
+    run = Runs(Deployment(sources={"ecb": lambda: pin, "fed": lambda: Pin("v-1", {})})).open("run-1", "ann")
 
     assert dict(run.pins) == {"fed": Pin("v-1", {})}
     with pytest.raises(SourceUnavailableError) as caught:
@@ -167,7 +169,7 @@ def test_a_tool_runs_within_its_run() -> None:
         return pinned("ecb").value
 
     runs = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", {"TRY": 47.5})}))
-    run = runs.open("run-1")
+    run = runs.open("run-1", "ann")
 
     with within_run(run):
         assert tool() == asyncio.run(slow_tool()) == {"TRY": 47.5}
@@ -182,6 +184,7 @@ async def test_runs_that_go_on_at_once_are_kept_apart() -> None:
             await asyncio.sleep(0)
             return pinned("ecb").version
 
-    runs = [Runs(Deployment(sources={"ecb": lambda n=number: Pin(f"v-{n}", n)})).open("run-1") for number in range(5)]  # type: ignore[misc]
+    pins = [Pin(f"v-{number}", number) for number in range(5)]
+    runs = [Runs(Deployment(sources={"ecb": partial(copy, pin)})).open("run-1", "ann") for pin in pins]
 
     assert await asyncio.gather(*map(tool, runs)) == [f"v-{number}" for number in range(5)]

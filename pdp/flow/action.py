@@ -1,105 +1,39 @@
-"""The approval of a call, and its action: found, opened, staged, approved, settled, taken back.
+"""The action of a call with effects: staged, approved, committed or failed, compensated.
 
 Source: tool pattern library, pattern 6: staging is the only way to a commit. A commit that the policy allows by itself
-is staged and approved in one go, so that there is no effect of a commit without its action, and no action of two.
+is staged and approved in one go: no effect of a commit is without an action, and no action has two effects.
 Pattern 6 and 9.1 (`compensation`): a commit names the tool that undoes it.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import shown_name
 from pdp.errors import UsageError
-from pdp.flow.call import caller_of
 from pdp.flow.drive import Work
-from pdp.flow.reserve import key_of
+from pdp.flow.stages import caller_of
 from pdp.session import Session
 from pdp.stores.actions import Action, ActionState, ActionStateError
-from pdp.stores.approvals import ApprovalState
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pdp.approvals.approvals import Approvals
-    from pdp.contract.checks import Checked
-    from pdp.flow.call import Asked, Decided, Prepared, Received
     from pdp.flow.drive import Step
     from pdp.flow.parts import Stores
+    from pdp.flow.stages import Decided, Prepared, Received
     from pdp.patterns.run import Run
     from pdp.proposal import Execution
-    from pdp.request import Request
     from pdp.stores.actions import ActionStore
-    from pdp.stores.approvals import Approval
 
 _log = logging.getLogger("pdp.pep")
 
 _COMPENSABLE: Final = (ActionState.COMMITTED, ActionState.FAILED)
 
 
-def find_approval(
-    asked: Asked, checked: Checked, request: Request, approvals: Approvals, stores: Stores
-) -> Generator[Step, Any, tuple[Approval | None, Request]]:
-    """Return the approval that lets exactly this call through, if there is one, and the request that shows it.
-
-    One that was used up by the very run whose result is stored still counts, however long ago that was: nothing will
-    run for it.
-    """
-
-    def find() -> tuple[Approval | None, Request]:
-        now, call_digest = request.context["time"], request.context["call_digest"]
-        approval = approvals.usable(call_digest, now)
-        if approval is None:
-            approval = _used(asked, checked, call_digest, approvals, stores)
-            if approval is None:
-                return None, request
-            now = approval.closed_at or now
-        return approval, request._replace(context={**request.context, "approval": approval.as_context(now)})
-
-    found: tuple[Approval | None, Request] = yield Work(find, approvals.blocking or stores.blocking)
-    return found
-
-
-def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals, stores: Stores) -> Approval | None:
-    key = key_of(asked, checked)
-    stored = None if key is None else stores.keys.look(key, checked.proposal.digest, time.time())
-    approval_id = getattr(stored, "approval_id", None)
-    approval = None if approval_id is None else approvals.store.get(approval_id)
-    if approval is None or approval.call_digest != call_digest or approval.state is not ApprovalState.CONSUMED:
-        return None
-    return approval
-
-
-def open_approval(
-    decided: Decided, prepared: Prepared, approvals: Approvals, stores: Stores
-) -> Generator[Step, Any, Decided]:
-    """Open the approval that the policy asks for, or find the one that is pending; stage the action that it is for.
-
-    Raises:
-        AuditError: it could not be recorded, and is not opened.
-        StoreError: the action cannot be staged.
-    """
-
-    def open_or_find() -> Decided:
-        codes = decided.decision.codes if decided.decision else ()
-        approval = approvals.open(
-            prepared.body,
-            prepared.checked.tool.entry,
-            codes,
-            stage=partial(_stage_for_approval, decided, prepared, stores),
-        )
-        action = None if approval.action_id is None else stores.actions.get(approval.action_id)
-        return decided._replace(approval=approval, action=action)
-
-    opened: Decided = yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources)
-    return opened
-
-
-def _stage_for_approval(decided: Decided, prepared: Prepared, stores: Stores) -> Action | None:
+def staged_action(decided: Decided, prepared: Prepared, stores: Stores) -> Action | None:
     """Return the action that a person is asked about: the one staged in the call's run, or one of the call's own.
 
     None when the call has no effects. As long as nobody has decided on it, the same call finds the same action again,
@@ -110,8 +44,8 @@ def _stage_for_approval(decided: Decided, prepared: Prepared, stores: Stores) ->
     """
     if not prepared.checked.tool.has_action:
         return None
-    if prepared.session.run_id is not None:
-        in_run = _staged_in_run(prepared, stores.actions, stores.run_of(prepared.session))
+    if prepared.asked.session.run_id is not None:
+        in_run = _staged_in_run(prepared, stores.actions, stores.run_of(prepared.asked.session))
         if in_run is not None:
             return in_run
     action = _stage(decided, prepared, stores.actions, prepared.call_digest)
@@ -194,7 +128,7 @@ def _stage(decided: Decided, prepared: Prepared, actions: ActionStore, key: str 
         idempotency_key=key,
         now=prepared.asked.received.now,
     )
-    return actions.stage(action, caller_of(prepared.session))
+    return actions.stage(action, caller_of(prepared.asked.session))
 
 
 def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action | None:

@@ -1,25 +1,32 @@
-"""Which tools a subject's model may see: asked of the same policy, before any arguments are known.
+"""What is asked ahead of any call: which tools a subject's model may see, and whether a whole plan is acceptable.
+
+Visibility is asked of the same policy as a call, before any arguments are known. A plan is held to the rules of each
+tool, step by step, and as a whole to the planning policy.
 
 Source: tool registry document (the model is told only of tools it could use) and tool layer document, definitions.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.clock import to_seconds
 from pdp.contract.mapping import call_digest
-from pdp.decision import Decision, Verdict
+from pdp.contract.plan import validate_plan
+from pdp.decision import Decision, Verdict, denied
+from pdp.engine.protocol import PLAN, REQUEST_INVALID
 from pdp.flow.drive import Question
 from pdp.json import JsonValueError, canonical
 from pdp.manifest.expressions.expression import MISSING, ExpressionError
 from pdp.request import Entity, Request, bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from pdp.contract.compiled import CompiledManifest, CompiledTool
+    from pdp.contract.plan import CheckedPlan
     from pdp.flow.drive import Step
     from pdp.manifest.expressions.expression import Expression
     from pdp.session import Session
@@ -105,3 +112,43 @@ def _known(mapping: Mapping[str, Expression], session: Session) -> dict[str, Any
         if value is not MISSING:
             known[field] = value
     return known
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEvaluation:
+    """What became of a plan.
+
+    Attributes:
+        checked: what the rules of each tool made of its steps; see `pdp.contract.plan`.
+        decision: what the planning policy says of the steps that go on; ALLOW lets no call run.
+    """
+
+    checked: CheckedPlan
+    decision: Decision
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether no step was rejected and the policy accepts the plan."""
+        return self.checked.valid and self.decision.verdict == "ALLOW"
+
+    @property
+    def plan(self) -> list[dict[str, Any]]:
+        """The steps that go on, `[{tool, arguments}]`: the `plan` of the session in which they are called."""
+        return self.checked.plan
+
+
+def evaluate_plan(
+    steps: Sequence[Any], session: Session, manifest: CompiledManifest
+) -> Generator[Step, Any, PlanEvaluation]:
+    """Check a plan's steps, and ask the policy about what is left of them.
+
+    Raises:
+        UsageError: as of `validate_plan`.
+    """
+    checked = validate_plan(steps, session, manifest)
+    try:
+        body = bounded(canonical({"steps": checked.plan, "context": {"purpose": session.purpose}}))
+    except JsonValueError as error:
+        return PlanEvaluation(checked, denied(REQUEST_INVALID, str(error)))
+    decision = yield Question(body, PLAN)
+    return PlanEvaluation(checked, decision)

@@ -1,9 +1,13 @@
-"""One call on its way: a frozen record for each stage that it has passed.
+"""The stages of one call: a frozen record for each that it has passed.
 
-    Received -> Asked -> Checked | Rejected -> Prepared -> Decided -> Reservation -> Executed -> Evaluation
+    Received -> Asked -> Checked -> Prepared -> Decided -> Ready -> Executed -> Evaluation
 
-Each stage takes the record before it and returns its own; none writes into another's. `Checked` and `Rejected` are the
-contract's (pdp/contract/checks.py), `Evaluation` is what the caller gets back (pdp/evaluation.py).
+Each stage takes the record before it and returns its own; none writes into another's. A call that is stopped before its
+decision goes straight to `Decided`: as `Unread` where session or proposal are malformed, as `Rejected` by a check. One
+that is not allowed ends there. `Reservation` is what `Ready` holds of key and approval.
+
+`Checked` and `Rejected` are the contract's (pdp/contract/checks.py), `Evaluation` is what the caller gets back
+(pdp/evaluation.py).
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ if TYPE_CHECKING:
 
     from pdp.contract.compiled import CompiledTool
     from pdp.decision import Decision
+    from pdp.execution.runner import ToolRunner
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.handlers import Duties
+    from pdp.patterns.enforcement import HeldCall
     from pdp.proposal import Proposal, Rejection
     from pdp.request import Request
     from pdp.session import Session
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from pdp.stores.approvals import Approval
 
 _NAME_LENGTH: Final = 128
-_NO_PINS: Final[Mapping[str, str]] = MappingProxyType({})
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Received(NamedTuple):
@@ -58,27 +64,36 @@ class Received(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A call that has been read: who proposes what, bounded and frozen.
+    """A call that has been read: who proposes what, bounded and frozen; `request_id` is the session's, or a new one."""
 
-    `session` and `proposal` are None when they cannot be read; `request_id` is the session's, or a new one.
-    """
+    received: Received
+    session: Session
+    request_id: str
+    proposal: Proposal
+
+
+class Unread(NamedTuple):
+    """A call whose session or proposal cannot be read; `session` and `request_id` are there where only the latter."""
 
     received: Received
     session: Session | None = None
     request_id: str | None = None
-    proposal: Proposal | None = None
+    proposal: None = None
 
 
 class Prepared(NamedTuple):
     """A checked call with the question that it puts to the policy.
 
-    `request` has `context.approval`, `body` is its canonical form, and `approval` what the store has for exactly this
-    call; None: none that counts.
+    Attributes:
+        asked: the call as it was read.
+        checked: the call as it was checked.
+        request: the question, with `context.approval`.
+        body: its canonical form.
+        approval: the one in the store that lets exactly this call through; None without one.
     """
 
     asked: Asked
     checked: Checked
-    session: Session
     request: Request
     body: bytes
     approval: Approval | None = None
@@ -99,7 +114,7 @@ class Decided(NamedTuple):
     """A call that has been decided, or was stopped on its way there.
 
     Attributes:
-        asked: the call as it was read.
+        asked: the call as far as it was read.
         checked: what the checks made of it; None when they were not reached.
         decision: the decision; None when the policy was not asked, because a check failed.
         prepared: what the policy was asked; None when it was not.
@@ -109,7 +124,7 @@ class Decided(NamedTuple):
         replacement: the proposal that the policy wants decided in the place of this one.
     """
 
-    asked: Asked
+    asked: Asked | Unread
     checked: Checked | Rejected | None = None
     decision: Decision | None = None
     prepared: Prepared | None = None
@@ -125,7 +140,7 @@ class Decided(NamedTuple):
 
     @property
     def status(self) -> Status:
-        """What became of the proposal; transformed when what may run is not what was proposed, or was pruned."""
+        """What became of the proposal; transformed: another one may run in its place, or none as it was pruned."""
         if self.allowed:
             corrected = self.checked is not None and self.checked.trips
             return Status.TRANSFORMED if self.asked.received.transformed or corrected else Status.ACCEPTED
@@ -175,12 +190,36 @@ class Reservation(NamedTuple):
     Attributes:
         approval: the approval as its use leaves it; None without one.
         token: of its idempotency key; None without one.
-        instead: what the call comes to without running.
+        replayed: what an earlier call with the same key came to, or is known of it; then the tool does not run.
     """
 
     approval: Approval | None = None
     token: str | None = None
-    instead: Execution | None = None
+    replayed: Execution | None = None
+
+
+class Ready(NamedTuple):
+    """A call that has all that its run needs.
+
+    Attributes:
+        decided: the call as it was decided, its approval as its use leaves it.
+        prepared: what was asked for it.
+        runner: what runs the tool; None for a staging without a function.
+        held: the call with the rules of its pattern; None without any.
+        token: of the reserved idempotency key; None when none is reserved.
+        action: the action that it commits; None without one.
+        arguments: what the tool is called with.
+        known: what the call comes to without its tool; None: the tool runs.
+    """
+
+    decided: Decided
+    prepared: Prepared
+    runner: ToolRunner | None = None
+    held: HeldCall | None = None
+    token: str | None = None
+    action: Action | None = None
+    arguments: Mapping[str, Any] = _NOTHING
+    known: Execution | None = None
 
 
 class Executed(NamedTuple):
@@ -201,7 +240,7 @@ class Executed(NamedTuple):
     action: Action | None = None
     markings: frozenset[str] = frozenset()
     retrieval_snapshot: str | None = None
-    pins: Mapping[str, str] = _NO_PINS
+    pins: Mapping[str, str] = _NOTHING
     state: dict[str, Any] | None = None
 
 
@@ -209,6 +248,12 @@ def arguments_of(proposal: Proposal) -> dict[str, Any]:
     """Return the decided arguments, as a copy that shares nothing with what anybody else holds."""
     arguments: dict[str, Any] = orjson.loads(proposal.text)
     return arguments
+
+
+def result_markings(decided: Decided) -> frozenset[str]:
+    """Return the markings that the result carries by the policy (obligation `mark_result`)."""
+    obligations = decided.decision.obligations if decided.decision else ()
+    return frozenset(name for duty in obligations if duty.id == "mark_result" for name in duty.parameters["markings"])
 
 
 def not_run(message: str, effect: str = "none") -> Execution:
