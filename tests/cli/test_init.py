@@ -96,7 +96,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_the_requirement_is_this_version(project: Path) -> None:
     for name in ("README.md", ".github/workflows/policy.yml"):
-        assert f"pip install tool-pdp=={__version__}" in (project / name).read_text()
+        assert f"pip install 'tool-pdp[workbench]=={__version__}'" in (project / name).read_text()
     assert not any("@REQUIREMENT@" in (project / name).read_text() for name in FILES)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,7 +39,10 @@ def no_opa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.opa
 @pytest.mark.parametrize("command", ["path", "install"])
 def test_the_program_that_is_there(opa: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """No extra is needed for it."""
     monkeypatch.setenv("PDP_OPA", str(opa))
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "pdp.workbench.opa.install", raising=False)
     assert pdp("opa", command) == (0, f"{opa}\n", "")
 
 

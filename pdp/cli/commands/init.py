@@ -53,7 +53,8 @@ def init(
 
 def project_files() -> dict[str, bytes]:
     """Return the files of a new project by their path in it, sorted."""
-    requirement = f"tool-pdp=={__version__}".encode()
+    # Its workflow measures coverage and builds a bundle; quoted, as a shell may read the brackets.
+    requirement = f"'tool-pdp[workbench]=={__version__}'".encode()
     files = {}
     for file in _TEMPLATE.rglob("*"):
         first, *rest = file.relative_to(_TEMPLATE).parts

@@ -33,7 +33,7 @@ _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}
 
 
-app = command_app("Check a tool manifest; export what a model may see of it.")
+app = command_app("Check a tool manifest, compare two, export what a model may see of one.")
 
 
 @app.command("lint")

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 def ensured() -> Path:
     """Return the OPA program, which is installed when there is none; progress goes to standard error."""
-    from pdp.workbench.opa.install import install_opa  # noqa: PLC0415
+    program = find_opa()
+    if program is None:
+        # Only the download needs an extra.
+        from pdp.workbench.opa.install import install_opa  # noqa: PLC0415
 
-    return find_opa() or install_opa(complain)
+        program = install_opa(complain)
+    return program
 
 
 policies = command_app("The baseline's policies, which come with the package.")

@@ -40,7 +40,8 @@ def check(
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How many mutants scenarios must notice.")
     ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option(metavar="CHECK", help="A check to leave out. May be repeated.")
+        list[str] | None,
+        typer.Option(metavar="CHECK", help=f"A check to leave out: {', '.join(NAMES)}. May be repeated."),
     ] = None,
     generate: Annotated[
         int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")

@@ -77,13 +77,15 @@ def load_signing_key(path: Path) -> SigningKey:
     Raises:
         UsageError: it cannot be read, others than its owner may read it, or as of `signing_key`.
     """
+    key = signing_key(read_pem(path), str(path))
+    # Last: nobody is told to close a folder or a public key to others.
     with suppress(OSError):
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             raise UsageError(
                 f"{path}: a private key that others may use (mode {mode:04o})", hint=f"run: chmod 600 {path}"
             )
-    return signing_key(read_pem(path), str(path))
+    return key
 
 
 def signing_key(pem: str, name: str) -> SigningKey:

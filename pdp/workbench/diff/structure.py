@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _ROOTS: Final = ("config", "directory", "settings")
 _ABSENT: Final = object()
 _ID: Final = 12
+"""How many hex digits an id has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Structure:
 
     def id_of(self, *difference: Any) -> str:
         """Return the id of a difference that an explanation names: it holds for this change of bundles alone."""
-        return digest(canonical([self.digest, *difference])).removeprefix("sha256:")[:_ID]
+        # A letter first: in YAML, digits alone are a number.
+        return "d" + digest(canonical([self.digest, *difference])).removeprefix("sha256:")[:_ID]
 
     def loosenings(self) -> dict[str, str]:
         """Return each change that admits more by its id, in words."""

@@ -181,12 +181,12 @@ class _Checks:
         ]
         if not self._gate.suites:
             reasons.append("no scenario file was named")
-        return f"{len(self._run.suites)} scenario files, decided by {self._bundle.revision}", reasons
+        return f"{_number(len(self._run.suites), 'scenario file')}, decided by {self._bundle.revision}", reasons
 
     def scenarios(self) -> _Outcome:
         results = self._run.results
         failed = [_shown(result) for result in results if not result.passed]
-        return f"{len(results)} scenarios", failed if results else ["none was run"]
+        return _number(len(results), "scenario"), failed if results else ["none was run"]
 
     def golden_schemas(self) -> _Outcome:
         golden = self._run.golden
@@ -198,7 +198,8 @@ class _Checks:
     def manifest_violations(self) -> _Outcome:
         golden = self._run.golden
         reasons = self._golden("in_manifest", "proposes a tool that the manifest does not have")
-        return f"{golden.total - golden.in_manifest} violations in {golden.total} golden scenarios", reasons
+        violations = _number(golden.total - golden.in_manifest, "violation")
+        return f"{violations} in {_number(golden.total, 'golden scenario')}", reasons
 
     def _golden(self, field: str, what: str) -> list[str]:
         return [
@@ -241,7 +242,7 @@ class _Checks:
                 if wrong:
                     action = tool.stated[0].get("pdp_action", "no action")
                     reasons.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
-        return f"{count} tools", reasons if count else ["the bundle has no tool"]
+        return _number(count, "tool"), reasons if count else ["the bundle has no tool"]
 
     def coverage(self) -> _Outcome:
         if self._gate.coverage is None:
@@ -296,7 +297,10 @@ class _Checks:
         ]
         hidden = len(differences) - len(loosenings)
         unseen = f", {hidden} that would not be seen" if hidden else ""
-        return f"{len(loosenings)} loosenings{unseen}, {len(differences.keys() & explained)} explained", reasons
+        return (
+            f"{_number(len(loosenings), 'loosening')}{unseen}, {len(differences.keys() & explained)} explained",
+            reasons,
+        )
 
     def manifest_version(self) -> _Outcome:
         """No manifest has other content than one of the same version."""
@@ -308,7 +312,7 @@ class _Checks:
                 reasons.append(
                     f"manifest {version} is {digest}, and {known} has that version already: give it a new one"
                 )
-        return f"{len(self._manifests)} manifests", reasons
+        return _number(len(self._manifests), "manifest"), reasons
 
     def audit_pinned(self) -> _Outcome:
         """Each event of the golden calls, proposed once more, names a manifest of the bundle, and this revision."""
@@ -327,7 +331,7 @@ class _Checks:
                 if not pinned or event.get("bundle_revision") not in (None, self._bundle.revision):
                     which = f"{suite.file}: event {event.get('seq')} ({event.get('type')})"
                     reasons.append(f"{which} names manifest {version}, {digest}, bundle {event.get('bundle_revision')}")
-        return f"{count} audit events", reasons if count else ["there is no event: name golden scenarios"]
+        return _number(count, "audit event"), reasons if count else ["there is no event: name golden scenarios"]
 
     def _changed_tools(self) -> dict[str, set[str]]:
         """The tools whose entry no manifest of the last release has just so, by the digest of their manifest."""
@@ -355,7 +359,12 @@ class _Checks:
 
 
 def _counted(changed: Mapping[str, Collection[str]]) -> str:
-    return f"{sum(map(len, changed.values()))} tools that are new or changed"
+    count = sum(map(len, changed.values()))
+    return f"{count} {'tool that is' if count == 1 else 'tools that are'} new or changed"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _shown(result: ScenarioResult) -> str:
@@ -366,7 +375,7 @@ def read_explanations(file: Path) -> dict[str, Place]:
     """Return where each loosening that a person has looked at and explained stands in a file, by its id.
 
         explained:
-          - difference: 3f2a9c1d04be     # the id that `pdp bundle diff` shows
+          - difference: d3f2a9c1d04be    # the id that `pdp bundle diff` shows
             reason: purposes of look-ups are optional since the review of the directory
 
     Raises:

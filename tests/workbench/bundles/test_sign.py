@@ -290,6 +290,21 @@ def test_a_private_key_that_others_may_use_is_refused(tmp_path: Path, mode: int)
     assert (caught.value.message, caught.value.hint) == (message, f"run: chmod 600 {file}")
 
 
+def test_what_holds_no_private_key_is_not_to_be_closed_to_others(tmp_path: Path) -> None:
+    """Neither a folder nor a public key, whatever its mode."""
+    tmp_path.chmod(0o755)
+    with pytest.raises(UsageError) as folder:
+        load_signing_key(tmp_path)
+    public = key_file(tmp_path).with_name("public")
+    public.write_text(key().public.pem)
+    public.chmod(0o644)
+    with pytest.raises(UsageError) as file:
+        load_signing_key(public)
+
+    assert folder.value.message == f"{tmp_path}: cannot be read: Is a directory"
+    assert file.value.message == f"{public}: no private key in PEM form, one is needed"
+
+
 def test_a_key_is_in_no_text_of_its_own() -> None:
     shown = f"{key()!r} {key().public!r}"
 

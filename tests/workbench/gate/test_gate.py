@@ -122,7 +122,7 @@ def test_lines_for_people(project: Path) -> None:
         "fail  packs                 2 tools that are new or changed",
         f"      {reason}",
         "skip  loosening             no last release was named: --last FILE",
-        "pass  manifest-version      1 manifests",
+        "pass  manifest-version      1 manifest",
         "skip  audit-pinned          left out, as was asked for",
         "release 1 must not be released: 7 passed, 1 failed, 4 skipped",
     ]

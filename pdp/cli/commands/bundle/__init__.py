@@ -14,7 +14,7 @@ from pdp.cli.commands.bundle.repository import listing, publish, rollback
 from pdp.cli.commands.bundle.signing import keygen, sign, verify
 from pdp.cli.options import command_app
 
-app = command_app("Build, sign and publish the bundles that engines decide by.")
+app = command_app("Build, inspect, compare, sign and publish the bundles that engines decide by.")
 for command in (build, inspect, diff, keygen, sign, verify, publish, rollback):
     app.command()(command)
 app.command("list")(listing)

@@ -77,7 +77,7 @@ def inspect(
     key: PublicKeys = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a bundle: concerns and codes, manifests and tools, data, signature, size."""
+    """Show what is in a bundle: concerns, manifests and tools, data, signature, size."""
     inspection = inspect_bundle(read_bundle(file, keys=given_public_keys(key or [])))
     if as_json:
         print_json({"file": shown(file), **inspection})
