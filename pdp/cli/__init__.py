@@ -71,10 +71,10 @@ def run(arguments: list[str]) -> int:
         return Exit.USAGE if isinstance(error, UsageError | BundleError) else Exit.FAILED
     except OSError as error:
         # Files that the user named have errors of their own; this is a full disk, or output that nobody takes.
-        what, hint = error.strerror, "check disk space, and where the output goes"
+        refusal, hint = error.strerror, "check disk space, and where the output goes"
         if error.filename:
-            what, hint = f"{what}: {error.filename}", "check its permissions, and those of the folders above it"
-        complain(f"error: the system refuses: {what}\n    hint: {hint}")
+            refusal, hint = f"{refusal}: {error.filename}", "check its permissions, and those of the folders above it"
+        complain(f"error: the system refuses: {refusal}\n    hint: {hint}")
         return Exit.FAILED
     except Exception as error:
         if os.environ.get(TRACEBACK):

@@ -1,4 +1,4 @@
-"""The policy of tests/rego/probes, compiled, and requests that make it behave or misbehave."""
+"""The policy of tests/support/rego/probes, compiled, and requests that make it behave or misbehave."""
 
 from __future__ import annotations
 

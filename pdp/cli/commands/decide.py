@@ -59,7 +59,7 @@ def decide(
     """
     check_standard_input(proposal, manifest, session, governance)
     effective = read_rules(manifest, governance)
-    who = read_session(session)
+    caller = read_session(session)
     proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
     with (
@@ -68,7 +68,7 @@ def decide(
         ) as opened,
         closing(open_audit(audit)) as log,
     ):
-        evaluation = Pep(effective, opened, audit=log).decide(proposed, who)
+        evaluation = Pep(effective, opened, audit=log).decide(proposed, caller)
     if as_json:
         print_json(evaluation.as_json())
     else:

@@ -116,8 +116,8 @@ def _print_diff(difference: ManifestDiff) -> None:
             Text.assemble((tool.tool, "bold"), f" {tool.kind}", f", {versions}" if tool.kind == "changed" else "")
         )
         for change in tool.signature:
-            what = " ".join(part for part in (change.part, change.path, change.what) if part)
-            out.print(Text.assemble("  ", (f"{change.bump.name.lower():<9}", _BUMPS[change.bump]), printable(what)))
+            place = " ".join(part for part in (change.part, change.path, change.what) if part)
+            out.print(Text.assemble("  ", (f"{change.bump.name.lower():<9}", _BUMPS[change.bump]), printable(place)))
         _print_governance(tool.governance)
         if tool.fault:
             out.print(Text.assemble("  ", (f"{'version':<9}", "bold red"), printable(tool.fault)))

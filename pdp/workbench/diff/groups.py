@@ -122,26 +122,27 @@ def grouped(
         structure: what differs between them.
     """
     collected: dict[tuple[DecisionChange, bool], _Collected] = {}
-    for each in differences:
+    for difference in differences:
         # Tools of today are called already, generated entries might be: they are told apart.
-        collected.setdefault((each.change, each.call.known_tool), _Collected(each)).add(each)
+        key = difference.change, difference.call.known_tool
+        collected.setdefault(key, _Collected(difference)).add(difference)
     groups = []
-    for (change, _), found in collected.items():
-        tools, kinds = tuple(sorted(found.tools)), tuple(sorted(found.kinds))
+    for (change, _), calls in collected.items():
+        tools, kinds = tuple(sorted(calls.tools)), tuple(sorted(calls.kinds))
         groups.append(
             Group(
                 id=structure.id_of("decisions", *astuple(change), tools, kinds),
-                title=_title(change, found),
+                title=_title(change, calls),
                 change=change,
-                count=found.count,
+                count=calls.count,
                 tools=tools,
                 kinds=kinds,
-                smallest=found.smallest,
+                smallest=calls.smallest,
                 rules=(
-                    *_responsible("old", change.names, old.responsible, found.smallest.old),
-                    *_responsible("new", change.names, new.responsible, found.smallest.new),
+                    *_responsible("old", change.names, old.responsible, calls.smallest.old),
+                    *_responsible("new", change.names, new.responsible, calls.smallest.new),
                 ),
-                sources=tuple(found.sources)[:_SOURCES],
+                sources=tuple(calls.sources)[:_SOURCES],
             )
         )
     return tuple(sorted(groups, key=lambda group: (group.change.rank, not group.tools, -group.count, group.id)))
@@ -159,7 +160,7 @@ def _responsible(
 
 def _title(change: DecisionChange, collected: _Collected) -> str:
     if change.old is not change.new:
-        what = f"{change.old.value} -> {change.new.value}"
+        decided = f"{change.old.value} -> {change.new.value}"
     else:
         removed, added = change.obligations_removed, change.obligations_added
         parts = [
@@ -170,8 +171,8 @@ def _title(change: DecisionChange, collected: _Collected) -> str:
             *(f"another obligation {name}" for name in removed if name in added),
             *(f"other details of {code}" for code in change.details),
         ]
-        what = f"{change.old.value} as before, {', '.join(parts)},"
-    return " ".join([what, "for", _whom(collected), *_common(collected)])
+        decided = f"{change.old.value} as before, {', '.join(parts)},"
+    return " ".join([decided, "for", _whom(collected), *_common(collected)])
 
 
 def _whom(collected: _Collected) -> str:

@@ -46,7 +46,7 @@ class Manifests:
         pairs = {digest: ManifestPair(digest, digest) for digest in new if digest in old}
         gone = {digest: document for digest, document in old.items() if digest not in new}
         taken = set()
-        for digest in (each for each in new if each not in old):
+        for digest in (digest for digest in new if digest not in old):
             before = _nearest(new[digest], gone) or _nearest(new[digest], old)
             taken.add(before)
             pairs[digest] = ManifestPair(before, digest)
@@ -118,7 +118,7 @@ def _moved(request: Any, digest: str, target: Mapping[str, Any], source: Mapping
     if properties.get("manifest_version") == here.get("manifest_version"):
         moved["manifest_version"] = there.get("manifest_version")
     tool = properties.get("tool")
-    before, after = (_tools(each).get(tool) if isinstance(tool, str) else None for each in (here, there))
+    before, after = (_tools(manifest).get(tool) if isinstance(tool, str) else None for manifest in (here, there))
     name = action.get("name")
     if isinstance(before, dict) and isinstance(after, dict) and before.get("pdp_action") == name:
         name = after.get("pdp_action")

@@ -66,14 +66,14 @@ class BundleRules:
         for site in self.sites:
             if site.obligation is not None:
                 obligations[site.obligation].append(site)
-        return {**{name: tuple(each) for name, each in obligations.items()}, **sites_by_code(self.sites)}
+        return {**{name: tuple(sites) for name, sites in obligations.items()}, **sites_by_code(self.sites)}
 
     def rules(self, paths: Collection[str]) -> dict[str, list[_Rule]]:
         """Return the rules and imports of modules by the name under which they are compared."""
         names: dict[str, set[str]] = defaultdict(set)
         for tree in self.trees.values():
             names[package_of(tree)] |= rule_names(tree)
-        found: dict[str, list[_Rule]] = defaultdict(list)
+        rules: dict[str, list[_Rule]] = defaultdict(list)
         for path in paths:
             tree = self.trees[path]
             package = package_of(tree)
@@ -85,8 +85,8 @@ class BundleRules:
                 if site is not None:
                     name = site.code or f"{site.concern} {site.part} without a code"
                 place = f"{self.name}!{path}:{line if site is None else site.line}"
-                found[name].append(_Rule(site, place, normal_form(node, names[package])))
-        return found
+                rules[name].append(_Rule(site, place, normal_form(node, names[package])))
+        return rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,13 @@ def rule_changes(old: BundleRules, new: BundleRules) -> tuple[ContentChange, ...
         side.rules([path for path in side.bundle.modules if modules[0].get(path) != modules[1].get(path)])
         for side in (old, new)
     )
-    found = [
+    changes = [
         _change(name, before.get(name, []), after.get(name, []))
         for name in before.keys() | after.keys()
         if Counter(rule.form for rule in before.get(name, ())) != Counter(rule.form for rule in after.get(name, ()))
     ]
-    found += _texts(old, new)
-    return tuple(sorted(found, key=lambda change: (change.direction is Direction.TEXT, change.name)))
+    changes += _texts(old, new)
+    return tuple(sorted(changes, key=lambda change: (change.direction is Direction.TEXT, change.name)))
 
 
 def _change(name: str, old: Sequence[_Rule], new: Sequence[_Rule]) -> ContentChange:
@@ -145,7 +145,7 @@ def _texts(old: BundleRules, new: BundleRules) -> Iterator[ContentChange]:
     for site in new.sites:
         known = before.get(site.code or "")
         if site.code and known and (known.title, known.description) != (site.title, site.description):
-            where = _where(f"{each.file}:{each.line}" for each in (known, site))
+            where = _where(f"{place.file}:{place.line}" for place in (known, site))
             what = "says something else to people"
             yield ContentChange(site.code, Direction.TEXT, known.title, site.title, what, where)
 

@@ -99,12 +99,12 @@ class BundleDiff:
         """
         if not self.differs:
             return {}
-        found = [f"{name}: no call was found that is ALLOW or STEP_UP" for name in self.extent.never_allowed]
-        found += [f"{name}: a changed rule reads it, and there was no room for it" for name in
+        places = [f"{name}: no call was found that is ALLOW or STEP_UP" for name in self.extent.never_allowed]
+        places += [f"{name}: a changed rule reads it, and there was no room for it" for name in
                   self.extent.dropped_changed]  # fmt: skip
         if not self.decided:
-            found.append("no call was decided: neither a generated one nor one of a scenario or log")
-        return {self.structure.id_of("unseen", what): what for what in found}
+            places.append("no call was decided: neither a generated one nor one of a scenario or log")
+        return {self.structure.id_of("unseen", place): place for place in places}
 
     def not_covered(self) -> tuple[str, ...]:
         """Return what the generated calls do not cover, in words."""

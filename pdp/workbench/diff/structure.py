@@ -132,8 +132,8 @@ def _members(value: Any) -> set[str] | None:
     if value is _ABSENT:
         return set()
     if isinstance(value, dict):
-        parts = [_members(each) for each in value.values()]
+        parts = [_members(item) for item in value.values()]
         return None if None in parts else {member for part in parts if part for member in part}
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return set(value)
     return None

@@ -128,7 +128,7 @@ class _Checks:
         self._gate, self._bundle = gate, bundle
         self._manifests: Mapping[str, Any] = bundle.data.get("manifests", {})
         self._before: Mapping[str, Any] = {} if last is None else last.data.get("manifests", {})
-        self._versions = {digest: str(each.get("manifest_version")) for digest, each in self._manifests.items()}
+        self._versions = {digest: str(manifest.get("manifest_version")) for digest, manifest in self._manifests.items()}
         # Decided by the bundle itself: neither the files' policies nor a manifest that it does not hold.
         self._suites = [
             replace(suite, bundle=gate.bundle, policies=())
@@ -201,9 +201,9 @@ class _Checks:
         violations = _number(golden.total - golden.in_manifest, "violation")
         return f"{violations} in {_number(golden.total, 'golden scenario')}", reasons
 
-    def _golden(self, field: str, what: str) -> list[str]:
+    def _golden(self, field: str, violation: str) -> list[str]:
         return [
-            f"{_shown(result)}: {what}"
+            f"{_shown(result)}: {violation}"
             for result in self._run.results
             if result.golden
             and any(

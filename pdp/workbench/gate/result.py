@@ -49,8 +49,8 @@ class ReleaseCheck:
     @property
     def passed(self) -> bool:
         """Whether something passed and nothing failed: a gate without any check lets nothing through."""
-        found = {check.status for check in self.checks}
-        return CheckStatus.PASSED in found and CheckStatus.FAILED not in found
+        statuses = {check.status for check in self.checks}
+        return CheckStatus.PASSED in statuses and CheckStatus.FAILED not in statuses
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `pdp release check --json` prints; its form is stable."""

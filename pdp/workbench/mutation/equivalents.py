@@ -47,8 +47,8 @@ class Marked:
 
 def beside(suites: Iterable[Path]) -> list[Path]:
     """Return the files of that name beside scenario files, each once."""
-    found = {file.parent.resolve() / NAME: file.parent / NAME for file in suites}
-    return [file for file in found.values() if file.is_file()]
+    files = {file.parent.resolve() / NAME: file.parent / NAME for file in suites}
+    return [file for file in files.values() if file.is_file()]
 
 
 def read_equivalents(files: Sequence[Path]) -> list[Marked]:

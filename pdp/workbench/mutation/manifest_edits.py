@@ -179,7 +179,8 @@ def _of_approval(approval: EffectiveApproval, *, limited: bool) -> Iterator[_Wea
         weaker.append(("expiry longer", "expires", f"PT{duration_seconds(approval.expires) * _LONGER:g}S"))
     for kind, field, value in weaker:
         before, after = (
-            str(each).lower() if isinstance(each, bool) else each for each in (getattr(approval, field), value)
+            str(setting).lower() if isinstance(setting, bool) else setting
+            for setting in (getattr(approval, field), value)
         )
         yield kind, ("approval", field), f"{field}: {before}", f"{field}: {after}", value
 

@@ -114,9 +114,9 @@ class Identities:
 
     def of(self, owner: str, kind: str, original: str, changed: str, *, about: str | None = None) -> dict[str, str]:
         """Return these fields of a mutant with its identity; `about` tells it apart instead of the original text."""
-        what = (owner, kind, " ".join((about or original).split()), " ".join(changed.split()))
-        self._seen[what] += 1
-        digest = hashlib.sha256("\0".join((*what, str(self._seen[what]))).encode()).hexdigest()
+        change = (owner, kind, " ".join((about or original).split()), " ".join(changed.split()))
+        self._seen[change] += 1
+        digest = hashlib.sha256("\0".join((*change, str(self._seen[change]))).encode()).hexdigest()
         identity = f"{self._file}:{owner}:{kind.replace(' ', '-')}:{digest[:_HASH]}"
         return {"id": identity, "kind": kind, "owner": owner, "original": original, "changed": changed}
 

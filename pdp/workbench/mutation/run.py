@@ -66,7 +66,7 @@ class MutationRun:
     def of(self, fate: Fate) -> list[Judgement]:
         """Return the judgements of one fate, in the order of their places."""
         judgements = [judgement for judgement in self.judgements.values() if judgement.fate is fate]
-        return sorted(judgements, key=lambda each: (each.mutant.place.file, each.mutant.place.line, each.mutant.id))
+        return sorted(judgements, key=_place)
 
     def add(self, judgement: Judgement, entry: Marked | None) -> None:
         """Add a judgement; `entry` is the one that marks its mutant as equivalent, if there is one.
@@ -74,8 +74,8 @@ class MutationRun:
         Such a mutant has to survive, with no recorded request decided differently.
         """
         if entry is not None and judgement.fate is not Fate.SURVIVED:
-            what = "killed by" if judgement.fate is Fate.KILLED else "no mutant:"
-            message = f"`{entry.mutant}` is not equivalent but {what} {judgement.by}"
+            fate = "killed by" if judgement.fate is Fate.KILLED else "no mutant:"
+            message = f"`{entry.mutant}` is not equivalent but {fate} {judgement.by}"
             self.faults.append(entry.fault(message, "take this entry out"))
         elif entry is not None:
             if judgement.unnoticed:
@@ -128,6 +128,11 @@ def survivor_lines(survivor: Judgement) -> Iterator[str]:
 def _decided_differently(judgement: Judgement) -> str:
     count = judgement.unnoticed
     return f"{count} recorded request{' is' if count == 1 else 's are'} decided differently"
+
+
+def _place(judgement: Judgement) -> tuple[str, int, str]:
+    mutant = judgement.mutant
+    return mutant.place.file, mutant.place.line, mutant.id
 
 
 def _survivor(survivor: Judgement) -> dict[str, Any]:
@@ -219,7 +224,7 @@ def _left_out(marked: Sequence[Marked], ids: Iterable[str], opa: Path | None) ->
 def _attempts(
     recorded: Sequence[Recorded], opa: Path | None, stack: ExitStack, wanted: Callable[[Mutant], bool]
 ) -> Iterator[_Attempt]:
-    for group in _grouped(recorded, lambda each: _deciding(each.suite)):
+    for group in _grouped(recorded, lambda ran: _deciding(ran.suite)):
         if opa is None:
             break
         broken = [mutant for mutant in rego_mutants(opa, policy_modules(group[0].suite)) if wanted(mutant)]
@@ -227,9 +232,11 @@ def _attempts(
             trial = stack.enter_context(open_rego_trial(opa, group))
             yield from (_Attempt(mutant, group, partial(trial.judge, mutant)) for mutant in broken)
     # What a manifest or data breaks to is the same wherever suites state it: one identity for all their groups.
-    for group in _grouped(recorded, lambda each: each.suite.manifest.digest.encode() + _deciding(each.suite)):
+    for group in _grouped(recorded, lambda ran: ran.suite.manifest.digest.encode() + _deciding(ran.suite)):
         mutants: list[ManifestMutant | DataMutant] = [*manifest_mutants(group[0].suite), *data_mutants(group[0].suite)]
-        yield from (_Attempt(each, group, partial(judge_embedded, group, each)) for each in mutants if wanted(each))
+        yield from (
+            _Attempt(mutant, group, partial(judge_embedded, group, mutant)) for mutant in mutants if wanted(mutant)
+        )
 
 
 def _judged(attempts: Sequence[_Attempt]) -> Judgement:
@@ -262,7 +269,7 @@ def _grouped(recorded: Iterable[Recorded], key: Callable[[Recorded], bytes]) -> 
     groups: dict[bytes, list[Recorded]] = {}
     for suite in recorded:
         groups.setdefault(key(suite), []).append(suite)
-    return sorted(groups.values(), key=lambda group: -sum(len(each.results) for each in group))
+    return sorted(groups.values(), key=lambda group: -sum(len(suite.results) for suite in group))
 
 
 def _work(tasks: Sequence[Callable[[], Judgement]], add: Callable[[Judgement], None]) -> None:

@@ -105,7 +105,7 @@ def _proposals(
     recorded: Sequence[Recorded], tool: str | None
 ) -> Iterator[tuple[Suite, dict[str, Any], dict[str, Any], Session]]:
     """Yield proposals of a tool whose step has no session of its own: suite, proposal, scenario's layer, session."""
-    for suite in (each.suite for each in recorded):
+    for suite in (ran.suite for ran in recorded):
         for scenario, sessions in zip(suite.scenarios, suite.sessions, strict=True):
             step, session = scenario.steps[0], sessions[0]
             proposal = step.propose if isinstance(step.propose, dict) and not (step.session or step.at) else {}
@@ -174,7 +174,7 @@ def _bundles(
 ) -> tuple[Bundle, Bundle]:
     """What decides today, and what decides with the mutant."""
     suite = recorded[0].suite
-    original = _with_manifests(mutant, [each.suite for each in recorded])
+    original = _with_manifests(mutant, [ran.suite for ran in recorded])
     if not isinstance(mutant, RegoMutant):
         return original, _with_manifests(mutant, [mutant.applied(suite)])
     modules = policy_modules(suite)
@@ -198,7 +198,7 @@ def _with_manifests(mutant: Mutant, suites: Sequence[Suite]) -> Bundle:
 
 def _expectation(difference: Difference) -> dict[str, Any] | None:
     """What the original decides; None when only details differ that no expectation can name."""
-    before, after = (actual(_DECIDED, Happened(decision=each)) for each in (difference.old, difference.new))
+    before, after = (actual(_DECIDED, Happened(decision=decision)) for decision in (difference.old, difference.new))
     if before != after:
         return before
     details = {
@@ -218,7 +218,7 @@ def _for_request(
 ) -> ProposedScenario:
     """Write the scenario; the manifest's digest and version are left to the harness."""
     tool = tool_of(request)
-    suite = next((each.suite for each in recorded if tool in each.suite.manifest.tools), recorded[0].suite)
+    suite = next((ran.suite for ran in recorded if tool in ran.suite.manifest.tools), recorded[0].suite)
     names = {suite.manifest.digest: "$manifest_digest", suite.manifest.version: "$manifest_version"}
     return ProposedScenario(_scenario_text(mutant, {"request": _named(request, names), "expect": expect}), suite.file)
 
@@ -246,7 +246,7 @@ def _scenario_text(mutant: Mutant, step: Mapping[str, Any]) -> str:
 def _named(value: Any, names: Mapping[str, str]) -> Any:
     """Return a value with texts replaced by the names under which the harness fills them in, such as digests."""
     if isinstance(value, dict):
-        return {key: _named(each, names) for key, each in value.items()}
+        return {key: _named(item, names) for key, item in value.items()}
     if isinstance(value, list):
-        return [_named(each, names) for each in value]
+        return [_named(item, names) for item in value]
     return names.get(value, value) if isinstance(value, str) else value

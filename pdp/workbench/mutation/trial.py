@@ -98,7 +98,7 @@ def open_rego_trial(opa: Path, recorded: Sequence[Recorded]) -> Iterator[RegoTri
         UsageError: a scenario fails when OPA decides from the sources; OPA cannot be run.
     """
     suite = recorded[0].suite
-    manifests = {each.suite.manifest.digest: each.suite.manifest.document for each in recorded}
+    manifests = {ran.suite.manifest.digest: ran.suite.manifest.document for ran in recorded}
     data = merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
     texts = {path: module.text for path, module in policy_modules(suite).items()}
     with Evaluator(opa, texts, data, timeout=_TIMEOUT) as evaluator:
@@ -111,11 +111,11 @@ class RegoTrial:
     def __init__(self, evaluator: Evaluator, recorded: Sequence[Recorded]) -> None:
         self._evaluator = evaluator
         self._engine = _TableEngine(evaluator)
-        self._runners = [Runner(each.suite, self._engine) for each in recorded]
+        self._runners = [Runner(ran.suite, self._engine) for ran in recorded]
         self._killers: defaultdict[str, Counter[_Key]] = defaultdict(Counter)
         # An engine answers for one mutant at a time, and the harness takes the log for itself.
         self._running = threading.Lock()
-        seeds = [body for each in recorded for result in each.results for body in _bodies(result)]
+        seeds = [body for ran in recorded for result in ran.results for body in _bodies(result)]
         self._engine.answers = _answer_table(seeds, evaluator.evaluate(seeds))
         # What is decided from the sources is what mutants change.
         results = {
@@ -207,7 +207,7 @@ def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMu
     unnoticed = 0
     try:
         with open_suite_engine(mutant.applied(recorded[0].suite), "embedded") as engine:
-            for suite, results, tools in ((each.suite, each.results, each.tools) for each in recorded):
+            for suite, results, tools in ((ran.suite, ran.results, ran.tools) for ran in recorded):
                 if isinstance(mutant, ManifestMutant):
                     indices = _about(mutant, suite, tools)
                 else:

@@ -57,8 +57,8 @@ _OTHERS: Final[dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 _FIELDS: Final[dict[str, tuple[Any, ...]]] = {
     "risk_tier": (*(tier.value for tier in RiskTier), "unheard-of", None, 7, GONE),
-    "effect_class": (*(each.value for each in EffectClass), "unheard-of", None, 7, GONE),
-    "pattern": (*(each.value for each in Pattern), "unheard-of", None, 7, GONE),
+    "effect_class": (*(effect_class.value for effect_class in EffectClass), "unheard-of", None, 7, GONE),
+    "pattern": (*(pattern.value for pattern in Pattern), "unheard-of", None, 7, GONE),
     "scopes": ([], None, "a text", GONE),
     "markings": ([], ["pii.medium"], None, "a text", GONE),
     "purposes": ([], ["somewhere.else"], None, "a text", GONE),

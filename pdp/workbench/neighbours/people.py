@@ -29,7 +29,7 @@ def approval_changes(request: Any) -> Iterator[Worded]:
     approval = at(request, _APPROVAL)
     if not isinstance(approval, dict) or not isinstance(approval.get("grants"), list):
         return
-    grants = [each for each in approval["grants"] if isinstance(each, dict)]
+    grants = [grant for grant in approval["grants"] if isinstance(grant, dict)]
     yield "without approval", ((_APPROVAL, None),)
     for words, changed in (*_people(request, grants), *_parts(approval, grants)):
         yield words, ((_APPROVAL, approval | changed),)
@@ -77,7 +77,7 @@ def _people(request: Any, grants: list[Any]) -> Iterator[tuple[str, dict[str, An
         yield worded("approved by one name with and without issuer", *before, twice[0], grant, *after)
     if len(grants) > 1:
         yield worded("approved by one person alone", *([grants[0]] * len(grants)))
-        yield worded("approved by people of an issuer", *({**each, "iss": _ONE} for each in grants))
+        yield worded("approved by people of an issuer", *({**grant, "iss": _ONE} for grant in grants))
 
 
 def _near_roles(grant: dict[str, Any]) -> Iterator[list[str]]:
@@ -97,14 +97,14 @@ def agent_changes(request: Any) -> Iterator[Worded]:
         chain = {"sub": name if depth == 1 else f"agent:{depth}", **held, **({} if chain is None else {"act": chain})}
         words = f"through {depth} agent{'s' * (depth > 1)}"
         yield words, ((_ACT, chain),)
-        for what in _HELD:
-            empty: tuple[Any, ...] = ({}, []) if what in ("limits", "entitlements") else ([], {})
-            for value in (empty[0], *_near_held(held.get(what)), None, empty[1]):
-                yield f"{words}, one with {what} {value}", ((_ACT, _deepest(chain, what, value)),)
+        for right in _HELD:
+            empty: tuple[Any, ...] = ({}, []) if right in ("limits", "entitlements") else ([], {})
+            for value in (empty[0], *_near_held(held.get(right)), None, empty[1]):
+                yield f"{words}, one with {right} {value}", ((_ACT, _deepest(chain, right, value)),)
                 if depth > 1:
-                    yield f"{words}, the nearest with {what} {value}", ((_ACT, {**chain, what: value}),)
-            if what in chain:
-                yield f"{words}, one that states no {what}", ((_ACT, _deepest(chain, what, GONE)),)
+                    yield f"{words}, the nearest with {right} {value}", ((_ACT, {**chain, right: value}),)
+            if right in chain:
+                yield f"{words}, one that states no {right}", ((_ACT, _deepest(chain, right, GONE)),)
     yield "through an agent without a name", ((_ACT, {"sub": "", **held}),)
 
 

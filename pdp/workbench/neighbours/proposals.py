@@ -92,7 +92,7 @@ def _example(node: SchemaNode, name: str, depth: int) -> Any:
     if defaults and all("const" not in part for part in written):
         return defaults[0]
     # Null is an example only where nothing else is.
-    forms = sorted(node.alternatives, key=lambda each: each.kinds == frozenset(("null",)))
+    forms = sorted(node.alternatives, key=lambda form: form.kinds == frozenset(("null",)))
     return _of_form(forms[0], name, depth) if forms else f"<{name}>"
 
 
@@ -100,14 +100,14 @@ def _of_form(form: Alternative, name: str, depth: int) -> Any:
     if form.values is not None:
         return form.values[0] if form.values else f"<{name}>"
     types = form.types if form.types is not None else frozenset(("object",) if form.properties else ("string",))
-    kind = next((each for each in _ORDER if each in types), "string")
+    kind = next((kind for kind in _ORDER if kind in types), "string")
     if kind == "object":
         # In the order of the text, not of the set.
         named = [key for key in form.properties if key in form.required]
         members = {key: _example(form.properties[key], key, depth + 1) for key in named}
         return members | {key: f"<{key}>" for key in sorted(form.required - set(named))}
     if kind == "array":
-        least = max((each for each in form.rest.get("minItems", ()) if isinstance(each, int)), default=0)
+        least = max((count for count in form.rest.get("minItems", ()) if isinstance(count, int)), default=0)
         return [
             _example(form.items, name, depth + 1) if form.items else f"<{name}>" for _ in range(min(least, _MOST_ITEMS))
         ]
@@ -117,8 +117,8 @@ def _of_form(form: Alternative, name: str, depth: int) -> Any:
 
 
 def _number(form: Alternative) -> float:
-    stated = {word: [each for each in values if is_number(each)] for word, values in form.rest.items()}
-    least = [*stated.get("minimum", ()), *(each + 1 for each in stated.get("exclusiveMinimum", ()))]
+    stated = {word: [value for value in values if is_number(value)] for word, values in form.rest.items()}
+    least = [*stated.get("minimum", ()), *(bound + 1 for bound in stated.get("exclusiveMinimum", ()))]
     value: float = max(least) if least else min((1, *stated.get("maximum", ())))
     return value
 
@@ -128,7 +128,7 @@ def _text(form: Alternative, name: str) -> str:
         if word in _FORMATS:
             return _FORMATS[word]
     least, most = (
-        [each for each in form.rest.get(word, ()) if isinstance(each, int)] for word in ("minLength", "maxLength")
+        [length for length in form.rest.get(word, ()) if isinstance(length, int)] for word in ("minLength", "maxLength")
     )
     text = f"<{name}>".ljust(min(max(least, default=0), _LONGEST), "x")
     return text[: min(most)] if most else text

@@ -92,7 +92,7 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
     dimensions: dict[int, list[list[Change]]] = {0: [], 1: [], 2: []}
     for attribute, path in _attributes(request, vocabulary):
         values = list(_distinct(_values(request, at(request, path), path, attribute, vocabulary), at(request, path)))
-        found = [
+        changed = [
             Change(
                 _dotted(path),
                 _described(path, value, at(request, path)),
@@ -103,14 +103,18 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
             )
             for place, value in enumerate(values)
         ]
-        dimensions[attribute.rank].append(found)
+        dimensions[attribute.rank].append(changed)
     for name, worded in (
         ("approval", approval_changes(request)),
         ("agents", agent_changes(request)),
         ("resource", _resources(directory or {})),
     ):
-        matters = [each for each in vocabulary.attributes if name in ("resource", *each.path) or "act" in each.path]
-        rank = min((each.rank for each in matters), default=2) or 1
+        ranks = [
+            attribute.rank
+            for attribute in vocabulary.attributes
+            if name in ("resource", *attribute.path) or "act" in attribute.path
+        ]
+        rank = min(ranks, default=2) or 1
         dimensions[rank].append(
             [
                 Change(name, words, edits, rank, place < _PAIRED * (1 + (name == "approval")))
@@ -130,9 +134,9 @@ def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
     what else such a rule reads, then all others.
     """
     kinds: tuple[list[Change], ...] = ([], [], [])
-    for each in singles:
-        if each.paired:
-            kinds[2 - (each.rank == 0) - each.new].append(each)
+    for change in singles:
+        if change.paired:
+            kinds[2 - (change.rank == 0) - change.new].append(change)
     new, first, rest = kinds
     yield from _spread(list(combinations(new, 2)))
     yield from _likeliest(list(product(new, (*first, *rest))), singles)
@@ -163,10 +167,12 @@ def _spread(every: Sequence[tuple[Change, Change]]) -> Iterator[tuple[Change, Ch
     yield from (pair for pair in pairs_of if _apart(*pair))
 
 
-def _apart(one: Change, other: Change) -> bool:
+def _apart(change: Change, other: Change) -> bool:
     """Whether two changes are about different things, and neither undoes the other."""
-    return one.dimension != other.dimension and not any(
-        path[: len(below)] == below or below[: len(path)] == path for path, _ in one.edits for below, _ in other.edits
+    return change.dimension != other.dimension and not any(
+        path[: len(below)] == below or below[: len(path)] == path
+        for path, _ in change.edits
+        for below, _ in other.edits
     )
 
 
@@ -187,23 +193,23 @@ def _distinct(values: Iterable[Any], current: Any) -> Iterator[Any]:
     """Each value once, and not the one that is there."""
     seen = [current]
     for value in values:
-        if not any(type(value) is type(each) and value == each for each in seen):
+        if not any(type(value) is type(former) and value == former for former in seen):
             seen.append(value)
             yield value
 
 
 def _values(request: Any, current: Any, path: JsonPath, attribute: Attribute, words: Vocabulary) -> Iterator[Any]:
     """What to try in place of a value, the likeliest to matter first."""
-    fresh = [each for each in attribute.strings if each in words.new]
+    fresh = [text for text in attribute.strings if text in words.new]
     strings = list(dict.fromkeys((*fresh, *attribute.strings, *words.strings)))[: max(_STRINGS, len(fresh))]
     numbers = list(dict.fromkeys((*attribute.numbers[:_NUMBERS], *_limits(request), *words.numbers[:_NUMBERS])))
-    new = [each for each in numbers if each in words.new]
+    new = [number for number in numbers if number in words.new]
     if isinstance(current, bool):
         yield from (not current, GONE, None, str(current).lower(), 0)
     elif is_number(current):
         yield from _beside(new)
         yield from (GONE, -_STEP)
-        yield from _beside((*(each for each in numbers if each not in new), current))
+        yield from _beside((*(number for number in numbers if number not in new), current))
         yield from (str(current), None, [current], True)
     elif isinstance(current, str):
         yield from strings[: max(len(fresh), 2)]
@@ -272,13 +278,13 @@ def _beside(numbers: Iterable[float]) -> Iterator[float]:
 
 
 def _limits(request: Any) -> list[float]:
-    return [each for each in leaves(as_dict(at(request, _LIMITS))) if is_number(each)]
+    return [limit for limit in leaves(as_dict(at(request, _LIMITS))) if is_number(limit)]
 
 
 def _others(request: Any, current: Any) -> Iterator[str]:
     """The texts of other attributes: two may have to be the same, or must not be."""
-    found = chain(as_dict(at(request, _ARGUMENTS)).values(), (at(request, path) for path in paths(request, _DEEPEST)))
-    yield from islice((each for each in dict.fromkeys(filter(_is_text, found)) if each != current), _ELEMENTS)
+    values = chain(as_dict(at(request, _ARGUMENTS)).values(), (at(request, path) for path in paths(request, _DEEPEST)))
+    yield from islice((text for text in dict.fromkeys(filter(_is_text, values)) if text != current), _ELEMENTS)
 
 
 def _is_text(value: Any) -> bool:
@@ -315,7 +321,7 @@ def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, 
         return (_ACT, acting_agent(request)), (path, value)
     if path == _MARKINGS and isinstance(value, list):
         held = texts(at(request, _CLEARANCES))
-        return (path, value), (_CLEARANCES, [*held, *(each for each in texts(value) if each not in held)])
+        return (path, value), (_CLEARANCES, [*held, *(marking for marking in texts(value) if marking not in held)])
     return ((path, value),)
 
 
@@ -329,6 +335,6 @@ def _described(path: JsonPath, value: Any, current: Any) -> str:
     if isinstance(value, list) and value and isinstance(current, list) and current and value[:-1] == current:
         return f"with {json.dumps(value[-1])} among {_dotted(path)}"
     if isinstance(value, list) and value and isinstance(current, list) and len(value) == len(current) - 1:
-        missing = next((each for each in current if each not in value), None)
+        missing = next((item for item in current if item not in value), None)
         return f"without {json.dumps(missing)[:_SHOWN]} among {_dotted(path)}"
     return f"with {_dotted(path)} {json.dumps(value)[:_SHOWN]}"

@@ -74,7 +74,7 @@ class Vocabulary:
 
 def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
     """Return what a policy reads and compares with; with another one, what both do."""
-    sides = [_Side(each) for each in (policy, *(() if other is None else (other,)))]
+    sides = [_Side(side) for side in (policy, *(() if other is None else (other,)))]
     rules = [side.rules() for side in sides]
     differing: set[_Form] = set() if other is None else rules[0].keys() ^ rules[1].keys()
     changed = frozenset(side[name].module for side in rules for name in differing & side.keys())
@@ -208,13 +208,13 @@ class _Reader:
             value = branch["head"].get("value")
             if value is not None and "key" not in branch["head"]:
                 self._side.aliases[own] |= self._paths(value)
-        found: dict[tuple[JsonPath, bool], None] = {}
+        read: dict[tuple[JsonPath, bool], None] = {}
         for node in nodes(self._rule):
             if node.get("type") == "ref" or (node.get("type") == "call" and operator(node["value"]) == "object.get"):
-                found |= dict.fromkeys((path, False) for path in self._paths(node))
+                read |= dict.fromkeys((path, False) for path in self._paths(node))
             for listed in self._listed(node):
-                found |= dict.fromkeys((path, True) for path in self._paths(listed))
-        return iter(found)
+                read |= dict.fromkeys((path, True) for path in self._paths(listed))
+        return iter(read)
 
     def _declare(self, node: Node) -> None:
         """Note what variables stand for, and what functions are called with."""
@@ -275,7 +275,7 @@ def _iterated(node: Node) -> list[tuple[Node, Node]]:
     if "domain" in node and "body" in node:
         return [(node["value"], node["domain"])]
     symbols = node.get("symbols")
-    calls = (each["value"] for each in symbols if each.get("type") == "call") if isinstance(symbols, list) else ()
+    calls = (symbol["value"] for symbol in symbols if symbol.get("type") == "call") if isinstance(symbols, list) else ()
     return [(call[-2], call[-1]) for call in calls]
 
 
@@ -286,8 +286,8 @@ def _called(node: Node) -> list[Node] | None:
 
 
 def _imports(tree: Node) -> dict[str, tuple[Any, ...]]:
-    paths = ((each, tuple(part["value"] for part in each["path"]["value"])) for each in tree.get("imports", ()))
-    return {str(each.get("alias") or path[-1]): path for each, path in paths}
+    paths = ((node, tuple(part["value"] for part in node["path"]["value"])) for node in tree.get("imports", ()))
+    return {str(node.get("alias") or path[-1]): path for node, path in paths}
 
 
 def _step(part: Node) -> str | int:
@@ -299,8 +299,8 @@ def _step(part: Node) -> str | int:
 def _terms(tree: Any) -> Iterator[Any]:
     """Yield the constants of a tree: not names of attributes, operators, or what a reason says for explanation."""
     if isinstance(tree, list):
-        for each in tree:
-            yield from _terms(each)
+        for part in tree:
+            yield from _terms(part)
         return
     if not isinstance(tree, dict):
         return
@@ -319,7 +319,7 @@ def _terms(tree: Any) -> Iterator[Any]:
 
 
 def _constants(values: Iterable[Any]) -> Iterator[Constant]:
-    return (each for each in values if isinstance(each, str) or is_number(each))
+    return (value for value in values if isinstance(value, str) or is_number(value))
 
 
 def _new_constants(
@@ -335,14 +335,13 @@ def _new_constants(
     for number, known in enumerate(rules):
         for name in differing & known.keys():
             counts[known[name].name][number].update(_constants(_terms(known[name].node)))
-    moved = {each for one, other in counts.values() for each in (*(one - other), *(other - one))}
+    moved = {constant for first, second in counts.values() for constant in (*(first - second), *(second - first))}
     return [*sorted(before ^ after, key=str), *sorted(moved - (before ^ after), key=str)]
 
 
 def _sorted_out(constants: Iterable[Constant], new: Iterable[Constant]) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Texts and numbers apart, new ones first."""
     known = dict.fromkeys(constants)
-    ordered = dict.fromkeys((*(each for each in new if each in known), *known))
-    return tuple(each for each in ordered if isinstance(each, str)), tuple(
-        each for each in ordered if not isinstance(each, str)
-    )
+    ordered = dict.fromkeys((*(constant for constant in new if constant in known), *known))
+    strings = tuple(constant for constant in ordered if isinstance(constant, str))
+    return strings, tuple(constant for constant in ordered if not isinstance(constant, str))

@@ -49,15 +49,17 @@ def find_opa() -> Path | None:
     return None
 
 
-def needed_opa(what: str) -> Path:
-    """Return the OPA program; the error says that `what` needs it when there is none.
+def needed_opa(purpose: str) -> Path:
+    """Return the OPA program; the error says that `purpose` needs it when there is none.
 
     Raises:
         UsageError: there is none.
     """
     program = find_opa()
     if program is None:
-        raise UsageError(f"{what} needs Open Policy Agent {OPA_VERSION}, and none is here", hint="run: pdp opa install")
+        raise UsageError(
+            f"{purpose} needs Open Policy Agent {OPA_VERSION}, and none is here", hint="run: pdp opa install"
+        )
     return program
 
 
@@ -132,7 +134,7 @@ def _named(program: Path) -> Path:
     version = opa_version(program)
     if version == OPA_VERSION:
         return program
-    what = f"is version {version}" if version else "is not an OPA program that can be run"
+    fault = f"is version {version}" if version else "is not an OPA program that can be run"
     raise UsageError(
-        f"{OPA_VARIABLE} names {program}, which {what}", hint=f"name OPA {OPA_VERSION}, or unset {OPA_VARIABLE}"
+        f"{OPA_VARIABLE} names {program}, which {fault}", hint=f"name OPA {OPA_VERSION}, or unset {OPA_VARIABLE}"
     )

@@ -150,11 +150,11 @@ def declared(expression: Node) -> set[str]:
 
 def variables(node: Any) -> Counter[str]:
     """Count the variables in a part of a tree."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for part in nodes(node):
         if part.get("type") == "var" and isinstance(part.get("value"), str):
-            found[part["value"]] += 1
-    return found
+            counts[part["value"]] += 1
+    return counts
 
 
 def branches(rule: Node) -> Iterator[Node]:
@@ -185,8 +185,8 @@ def nodes(tree: Any) -> Iterator[Node]:
 def rule_names(tree: Node) -> set[str]:
     """Return the names that a module's own rules and imports bring about, and those of the two documents."""
     names = {rule_name(rule).partition(".")[0] for rule in tree.get("rules") or ()}
-    for each in tree.get("imports") or ():
-        names.add(str(each.get("alias") or each["path"]["value"][-1]["value"]))
+    for node in tree.get("imports") or ():
+        names.add(str(node.get("alias") or node["path"]["value"][-1]["value"]))
     return names | {"input", "data"}
 
 
@@ -202,10 +202,10 @@ def normal_form(node: Any, names: Collection[str]) -> bytes:
 
 def _plain(value: Any, names: frozenset[str]) -> Any:
     if isinstance(value, list):
-        return [_plain(each, names) for each in value]
+        return [_plain(item, names) for item in value]
     if not isinstance(value, dict):
         return value
-    plain = {key: _plain(each, names) for key, each in value.items() if key not in _WITHOUT_MEANING}
+    plain = {key: _plain(item, names) for key, item in value.items() if key not in _WITHOUT_MEANING}
     if plain.get("type") == "var" and str(plain.get("value", "")).startswith("$"):
         # Each `_` is a variable of its own, numbered by its place.
         return {"type": "var", "value": "$"}

@@ -63,7 +63,7 @@ class OpaTool:
             UsageError: OPA cannot be run.
         """
         answer = json.loads(self._run("deps", "--format", "json", "-d", ".", rule))
-        return frozenset(".".join(str(part["value"]) for part in each) for each in answer.get("virtual") or ())
+        return frozenset(".".join(str(part["value"]) for part in rule) for rule in answer.get("virtual") or ())
 
     def check(self, *, schemas: Path | None) -> None:
         """Check all modules, strictly.

@@ -34,7 +34,7 @@ def line_ranges(lines: Iterable[int]) -> str:
             ranges[-1][1:] = [line]
         else:
             ranges.append([line])
-    return ", ".join("-".join(map(str, each)) for each in ranges)
+    return ", ".join("-".join(map(str, ends)) for ends in ranges)
 
 
 def printable(text: str, *, also: str = "") -> str:

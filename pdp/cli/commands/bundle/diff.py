@@ -53,10 +53,10 @@ def diff(
     with progress(quiet=as_json or as_markdown) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def advance(what: str, more: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(f"{what} calls decided", total=None)
-            bar.update(tasks[what], advance=more)
+        def advance(stage: str, more: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(f"{stage} calls decided", total=None)
+            bar.update(tasks[stage], advance=more)
 
         difference = bundle_diff(old, new, suites=suites, logs=logs, most=generate, progress=advance)
     if fail_on is not None and not difference.decided:

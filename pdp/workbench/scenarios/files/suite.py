@@ -174,7 +174,7 @@ def find_suites(paths: Sequence[Path]) -> list[Path]:
     Raises:
         UsageError: a path is not there, or a folder has none.
     """
-    found: dict[Path, Path] = {}
+    named: dict[Path, Path] = {}
     for path in paths:
         if path.is_dir():
             files = sorted(_in_folder(path))
@@ -187,8 +187,8 @@ def find_suites(paths: Sequence[Path]) -> list[Path]:
         else:
             raise UsageError(f"{path}: no such file or folder", hint="check the path")
         for file in files:
-            found.setdefault(file.resolve(), file)
-    return list(found.values())
+            named.setdefault(file.resolve(), file)
+    return list(named.values())
 
 
 def is_scenario_file(name: str) -> bool:
