@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import orjson
 
 from pdp.contract.functions import end_coroutine
-from pdp.contract.registry.tool_contract import DROP_STEP, DropStep
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.expressions.expression import ExpressionError, compile_check
 from pdp.manifest.model import Correction
@@ -25,9 +24,14 @@ from pdp.proposal import Rejection, RejectionCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pdp.contract.registry.tool_contract import ToolInvariant
     from pdp.manifest.model import Invariant
     from pdp.proposal import Proposal
+
+    Check = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], bool]
+    """`(call, state, config)`, as copies: the arguments, the state with the plan in it, the resolved config."""
+
+    Corrector = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Any]
+    """Likewise; returns `(arguments, True)`, `(anything, False)` when it cannot help, or `DROP_STEP`."""
 
 _log = logging.getLogger("pdp.contract")
 
@@ -35,6 +39,35 @@ MAX_CORRECTIONS: Final = 16
 """Most corrections of one call, which bounds rules that undo each other."""
 
 _LONGEST: Final = 200
+
+
+class DropStep(Enum):
+    """The type of `DROP_STEP`."""
+
+    DROP_STEP = "DROP_STEP"
+
+
+DROP_STEP: Final[Literal[DropStep.DROP_STEP]] = DropStep.DROP_STEP
+"""What a corrector returns, by itself or as `(DROP_STEP, True)`, to prune the call from its plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInvariant:
+    """A structural rule of one tool.
+
+    Attributes:
+        id: stable, and logged when the rule trips.
+        rule: what has to hold, for people and for the model.
+        check: whether it holds; whatever raises or is no boolean does not.
+        correct: mends the call, or returns `DROP_STEP`; without it, a violation rejects.
+        corrects: the arguments that `correct` may change, and no others; None: any that the schema names.
+    """
+
+    id: str
+    rule: str
+    check: Check
+    correct: Corrector | None = None
+    corrects: Sequence[str] | None = None
 
 
 class Resolution(StrEnum):

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdp.contract.invariants import InvariantContext, InvariantResult, Invariants, changed_arguments
-from pdp.contract.registry.tool_contract import DROP_STEP, ToolContract, ToolInvariant
+from pdp.contract.invariants import (
+    DROP_STEP,
+    InvariantContext,
+    InvariantResult,
+    Invariants,
+    ToolInvariant,
+    changed_arguments,
+)
+from pdp.contract.registry.tool_contract import ToolContract
 from pdp.errors import UsageError
 from pdp.manifest.model import Invariant
 

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from pdp import MemoryAudit, Pep
-from pdp.contract.invariants import Resolution, Trip
+from pdp.contract.invariants import DROP_STEP, Resolution, ToolInvariant, Trip
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import (
-    DROP_STEP,
     ToolConfigParam,
     ToolContract,
-    ToolInvariant,
     ToolStateEffect,
     ToolStateRead,
 )

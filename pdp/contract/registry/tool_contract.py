@@ -7,8 +7,7 @@ in a manifest is in pdp/manifest/model.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -19,40 +18,7 @@ from pdp.json import JsonValueError, canonical, check_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Check = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], bool]
-    """`(call, state, config)`, as copies: the arguments, the state with the plan in it, the resolved config."""
-
-    Corrector = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Any]
-    """Likewise; returns `(arguments, True)`, `(anything, False)` when it cannot help, or `DROP_STEP`."""
-
-
-class DropStep(Enum):
-    """The type of `DROP_STEP`."""
-
-    DROP_STEP = "DROP_STEP"
-
-
-DROP_STEP: Final[Literal[DropStep.DROP_STEP]] = DropStep.DROP_STEP
-"""What a corrector returns, by itself or as `(DROP_STEP, True)`, to prune the call from its plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolInvariant:
-    """A structural rule of one tool.
-
-    Attributes:
-        id: stable, and logged when the rule trips.
-        rule: what has to hold, for people and for the model.
-        check: whether it holds; whatever raises or is no boolean does not.
-        correct: mends the call, or returns `DROP_STEP`; without it, a violation rejects.
-        corrects: the arguments that `correct` may change, and no others; None: any that the schema names.
-    """
-
-    id: str
-    rule: str
-    check: Check
-    correct: Corrector | None = None
-    corrects: Sequence[str] | None = None
+    from pdp.contract.invariants import ToolInvariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +99,7 @@ class ToolContract:
         Raises:
             UsageError: one of them is not an object of plain JSON.
         """
-        from pdp.contract.invariants import InvariantContext, Invariants  # noqa: PLC0415 - it knows this record
+        from pdp.contract.invariants import InvariantContext, Invariants  # noqa: PLC0415 - only what asks for it
 
         context = InvariantContext(plain_object(state), plain_object(resolved_config, "config"))
         return Invariants(of_contract=self.invariants).violations(plain_object(call, "call"), context)

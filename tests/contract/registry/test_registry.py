@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from pdp.contract.invariants import ToolInvariant
 from pdp.contract.registry.registry import Registry, ToolStatus
 from pdp.contract.registry.tool_contract import (
     ToolConfigParam,
     ToolContract,
-    ToolInvariant,
     ToolStateEffect,
     ToolStateRead,
 )
