@@ -55,10 +55,8 @@ def visible(session: Session, manifest: CompiledManifest, now: float) -> Generat
     still look at them. A decision that cannot be made is NEVER.
     """
     visibilities: dict[str, Visibility] = {}
-    for name in manifest.manifest.tools:
-        tool = manifest.tool(name)
-        if tool is None:
-            continue
+    for tool in filter(None, map(manifest.tool, manifest.manifest.tools)):
+        name = tool.entry.name
         try:
             body = bounded(canonical(_probe(tool, session, now).as_json()))
         except JsonValueError:
