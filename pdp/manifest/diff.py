@@ -388,8 +388,8 @@ def _program(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentC
 
 def _invariants(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
     old, new = (
-        {rule["id"]: {name: value for name, value in rule.items() if name != "rule"} for rule in each}
-        for each in (before.get("invariants", ()), after.get("invariants", ()))
+        {rule["id"]: {name: value for name, value in rule.items() if name != "rule"} for rule in rules}
+        for rules in (before.get("invariants", ()), after.get("invariants", ()))
     )
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):

@@ -45,12 +45,12 @@ class FaultyFile:
         FileFaultsError: it cannot be read further, or its value is not a mapping.
     """
 
-    def __init__(self, path: pathlib.Path | str, text: bytes | None, what: str) -> None:
+    def __init__(self, path: pathlib.Path | str, text: bytes | None, kind: str) -> None:
         self.faults: list[Fault] = []
         self.document = read_document(path, text=text, faults=self.faults)
         if not isinstance(self.document.value, dict):
             self.faults.append(
-                self.document.fault((), f"a {what} must be a mapping", "check that it is the right file")
+                self.document.fault((), f"a {kind} must be a mapping", "check that it is the right file")
             )
             raise FileFaultsError(self.faults)
         self._unread = {(fault.place.line, fault.place.column) for fault in self.faults}

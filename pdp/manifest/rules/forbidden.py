@@ -159,17 +159,17 @@ def _free_text(entry: Tool) -> Iterator[Finding]:
 
 
 def _direct_access(entry: Tool) -> Iterator[Finding]:
-    for path, what in _reaches(entry):
+    for path, target in _reaches(entry):
         if entry.effect_class is None:
             yield Finding(
                 path,
-                f"{what} is reached without an effect class (not_a_tool.direct_access)",
+                f"{target} is reached without an effect class (not_a_tool.direct_access)",
                 "declare `effect_class`, here or in the governance file; or leave it to a tool that has one",
             )
         elif entry.effect_class is EffectClass.PURE:
             yield Finding(
                 path,
-                f"{what} is reached by a tool that only computes (not_a_tool.direct_access)",
+                f"{target} is reached by a tool that only computes (not_a_tool.direct_access)",
                 "declare the effect class that it has; what a conversion needs is pinned when the run starts",
             )
 

@@ -262,12 +262,12 @@ def _argument_findings(
         yield Finding(path, f"{shown_name(name)} is not an argument of the schema", hint, key=key)
 
 
-def _repeated(base: Path, what: str, items: Iterable[tuple[Hashable, Path]]) -> Iterator[Finding]:
+def _repeated(base: Path, subject: str, items: Iterable[tuple[Hashable, Path]]) -> Iterator[Finding]:
     seen: set[Hashable] = set()
     for item, path in items:
         if item in seen:
             name = " on ".join(item) if isinstance(item, tuple) else str(item)
-            yield Finding((*base, *path), f"{what} {shown_name(name)} is stated twice", "remove one")
+            yield Finding((*base, *path), f"{subject} {shown_name(name)} is stated twice", "remove one")
         seen.add(item)
 
 

@@ -65,7 +65,7 @@ def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
             f"pattern {tool.pattern} without `result_schema`",
             f"state the schema of the answer; its shape: {_members(_skeleton(tool.pattern, 'response'))}",
         )
-    for part, field, what in _FIELDS:
+    for part, field, member in _FIELDS:
         own = tool.schema_ if part == "request" else tool.result_schema
         if own is None:
             continue
@@ -73,7 +73,7 @@ def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
         for name, message in dict.fromkeys(_narrowing(walk(own), skeleton, "", set())):
             yield Finding(
                 member_place(own, field, name),
-                f"pattern {tool.pattern}: {f'{what} {shown_name(name)}' if name else f'the {_WHOLE[what]}'} {message}",
+                f"pattern {tool.pattern}: {f'{member} {shown_name(name)}' if name else f'the {_WHOLE[member]}'} {message}",
                 f"its shape: {_members(skeleton)}",
             )
     if tool.pattern in _OWN_RULES:

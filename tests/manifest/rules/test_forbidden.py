@@ -23,11 +23,12 @@ def declared(**fields: Any) -> DeclaredTool:
 def said(*staged: str, **fields: Any) -> list[tuple[str, str]]:
     """The rule of each finding on an effective entry, and its path."""
     findings = forbidden_entry_findings(effective_tool(declared(**fields), None), staged)
-    return [(".".join(map(str, one.path)), one.message.rpartition("(")[2].rstrip(")")) for one in findings]
+    return [(".".join(map(str, finding.path)), finding.message.rpartition("(")[2].rstrip(")")) for finding in findings]
 
 
 def untyped(**fields: Any) -> list[str]:
-    return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in forbidden_findings(declared(**fields))]
+    findings = forbidden_findings(declared(**fields))
+    return [f"{'.'.join(map(str, finding.path))}: {finding.message}" for finding in findings]
 
 
 def test_what_may_be_anything_is_refused() -> None:
@@ -50,7 +51,7 @@ EVERY = ["array", "boolean", "null", "number", "object", "string"]
     ("argument", "path"),
     [
         pytest.param({"anyOf": [{"type": "string", "enum": ["x"]}, {}]}, "a", id="a branch"),
-        pytest.param({"oneOf": [{"type": one} for one in EVERY]}, "a", id="a branch for each type"),
+        pytest.param({"oneOf": [{"type": kind} for kind in EVERY]}, "a", id="a branch for each type"),
         pytest.param({"anyOf": [{"type": EVERY[:3]}, {"type": EVERY[3:]}]}, "a", id="all types in two branches"),
         pytest.param({"type": EVERY}, "a", id="all types"),
         pytest.param({"type": [*EVERY, "integer"]}, "a", id="all types and one more"),

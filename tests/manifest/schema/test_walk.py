@@ -25,8 +25,8 @@ def test_arguments_are_found_by_reference_and_in_branches() -> None:
         "$defs": {"A": {"properties": {"c": {"const": 3}}}},
     }
 
-    found = {name: [one.values for one in node.alternatives] for name, node in arguments_of(schema).items()}
-    assert found == {"a": [(1,)], "c": [(3,)], "b": [(2,)], "d": [(4, 5)]}
+    constants = {name: [form.values for form in node.alternatives] for name, node in arguments_of(schema).items()}
+    assert constants == {"a": [(1,)], "c": [(3,)], "b": [(2,)], "d": [(4, 5)]}
     assert arguments_of({"properties": []}) == {}
 
 
