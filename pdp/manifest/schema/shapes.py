@@ -73,7 +73,7 @@ def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
         for name, message in dict.fromkeys(_narrowing(walk(own), skeleton, "", set())):
             yield Finding(
                 member_place(own, field, name),
-                f"pattern {tool.pattern}: {f'{member} {shown_name(name)}' if name else f'the {_WHOLE[member]}'} {message}",
+                f"pattern {tool.pattern}: {f'{member} {shown_name(name)}' if name else _WHOLE[member]} {message}",
                 f"its shape: {_members(skeleton)}",
             )
     if tool.pattern in _OWN_RULES:
@@ -86,7 +86,7 @@ def _members(skeleton: SchemaNode) -> str:
     return f"{{{', '.join(names)}}}" if names else " or ".join(sorted(shown.types or ("any type",)))
 
 
-_WHOLE: Final = {"argument": "arguments", "member of the result": "result"}
+_WHOLE: Final = {"argument": "the arguments", "member of the result": "the result"}
 
 
 def _narrowing(
