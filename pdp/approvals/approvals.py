@@ -145,7 +145,8 @@ class Approvals:
         """
         new = Approval.asked(body, entry, reasons)
         while True:
-            stored = self.store.list(call_digest=new.call_digest)
+            # Lists of our own: whatever sequence a store returns may have no equality.
+            stored = [*self.store.list(call_digest=new.call_digest)]
             undecided = [approval for approval in stored if approval.state is ApprovalState.PENDING]
             pending = next((approval for approval in undecided if not approval.expired(new.opened_at)), None)
             if pending is not None:
@@ -154,7 +155,7 @@ class Approvals:
             action = stage()
             opened = replace(new, action_id=None if action is None else action.id)
             with self._lock:
-                if self.store.list(call_digest=new.call_digest) != stored:
+                if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
                 for expired in undecided:
                     self.store.replace(expired, replace(expired, state=ApprovalState.EXPIRED))
