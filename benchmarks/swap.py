@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pdp import MemoryAudit
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
-from pdp.workbench.bundles.publish import publish
+from pdp.workbench.bundles.publish import publish_bundle
 from tests.support.bundle_releases import lax_file, usual_file, wire_body
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def by_tasks(engine: FollowingEngine, body: bytes, ended: threading.Event, load:
 def put(folder: Path, release: int) -> None:
     """Publish a release."""
     packed = (usual_file if release % 2 else lax_file)(release)
-    publish(folder, packed, channel="stable", by="bench", why="load", audit=MemoryAudit(), keys=None)
+    publish_bundle(folder, packed, channel="stable", by="bench", why="load", audit=MemoryAudit(), keys=None)
 
 
 def stretch(decide: Callable[[threading.Event, Load], None], swap: Callable[[], object] | None) -> tuple[Load, float]:

@@ -1,4 +1,4 @@
-"""Whether the tree is what docs/architecture.md says: small folders with a map, one subject a file, one name a class.
+"""Whether the tree is what docs/architecture.md says: small folders with a map, one subject a file, one name a thing.
 
 Layers, and what the runtime may import, are import-linter's contracts in pyproject.toml. Run by `scripts/lint`.
 """
@@ -19,6 +19,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 FILES_IN_A_FOLDER: Final = 12
 LINES_IN_A_FILE: Final = {"pdp": 500, "tests": 1000}
 EXPORTED_NAMES: Final = 30
+_Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_DEFINITIONS: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 EMPTY_NAMES: Final = frozenset({"utils", "util", "helpers", "helper", "common", "manager", "misc"})
 
 
@@ -56,11 +58,17 @@ def _double_names(root: Path) -> Iterator[str]:
     places = defaultdict(list)
     for file in sorted((root / "pdp").rglob("*.py")):
         for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            if isinstance(node, _DEFINITIONS) and not node.name.startswith(("_", "pytest_")) and not _registered(node):
                 places[node.name].append(f"{file.relative_to(root)}:{node.lineno}")
     for name, where in sorted(places.items()):
         if len(where) > 1:
-            yield f"{where[0]}: class {name} stands also in {', '.join(where[1:])}: one name for one class"
+            yield f"{where[0]}: {name} stands also in {', '.join(where[1:])}: one name for one thing"
+
+
+def _registered(node: _Definition) -> bool:
+    """Whether typer or pytest calls it, and its name is that of a command or a fixture."""
+    decorators = [part.func if isinstance(part, ast.Call) else part for part in node.decorator_list]
+    return any(isinstance(part, ast.Attribute) and part.attr in ("command", "fixture") for part in decorators)
 
 
 def _too_many_exports(init: Path) -> Iterator[str]:

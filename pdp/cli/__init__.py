@@ -46,16 +46,16 @@ def main() -> None:
         # What an encoding does not have is shown as an escape; an error instead would hide a verdict.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    code = run(sys.argv[1:])
+    code = run_command(sys.argv[1:])
     try:
         _flush()
     except OSError:
-        # It failed in `run` already. At its end, Python would try once more, complain, and answer 120.
+        # It failed in `run_command` already. At its end, Python would try once more, complain, and answer 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
-def run(arguments: list[str]) -> int:
+def run_command(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
         code = _command(arguments)

@@ -12,7 +12,7 @@ from pdp.json import canonical
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.schema.compile import closed_schema, compile_schema
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.walk import argument_schemas
 from pdp.request import RequestedAction
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None
         return None
     from pdp.contract.invariants import Invariants  # noqa: PLC0415 - only tools that have any
 
-    return Invariants(entry.invariants, functions, frozenset(arguments_of(entry.schema_)))
+    return Invariants(entry.invariants, functions, frozenset(argument_schemas(entry.schema_)))
 
 
 def _config(entry: Tool, contract: ToolContract | None) -> Config | None:

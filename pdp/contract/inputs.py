@@ -25,7 +25,7 @@ from pdp.documents import nearest, shown_name
 from pdp.errors import PdpError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.schema.compile import compile_schema
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.walk import argument_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -133,7 +133,7 @@ class Inputs:
         self._reads = entry.state.reads if entry.state else ()
         self._config = tuple(param.key for param in entry.config)
         self._parameters: list[tuple[str, bool]] = []
-        arguments = arguments_of(entry.schema_)
+        arguments = argument_schemas(entry.schema_)
         for parameter in named_parameters(function):
             name, optional = parameter.name, parameter.default is not inspect.Parameter.empty
             if name in arguments:

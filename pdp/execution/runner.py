@@ -24,7 +24,7 @@ from pdp.execution.failures import Mask, ToolArgumentError, ToolResultError, Too
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schema.compile import compile_schema, fault_lines
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.walk import argument_schemas
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class ToolRunner:
         self._validator = None if entry.result_schema is None else compile_schema(entry.result_schema)
         self._late: set[Future[Execution]] = set()
         parameters = {parameter.name for parameter in named_parameters(self.function)}
-        self._foreign = parameters - arguments_of(entry.schema_).keys()
+        self._foreign = parameters - argument_schemas(entry.schema_).keys()
 
     def refused(self, arguments: Mapping[str, Any]) -> Execution | None:
         """Return the failure of a call that is not to be run; None: run it.

@@ -12,7 +12,7 @@ from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.references import with_parts
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.walk import argument_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,7 @@ def export_tools(tools: Iterable[DeclaredTool], form: ExportFormat | str) -> lis
 
 def _exported(tool: DeclaredTool, form: ExportFormat) -> dict[str, Any]:
     if form is ExportFormat.PLAIN:
-        parameters = {name: _type_name(schema) for name, schema in arguments_of(tool.schema_).items()}
+        parameters = {name: _type_name(schema) for name, schema in argument_schemas(tool.schema_).items()}
         return {"name": tool.name, "parameters": parameters}
     shown: dict[str, Any] = {"name": tool.name}
     description = described(tool)

@@ -27,7 +27,7 @@ from pdp.manifest.rules.rules import (
 )
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.walk import argument_schemas
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, written_path
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def _read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: F
         tool = tool.model_copy(update=schemas)
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:
         tool = tool.model_copy(update={"effect_class": PATTERN_EFFECTS[tool.pattern]})
-    arguments = arguments_of(tool.schema_) if sound else None
+    arguments = argument_schemas(tool.schema_) if sound else None
     if sound:
         file.add_findings(forbidden_findings(tool), where)
         # An answer whose schema was faulty is left out, and may well have had the shape.

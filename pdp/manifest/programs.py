@@ -39,7 +39,7 @@ from pdp.documents import FieldError, shown_name
 from pdp.errors import UsageError
 from pdp.manifest.fields import Text
 from pdp.manifest.findings import Finding
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.walk import argument_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -165,7 +165,7 @@ ArgvText = Annotated[Text, AfterValidator(_checked_item)]
 def cli_findings(tool: Tool) -> Iterator[Finding]:
     """Yield why the command line of an effective entry may not run; nothing for a tool of another type."""
     if tool.cli is not None:
-        yield from argv_findings(tool.cli.argv, arguments_of(tool.schema_))
+        yield from argv_findings(tool.cli.argv, argument_schemas(tool.schema_))
         yield from program_findings(tool)
 
 

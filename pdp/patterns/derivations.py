@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical
-from pdp.manifest.schema.walk import arguments_of
+from pdp.manifest.schema.walk import argument_schemas
 from pdp.patterns.exceptions import OutOfDistributionError, PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule, refer_back
 
@@ -68,7 +68,7 @@ class Classification(PatternRule):
 
 
 def _bands(entry: Tool) -> set[Any]:
-    band = arguments_of(entry.result_schema or {}).get("band")
+    band = argument_schemas(entry.result_schema or {}).get("band")
     return {value for alternative in band.alternatives for value in alternative.values or ()} if band else set()
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-from pdp.cli import run
+from pdp.cli import run_command
 from tests.support import ROOT
 from tests.support.payments import EXAMPLE
 
@@ -44,7 +44,7 @@ def pdp(*arguments: object, stdin: bytes | None = None) -> Done:
         stack.enter_context(redirect_stderr(err))
         if stdin is not None:
             stack.enter_context(patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))))
-        code = run([str(argument) for argument in arguments])
+        code = run_command([str(argument) for argument in arguments])
     return _checked(Done(code, out.getvalue(), err.getvalue()))
 
 

@@ -116,13 +116,13 @@ def _run(
 
 def _write_reports(run: RunResult, coverage: Coverage | None, junit: Path | None, html: Path | None) -> None:
     if junit is not None:
-        from pdp.workbench.scenarios.reports.junit import render  # noqa: PLC0415
+        from pdp.workbench.scenarios.reports.junit import junit_report  # noqa: PLC0415
 
-        write_report(junit, render(run))
+        write_report(junit, junit_report(run))
     if html is not None:
-        from pdp.workbench.scenarios.reports.html import render as page  # noqa: PLC0415
+        from pdp.workbench.scenarios.reports.html import html_report  # noqa: PLC0415
 
-        write_report(html, page(run, None if coverage is None else coverage.as_json()))
+        write_report(html, html_report(run, None if coverage is None else coverage.as_json()))
 
 
 def _tell(run: RunResult) -> None:

@@ -17,7 +17,7 @@ from pdp.documents import shown_name
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.load import load_both
-from pdp.manifest.schema.walk import arguments_of, walk
+from pdp.manifest.schema.walk import argument_schemas, walk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance:
             effects.append({"type": _type_name(stated.pop("type_hint", None)), **stated})
         entry["state"] = {"reads": [item.key for item in contract.state_reads], "effects": effects}
     for invariant in contract.invariants:
-        unknown = sorted(set(invariant.corrects or ()) - arguments_of(entry["schema"]).keys())
+        unknown = sorted(set(invariant.corrects or ()) - argument_schemas(entry["schema"]).keys())
         if unknown:
             raise UsageError(
                 f"{where}: invariant {shown_name(invariant.id)} corrects {shown_name(unknown[0])}, which is not an "

@@ -31,7 +31,7 @@ from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import subschemas
-from pdp.manifest.schema.walk import arguments_of, walk
+from pdp.manifest.schema.walk import argument_schemas, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -146,7 +146,7 @@ def _open(entry: Tool) -> Iterator[Finding]:
 
 
 def _free_text(entry: Tool) -> Iterator[Finding]:
-    arguments = arguments_of(entry.schema_)
+    arguments = argument_schemas(entry.schema_)
     if len(arguments) != 1:
         return
     ((name, schema),) = arguments.items()

@@ -18,7 +18,7 @@ from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import self_contained
-from pdp.manifest.schema.walk import Alternative, arguments_of, walk
+from pdp.manifest.schema.walk import Alternative, argument_schemas, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,7 @@ def _type_narrowing(form: Alternative, wanted: Alternative, name: str) -> Iterat
 
 def _classification(tool: DeclaredTool) -> Iterator[Finding]:
     schema = tool.result_schema or {}
-    band = arguments_of(schema).get("band")
+    band = argument_schemas(schema).get("band")
     # Without bands to hold a result against, whatever the tool says would be a band.
     if band is not None and any(not form.values for form in band.alternatives):
         yield Finding(
@@ -157,7 +157,7 @@ def _classification(tool: DeclaredTool) -> Iterator[Finding]:
 
 def _composition(tool: DeclaredTool) -> Iterator[Finding]:
     schema = tool.result_schema or {}
-    state = arguments_of(schema).get("state")
+    state = argument_schemas(schema).get("state")
     if state is not None and any(form.values != ("draft",) for form in state.alternatives):
         yield Finding(
             member_place(schema, "result_schema", "state"),
@@ -167,7 +167,7 @@ def _composition(tool: DeclaredTool) -> Iterator[Finding]:
 
 
 def _approval_request(tool: DeclaredTool) -> Iterator[Finding]:
-    if not arguments_of(tool.schema_).keys() & _ADDRESSEES:
+    if not argument_schemas(tool.schema_).keys() & _ADDRESSEES:
         yield Finding(
             ("schema",),
             "pattern approval-request: neither argument `queue` nor `principal` is there",
@@ -178,7 +178,7 @@ def _approval_request(tool: DeclaredTool) -> Iterator[Finding]:
 def _action_staging(tool: DeclaredTool) -> Iterator[Finding]:
     if tool.commits is None:
         return
-    action = arguments_of(tool.schema_).get("action")
+    action = argument_schemas(tool.schema_).get("action")
     kind = action.named().get("kind") if action else None
     if kind and any(value not in tool.commits for form in kind.alternatives for value in form.values or (None,)):
         yield Finding(

@@ -113,7 +113,7 @@ def walk(schema: Any) -> SchemaNode:
     return _Walker(schema).node(schema)
 
 
-def arguments_of(schema: Any) -> dict[str, SchemaNode]:
+def argument_schemas(schema: Any) -> dict[str, SchemaNode]:
     """Return the schema of each argument that a tool's schema names, in whichever alternative."""
     return walk(schema).named()
 

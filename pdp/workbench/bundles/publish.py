@@ -86,7 +86,7 @@ class ChannelChange(BaseModel):
     why: str
 
 
-def publish(
+def publish_bundle(
     folder: Path,
     packed: bytes,
     *,
@@ -129,7 +129,7 @@ def publish(
     return change
 
 
-def rollback(
+def roll_back(
     folder: Path,
     *,
     channel: str,
@@ -156,7 +156,7 @@ def rollback(
     Raises:
         UsageError: a text that cannot be used, no such release, or no key.
         BundleError: the old bundle is damaged, of another version of this program, or not signed with one of `keys`.
-        AuditError, RepositoryError: as of `publish`.
+        AuditError, RepositoryError: as of `publish_bundle`.
     """
     _check_texts(channel, by=by, why=why)
     with _locked(folder):

@@ -21,7 +21,7 @@ from pdp.engine.bundle.trust import BundleTrust
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import PLAN, Engine
 from pdp.errors import BundleError, UsageError
-from pdp.workbench.bundles.publish import publish, rollback
+from pdp.workbench.bundles.publish import publish_bundle, roll_back
 from tests.support.bundle_releases import bundle, key, tiny
 from tests.support.bundle_server import BundleServer, serving
 
@@ -53,7 +53,7 @@ def server(folder: Path) -> Iterator[BundleServer]:
 
 
 def released(folder: Path, packed: bytes, channel: Any = "stable", **more: Any) -> None:
-    publish(folder, packed, channel=channel, by="ann", why="x", audit=MemoryAudit(), keys=None, **more)
+    publish_bundle(folder, packed, channel=channel, by="ann", why="x", audit=MemoryAudit(), keys=None, **more)
 
 
 def trust(**more: Any) -> BundleTrust:
@@ -111,7 +111,7 @@ def test_a_rollback_reaches_engines_that_never_go_back(folder: Path, file: Path,
     released(folder, bundle(1, content=1))
     released(folder, bundle(2, content=2))
     with following(file, trust=trust(floor=tmp_path / "newest")) as engine:
-        rollback(folder, channel="stable", by="bob", why="bad", audit=MemoryAudit(), signing_key=key())
+        roll_back(folder, channel="stable", by="bob", why="bad", audit=MemoryAudit(), signing_key=key())
         health = engine.refresh()
 
     assert (health.state, health.release) == ("current", 3)
@@ -477,7 +477,7 @@ def test_a_real_opa_follows_the_channel_by_itself(
         assert server.wait_for("/channels/stable.tar.gz", 304), "unchanged, it is not sent again"
         released(folder, bundle(2, content=2))
         assert becomes(engine, 2)
-        rollback(folder, channel="stable", by="bob", why="bad", audit=MemoryAudit(), signing_key=key())
+        roll_back(folder, channel="stable", by="bob", why="bad", audit=MemoryAudit(), signing_key=key())
         assert becomes(engine, 3)
         released(folder, bundle(4, signed="two"))
         assert becomes(engine, 4), "while keys are rotated, either signs"

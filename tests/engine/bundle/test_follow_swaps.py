@@ -16,7 +16,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.workbench.bundles.publish import publish
+from pdp.workbench.bundles.publish import publish_bundle
 from tests.support.bundle_releases import lax_file, strict_file, usual_file, wire_body
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def whole(decision: Decision) -> dict[str, Any]:
 
 def put(folder: Path, release: int) -> None:
     packed = released_file(release)
-    publish(folder, packed, channel="stable", by="ann", why="x", audit=MemoryAudit(), keys=None)
+    publish_bundle(folder, packed, channel="stable", by="ann", why="x", audit=MemoryAudit(), keys=None)
 
 
 def following(folder: Path) -> FollowingEngine:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pdp.manifest.load import load_manifest
 from pdp.manifest.schema.compile import compile_schema
-from pdp.manifest.schema.walk import Alternative, SchemaNode, arguments_of, walk
+from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, walk
 
 TYPES = {"integer": int, "string": str, "boolean": bool, "null": type(None), "array": list, "object": dict}
 
@@ -25,9 +25,9 @@ def test_arguments_are_found_by_reference_and_in_branches() -> None:
         "$defs": {"A": {"properties": {"c": {"const": 3}}}},
     }
 
-    constants = {name: [form.values for form in node.alternatives] for name, node in arguments_of(schema).items()}
+    constants = {name: [form.values for form in node.alternatives] for name, node in argument_schemas(schema).items()}
     assert constants == {"a": [(1,)], "c": [(3,)], "b": [(2,)], "d": [(4, 5)]}
-    assert arguments_of({"properties": []}) == {}
+    assert argument_schemas({"properties": []}) == {}
 
 
 NULL_OR_TEXT = Alternative(types=frozenset(("null", "string")), rest={"maxLength": (5,)})

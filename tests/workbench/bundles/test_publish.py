@@ -18,7 +18,14 @@ from pdp.audit.file import FileAudit
 from pdp.engine.bundle.file import read_bundle
 from pdp.errors import AuditError, BundleError, UsageError
 from pdp.json import canonical, digest
-from pdp.workbench.bundles.publish import ChannelChange, RepositoryError, history, next_release, publish, rollback
+from pdp.workbench.bundles.publish import (
+    ChannelChange,
+    RepositoryError,
+    history,
+    next_release,
+    publish_bundle,
+    roll_back,
+)
 from tests.support.bundle_releases import key, key_file, tiny
 from tests.support.command_line import pdp
 
@@ -34,12 +41,12 @@ def folder(tmp_path: Path) -> Path:
 
 def released(folder: Path, packed: bytes, **changes: Any) -> ChannelChange:
     options = {"channel": "stable", "by": "ann", "why": "a reason", "audit": MemoryAudit(), "keys": None}
-    return publish(folder, packed, **{**options, **changes})
+    return publish_bundle(folder, packed, **{**options, **changes})
 
 
 def taken_back(folder: Path, **changes: Any) -> ChannelChange:
     options = {"channel": "stable", "by": "bob", "why": "it was bad", "audit": MemoryAudit()}
-    return rollback(folder, **{**options, **changes})
+    return roll_back(folder, **{**options, **changes})
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ import pytest
 
 from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import load_suite
-from pdp.workbench.scenarios.reports.html import render
+from pdp.workbench.scenarios.reports.html import html_report
 from pdp.workbench.scenarios.results import RunResult
 from pdp.workbench.scenarios.running.runner import run_suite
 
@@ -97,7 +97,7 @@ def coverage(hostile: RunResult) -> Coverage:
 
 @pytest.fixture(scope="module")
 def page(hostile: RunResult, coverage: Coverage) -> Page:
-    return Page(render(hostile, coverage.as_json()))
+    return Page(html_report(hostile, coverage.as_json()))
 
 
 @pytest.mark.opa
@@ -141,7 +141,7 @@ def test_a_hostile_name_is_text_wherever_it_stands(page: Page) -> None:
 @pytest.mark.opa
 def test_nothing_is_fetched_and_no_other_script_runs(page: Page, hostile: RunResult, coverage: Coverage) -> None:
     [policy] = [found["content"] for tag, found in page.tags if tag == "meta" and "http-equiv" in found]
-    text = render(hostile, coverage.as_json())
+    text = html_report(hostile, coverage.as_json())
 
     def source(tag: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(page.inline[tag].encode()).digest()).decode()}'"
@@ -193,7 +193,7 @@ def test_coverage_and_matrix(page: Page, coverage: Coverage) -> None:
 
 @pytest.mark.opa
 def test_without_coverage_nothing_is_said_of_it(hostile: RunResult) -> None:
-    page = Page(render(hostile))
+    page = Page(html_report(hostile))
 
     assert {found["href"] for tag, found in page.tags if tag == "a"} == {"#results", "#suite-1"}
 
@@ -204,7 +204,7 @@ def test_a_lone_surrogate_can_be_written(tmp_path: Path) -> None:
     result = first.results[1]
     object.__setattr__(result, "error", "\ud800 and\nanother line")
 
-    render(first).encode()
+    html_report(first).encode()
 
 
 def test_ranges_of_lines() -> None:

@@ -23,8 +23,7 @@ from pdp.cli.options import AsJson, file_argument, file_option
 from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_packed
 from pdp.errors import AuditError, BundleError, UsageError
-from pdp.workbench.bundles import publish as repository_changes
-from pdp.workbench.bundles.publish import ChannelChange
+from pdp.workbench.bundles.publish import ChannelChange, history, next_release, publish_bundle, roll_back
 from pdp.workbench.reports.shown_file import printable
 
 AUDIT_SUFFIX = ".audit.jsonl"
@@ -57,7 +56,7 @@ def publish(
     packed = read_packed(file)
     with closing(_audit(repository, audit)) as stream:
         try:
-            change = repository_changes.publish(
+            change = publish_bundle(
                 repository, packed, channel=channel, by=by or _user(), why=why, audit=stream, keys=trusted
             )
         except BundleError as error:
@@ -87,7 +86,7 @@ def rollback(
     """Release an older content anew, under the next number, as engines refuse to go back to a lower one."""
     private, trusted = given_signing_key(key), given_public_keys(verify_key or [])
     with closing(_audit(repository, audit)) as stream:
-        change = repository_changes.rollback(
+        change = roll_back(
             repository, channel=channel, by=by or _user(), why=why, audit=stream, to=to, signing_key=private,
             keys=trusted,
         )  # fmt: skip
@@ -96,11 +95,11 @@ def rollback(
 
 def listing(repository: Repository, as_json: AsJson = False) -> None:
     """Show the channels of a repository, and who released what, when and why."""
-    changes = repository_changes.history(repository)
+    changes = history(repository)
     if not changes:
         raise UsageError(f"{repository}: nothing was published there", hint="publish: pdp bundle publish")
     current = {change.channel: change for change in changes}
-    following = repository_changes.next_release(repository)
+    following = next_release(repository)
     if as_json:
         print_json(
             {

@@ -18,7 +18,7 @@ _HERE: Final = Path(__file__).parent
 _NOT_STATED: Final = "(not stated)"
 
 
-def render(run: RunResult, coverage: Mapping[str, Any] | None = None) -> str:
+def html_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> str:
     """Return the page of a run: summary, every scenario, and coverage and matrix when they were measured.
 
     `coverage` is plain JSON, as `Coverage.as_json` gives it.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def render(run: RunResult) -> str:
+def junit_report(run: RunResult) -> str:
     """Return the XML of a run, with file and line of each scenario and the text report of those that failed."""
     root = ET.Element(
         "testsuites", {"name": "pdp test", "tests": str(len(run.results)), "failures": _failures(run.results)}
