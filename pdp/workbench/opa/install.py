@@ -10,6 +10,7 @@ its version: installations at the same time do not disturb each other, and one t
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import tempfile
 from pathlib import Path
@@ -33,6 +34,8 @@ _ASSETS: Final = {
 }
 _BASE_URL: Final = "https://openpolicyagent.org/downloads"
 _PATIENCE: Final = 5.0
+_LONGEST: Final = 900.0
+_LARGEST: Final = 200 * 1024 * 1024
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 
 
@@ -42,13 +45,22 @@ class OpaInstallError(PdpError):
     code: ClassVar[str] = "opa.install_failed"
 
 
-def install_opa(progress: Callable[[str], None], *, base_url: str = _BASE_URL, patience: float = _PATIENCE) -> Path:
+def install_opa(
+    progress: Callable[[str], None],
+    *,
+    base_url: str = _BASE_URL,
+    patience: float = _PATIENCE,
+    longest: float = _LONGEST,
+    largest: int = _LARGEST,
+) -> Path:
     """Install OPA of version `OPA_VERSION` into the user's cache folder, whatever is there, and return the program.
 
     Args:
         progress: is called with one line of text when the download begins and when it is installed.
         base_url: https, or http on this very machine; `/vVERSION/ASSET` follows.
         patience: seconds to wait for a connection, and then for each further piece.
+        longest: seconds for the whole download.
+        largest: bytes that a file may have.
 
     Raises:
         OpaInstallError: it cannot be downloaded or written, is not what the checksum says, or does not run here.
@@ -57,7 +69,9 @@ def install_opa(progress: Callable[[str], None], *, base_url: str = _BASE_URL, p
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="install-", dir=target.parent, ignore_cleanup_errors=True) as folder:
-            program = _downloaded(Path(folder), base_url, patience, progress)
+            program = Path(folder) / "opa"
+            program.write_bytes(asyncio.run(_download(base_url, patience, longest, largest, progress)))
+            program.chmod(0o755)
             _check_version(program)
             program.replace(target)
     except (OpaInstallError, OSError) as error:
@@ -81,38 +95,51 @@ def release_asset() -> str:
     return asset
 
 
-def _downloaded(folder: Path, base_url: str, patience: float, progress: Callable[[str], None]) -> Path:
-    asset = release_asset()
-    url = f"{base_url}/v{OPA_VERSION}/{asset}"
+# In an event loop, since only there one deadline bounds everything: lookup, TLS, and an answer that drips.
+async def _download(
+    base_url: str, patience: float, longest: float, largest: int, progress: Callable[[str], None]
+) -> bytes:
+    url = f"{base_url}/v{OPA_VERSION}/{release_asset()}"
     # Redirects are followed, as releases are stored elsewhere, but each place is checked.
-    with httpx.Client(
+    client = httpx.AsyncClient(
         follow_redirects=True,
         timeout=patience,
         headers={"Connection": "close"},
         event_hooks={"request": [_check_place]},
-    ) as client:
-        published, *_ = [*_content(client, f"{url}.sha256").decode(errors="replace").split(), "nothing"]
-        progress(f"downloading {url}")
-        content = _content(client, url)
+    )
+    try:
+        async with asyncio.timeout(longest), client:
+            checksum_file = await _content(client, f"{url}.sha256", largest)
+            progress(f"downloading {url}")
+            content = await _content(client, url, largest)
+    except TimeoutError:
+        raise OpaInstallError(f"{url}: download failed: not done within {longest:g} s") from None
+    published, *_ = [*checksum_file.decode(errors="replace").split(), "nothing"]
     checksum = hashlib.sha256(content).hexdigest()
     if checksum != published.lower():
         raise OpaInstallError(f"{url} has the checksum {checksum}, published is {published[:64]}")
-    program = folder / asset
-    program.write_bytes(content)
-    program.chmod(0o755)
-    return program
+    return content
 
 
-def _content(client: httpx.Client, url: str) -> bytes:
+async def _content(client: httpx.AsyncClient, url: str, largest: int) -> bytes:
+    content = bytearray()
     try:
-        return client.get(url).raise_for_status().content
+        async with client.stream("GET", url) as response:
+            response.raise_for_status()
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > largest:
+                    raise OpaInstallError(f"{url}: download failed: it has more than {largest} bytes")
     except httpx.HTTPStatusError as error:
         raise OpaInstallError(f"{url}: download failed: the server answered {error.response.status_code}") from error
+    except httpx.TimeoutException as error:
+        raise OpaInstallError(f"{url}: download failed: timed out") from error
     except httpx.HTTPError as error:
         raise OpaInstallError(f"{url}: download failed: {error}") from error
+    return bytes(content)
 
 
-def _check_place(request: httpx.Request) -> None:
+async def _check_place(request: httpx.Request) -> None:
     url = request.url
     if url.scheme != "https" and not (url.scheme == "http" and url.host in _LOOPBACK):
         raise OpaInstallError(f"{url} is not https")

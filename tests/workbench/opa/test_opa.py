@@ -179,14 +179,31 @@ WRONG = checksum(OTHER)
         pytest.param(answered(b"junk\r\n\r\n"), f"{PATH}: download failed: ", id="not HTTP"),
         pytest.param(answered(b""), f"{PATH}: download failed: ", id="closed"),
         pytest.param(hang, f"{PATH}.sha256: download failed: timed out", id="hangs"),
+        pytest.param(answered(http(b"x" * 50_001)), f"{PATH}: download failed: it has more than 50000 bytes",
+            id="too large"),
     ],
 )  # fmt: skip
 def test_a_release_that_is_not_whole_is_refused(behave: Callable[[Peer], None], message: str) -> None:
     with HostileOpa(behave) as server, pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, base_url=server.url, patience=0.2)
+        install_opa(lambda _: None, base_url=server.url, patience=0.2, largest=50_000)
 
     assert caught.value.message.startswith(f"OPA 1.22.0 could not be installed: {server.url}{message}")
     assert find_opa() is None
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", http(b"x")[:-1]], ids=["head", "body"])
+def test_a_server_that_drips_has_one_deadline(begin: bytes) -> None:
+    def drip(peer: Peer) -> None:
+        peer.request()
+        peer.send(begin.replace(b"Content-Length: 1", b"Content-Length: 9999"))
+        peer.drip(b"x" * 9999)
+
+    with HostileOpa(drip) as server, pytest.raises(OpaInstallError) as caught:
+        install_opa(lambda _: None, base_url=server.url, longest=0.3)
+
+    assert caught.value.message == (
+        f"OPA 1.22.0 could not be installed: {server.url}{PATH}: download failed: not done within 0.3 s"
+    )
 
 
 @pytest.mark.parametrize(
