@@ -140,7 +140,7 @@ def parse_json(text: str | bytes, depth: int = 0) -> Any:
     except UnicodeDecodeError:
         raise JsonValueError("value: not UTF-8 text") from None
     except ValueError as error:
-        raise JsonValueError(f"value: not JSON: {error}") from None
+        raise JsonValueError(f"value: not JSON: {error}" if text.strip() else "value: it is empty") from None
     check_json(value, depth=depth)
     return value
 

@@ -35,6 +35,16 @@ def print_json(value: Any) -> None:
     tell(json.dumps(value, indent=2))
 
 
+def check_report(file: Path | None) -> None:
+    """Check that the folder of a report is there, before what is reported takes its time.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"{file}: its folder is not there", hint="name a file in a folder of yours")
+
+
 def write_report(file: Path, text: str) -> None:
     """Write a report into a file of the user's.
 

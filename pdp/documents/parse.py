@@ -127,9 +127,11 @@ class Parser:
             yield from yaml.parse(self._text, Loader=_YAML_LOADER)
         except yaml.MarkedYAMLError as error:
             message = f"not YAML: {error.problem} {error.context or ''}".strip()
-            raise self._stop(
-                error.problem_mark or error.context_mark or _START, message, "check indentation, quotes and brackets"
-            ) from None
+            mark = error.problem_mark or error.context_mark or _START
+            line = [*self._text.split("\n"), ""][mark.line]
+            tab = "\t" in line[: len(line) - len(line.lstrip())]
+            hint = "a tab: indent with blanks" if tab else "check indentation, quotes and brackets"
+            raise self._stop(mark, message, hint) from None
         except (yaml.YAMLError, RecursionError, ValueError):
             raise self._stop(_START, "not YAML", "check that this is the right file") from None
 

@@ -43,6 +43,8 @@ _WORDS = {
     "less_than_equal": "must be at most {le}",
 }
 
+_NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
+
 
 class FieldError(ValueError):
     """A field's value is wrong. `validate` functions of models raise it; the message continues the field's name.
@@ -124,7 +126,9 @@ def faults_of(
             if detail["type"] == "missing" and name not in known_keys(model, path[:-1]):
                 path = (*path[:-1], to_snake(name))  # what is missing is named by an alias, if it has one
             described, hint = _described(detail)
-            message = f"{f'key {shown_name(name)} ' if is_key else _label(path)}{described}"
+            # Of the whole file, only its own type is wrong; all else says itself what it is about.
+            file = "the file " if detail["type"] in _NO_MAPPING and not (path or base or where) else ""
+            message = f"{f'key {shown_name(name)} ' if is_key else file or _label(path)}{described}"
         faults.append(document.fault(base + (where(path) if where else path), message, hint, key=is_key))
     return faults
 

@@ -296,7 +296,7 @@ class ActionRules(Governable):
 class Governance(Record):
     """The governance file: the policy author's rules by `pdp_action`, and the programs that tools may run."""
 
-    actions: dict[Name, ActionRules]
+    actions: dict[Name, ActionRules] = Field(default_factory=dict)
     programs: dict[ProgramName, Program] = Field(default_factory=dict)
 
 

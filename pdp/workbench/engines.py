@@ -117,10 +117,11 @@ def _decided_by(bundle: Bundle | None) -> Bundle:
     return read_bundle(baseline_bundle_path()) if bundle is None else bundle
 
 
-def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
+def policy_bundle(policies: Sequence[Path] = (), *, purpose: str = "compiling policies") -> Bundle:
     """Return the bundle of the baseline and these folders, compiled now or before; alone, the released baseline.
 
     In a checkout whose policies are newer than its released bundle, the policies decide: they are what reports show.
+    `purpose` is what is said to need OPA when it is not there.
 
     Raises:
         UsageError: a folder cannot be used, or OPA is needed and not there.
@@ -146,7 +147,7 @@ def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
             return read_bundle(stored)
         except BundleError:
             pass  # half written, or by another version: it is made again
-    packed = compile_bundle(policies=folders, release=1, opa=needed_opa("compiling policies"))
+    packed = compile_bundle(policies=folders, release=1, opa=needed_opa(purpose))
     _store(stored, packed)
     return read_bundle(packed)
 

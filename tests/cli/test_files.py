@@ -93,14 +93,14 @@ COMPLAINTS: dict[str, dict[str, str]] = {
     },
     "-s": {
         **ANY_DOCUMENT,
-        "list": "FILE:1:1: must be a mapping, not a list\n    [1,2]\n    ^\n",
+        "list": "FILE:1:1: the file must be a mapping, not a list\n    [1,2]\n    ^\n",
         "unknown": absent("claims", NONSENSE) + unknown("nonsense", NONSENSE, f"known here: {SESSION_KEYS}"),
     },
     "-g": {
         **ANY_DOCUMENT,
         "list": "FILE:1:1: a governance file must be a mapping\n    [1,2]\n    ^\n"
         "    hint: check that it is the right file\n",
-        "unknown": absent("actions", NONSENSE) + unknown("nonsense", NONSENSE, "known here: actions, programs"),
+        "unknown": unknown("nonsense", NONSENSE, "known here: actions, programs"),
     },
     "--data": {
         **ANY_DOCUMENT,
@@ -115,7 +115,7 @@ COMPLAINTS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("binary", "large"), NO_BUNDLE),
         "missing": "error: FILE: cannot be read: No such file or directory\n    hint: name a bundle file\n",
         "folder": "error: FILE: cannot be read: Is a directory\n    hint: name a bundle file\n",
-        "empty": "error: FILE: cut off\n    hint: copy the file again, or build it with `pdp bundle build`\n",
+        "empty": "error: FILE: empty\n    hint: copy the file again, or build it with `pdp bundle build`\n",
     },
     "--audit": {
         **dict.fromkeys(("binary", "large"), NO_AUDIT),

@@ -40,7 +40,7 @@ WARNING = {
     "column": 41,
     "kind": "warning",
     "message": "argument `amount` of `pay_bill` has no description",
-    "hint": "the model fills it in by it",
+    "hint": "the model reads it to know what to put there",
 }
 
 

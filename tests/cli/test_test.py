@@ -265,11 +265,9 @@ def test_only_what_is_selected_is_run() -> None:
         (("--fail-under", "90"), "--fail-under says nothing without --coverage\n    hint: add --coverage"),
         (
             ("--junit", "no/such/folder.xml"),
-            (
-                "no/such/folder.xml: cannot be written: No such file or directory\n"
-                "    hint: name a file in a folder of yours"
-            ),
+            ("no/such/folder.xml: its folder is not there\n    hint: name a file in a folder of yours"),
         ),
+        (("--html", "no/page"), "no/page: its folder is not there\n    hint: name a file in a folder of yours"),
     ],
 )
 def test_usage(options: tuple[str, ...], message: str) -> None:
@@ -277,7 +275,7 @@ def test_usage(options: tuple[str, ...], message: str) -> None:
 
     done = pdp("test", ".", *options)
 
-    assert (done.code, done.err) == (2, f"error: {message}\n")
+    assert done == (2, "", f"error: {message}\n")
 
 
 def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +291,7 @@ def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> N
     assert (with_policies.code, with_policies.err) == (
         2,
         (
-            "error: compiling policies needs Open Policy Agent 1.22.0, and none is here\n"
+            "error: scenarios.json: compiling its policies needs Open Policy Agent 1.22.0, and none is here\n"
             "    hint: run: pdp opa install\n"
         ),
     )

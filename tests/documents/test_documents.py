@@ -134,6 +134,20 @@ def test_faults_can_be_collected_while_reading_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a: b\n\tc: d", "a tab: indent with blanks"),
+        ("a:\n\tb: c", "a tab: indent with blanks"),
+        ("a: [1, 2", "check indentation, quotes and brackets"),
+    ],
+)
+def test_the_hint_names_a_tab(text: str, hint: str) -> None:
+    with pytest.raises(FileFaultsError) as caught:
+        read_document("a.yaml", text=text)
+    assert [fault.hint for fault in caught.value.faults] == [hint]
+
+
+@pytest.mark.parametrize(
     ("text", "name", "fault"),
     [
         ("", "a.yaml", "1:1 the file is empty"),

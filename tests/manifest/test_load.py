@@ -521,7 +521,7 @@ NOT_SNAKE = "is not snake_case of at least two words | write a verb first, such 
         ({"name": "mention_user"}, None),
         ({"description": None}, "tool `pay_bill` has no description | the model chooses tools by it"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},
-         "argument `a` of `pay_bill` has no description | the model fills it in by it"),
+         "argument `a` of `pay_bill` has no description | the model reads it to know what to put there"),
         ({"schema": {"type": "object", "requird": []}},
          "`requird` is not a keyword of JSON Schema and checks nothing | did you mean `required`?"),
         ({"effect_class": "commit-low"},
@@ -601,7 +601,7 @@ def test_the_payments_governance_loads() -> None:
     ("text", "found"),
     [
         ("[]", {"1:1 a governance file must be a mapping"}),
-        ("{}", {"1:1 `actions` is missing"}),
+        ("null", {"1:1 a governance file must be a mapping"}),
         ("actions: []", {"1:10 `actions` must be a mapping, not a list"}),
         ("actions: {a: {scopes: x, nope: 1}, b: 3}", {
             "1:23 `scopes` must be a list, not `x`", "1:26 unknown key `nope`", "1:39 must be a mapping, not `3`"}),

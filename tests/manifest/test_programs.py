@@ -193,6 +193,10 @@ def faults(governance: str | None, manifest: str = MANIFEST) -> list[tuple[str, 
 LISTED = RULES + "programs: {ls: {options: [--sort], operands: true}}\n"
 
 
+def test_a_governance_file_may_list_programs_alone() -> None:
+    assert set(loaded(LISTED.removeprefix(RULES)).tools) == {"list_files"}
+
+
 @pytest.mark.parametrize("governance", [None, RULES, RULES + "programs: {grep: {operands: true}}\n"])
 def test_a_program_that_is_not_listed_is_refused_when_files_are_loaded(governance: str | None) -> None:
     assert faults(governance) == [

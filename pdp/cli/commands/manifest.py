@@ -84,10 +84,8 @@ def export(
 def diff(
     old: Annotated[Path, file_argument("OLD", help="The manifest as it was; - for stdin.")],
     new: Annotated[Path, file_argument("NEW", help="The manifest as it is; - for stdin.")],
-    governance: Governance = None,
-    old_governance: Annotated[
-        Path | None, file_option("--old-governance", help="The governance file of OLD. --governance is NEW's.")
-    ] = None,
+    governance: Annotated[Path | None, file_option("--governance", "-g", help="The governance file of NEW.")] = None,
+    old_governance: Annotated[Path | None, file_option("--old-governance", help="The governance file of OLD.")] = None,
     fail_on: Annotated[
         Literal["loosening", "unclear"] | None,
         typer.Option(help="Also fail on a change of governance that loosens; unclear: or of which it cannot be told."),
@@ -99,6 +97,9 @@ def diff(
     Exit code: 0 nothing amiss, 1 a version misses its bump or --fail-on applies, 2 a faulty file.
     """
     check_standard_input(old, new, old_governance, governance)
+    if (governance is None) != (old_governance is None):
+        stated, option = ("OLD", "--governance") if governance is None else ("NEW", "--old-governance")
+        complain(f"note: only {stated} has a governance file, and what that states shows as changed; see {option}")
     difference = manifest_diff(load_effective(old, old_governance), load_effective(new, governance))
     if as_json:
         print_json(difference.as_json())

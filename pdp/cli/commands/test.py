@@ -12,7 +12,7 @@ from rich.text import Text
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
 from pdp.cli.options import AsJson, OpaUrl, command_app, file_argument, file_option
-from pdp.cli.output import print_json, tell, write_report
+from pdp.cli.output import check_report, print_json, tell, write_report
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
 from pdp.workbench.coverage.coverage import COLUMNS, measure
@@ -63,6 +63,8 @@ def run_scenarios(
     check_opa_url(engines, opa_url)
     if fail_under is not None and not coverage:
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
+    check_report(junit)
+    check_report(html)
     selected = None if expression is None else selection(expression)
     suites = load_suites(find_suites(paths))
     run = _run(suites, engines, selected, opa_url, quiet=as_json)

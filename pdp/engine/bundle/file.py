@@ -342,7 +342,7 @@ def _gunzip(packed: bytes) -> bytes:
     if len(content) > MAX_BUNDLE:
         raise BundleError(f"unpacks to more than {MAX_BUNDLE} bytes", hint="is this a bundle?")
     if not unpacker.eof:
-        raise BundleError("cut off", hint=_COPY)
+        raise BundleError("cut off" if packed else "empty", hint=_COPY)
     return content
 
 

@@ -293,7 +293,7 @@ def _warnings(
             yield Finding(
                 ("schema", "properties", name),
                 f"argument {shown_name(name)} of {shown_name(tool.name)} has no description",
-                "the model fills it in by it",
+                "the model reads it to know what to put there",
                 warning=True,
                 key=True,
             )

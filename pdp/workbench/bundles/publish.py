@@ -189,7 +189,7 @@ def history(folder: Path) -> list[ChannelChange]:
     """Return the changes of all channels, in their order, whatever clocks said.
 
     Raises:
-        UsageError: the file of the history is damaged or cannot be read.
+        UsageError: no folder; or the file of the history is damaged or cannot be read.
     """
     path = folder / _HISTORY
     changes: list[ChannelChange] = []
@@ -198,6 +198,8 @@ def history(folder: Path) -> list[ChannelChange]:
         changes.extend(map(ChannelChange.model_validate_json, lines))
     except FileNotFoundError:
         return []
+    except NotADirectoryError:
+        raise UsageError(f"{folder}: not a bundle repository", hint="name a repository's folder") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=_RESTORE) from error
     except ValidationError as error:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from pdp.audit.chain import MemoryAudit
 from pdp.decision import parse_decision
-from pdp.documents import faults_of, read_document
+from pdp.documents import faults_of, read_document, shown_name
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import EngineError, Fault, FileFaultsError, PdpError, Place
@@ -392,7 +392,9 @@ def read_explanations(file: Path) -> dict[str, Place]:
     for at, entry in enumerate(entries):
         if entry.difference in places:
             path = ("explained", at, "difference")
-            faults.append(document.fault(path, "is explained twice", "leave one of them out"))
+            faults.append(
+                document.fault(path, f"{shown_name(entry.difference)} is explained twice", "leave one of them out")
+            )
         places[entry.difference] = document.place(("explained", at))
     if faults:
         raise FileFaultsError(faults)

@@ -206,8 +206,16 @@ def mutate(
         mixed = sorted(attempts, key=lambda identity: identity.rpartition(":")[2])
         _work([partial(_judged, attempts[identity]) for identity in mixed], add)
         if opa is not None:
-            survivors = run.of(Fate.SURVIVED)[:MOST_SEARCHED]
-            _work([partial(_searched, survivor, attempts[survivor.mutant.id], opa) for survivor in survivors], add)
+            survivors = run.of(Fate.SURVIVED)
+            # The user's own Rego first: that is what scenarios are written for.
+            survivors.sort(key=lambda survivor: getattr(survivor.mutant, "module", None) not in own)
+            if len(survivors) > MOST_SEARCHED:
+                run.notes.append(
+                    f"a scenario was searched for only for {MOST_SEARCHED} of {len(survivors)} survivors, "
+                    "those in your own Rego first"
+                )
+            searched = survivors[:MOST_SEARCHED]
+            _work([partial(_searched, survivor, attempts[survivor.mutant.id], opa) for survivor in searched], add)
         run.complete = True
 
 

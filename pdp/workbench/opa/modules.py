@@ -94,6 +94,8 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
                 )
             path = "/".join(("custom", *parts) if custom and parts[0] != "custom" else parts)
             if path in modules:
+                if modules[path].file.resolve() == file.resolve():
+                    raise UsageError(f"{folder}: the folder is named twice", hint="name it once")
                 raise UsageError(
                     f"{file}: {modules[path].file} would have the same place in the bundle", hint="rename one of them"
                 )

@@ -211,7 +211,8 @@ TAR = gzip.decompress(PACKED)
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ([b"", b"\x1f\x8b", PACKED[:1000], PACKED[:-1]], "cut off"),
+        ([b""], "empty"),
+        ([b"\x1f\x8b", PACKED[:1000], PACKED[:-1]], "cut off"),
         ([b"nope", bytes(range(256)) * 40_000, b"[" * 10_000, TAR,
           PACKED[:2000] + bytes([PACKED[2000] ^ 1]) + PACKED[2001:]], NO_GZIP),
         ([gzip.compress(content) for content in (b"nope", b"x" * 10_000, TAR[:600], TAR[:2500])], NO_TAR),
@@ -220,7 +221,7 @@ TAR = gzip.decompress(PACKED)
           gzip.compress(tarred([*reversed(MEMBERS.items())])),
           gzip.compress(tarred([*MEMBERS.items(), ("data.json", b"{}")]))], LAYOUT),
     ],
-    ids=["cut off", "not gzip", "not tar", "laid out otherwise"],
+    ids=["empty", "cut off", "not gzip", "not tar", "laid out otherwise"],
 )  # fmt: skip
 def test_a_file_that_is_damaged_or_something_else_is_refused(contents: list[bytes], message: str) -> None:
     assert [refusal(content) for content in contents] == [(f"bundle: {message}", COPY)] * len(contents)

@@ -505,6 +505,7 @@ def test_folders_that_cannot_be_built_are_named(opa: Path, tiny: Path, tmp_path:
     assert usage(opa, tiny, *twice) == (
         "two/x.rego: one/x.rego would have the same place in the bundle (rename one of them)"
     )
+    assert usage(opa, tiny, twice[0], twice[0]) == "one: the folder is named twice (name it once)"
     assert usage(opa, tiny, binary) == "binary/x.rego: not UTF-8 text (is this Rego?)"
     assert usage(opa, tiny, large) == "large/x.rego: larger than 1048576 bytes (is this Rego?)"
 

@@ -527,5 +527,6 @@ def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch
         (["rollback", folder, "--why", "x"], f"{folder}: not a bundle repository",
          "it has no folder releases; name one, or a new or empty folder"),
         (["list", folder], f"{folder}: nothing was published there", "publish: pdp bundle publish"),
+        (["list", tmp_path / "b"], f"{tmp_path}/b: not a bundle repository", "name a repository's folder"),
     ):  # fmt: skip
         assert pdp("bundle", *arguments) == (2, "", f"error: {message}\n    hint: {hint}\n")

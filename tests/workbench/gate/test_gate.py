@@ -328,7 +328,7 @@ def test_thresholds(project: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        pytest.param([], "1:1: must be a mapping, not a list", id="no mapping"),
+        pytest.param([], "1:1: the file must be a mapping, not a list", id="no mapping"),
         pytest.param({"explained": [], "more": 1}, "1:19: unknown key `more`", id="more"),
         pytest.param({"explained": [{"difference": "a"}]}, "1:16: `explained[0].reason` is missing", id="no reason"),
         pytest.param(
@@ -337,7 +337,7 @@ def test_thresholds(project: Path) -> None:
         ),
         pytest.param(
             {"explained": [{"difference": "a", "reason": "b"}, {"difference": "a", "reason": "c"}]},
-            "1:67: is explained twice", id="twice",
+            "1:67: `a` is explained twice", id="twice",
         ),
     ],
 )  # fmt: skip

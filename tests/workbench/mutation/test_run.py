@@ -120,6 +120,20 @@ def test_what_only_details_show_is_proposed_with_details() -> None:
     assert mutated(weak_project(Path(), scenario), only="effect-class").count(Fate.KILLED) == 1
 
 
+def test_a_scenario_is_searched_first_for_survivors_in_rego_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = weak_project(Path())
+    monkeypatch.setattr("pdp.workbench.mutation.run.MOST_SEARCHED", 1)
+
+    run = mutated(file)
+    survivors = run.of(Fate.SURVIVED)
+
+    assert survivors[0].mutant.place.file == "manifest.json"
+    assert [survivor.mutant.place.file for survivor in survivors if survivor.proposal] == [f"policies/{MODULE}"]
+    assert run.notes == [
+        f"a scenario was searched for only for 1 of {len(survivors)} survivors, those in your own Rego first"
+    ]
+
+
 def test_the_baseline_is_broken_on_request_and_named_wherever_it_is() -> None:
     file = weak_project(Path())
 

@@ -340,6 +340,15 @@ CIRCLE = "`extends` goes in a circle"
         ("gone.yaml", ["scenarios.yaml:1:10: gone.yaml: no such file (check the path)"]),
         ("list.yaml", ["list.yaml:1:1: a scenario file must be a mapping (check that it is the right file)"]),
         (
+            "more.yaml",
+            [
+                (
+                    "more.yaml:1:1: unknown key `nope` "
+                    "(known here: bundle, data, extends, governance, manifest, policies, scenarios, session, tools)"
+                )
+            ],
+        ),
+        (
             "faulty.yaml",
             [
                 "faulty.yaml:1:1: unknown key `tols` (did you mean `tools`?)",
@@ -351,7 +360,7 @@ CIRCLE = "`extends` goes in a circle"
 def test_a_file_that_is_extended_has_its_own_faults(extends: str, expected: list[str]) -> None:
     """What no file states may stand where nobody could look: that no manifest is named is not said as well."""
     for name, text in (("b", "extends: c.yaml"), ("c", "extends: scenarios.yaml"), ("list", "[1]"),
-                       ("faulty", "tols: 1\nsession: {claims: 1}")):  # fmt: skip
+                       ("more", "nope: 1"), ("faulty", "tols: 1\nsession: {claims: 1}")):  # fmt: skip
         Path(f"{name}.yaml").write_text(f"{text}\n")
 
     assert faults(f"extends: {extends}\n{RAW}\n") == expected

@@ -37,6 +37,12 @@ class Located(NamedTuple):
     steps: tuple[Path, ...]
 
 
+class _FileKeys(ScenarioSettings):
+    """The keys of a scenario file, for what is said of an unknown one. `ScenarioSource.scenarios` reads the list."""
+
+    scenarios: Any = None
+
+
 class ScenarioSource(FaultyFile):
     """One scenario file as far as it could be read; `faults` are what is wrong with it.
 
@@ -53,7 +59,7 @@ class ScenarioSource(FaultyFile):
         super().__init__(path, None, "scenario file")
         self.path = path
         record = {name: value for name, value in self.document.value.items() if name != "scenarios"}
-        self.settings = self.read(ScenarioSettings, record, lambda at: at)[0] or ScenarioSettings()
+        self.settings = self.read(_FileKeys, record, lambda at: at)[0] or ScenarioSettings()
         self._check_session(record, ())
 
     def find(self, path: Path, message: str, hint: str | None = None) -> None:

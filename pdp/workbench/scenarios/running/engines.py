@@ -32,7 +32,9 @@ def open_suite_engine(suite: Suite, name: EngineName, *, opa_url: str | None = N
 
 def bundle_of(suite: Suite) -> Bundle:
     """Return what decides: the suite's bundle, or its policies with the baseline; see `policy_bundle`."""
-    return policy_bundle(suite.policies) if suite.bundle is None else read_bundle(suite.bundle)
+    if suite.bundle is not None:
+        return read_bundle(suite.bundle)
+    return policy_bundle(suite.policies, purpose=f"{suite.file}: compiling its policies")
 
 
 def whole_data(suite: Suite) -> dict[str, Any]:
