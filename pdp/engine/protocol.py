@@ -28,7 +28,7 @@ REQUEST_INVALID = RequestRefusedError.code
 """The code of a request that cannot even be serialised; the policy gives the same code for a malformed one."""
 
 DECISION: Final = "authz/decision"
-"""The document that decides; a bundle without it is none."""
+"""The document that decides. Every bundle has it."""
 
 FINDINGS: Final = "authz/findings"
 """The document with everything that fired, whichever verdict won."""
@@ -134,7 +134,7 @@ class Engine(ABC):
         For people who want to know why; nothing is decided by it.
 
         Raises:
-            EngineError, BundleError: it cannot be told.
+            EngineError, BundleError: as by `evaluate`.
         """
         return parse_findings(self.evaluate(body, FINDINGS))
 

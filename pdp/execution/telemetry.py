@@ -166,9 +166,9 @@ class CallTelemetry:
                 self._span.end()
                 self._span = None
 
-    def _start(self, what: str, attributes: Mapping[str, Any] | None = None) -> Span:
+    def _start(self, phase: str, attributes: Mapping[str, Any] | None = None) -> Span:
         return self._telemetry.tracer.start_span(
-            f"tool.{self._tool}.{what}",
+            f"tool.{self._tool}.{phase}",
             context=None if self._span is None else trace.set_span_in_context(self._span),
             attributes=attributes or {"pdp.tool": self._tool},
         )
@@ -197,11 +197,11 @@ class CallTelemetry:
 
 
 @contextmanager
-def _harmless(what: str) -> Iterator[None]:
+def _harmless(part: str) -> Iterator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001 - whatever it is, the call must not notice
-        _log.exception("telemetry failed at %s", what)
+        _log.exception("telemetry failed at %s", part)
 
 
 def _close(span: Span, execution: Execution) -> None:

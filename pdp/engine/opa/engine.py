@@ -35,7 +35,7 @@ CONNECT_TIMEOUT: Final = 0.5
 """Default time to wait for a connection, in seconds."""
 
 CONNECTIONS: Final = 64
-"""Default number of connections that the tasks of one event loop have at a time, and that are kept."""
+"""Default limit of the connections of one event loop, and of the idle ones that threads leave open."""
 
 _LONGEST: Final = 3600.0
 # Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).

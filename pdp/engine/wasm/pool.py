@@ -77,7 +77,7 @@ class InstancePool:
         self._max_instances = max_instances
         self._instance_type = instance_type or fastest_instance_type()
         self._process = os.getpid()
-        self._closed = self._attention = False
+        self._closed = self._someone_waits = False
         self._free: deque[WasmInstance] = deque()
         # Weak, so that an instance which an interrupt made its borrower forget does not count for ever.
         self._all: weakref.WeakSet[WasmInstance] = weakref.WeakSet()
@@ -121,14 +121,14 @@ class InstancePool:
             self._drop(instance)
             raise
         self._free.append(instance)
-        if self._attention:
-            self._tell()
+        if self._someone_waits:
+            self._wake_waiters()
         return answer
 
     def close(self) -> None:
         """Give all memory back and end the clock. Evaluations that are under way end as usual."""
-        self._closed = self._attention = True
-        self._tell()
+        self._closed = self._someone_waits = True
+        self._wake_waiters()
         self._clock.stop()
 
     def _borrow(self) -> WasmInstance:
@@ -136,8 +136,8 @@ class InstancePool:
         until = time.monotonic() + self._deadline
         with self._changed:
             self._waiting += 1
-            # Who gives an instance back looks at `_attention` after that, who takes one sets it before.
-            self._attention = True
+            # Who gives an instance back looks at `_someone_waits` after that, who takes one sets it before.
+            self._someone_waits = True
             try:
                 while True:
                     if self._closed:
@@ -154,7 +154,7 @@ class InstancePool:
                         raise EngineTimeoutError("all instances of the policy were busy until the deadline")
             finally:
                 self._waiting -= 1
-                self._attention = self._closed or self._waiting > 0
+                self._someone_waits = self._closed or self._waiting > 0
         made = None
         try:
             self._clock.wake()
@@ -170,8 +170,8 @@ class InstancePool:
 
     def _give_back(self, instance: WasmInstance) -> None:
         self._free.append(instance)
-        if self._attention:
-            self._tell()
+        if self._someone_waits:
+            self._wake_waiters()
 
     def _drop(self, instance: WasmInstance) -> None:
         instance.close()
@@ -179,7 +179,7 @@ class InstancePool:
             self._all.discard(instance)
             self._changed.notify()
 
-    def _tell(self) -> None:
+    def _wake_waiters(self) -> None:
         """Let one of those who wait look again; once closed, let all do so and close what is free."""
         with self._changed:
             self._changed.notify(self._waiting if self._closed else 1)
