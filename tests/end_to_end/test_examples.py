@@ -17,12 +17,15 @@ from pdp.cli.app import app
 from pdp.documents import read_document
 from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_effective
+from pdp.workbench.opa.modules import collect
+from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.scenarios.files.suite import find_suites
 from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, environment, pdp, pdp_process, written
 from tests.support.payments import EXAMPLE
 
 RAG = ROOT / "examples/rag"
+BASELINE = ROOT / "policies/scenarios"
 SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
 
 
@@ -135,6 +138,32 @@ def test_each_scenario_says_why(folder: str) -> None:
     suites = [read_document(file).value for file in find_suites([ROOT / folder])]
 
     assert [scenario["name"] for suite in suites for scenario in suite["scenarios"] if not scenario.get("why")] == []
+
+
+@pytest.mark.parametrize("folder", [BASELINE, EXAMPLE, RAG], ids=lambda folder: folder.name)
+def test_some_scenarios_are_golden(folder: Path) -> None:
+    """That each keeps to the manifest is what running it shows."""
+    suites = [read_document(file).value for file in find_suites([folder])]
+
+    assert sum(scenario.get("golden", False) for suite in suites for scenario in suite["scenarios"]) >= 6
+
+
+def test_the_baselines_scenarios_expect_every_obligation() -> None:
+    """Coverage counts reason codes, and an obligation has none."""
+    folders = [ROOT / "policies", BASELINE / "concerns"]
+    sites = rule_sites(collect(folders[0], folders))
+    expected = {name for file in find_suites([BASELINE]) for name in obligations(read_document(file).value)}
+
+    assert expected == {site.obligation for site in sites if site.obligation is not None}
+
+
+def obligations(scenarios: Any) -> Iterator[str]:
+    """The ids of obligations that scenarios expect."""
+    for name, value in scenarios.items() if isinstance(scenarios, dict) else enumerate(scenarios):
+        if name == "obligations":
+            yield from (expected if isinstance(expected, str) else expected["id"] for expected in value)
+        elif isinstance(value, dict | list):
+            yield from obligations(value)
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
