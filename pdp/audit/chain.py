@@ -60,8 +60,11 @@ class AuditLog(ABC):
             record["seq"] = self._seq
             record["prev_hash"] = self._prev
             try:
-                text = canonical(record) if len(record) > len(EMPTY) or record["duration_ms"] else _plain(record)
-            except JsonValueError as error:
+                # Without a duration all values are text or null, and the fields stand sorted, as in `EMPTY`: then
+                # orjson's form is the RFC's.
+                is_plain = len(record) == len(EMPTY) and record["duration_ms"] is None
+                text = orjson.dumps(record) if is_plain else canonical(record)
+            except (TypeError, JsonValueError) as error:
                 raise AuditError(f"audit event cannot be written: {error}") from error
             record_hash = digest(text)
             self._write(_hashed(text, record_hash))
@@ -132,12 +135,3 @@ def verify_chain(lines: list[bytes]) -> int:
             raise AuditError(f"audit line {number + 1}: events before it were left out, put in or moved")
         prev = event["hash"]
     return len(lines)
-
-
-# Of an event without a duration, all that is not null is text, and the fields stand in the order of `EMPTY`, sorted:
-# then orjson's form is the RFC's.
-def _plain(record: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(record)
-    except TypeError as error:
-        raise JsonValueError(str(error)) from error

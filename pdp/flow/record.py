@@ -117,7 +117,8 @@ def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEven
     session = asked.session
     if session is not None:
         event["subject"] = recordable(session.claims.get("sub"))
-        event["agent"] = recordable(session.agent or _acting(session.claims))
+        act = session.claims.get("act")
+        event["agent"] = recordable(session.agent or (act.get("sub") if isinstance(act, dict) else None))
         event["run_id"] = recordable(session.run_id)
     if proposal is not None:
         event["arguments_digest"] = log.digest(proposal.text)
@@ -127,11 +128,6 @@ def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEven
     if decided.approval is not None:
         event["approval_id"] = decided.approval.id
     return event
-
-
-def _acting(claims: dict[str, Any]) -> object:
-    act = claims.get("act")
-    return act.get("sub") if isinstance(act, dict) else None
 
 
 def result_digest(result: Any, log: AuditLog) -> str | None:
