@@ -93,10 +93,10 @@ def _parts(value: Any) -> tuple[str, dict[str, Any]]:
         )
     name, payload = _SPELLINGS[1] if "tool_name" in value and "tool" not in value else _SPELLINGS[0]
     tool, arguments = value.get(name), value.get(payload, {})
-    unknown = value.keys() - {name, payload}
-    if unknown:
+    if len(value) > (name in value) + (payload in value):
+        unknown = min(value.keys() - {name, payload})
         raise ProposalRejectedError(
-            RejectionCode.INVALID_PAYLOAD, f"unknown field {min(unknown)!r:.60}: a proposal has {name} and {payload}"
+            RejectionCode.INVALID_PAYLOAD, f"unknown field {unknown!r:.60}: a proposal has {name} and {payload}"
         )
     if not isinstance(tool, str) or not isinstance(arguments, dict):
         raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, f"{name} has to be a string and {payload} an object")

@@ -87,18 +87,16 @@ class JsonPath(NamedTuple):
         Raises:
             ExpressionError: such a step.
         """
-        value: Any = inputs.get(self.variable, MISSING)
-        for step in self.steps:
-            if value is MISSING:
-                return MISSING
-            if type(step) is int and type(value) is not list:
-                raise ExpressionError(f"{self}: [{step}] of something that is not a list")
-            try:
+        try:
+            value = inputs[self.variable]
+            for step in self.steps:
+                if type(step) is int and type(value) is not list:
+                    raise ExpressionError(f"{self}: [{step}] of something that is not a list")
                 value = value[step]
-            except (KeyError, IndexError):
-                return MISSING
-            except TypeError:
-                raise ExpressionError(f"{self}: {step} of something that is not an object") from None
+        except (KeyError, IndexError):
+            return MISSING
+        except TypeError:
+            raise ExpressionError(f"{self}: {step} of something that is not an object") from None
         return value
 
     def __str__(self) -> str:
