@@ -54,11 +54,10 @@ class Request(NamedTuple):
             action: that of the action, likewise.
             arguments: that of `context.arguments`.
 
-        Raises:
-            JsonValueError: larger than 1 MiB.
+        What is sent to an engine goes through `bounded` first.
         """
         if not self.is_plain:
-            return bounded(canonical(self.as_json()))
+            return canonical(self.as_json())
         kind, name, properties = self.resource
         whole = {
             "subject": subject,
@@ -66,7 +65,7 @@ class Request(NamedTuple):
             "resource": {"type": kind, "id": name, "properties": properties},
             "context": {**self.context, "arguments": orjson.Fragment(arguments)},
         }
-        return bounded(orjson.dumps(whole, option=orjson.OPT_SORT_KEYS))
+        return orjson.dumps(whole, option=orjson.OPT_SORT_KEYS)
 
     def canonical(self) -> bytes:
         """Return the RFC 8785 bytes that every engine is handed.

@@ -26,6 +26,7 @@ from pdp.flow.stages import Asked, Decided, Prepared, StoppedError, Unread
 from pdp.json import JsonValueError
 from pdp.manifest.expressions.expression import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
+from pdp.request import bounded
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -65,14 +66,13 @@ def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Gen
 def _through_stages(
     received: Received, proposal: Any, session: Any, parts: Parts, request_id: str | None = None
 ) -> Generator[Step, Any, Decided]:
-    asked, checked, decided = None, None, None
+    asked, checked, prepared, decided = None, None, None, None
     try:
         asked = read(received, proposal, session, request_id)
         checked = check_call(asked, parts.manifest)
         if isinstance(checked, Rejected):
             return Decided(asked, checked)
         prepared = yield from prepare(asked, checked, parts)
-        decided = Decided(asked, checked, prepared=prepared, approval=prepared.approval)
         decision: Decision = yield Question(prepared.body)
         decided = conclude(prepared, decision, parts)
         if decision.verdict is Verdict.STEP_UP and received.to_run and parts.approvals is not None:
@@ -82,13 +82,21 @@ def _through_stages(
     except StoppedError as stopped:
         return stopped.decided
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
-        return failed(decided or Decided(asked or Unread(received), checked), error)
+        return failed(decided or _undecided(received, asked, checked, prepared), error)
     except BaseException:
         # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
-        decided = decided or Decided(asked or Unread(received), checked)
+        decided = decided or _undecided(received, asked, checked, prepared)
         record_decision(decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
         raise
     return decided
+
+
+def _undecided(
+    received: Received, asked: Asked | None, checked: Checked | Rejected | None, prepared: Prepared | None
+) -> Decided:
+    """Return the call as far as it has come without a decision."""
+    approval = None if prepared is None else prepared.approval
+    return Decided(asked or Unread(received), checked, prepared=prepared, approval=approval)
 
 
 def read(received: Received, proposal: Any, session: Any, request_id: str | None = None) -> Asked:
@@ -138,8 +146,8 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
         # an approval's people when they granted it.
-        body = request.encoded(
-            asked.session.encoded_subject, checked.tool.encoded_requested_action, checked.proposal.text
+        body = bounded(
+            request.encoded(asked.session.encoded_subject, checked.tool.encoded_requested_action, checked.proposal.text)
         )
         return Prepared(asked, checked, request, body, approval)
     except (MappingError, ExpressionError) as error:

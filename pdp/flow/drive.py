@@ -71,7 +71,8 @@ def drive(flow: Generator[Step, Any, T], engine: Engine) -> T:
         step = next(flow)
         while True:
             try:
-                answer = _done(step, engine)
+                # Every call asks a question: it takes the shortest way.
+                answer = engine.decide_body(step.body, step.document) if type(step) is Question else _done(step, engine)
             except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
                 step = flow.throw(error)
             else:
