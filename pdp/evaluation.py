@@ -36,12 +36,12 @@ class Evaluation:
 
     @property
     def decision(self) -> Decision | None:
-        """The decision; None when the policy was not asked, because a check before it failed."""
+        """The decision; None when a check rejected or pruned the proposal before the policy was asked."""
         return self._decided.decision
 
     @property
     def verdict(self) -> Verdict | None:
-        """The decision's verdict; None when the policy was not asked."""
+        """The decision's verdict; None when there is no decision."""
         return self._decided.decision.verdict if self._decided.decision else None
 
     @property

@@ -49,8 +49,8 @@ class CallIds(TypedDict, total=False):
 class Pep:
     """Decides the tool calls of one agent application, and runs those that are allowed.
 
-    Safe to share between threads and tasks. Every method that decides returns an `Evaluation` and never raises for
-    what a model proposed or an engine answered. Each has an async variant, `adecide` of `decide`, with the same
+    Safe to share between threads and tasks. A method that decides a proposal returns an `Evaluation` and never raises
+    for what a model proposed or an engine answered. Each has an async variant, `adecide` of `decide`, with the same
     arguments and errors; there, a plain function of a tool runs in a thread.
 
     Args:

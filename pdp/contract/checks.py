@@ -50,6 +50,7 @@ class Checked(NamedTuple):
         idempotency_key: the session's, or the derived one; None when there is none.
         config: the tool's config, resolved; read-only.
         trips: the invariants that tripped and were corrected, in their order.
+        schema_valid, idempotency_missing: as of `Rejected`, for the trace; the same for all that have passed.
     """
 
     tool: CompiledTool

@@ -54,8 +54,10 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
     context["idempotency_key"] = checked.idempotency_key
     if session.agent is not None:
         context["agent"] = session.agent
-    request = Request(session.subject, tool.requested_action, resource, context, plain)
     context["run_id"] = session.run_id
+    # The request shares `context`: the digest is of what stands in it so far.
+    request = Request(session.subject, tool.requested_action, resource, context, plain)
+    # A manifest's mapping may use the names of what is filled in below; the digest leaves them out.
     if _VOLATILE.isdisjoint(context):
         context["call_digest"] = digest(
             request.encoded(session.encoded_subject, tool.encoded_requested_action, checked.proposal.text)

@@ -1,7 +1,8 @@
 """What every engine does: decide requests, one or many, and answer a DENY with a stable code whenever it cannot.
 
-An engine implements `evaluate`, and `aevaluate` where it waits for something: canonical bytes in, a document of the
-policy as JSON out, an `EngineError` or `BundleError` for everything else. The rest is the same for all and stands here.
+An engine has a `name` and implements `evaluate`, and `aevaluate` where it waits for something: canonical bytes in, a
+document of the policy as JSON out, an `EngineError` or `BundleError` for everything else. The rest is the same for all
+and stands here.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Engine(ABC):
     """
 
     name: str
-    """One of `ENGINES`."""
+    """For reports; those of this package are `ENGINES`."""
 
     @abstractmethod
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:

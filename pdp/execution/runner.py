@@ -1,7 +1,7 @@
 """One tool ready to be run: its function with all that its entry states about how it runs, and about its result.
 
-`ToolRunner` is the tool. `run` and `arun` make one run of a function, with the decided arguments alone and in bounded
-time. Whatever happens is an `Execution`: a result, or a failure with a fixed code (tool layer document, safety
+`ToolRunner` is the tool. `run_once` and `arun_once` make one run of a function, with the decided arguments alone and in
+bounded time. Whatever happens is an `Execution`: a result, or a failure with a fixed code (tool layer document, safety
 contract).
 """
 
@@ -107,14 +107,14 @@ class ToolRunner:
         if full := self._full():
             return full
         mask = self._mask(arguments)
-        execution = run(self.function, self._own(arguments), _left(deadline), self._late)
+        execution = run_once(self.function, self._own(arguments), _left(deadline), self._late)
         return self._checked(execution, mask)
 
     async def _aattempt(self, arguments: Mapping[str, Any], deadline: float | None) -> Execution:
         if full := self._full():
             return full
         mask = self._mask(arguments)
-        execution = await arun(self.function, self._own(arguments), _left(deadline), self._late)
+        execution = await arun_once(self.function, self._own(arguments), _left(deadline), self._late)
         return self._checked(execution, mask)
 
     def _deadline(self) -> float | None:
@@ -209,7 +209,7 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def run(
+def run_once(
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     timeout: float | None,
@@ -228,8 +228,8 @@ def run(
     if is_asynchronous(function):
         return _in_loop_of_its_own(function, arguments, timeout, late)
     if timeout is None:
-        return _attempt(function, arguments)
-    work = _in_thread(partial(_attempt, function, arguments))
+        return _called(function, arguments)
+    work = _in_thread(partial(_called, function, arguments))
     try:
         return work.result(timeout)
     except TimeoutError:
@@ -242,13 +242,13 @@ def is_asynchronous(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-async def arun(
+async def arun_once(
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     timeout: float | None,  # noqa: ASYNC109 - the manifest's, and reported as a failure
     late: set[Future[Execution]] | None = None,
 ) -> Execution:
-    """Async variant of `run`: a plain function runs in a thread.
+    """Async variant of `run_once`: a plain function runs in a thread.
 
     When the caller is cancelled, so is a coroutine; a plain function runs on, and nobody waits for it.
     """
@@ -261,7 +261,7 @@ async def arun(
         finally:
             if not task.done():
                 await _stop(task)
-    work = _in_thread(partial(_attempt, function, arguments))
+    work = _in_thread(partial(_called, function, arguments))
     waiting = asyncio.wrap_future(work)
     try:
         await asyncio.wait((waiting,), timeout=timeout)
@@ -330,7 +330,7 @@ def _in_loop_of_its_own(
 
     async def stoppable() -> Execution:
         begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
-        return await arun(function, arguments, timeout)
+        return await arun_once(function, arguments, timeout)
 
     future: Future[Execution] = Future()
     try:
@@ -351,7 +351,7 @@ def _in_loop_of_its_own(
         raise
 
 
-def _attempt(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Execution:
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Execution:
     try:
         result = function(**arguments)
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):

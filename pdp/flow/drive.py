@@ -37,8 +37,8 @@ class ToolRun(NamedTuple):
 class Work(NamedTuple):
     """Something that a flow wants to have done; what comes back is its result.
 
-    It is done as a whole: a cancellation that arrives meanwhile is raised at the first later step that is not work, so
-    that the flow always knows what it has taken from a store.
+    It is done as a whole: a cancellation that arrives meanwhile is raised at the first later step that is not work, or
+    at the end, so that the flow always knows what it has taken from a store.
 
     `blocking`: it waits for a disk or a network, so that an event loop hands it to a thread.
     """

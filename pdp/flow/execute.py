@@ -1,6 +1,6 @@
 """From ALLOW to a result: what stands between a decision and its tool, and between the tool and whoever called it.
 
-Until the tool starts; whatever fails here is a DENY, and nothing runs:
+Until the tool starts; an error here is a DENY, a refusal of the tool or its pattern a failure, and nothing runs:
 
     hold      the agent's run that the call belongs to, and the rules of its pattern   -> HeldCall
     reserve   key and approval, where the entry has a key or the call an approval      -> Reservation
@@ -137,7 +137,7 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
         ready = ready._replace(action=(yield from _settle(ready.action, execution, stores)))
         yield from _finish_key(ready, execution, stores)
         ready = ready._replace(token=None)
-        yield from _compensate(ready.prepared, execution, stores)
+        yield from _mark_compensated(ready.prepared, execution, stores)
         return record_result(deliver(Executed(ready.decided, execution, ready.action), ready), parts.audit)
     except BaseException as error:
         executed = record_result(Executed(ready.decided, cut_short(), ready.action), parts.audit)
@@ -295,8 +295,8 @@ def _give_back(ready: Ready, execution: Execution, stores: Stores) -> Generator[
             _log.critical("the action or the key of a call that is over could not be settled", exc_info=True)
 
 
-def _compensate(prepared: Prepared, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
-    """Let the action that the call took back be compensated."""
+def _mark_compensated(prepared: Prepared, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
+    """Mark the action that the call has taken back as compensated."""
     action = prepared.asked.received.compensates
     if action is not None and execution.failure is None:
         from pdp.flow.action import compensated  # noqa: PLC0415 - only compensations

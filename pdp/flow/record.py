@@ -37,13 +37,18 @@ def record_decision(decided: Decided, log: AuditLog, *, superseded: bool = False
 
 
 def record_result(executed: Executed, log: AuditLog) -> Executed:
-    """Record what a tool that ran, or should have, came to; if that fails, return its outcome as unknown."""
+    """Record what a tool that ran, or should have, came to.
+
+    If that fails, the outcome of a tool that ran is unknown; one that was refused stays refused.
+    """
     try:
         log.append(_result_event(executed, log))
     except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
         from pdp.execution.runner import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
 
-        _log.critical("a tool ran and its result could not be recorded: the outcome is unknown", exc_info=True)
+        _log.critical("the result of an allowed call could not be recorded", exc_info=True)
+        if executed.execution.failure is not None and not executed.execution.started:
+            return executed
         return Executed(executed.decided, unrecorded(), executed.action)
     return executed
 

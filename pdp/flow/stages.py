@@ -116,7 +116,7 @@ class Decided(NamedTuple):
     Attributes:
         asked: the call as far as it was read.
         checked: what the checks made of it; None when they were not reached.
-        decision: the decision; None when the policy was not asked, because a check failed.
+        decision: the decision; None when a check rejected or pruned the proposal.
         prepared: what the policy was asked; None when it was not.
         duties: the decision's obligations, with those who fulfil them; None when it has none.
         approval: the one that lets the call through, or that a person has still to grant.

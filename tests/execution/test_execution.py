@@ -31,7 +31,7 @@ from pdp.execution.failures import (
     masked,
     safe_text,
 )
-from pdp.execution.runner import ToolRunner, arun, run
+from pdp.execution.runner import ToolRunner, arun_once, run_once
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.proposal import Execution, Failure, FailureCode
@@ -69,8 +69,8 @@ def araising(error: Exception) -> Callable[..., Any]:
 
 def executed(function: Callable[..., Any], timeout: float | None, asynchronous: bool) -> Execution:
     if asynchronous:
-        return asyncio.run(arun(function, {"number": 21}, timeout))
-    return run(function, {"number": 21}, timeout)
+        return asyncio.run(arun_once(function, {"number": 21}, timeout))
+    return run_once(function, {"number": 21}, timeout)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -139,8 +139,8 @@ def test_a_coroutine_that_takes_too_long_is_cancelled(asynchronous: bool) -> Non
 def test_a_tool_sees_its_callers_context(timeout: float | None) -> None:
     token = _who.set("officer-123")
     try:
-        assert run(_who.get, {}, timeout).result == "officer-123"
-        assert asyncio.run(arun(_who.get, {}, timeout)).result == "officer-123"
+        assert run_once(_who.get, {}, timeout).result == "officer-123"
+        assert asyncio.run(arun_once(_who.get, {}, timeout)).result == "officer-123"
     finally:
         _who.reset(token)
 
@@ -192,7 +192,7 @@ def test_odd_ends_are_failures(function: Callable[..., Any], message: str, async
 
 
 async def test_a_coroutine_function_called_synchronously_inside_a_loop() -> None:
-    assert run(adouble, {"number": 21}, None).result == 42
+    assert run_once(adouble, {"number": 21}, None).result == 42
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
@@ -201,7 +201,7 @@ def test_what_ends_the_program_is_not_a_failure_of_the_tool(timeout: float | Non
         raise SystemExit(7)
 
     with pytest.raises(SystemExit, match="7"):
-        run(leaving, {}, timeout)
+        run_once(leaving, {}, timeout)
 
 
 # Stopping
@@ -217,7 +217,7 @@ async def test_a_caller_that_is_cancelled_cancels_the_tool() -> None:
         finally:
             ended.set()
 
-    calling = asyncio.create_task(arun(waiting, {}, 30))
+    calling = asyncio.create_task(arun_once(waiting, {}, 30))
     await began.wait()
     calling.cancel()
 
@@ -234,7 +234,7 @@ async def test_a_caller_that_is_cancelled_does_not_wait_for_a_plain_function() -
         release.wait(60)
         ended.set()
 
-    calling = asyncio.create_task(arun(waiting, {}, None))
+    calling = asyncio.create_task(arun_once(waiting, {}, None))
     await asyncio.to_thread(began.wait, 60)
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -260,12 +260,12 @@ def test_a_coroutine_that_ignores_its_cancellation_is_not_waited_for(
                 continue
 
     async def stopped() -> Execution:
-        execution = await arun(stubborn, {"number": 1}, 0.05)
+        execution = await arun_once(stubborn, {"number": 1}, 0.05)
         release.set()
         return execution
 
     try:
-        execution = asyncio.run(stopped()) if asynchronous else run(stubborn, {"number": 1}, 0.05)
+        execution = asyncio.run(stopped()) if asynchronous else run_once(stubborn, {"number": 1}, 0.05)
     finally:
         release.set()
 
@@ -280,7 +280,7 @@ def test_a_coroutine_that_blocks_its_loop_is_not_waited_for(monkeypatch: pytest.
         release.wait(60)
 
     try:
-        assert run(blocking, {}, 0.05).failure == TIMED_OUT
+        assert run_once(blocking, {}, 0.05).failure == TIMED_OUT
     finally:
         release.set()
         join_tools()
@@ -300,7 +300,7 @@ async def test_what_a_coroutine_that_blocks_its_callers_loop_comes_to_counts_how
             pass
         return "late"
 
-    assert await arun(blocking, {}, 0.01) == Execution(result="late")
+    assert await arun_once(blocking, {}, 0.01) == Execution(result="late")
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -323,7 +323,7 @@ async def test_what_a_coroutine_comes_to_after_its_time_out_is_nobodys(
             raise ConnectionError("hub is down")
         return "too late"
 
-    execution = await arun(slow, {}, 0.01)
+    execution = await arun_once(slow, {}, 0.01)
     release.set()
     await asyncio.wait_for(ended.wait(), 60)
     await asyncio.sleep(0)
@@ -337,9 +337,9 @@ def test_many_tools_that_hang_keep_no_other_from_running() -> None:
     release = threading.Event()
 
     async def many() -> list[Execution]:
-        hanging = [arun(lambda: release.wait(60), {}, 0.05) for _ in range(50)]
+        hanging = [arun_once(lambda: release.wait(60), {}, 0.05) for _ in range(50)]
         late = await asyncio.gather(*hanging)
-        return [*late, await arun(double, {"number": 21}, 30)]
+        return [*late, await arun_once(double, {"number": 21}, 30)]
 
     try:
         *late, last = asyncio.run(many())
@@ -352,7 +352,7 @@ def test_many_tools_that_hang_keep_no_other_from_running() -> None:
 
 INTERRUPTED = """
 import asyncio, sys
-from pdp.execution.runner import run
+from pdp.execution.runner import run_once
 async def waiting():
     print("began", flush=True)
     try:
@@ -360,7 +360,7 @@ async def waiting():
     finally:
         print("ended", flush=True)
 try:
-    run(waiting, {}, eval(sys.argv[1]))
+    run_once(waiting, {}, eval(sys.argv[1]))
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -385,7 +385,7 @@ def test_a_plain_function_that_ends_late_disturbs_nobody(caplog: pytest.LogCaptu
         late.append(threading.current_thread())
         release.wait(60)
 
-    assert asyncio.run(arun(waiting, {}, 0.05)).failure == TIMED_OUT
+    assert asyncio.run(arun_once(waiting, {}, 0.05)).failure == TIMED_OUT
     release.set()
     late[0].join(60)
 
@@ -421,7 +421,7 @@ def test_what_the_model_is_told_of_an_exception(
 ) -> None:
     failure = Failure(code, message, {"exception": type(error).__name__, **details})
 
-    assert run(raising(error), {}, None) == Execution(failure=failure, error=error, started=code is FAILED)
+    assert run_once(raising(error), {}, None) == Execution(failure=failure, error=error, started=code is FAILED)
 
 
 @pytest.mark.parametrize(

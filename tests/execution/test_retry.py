@@ -10,7 +10,7 @@ import pytest
 
 from pdp.execution.failures import ToolArgumentError, ToolError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.execution.retry import FIRST_PAUSE, LONGEST_PAUSE, aretried, retried, worth_repeating
-from pdp.execution.runner import ToolRunner, attempts, cut_short, run, unavailable, unrecorded
+from pdp.execution.runner import ToolRunner, attempts, cut_short, run_once, unavailable, unrecorded
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.proposal import Execution, Failure, FailureCode
@@ -25,7 +25,7 @@ def raised(error: Exception) -> Execution:
     def raising() -> None:
         raise error
 
-    return run(raising, {}, None)
+    return run_once(raising, {}, None)
 
 
 DOWN = raised(ConnectionError("down"))
@@ -90,7 +90,7 @@ def test_only_what_does_no_harm_twice_is_tried_again(fields: dict[str, Any], exp
         pytest.param(unavailable("look_up"), False, id="not there at all"),
         pytest.param(cut_short(), False, id="cut short"),
         pytest.param(unrecorded(), False, id="unrecorded"),
-        pytest.param(run(lambda: threading.Event().wait(0.2), {}, 0.001), False, id="late"),
+        pytest.param(run_once(lambda: threading.Event().wait(0.2), {}, 0.001), False, id="late"),
         pytest.param(Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, "?")), False, id="nobody knows why"),
     ],
 )

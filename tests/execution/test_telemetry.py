@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 
 from pdp.errors import MissingExtraError
 from pdp.execution.failures import failure_of
-from pdp.execution.runner import arun, cut_short, run
+from pdp.execution.runner import arun_once, cut_short, run_once
 from pdp.execution.telemetry import Telemetry
 from pdp.proposal import Execution
 from tests.support.scripted import Collected
@@ -129,11 +129,11 @@ async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
     call = collected.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
     call.run_started()
     if way == "coroutine":
-        run(atool, {}, 30)
+        run_once(atool, {}, 30)
     elif way == "asynchronous":
-        await arun(atool, {}, 30)
+        await arun_once(atool, {}, 30)
     else:
-        run(tool, {}, 30 if way == "timed" else None)
+        run_once(tool, {}, 30 if way == "timed" else None)
     call.run_ended(Execution())
     assert not trace.get_current_span().get_span_context().is_valid
     call.ended()

@@ -300,6 +300,15 @@ def test_a_result_that_cannot_be_recorded_is_unknown(pep: Pep, hub: Hub) -> None
     assert len(hub.wires) == 1
 
 
+def test_a_tool_that_never_ran_stays_so_though_that_cannot_be_recorded(pep: Pep) -> None:
+    pep = pep.with_changes(tools={}, audit=FailingAudit(AuditError("disk full"), takes=1))
+    called = pep.call(wire(amount=20000), session())
+
+    failure = called.outcome.failure
+    assert failure is not None
+    assert (called.executed, failure.code, failure.details) == (False, "TOOL_UNAVAILABLE", {})
+
+
 def test_a_tool_without_a_function_is_unavailable(pep: Pep) -> None:
     pep = pep.with_changes(tools={})
     called = pep.call(wire(amount=20000), session())

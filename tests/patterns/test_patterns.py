@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pdp.execution.runner import run
+from pdp.execution.runner import run_once
 from pdp.manifest.load import load_effective
 from pdp.patterns.enforcement import HeldCall
 from pdp.patterns.exceptions import NotFoundError
@@ -71,7 +71,7 @@ def called(name: str, arguments: dict[str, Any], run_: Run, *, returns: Any = No
         execution = Execution(result=returns)
     if execution is None:
         with within_run(run_):
-            execution = run(FUNCTIONS[name], arguments, None)
+            execution = run_once(FUNCTIONS[name], arguments, None)
     return held.after(execution)
 
 
