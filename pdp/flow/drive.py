@@ -71,8 +71,7 @@ def drive(flow: Generator[Step, Any, T], engine: Engine) -> T:
         step = next(flow)
         while True:
             try:
-                # Every call asks a question: it takes the shortest way.
-                answer = engine.decide_body(step.body, step.document) if type(step) is Question else _done(step, engine)
+                answer = engine.decide_body(step.body, step.document) if isinstance(step, Question) else _done(step)
             except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
                 step = flow.throw(error)
             else:
@@ -118,10 +117,8 @@ class _Late:
             raise error from None
 
 
-def _done(step: Step, engine: Engine) -> Any:
+def _done(step: ToolRun | Work | Pause | Checkpoint) -> Any:
     match step:
-        case Question(body, document):
-            return engine.decide_body(body, document)
         case ToolRun(runner, arguments):
             return runner.run(arguments)
         case Work(do, _):
