@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 import orjson
 
@@ -153,6 +153,13 @@ class Execution(NamedTuple):
     error: BaseException | None = None
     started: bool = True
     attempts: int = 1
+
+    @property
+    def outcome(self) -> Literal["succeeded", "failed", "unknown"]:
+        """What became of it, as the audit has it; unknown: nobody knows whether it had its effect."""
+        if self.failure is None:
+            return "succeeded"
+        return "unknown" if self.failure.details.get("effect") == "unknown" else "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def worth_repeating(execution: Execution) -> bool:
     return (
         failure is not None
         and failure.code is FailureCode.TOOL_EXECUTION_FAILED
-        and failure.details.get("effect") != "unknown"
+        and execution.outcome == "failed"
         and isinstance(execution.error, Exception)
         and not isinstance(execution.error, _FINAL)
     )

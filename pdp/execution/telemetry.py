@@ -136,7 +136,7 @@ class CallTelemetry:
         seconds = time.perf_counter() - self._began
         self._began = None
         failure = execution.failure
-        outcome = _outcome(execution)
+        outcome = execution.outcome
         with _harmless("run"):
             self._detach()
             span, self._run = self._run, None
@@ -209,13 +209,6 @@ def _close(span: Span, execution: Execution) -> None:
     if execution.failure is not None:
         span.set_status(Status(StatusCode.ERROR, f"{execution.failure.code}: {execution.failure.message}"))
     span.end()
-
-
-def _outcome(execution: Execution) -> str:
-    """Return the outcome as the audit has it."""
-    if execution.failure is None:
-        return "succeeded"
-    return "unknown" if execution.failure.details.get("effect") == "unknown" else "failed"
 
 
 def _error_class(execution: Execution) -> str:

@@ -91,10 +91,10 @@ def settle(action: Action, actions: ActionStore, execution: Execution) -> Action
 
     The run is over: what cannot be stored now is logged, and changes nothing about it.
     """
-    failure = execution.failure
-    if failure is not None and failure.details.get("effect") == "unknown":
+    if execution.outcome == "unknown":
         return action
-    return _moved(action, actions, ActionState.COMMITTED if failure is None else ActionState.FAILED)
+    succeeded = execution.outcome == "succeeded"
+    return _moved(action, actions, ActionState.COMMITTED if succeeded else ActionState.FAILED)
 
 
 def compensated(action: Action, actions: ActionStore) -> Action:

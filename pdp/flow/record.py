@@ -95,12 +95,10 @@ def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
     event = _event(decided, log, "result", time.time())
     event["status"] = decided.status
     event["duration_ms"] = round((time.perf_counter() - decided.asked.received.started) * 1000, 3)
-    failure = execution.failure
-    if failure is not None:
-        event["outcome"] = "unknown" if failure.details.get("effect") == "unknown" else "failed"
-        event["error_code"] = failure.code
+    event["outcome"] = execution.outcome
+    if execution.failure is not None:
+        event["error_code"] = execution.failure.code
     else:
-        event["outcome"] = "succeeded"
         event["result_digest"] = result_digest(execution.result, log)
     return event
 
