@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from pdp.documents import nearest, shown_name
 from pdp.errors import Fault, FileFaultsError, UsageError
@@ -62,41 +62,38 @@ def load_manifest(
     return file.manifest()
 
 
+class LoadOptions(TypedDict, total=False):
+    """The texts of both files, when they have been read already; `strict` and `warnings` as of `load_manifest`."""
+
+    manifest_text: bytes | None
+    governance_text: bytes | None
+    strict: bool
+    warnings: list[Fault] | None
+
+
 def load_both(
-    manifest: pathlib.Path | str,
-    governance: pathlib.Path | str | None = None,
-    *,
-    manifest_text: bytes | None = None,
-    governance_text: bytes | None = None,
-    strict: bool = False,
-    warnings: list[Fault] | None = None,
+    manifest: pathlib.Path | str, governance: pathlib.Path | str | None = None, **options: Unpack[LoadOptions]
 ) -> tuple[Manifest, Governance | None]:
-    """Load a manifest and its governance file, and check them together. Arguments as for `load_manifest`.
+    """Load a manifest and its governance file, and check them together.
 
     Raises:
         UsageError: a file cannot be read.
         FileFaultsError: a file is faulty, or the two do not go together; every fault of both.
     """
-    file = _ManifestFile(manifest, manifest_text)
-    rules = None if governance is None else _GovernanceFile(governance, governance_text)
+    file = _ManifestFile(manifest, options.get("manifest_text"))
+    rules = None if governance is None else _GovernanceFile(governance, options.get("governance_text"))
     _check_entries(file, rules)
     _check_programs(file, rules)
-    _raise_faults([*file.faults, *(rules.faults if rules else ())], strict=strict, warnings=warnings)
+    faults = [*file.faults, *(rules.faults if rules else ())]
+    _raise_faults(faults, strict=options.get("strict", False), warnings=options.get("warnings"))
     return file.manifest(), rules.governance() if rules else None
 
 
 def load_effective(
-    manifest: pathlib.Path | str,
-    governance: pathlib.Path | str | None = None,
-    *,
-    manifest_text: bytes | None = None,
-    governance_text: bytes | None = None,
-    strict: bool = False,
-    warnings: list[Fault] | None = None,
+    manifest: pathlib.Path | str, governance: pathlib.Path | str | None = None, **options: Unpack[LoadOptions]
 ) -> EffectiveManifest:
     """Load a manifest and its governance file, and merge them. Arguments and errors as of `load_both`."""
-    texts = {"manifest_text": manifest_text, "governance_text": governance_text}
-    return effective_manifest(*load_both(manifest, governance, **texts, strict=strict, warnings=warnings))
+    return effective_manifest(*load_both(manifest, governance, **options))
 
 
 def _raise_faults(faults: Sequence[Fault], *, strict: bool, warnings: list[Fault] | None) -> None:
