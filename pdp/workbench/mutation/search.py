@@ -24,10 +24,11 @@ from pdp.workbench.mutation.mutant import ManifestMutant, RegoMutant
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.proposals import near_arguments
 from pdp.workbench.opa.tool import OpaTool
-from pdp.workbench.scenarios.files.scenario import Expect
+from pdp.workbench.scenarios.files.scenario import Expect, proposed_tool
 from pdp.workbench.scenarios.files.suite import policy_modules
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.expectation import Happened, actual, has_fields
+from pdp.workbench.scenarios.running.scenario_run import replaced_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -109,7 +110,7 @@ def _proposals(
         for scenario, sessions in zip(suite.scenarios, suite.sessions, strict=True):
             step, session = scenario.steps[0], sessions[0]
             proposal = step.propose if isinstance(step.propose, dict) and not (step.session or step.at) else {}
-            if session is not None and tool in (proposal.get("tool"), proposal.get("tool_name")) and tool is not None:
+            if session is not None and tool is not None and proposed_tool(proposal) == tool:
                 yield suite, proposal, scenario.session, session
 
 
@@ -220,7 +221,9 @@ def _for_request(
     tool = tool_of(request)
     suite = next((ran.suite for ran in recorded if tool in ran.suite.manifest.tools), recorded[0].suite)
     names = {suite.manifest.digest: "$manifest_digest", suite.manifest.version: "$manifest_version"}
-    return ProposedScenario(_scenario_text(mutant, {"request": _named(request, names), "expect": expect}), suite.file)
+    return ProposedScenario(
+        _scenario_text(mutant, {"request": replaced_texts(request, names), "expect": expect}), suite.file
+    )
 
 
 class _Plain(yaml.SafeDumper):
@@ -241,12 +244,3 @@ def _scenario_text(mutant: Mutant, step: Mapping[str, Any]) -> str:
         [scenario], Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
     )
     return str(text).rstrip("\n")
-
-
-def _named(value: Any, names: Mapping[str, str]) -> Any:
-    """Return a value with texts replaced by the names under which the harness fills them in, such as digests."""
-    if isinstance(value, dict):
-        return {key: _named(item, names) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_named(item, names) for item in value]
-    return names.get(value, value) if isinstance(value, str) else value

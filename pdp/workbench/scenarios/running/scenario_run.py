@@ -185,18 +185,19 @@ def _filled_in(request: Any, manifest: EffectiveManifest) -> Any:
     Digests change with every edit of the manifest, so a scenario names them, each as the whole of a string. Where
     subject, action, resource and context are not whole there is no digest, and `$call_digest` stays.
     """
-    filled = _replaced(request, {"$manifest_digest": manifest.digest, "$manifest_version": manifest.version})
+    filled = replaced_texts(request, {"$manifest_digest": manifest.digest, "$manifest_version": manifest.version})
     try:
         subject, resource = Entity(**filled["subject"]), Entity(**filled["resource"])
         whole = Request(subject, RequestedAction(**filled["action"]), resource, dict(filled["context"]))
-        return _replaced(filled, {"$call_digest": call_digest(whole)})
+        return replaced_texts(filled, {"$call_digest": call_digest(whole)})
     except (KeyError, TypeError, ValueError):
         return filled
 
 
-def _replaced(value: Any, known: Mapping[str, str]) -> Any:
+def replaced_texts(value: Any, known: Mapping[str, str]) -> Any:
+    """Return JSON with each whole text that is a key of `known` replaced by its value."""
     if isinstance(value, dict):
-        return {key: _replaced(member, known) for key, member in value.items()}
+        return {key: replaced_texts(member, known) for key, member in value.items()}
     if isinstance(value, list):
-        return [_replaced(member, known) for member in value]
+        return [replaced_texts(member, known) for member in value]
     return known.get(value, value) if isinstance(value, str) else value
