@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Final
 
 from pdp.cli.output import TRACEBACK, brief_log, complain
-from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
+from pdp.errors import BundleError, EngineTimeoutError, FileFaultsError, PdpError, UsageError
 
 INTERRUPTED: Final = 130
 """What shells call a process that was interrupted (128 + SIGINT)."""
@@ -68,7 +68,7 @@ def run_command(arguments: list[str]) -> int:
         return Exit.FAILED
     except PdpError as error:
         complain(_shown(error))
-        return Exit.USAGE if isinstance(error, UsageError | BundleError) else Exit.FAILED
+        return Exit.USAGE if isinstance(error, UsageError | BundleError | EngineTimeoutError) else Exit.FAILED
     except OSError as error:
         # Files that the user named have errors of their own; this is a full disk, or output that nobody takes.
         refusal, hint = error.strerror, "check disk space, and where the output goes"

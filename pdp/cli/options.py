@@ -50,4 +50,14 @@ DecidingBundle = Annotated[
     Path | None, file_option("--bundle", help="The bundle to decide by; the released baseline if absent.")
 ]
 DecidingEngine = Annotated[EngineName, typer.Option("--engine", help="Who decides.")]
+EngineTimeout = Annotated[
+    float,
+    typer.Option(
+        "--engine-timeout",
+        min=0.001,
+        max=3600,
+        metavar="SECONDS",
+        help="How long an engine may take for one answer; one that is late ends the run, and is no verdict.",
+    ),
+]
 ScenarioPaths = Annotated[list[Path], file_argument("PATH...", help="Scenario files, or folders with some in them.")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import Engine, EngineName
     from pdp.workbench.opa.modules import Module
+
+ENGINE_TIMEOUT: Final = 10.0
+"""Default time that an engine has for one answer where scenarios are run and bundles compared, in seconds.
+
+More than an enforcement point waits, so that a machine which is busy makes no policy red.
+"""
+
+LATE: Final = "give the engine more time with --engine-timeout, or look for a rule that does not end"
+"""What to do about an engine that has not answered in that time."""
 
 _MOST_STORED: Final = 32
 _READ_BESIDE: Final = ("capabilities.json", "schemas/request.json", "config/data.json")
@@ -64,6 +74,7 @@ def open_engine(
     manifests: Mapping[str, Any],
     data: Mapping[str, Any] | None = None,
     opa_url: str | None = None,
+    timeout: float | None = None,
 ) -> Iterator[Engine]:
     """Open the engine `name` and close it at the end.
 
@@ -73,6 +84,7 @@ def open_engine(
         manifests: the document of each effective manifest, by its digest.
         data: the roots `directory` and `settings`.
         opa_url: for `sidecar` a running OPA, which decides by its own bundle; without it a local one is started.
+        timeout: seconds for one answer; the engine's own when absent.
 
     Raises:
         UsageError: a URL for another engine, data that is not admitted, or OPA is needed and not there.
@@ -82,12 +94,13 @@ def open_engine(
     check_opa_url((name,), opa_url)
     match name:
         case "embedded":
-            from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415
+            from pdp.engine.wasm.engine import DEADLINE, EmbeddedEngine  # noqa: PLC0415
 
-            with EmbeddedEngine(_decided_by(bundle), manifests=manifests, data=data) as engine:
+            deadline = timeout or DEADLINE
+            with EmbeddedEngine(_decided_by(bundle), manifests=manifests, data=data, deadline=deadline) as engine:
                 yield engine
         case "sidecar":
-            with _sidecar(bundle, manifests, data or {}, opa_url) as engine:
+            with _sidecar(bundle, manifests, data or {}, opa_url, timeout) as engine:
                 yield engine
         case _:
             assert_never(name)
@@ -95,12 +108,17 @@ def open_engine(
 
 @contextmanager
 def _sidecar(
-    bundle: Bundle | None, manifests: Mapping[str, Any], data: Mapping[str, Any], opa_url: str | None
+    bundle: Bundle | None,
+    manifests: Mapping[str, Any],
+    data: Mapping[str, Any],
+    opa_url: str | None,
+    timeout: float | None,
 ) -> Iterator[Engine]:
-    from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415
+    from pdp.engine.opa.engine import CONNECT_TIMEOUT, TIMEOUT, TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415
 
+    opened = partial(SidecarEngine, timeout=timeout or TIMEOUT, connect_timeout=timeout or CONNECT_TIMEOUT)
     if opa_url is not None:
-        with SidecarEngine(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None) as engine:
+        with opened(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None) as engine:
             yield engine
         return
     from pdp.workbench.opa.local import local_opa  # noqa: PLC0415
@@ -108,7 +126,7 @@ def _sidecar(
 
     with (
         local_opa(needed_opa("a sidecar"), bundle=_decided_by(bundle), manifests=manifests, data=data) as opa,
-        SidecarEngine(opa.url, token=opa.token) as engine,
+        opened(opa.url, token=opa.token) as engine,
     ):
         yield engine
 

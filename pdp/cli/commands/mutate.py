@@ -10,9 +10,10 @@ import typer
 
 from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.display import progress
-from pdp.cli.options import AsJson, ScenarioPaths, command_app, file_option
+from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
 from pdp.cli.output import complain, print_json, tell
 from pdp.errors import FileFaultsError, UsageError
+from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.run import MutationRun, survivor_lines
@@ -42,14 +43,15 @@ def mutate(
     fail_under: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="Fail when fewer of them are killed.")
     ] = None,
+    engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Break policies, manifests and data in one place at a time, and show what no scenario notices.
 
-    Exit code: 0, or 1 below --fail-under, 2 bad usage or file, 130 interrupted.
+    Exit code: 0, or 1 below --fail-under, 2 bad usage or file or a late engine, 130 interrupted.
     """
     files = find_suites(paths)
-    suites = load_suites(files)
+    suites = load_suites(files, engine_timeout)
     marked = read_equivalents([equivalent] if equivalent is not None else beside(files))
     run = MutationRun()
     interrupted = False

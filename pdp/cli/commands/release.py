@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.options import AsJson, ScenarioPaths, command_app, file_option
+from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
 from pdp.cli.output import print_json, tell
 from pdp.documents import nearest
 from pdp.errors import UsageError
+from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.gate.gate import NAMES, Gate, read_explanations, release_check
 from pdp.workbench.gate.result import Check, lines, summary
 from pdp.workbench.reports.shown_file import printable
@@ -46,11 +47,12 @@ def check(
     generate: Annotated[
         int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
     ] = 50_000,
+    engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a bundle may be released: a line for each check, with the reason where it fails.
 
-    Exit code: 0 nothing failed, 1 a check failed, 2 bad usage or file.
+    Exit code: 0 nothing failed, 1 a check failed, 2 bad usage or file, or a late engine.
     """
     for name in skip or []:
         if name not in NAMES:
@@ -60,13 +62,14 @@ def check(
         raise UsageError("--explanations says nothing without --last", hint="name the bundle of the last release")
     gate = Gate(
         bundle=bundle,
-        suites=load_suites(find_suites(paths)),
+        suites=load_suites(find_suites(paths), engine_timeout),
         last=last,
         explanations=read_explanations(explanations) if explanations is not None else {},
         coverage=coverage,
         mutation=mutation,
         skip=frozenset(skip or []),
         generate=generate,
+        engine_timeout=engine_timeout,
     )
     result = release_check(gate, None if as_json else _show)
     if as_json:

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
-from pdp.cli.options import AsJson, OpaUrl, command_app, file_argument, file_option
+from pdp.cli.options import AsJson, EngineTimeout, OpaUrl, command_app, file_argument, file_option
 from pdp.cli.output import check_report, print_json, tell, write_report
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
 from pdp.workbench.coverage.coverage import COLUMNS, measure
-from pdp.workbench.engines import check_opa_url, engines_named
+from pdp.workbench.engines import ENGINE_TIMEOUT, check_opa_url, engines_named
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
@@ -53,11 +53,13 @@ def run_scenarios(
     fail_under: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="With --coverage: exit 1 when it is less.")
     ] = None,
+    engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Run scenarios: what is expected of the policies, against what they decide.
 
-    Exit code: 0 all passed, 1 a scenario failed (or too little is covered), 2 bad usage or a faulty file.
+    Exit code: 0 all passed, 1 a scenario failed (or too little is covered), 2 bad usage, a faulty file,
+    or an engine that is late.
     """
     engines = engines_named(engine)
     check_opa_url(engines, opa_url)
@@ -66,7 +68,7 @@ def run_scenarios(
     check_report(junit)
     check_report(html)
     selected = None if expression is None else selection(expression)
-    suites = load_suites(find_suites(paths))
+    suites = load_suites(find_suites(paths), engine_timeout)
     run = _run(suites, engines, selected, opa_url, quiet=as_json)
     if not run.results:
         count = sum(len(suite.scenarios) for suite in suites)

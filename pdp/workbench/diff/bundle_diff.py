@@ -17,6 +17,7 @@ from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.diff.policies import BundleRules
 from pdp.workbench.diff.result import BundleDiff, KnownCalls
 from pdp.workbench.diff.structure import structure_of
+from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.opa.program import needed_opa
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def bundle_diff(
     logs: Sequence[DecisionLog] = (),
     most: int = GENERATED,
     progress: Progress = None,
+    engine_timeout: float = ENGINE_TIMEOUT,
 ) -> BundleDiff:
     """Compare two bundle files.
 
@@ -53,10 +55,12 @@ def bundle_diff(
         logs: recorded decisions, likewise.
         most: how many calls are generated at most; 0: none.
         progress: is given what is being decided.
+        engine_timeout: seconds that an engine has for one answer.
 
     Raises:
         BundleError: a file is not a usable bundle.
         UsageError, EngineError: as of `EmbeddedEngine`; OPA is not here; tools files that cannot be read.
+        EngineTimeoutError: no answer in time, which says nothing of a bundle.
     """
     opa = needed_opa("comparing bundles")
     rules = BundleRules(read_bundle(old), str(old), opa), BundleRules(read_bundle(new), str(new), opa)
@@ -64,11 +68,13 @@ def bundle_diff(
     paired = Manifests.of(*bundles)
     whole = {suite.manifest.digest: suite.manifest for suite in suites}
     structure = structure_of(*rules, paired)
-    known = _KnownCalls(*bundles, paired, whole, progress)
+    known = _KnownCalls(*bundles, paired, whole, progress, engine_timeout=engine_timeout)
     known_groups = grouped([*known.scenarios(suites), *known.logged(logs)], *rules, structure)
     groups, extent = grouped((), *rules, structure), Extent()
     if most:
-        with GeneratedCalls(*rules, paired, whole, allowed=known.allowed, most=most) as generated:
+        with GeneratedCalls(
+            *rules, paired, whole, allowed=known.allowed, most=most, engine_timeout=engine_timeout
+        ) as generated:
             advance = None if progress is None else lambda more: progress("generated", more)
             groups = grouped(generated.comparison.differences(generated.calls(), advance), *rules, structure)
             extent = generated.extent
@@ -103,10 +109,13 @@ class _KnownCalls:
         manifests: Manifests,
         whole: Mapping[str, EffectiveManifest],
         progress: Progress,
+        *,
+        engine_timeout: float,
     ) -> None:
         self.count = 0
         self.allowed: list[Any] = []
         self._bundles, self._manifests, self._progress = (old, new), manifests, progress
+        self._engine_timeout = engine_timeout
         documents = {**{name: manifest.document for name, manifest in whole.items()}, **manifests.old, **manifests.new}
         self._entries = {
             (name, tool): entry
@@ -121,14 +130,20 @@ class _KnownCalls:
             # Where a bundle has a root of its own, the suite's data does not count.
             taken = {root for bundle in self._bundles for root in bundle.data}
             data = {root: value for root, value in alike[0].data.items() if root not in taken}
-            with Comparison(*self._bundles, manifests=documents, old_data=data, new_data=data) as comparison:
+            with Comparison(
+                *self._bundles,
+                manifests=documents,
+                old_data=data,
+                new_data=data,
+                engine_timeout=self._engine_timeout,
+            ) as comparison:
                 calls = scenario_calls(alike, comparison.engines, self._manifests, self._entries)
                 yield from self._decided(comparison, calls, "scenarios")
 
     def logged(self, logs: Sequence[DecisionLog]) -> Iterator[Difference]:
         """Yield the calls of logs that are decided differently."""
         if logs:
-            with Comparison(*self._bundles) as comparison:
+            with Comparison(*self._bundles, engine_timeout=self._engine_timeout) as comparison:
                 for log in logs:
                     calls = log_calls(log, self._manifests, self._entries)
                     yield from self._decided(comparison, calls, "logs")

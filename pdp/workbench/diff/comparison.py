@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.decision import Verdict, denied, parse_decision
 from pdp.engine.protocol import DECISION, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import BundleError, EngineError
+from pdp.errors import BundleError, EngineError, EngineTimeoutError
 from pdp.json import canonical
 from pdp.manifest.diff import Direction
+from pdp.workbench.engines import ENGINE_TIMEOUT, LATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -27,7 +28,6 @@ WORKERS: Final = 2
 """How many threads decide. An evaluation does not hold Python's lock, so two cores are of use."""
 
 _CHUNK: Final = 128
-_DEADLINE: Final = 5.0
 _ORDER: Final = {Verdict.DENY: 0, Verdict.STEP_UP: 1, Verdict.ALLOW: 2}
 
 
@@ -172,10 +172,11 @@ class Comparison:
         manifests: Mapping[str, Any] | None = None,
         old_data: Mapping[str, Any] | None = None,
         new_data: Mapping[str, Any] | None = None,
+        engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
         with ExitStack() as stack:
-            self._old = stack.enter_context(_engine(old, manifests, old_data))
-            self._new = stack.enter_context(_engine(new, manifests, new_data))
+            self._old = stack.enter_context(_engine(old, manifests, old_data, engine_timeout))
+            self._new = stack.enter_context(_engine(new, manifests, new_data, engine_timeout))
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -229,22 +230,36 @@ class Comparison:
         return differences
 
 
-def _engine(bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None) -> EmbeddedEngine:
+def _engine(
+    bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, engine_timeout: float
+) -> EmbeddedEngine:
     # Each answer names its bundle; without that, equal decisions are equal bytes.
     config = {name: value for name, value in bundle.data.get("config", {}).items() if name != "bundle"}
     anonymous = replace(bundle, data={**bundle.data, "config": config})
-    return EmbeddedEngine(anonymous, manifests=manifests, data=data, deadline=_DEADLINE)
+    return EmbeddedEngine(anonymous, manifests=manifests, data=data, deadline=engine_timeout)
+
+
+def _evaluated(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes:
+    try:
+        return engine.evaluate(body, PLAN if call.plan else DECISION)
+    except EngineTimeoutError as error:
+        whose = call.source or f"a generated call of {call.tool}"
+        raise EngineTimeoutError(f"{whose}: no verdict: {error.message}", hint=LATE) from error
 
 
 def _answer(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes | None:
     try:
-        return engine.evaluate(body, PLAN if call.plan else DECISION)
+        return _evaluated(engine, body, call)
+    except EngineTimeoutError:
+        raise
     except (EngineError, BundleError):
         return None
 
 
 def _decision(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> Decision:
     try:
-        return parse_decision(engine.evaluate(body, PLAN if call.plan else DECISION))
+        return parse_decision(_evaluated(engine, body, call))
+    except EngineTimeoutError:
+        raise
     except (EngineError, BundleError) as error:
         return denied(error.code, error.message)

@@ -16,6 +16,7 @@ from pdp.engine.data import merged_data
 from pdp.json import JsonValueError, canonical
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.manifests import named_manifest
+from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.neighbours.bases import (
     CalledTool,
     allowed_call,
@@ -104,6 +105,7 @@ class GeneratedCalls:
         known: whole manifests by digest, as scenario files name them.
         allowed: known requests that both bundles allow.
         most: how many calls there may be.
+        engine_timeout: seconds that an engine has for one answer.
 
     Attributes:
         comparison: decides them.
@@ -122,6 +124,7 @@ class GeneratedCalls:
         *,
         allowed: Iterable[Any] = (),
         most: int,
+        engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
         self.extent = Extent()
         self._manifests, self._known, self._most = manifests, known, most
@@ -141,7 +144,14 @@ class GeneratedCalls:
         self._seen: set[int] = set()
         self._asked: set[str] = set()
         self._made: dict[bytes, list[Change]] = {}
-        self.comparison = Comparison(old.bundle, new.bundle, manifests=documents, old_data=laid[0], new_data=laid[1])
+        self.comparison = Comparison(
+            old.bundle,
+            new.bundle,
+            manifests=documents,
+            old_data=laid[0],
+            new_data=laid[1],
+            engine_timeout=engine_timeout,
+        )
 
     def __enter__(self) -> Self:
         return self

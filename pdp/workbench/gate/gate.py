@@ -18,12 +18,13 @@ from pdp.decision import parse_decision
 from pdp.documents import faults_of, read_document, shown_name
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import EngineError, Fault, FileFaultsError, PdpError, Place
+from pdp.errors import EngineError, EngineTimeoutError, Fault, FileFaultsError, PdpError, Place
 from pdp.json import canonical
 from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
 from pdp.pep import Pep
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
+from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.gate.result import Check, CheckStatus, ReleaseCheck
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
@@ -78,6 +79,7 @@ class Gate:
         mutation: how many of a hundred mutants scenarios have to notice; None: not checked.
         skip: names of checks that are not made.
         generate: how many calls the search for loosenings generates.
+        engine_timeout: seconds that an engine has for one answer.
     """
 
     bundle: Path
@@ -88,6 +90,7 @@ class Gate:
     mutation: float | None = None
     skip: Collection[str] = ()
     generate: int = GENERATED
+    engine_timeout: float = ENGINE_TIMEOUT
 
 
 def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -> ReleaseCheck:
@@ -99,7 +102,7 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
 
     Raises:
         BundleError: a bundle that cannot be used.
-        UsageError, EngineError: a file that cannot be read, or an engine that cannot be opened.
+        UsageError, EngineError: a file that cannot be read, or an engine that cannot be opened or is late.
     """
     bundle = read_bundle(gate.bundle)
     last = None if gate.last is None else read_bundle(gate.last)
@@ -135,14 +138,17 @@ class _Checks:
             for suite in gate.suites
             if suite.manifest.digest in self._manifests
         ]
-        self._engine = stack.enter_context(EmbeddedEngine(bundle))
+        self._engine = stack.enter_context(EmbeddedEngine(bundle, deadline=gate.engine_timeout))
         self._runs = tuple(self._ran(stack))
         self._run = RunResult(tuple(run for run, _ in self._runs))
 
     def _ran(self, stack: ExitStack) -> Iterator[tuple[SuiteResult, EmbeddedEngine]]:
         for suite in self._suites:
             data = {root: value for root, value in suite.data.items() if root not in self._bundle.data}
-            engine = stack.enter_context(EmbeddedEngine(self._bundle, data=data)) if data else self._engine
+            seconds = self._gate.engine_timeout
+            engine = self._engine
+            if data:
+                engine = stack.enter_context(EmbeddedEngine(self._bundle, data=data, deadline=seconds))
             started = time.perf_counter()
             results = tuple(Runner(suite, engine).run_all())
             yield SuiteResult(suite, "embedded", results, time.perf_counter() - started), engine
@@ -155,6 +161,8 @@ class _Checks:
             summary, reasons = getattr(self, name.replace("-", "_"))()
         except _NotAskedError as error:
             return Check(name, CheckStatus.SKIPPED, str(error))
+        except EngineTimeoutError:
+            raise  # that says nothing of the bundle
         except PdpError as error:
             return Check(name, CheckStatus.FAILED, "could not be checked", tuple(error.message.splitlines()))
         return Check(name, CheckStatus.FAILED if reasons else CheckStatus.PASSED, summary, tuple(reasons))
@@ -236,6 +244,8 @@ class _Checks:
                 request = complete_call(tool, Vocabulary((), (), ()), [], {})
                 try:
                     codes = parse_decision(self._engine.evaluate(canonical(request))).codes
+                except EngineTimeoutError:
+                    raise
                 except EngineError as error:
                     codes = (error.code,)
                 wrong = [code for code in codes if code in _UNKNOWN or code.startswith("engine.")]
@@ -284,7 +294,13 @@ class _Checks:
     def loosening(self) -> _Outcome:
         if self._gate.last is None:
             raise _NotAskedError("no last release was named: --last FILE")
-        diff = bundle_diff(self._gate.last, self._gate.bundle, suites=self._gate.suites, most=self._gate.generate)
+        diff = bundle_diff(
+            self._gate.last,
+            self._gate.bundle,
+            suites=self._gate.suites,
+            most=self._gate.generate,
+            engine_timeout=self._gate.engine_timeout,
+        )
         loosenings = diff.loosenings()
         # What could not be looked at has to be explained as well, or a loosening would pass where nobody looks.
         differences = {**loosenings, **diff.unseen()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pdp.errors import PdpError
+from pdp.errors import EngineTimeoutError, PdpError
 from pdp.workbench.scenarios.files.scenario import proposed_tool
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.runner import Runner
@@ -47,6 +47,8 @@ def pack_faults(tool: Tool, digests: Collection[str], folder: Path, engine: Engi
         if suite.manifest.digest not in digests:
             return [f"{file}: about another manifest ({suite.manifest.version}, {suite.manifest.digest})"]
         results = Runner(suite, engine).run_all()
+    except EngineTimeoutError:
+        raise
     except PdpError as error:
         return [f"{file}: cannot be run: {error.message.splitlines()[0]}"]
     failed = [

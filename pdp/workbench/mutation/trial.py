@@ -133,14 +133,13 @@ class RegoTrial:
 
         Raises:
             UsageError: OPA cannot be run.
+            EngineTimeoutError: no answer in time, which says nothing of the mutant.
         """
         known: dict[bytes, bytes | None] = {}
         for chunk in self._chunks(mutant):
             asked = list(dict.fromkeys(body for key in chunk for body in self._bodies[key] if body not in known))
             try:
                 known |= _answer_table(asked, self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}))
-            except EngineTimeoutError:
-                return Judgement(mutant, Fate.KILLED, by="no answer in time")
             except UsageError as error:
                 if not _does_not_compile(error):
                     raise
@@ -203,6 +202,9 @@ def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMu
     The requests of a manifest's mutant carry another digest, so all are decided anew. Only scenarios about the changed
     tool are run: the baseline reads no entry but that of the tool which is called. With policies of one's own, all are.
     Of a mutant of data, the scenarios are run of which a recorded request is decided differently.
+
+    Raises:
+        EngineTimeoutError: no answer in time, which says nothing of the mutant.
     """
     unnoticed = 0
     try:
@@ -218,6 +220,8 @@ def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMu
                 for result in (runner.run(index) for index in indices if runner):
                     if not result.passed:
                         return Judgement(mutant, Fate.KILLED, by=_named(result))
+    except EngineTimeoutError:
+        raise
     except PdpError as error:
         return Judgement(mutant, Fate.INVALID, by=error.message)
     return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)

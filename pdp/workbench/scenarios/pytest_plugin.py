@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SETTINGS: Final[dict[str, tuple[Literal["string", "bool", "paths"], str]]] = {
     "pdp_engine": ("string", "who decides: embedded, sidecar or both; embedded if absent"),
+    "pdp_engine_timeout": ("string", "seconds that an engine has for one answer; 10 if absent"),
     "pdp_scenarios": ("bool", "whether scenario files are collected; true if absent"),
     "pdp_manifest": ("string", "the manifest of the fixtures pep, decide and opa_server"),
     "pdp_governance": ("string", "the governance file that belongs to it"),
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, and the settings for pytest's configuration file."""
     group = parser.getgroup("pdp", "scenarios of tool-pdp")
     group.addoption("--pdp-engine", metavar="ENGINE", help="embedded, sidecar or both, which have to agree.")
+    group.addoption("--pdp-engine-timeout", metavar="SECONDS", help="How long an engine may take for one answer.")
     group.addoption("--no-pdp-scenarios", action="store_true", help="Do not collect scenario files.")
     for name, (type_, text) in SETTINGS.items():
         parser.addini(name, text, type=type_, default=None)

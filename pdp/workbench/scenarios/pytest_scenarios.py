@@ -12,9 +12,10 @@ import pytest
 
 from pdp.approvals.approvals import Approvals
 from pdp.audit.chain import MemoryAudit
+from pdp.engine.protocol import check_seconds
 from pdp.errors import PdpError, UsageError
 from pdp.pep import Pep
-from pdp.workbench.engines import engines_named
+from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
 from pdp.workbench.opa.local import NoOpaServerError
 from pdp.workbench.opa.local import opa_server as serve
 from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, policy_suite
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a setting that names no engine, before anything is run."""
+    """Refuse a setting that names no engine or no time, before anything is run."""
     _engines(config)
+    _engine_timeout(config)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -63,7 +65,7 @@ class ScenarioModule(pytest.File):
 
     def collect(self) -> Iterable[ScenarioItem]:
         """Load the file and yield its scenarios, in their order."""
-        self.suite = load_suite(_shown_path(self.path, self.config))
+        self.suite = load_suite(_shown_path(self.path, self.config), _engine_timeout(self.config))
         titles = [one_line(scenario.name) for scenario in self.suite.scenarios]
         for index, (name, title) in enumerate(zip(_item_names(titles), titles, strict=True)):
             yield ScenarioItem.from_parent(self, name=name, title=title, index=index)
@@ -194,6 +196,7 @@ def _pdp_suite(pytestconfig: pytest.Config) -> Suite:
             policies=pytestconfig.getini("pdp_policies") or (),
             data=pytestconfig.getini("pdp_data") or (),
             bundle=_setting(pytestconfig, "pdp_bundle"),
+            engine_timeout=_engine_timeout(pytestconfig),
         )
     except PdpError as error:
         raise _refusal(error) from None
@@ -210,6 +213,18 @@ def _engines(config: pytest.Config, name: str | None = None) -> tuple[EngineName
         return engines_named(name or config.getoption("pdp_engine") or config.getini("pdp_engine") or "embedded")
     except UsageError as error:
         raise pytest.UsageError(f"pdp_engine: {error.message}; {error.hint}") from None
+
+
+def _engine_timeout(config: pytest.Config) -> float:
+    stated = config.getoption("pdp_engine_timeout") or config.getini("pdp_engine_timeout") or ENGINE_TIMEOUT
+    try:
+        seconds = float(stated)
+        check_seconds("pdp_engine_timeout", seconds, most=3600)
+    except ValueError:
+        raise pytest.UsageError(f"pdp_engine_timeout: {stated!r:.40} is not a number of seconds") from None
+    except UsageError as error:
+        raise pytest.UsageError(f"{error.message}; {error.hint}") from None
+    return seconds
 
 
 def _item_names(titles: Sequence[str]) -> list[str]:

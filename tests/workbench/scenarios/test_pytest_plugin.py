@@ -324,13 +324,33 @@ def test_settings_that_cannot_be_used(project: pytest.Pytester, settings: str, m
     result.stdout.fnmatch_lines([message])
 
 
-def test_an_engine_that_is_not_known(project: pytest.Pytester) -> None:
-    project.makeini("[pytest]\npdp_engine = fast\n")
+_SECONDS = "is not a number of seconds"
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("pdp_engine = fast", "pdp_engine: no engine is called 'fast'; name one of embedded, sidecar, both"),
+        ("pdp_scenarios = true\npdp_engine_timeout = soon", f"pdp_engine_timeout: 'soon' {_SECONDS}"),
+        ("pdp_scenarios = true\npdp_engine_timeout = 0", f"pdp_engine_timeout: 0.0 {_SECONDS}; above 0, at most 3600"),
+    ],
+)
+def test_an_engine_or_a_time_that_cannot_be_used(project: pytest.Pytester, setting: str, complaint: str) -> None:
+    project.makeini(f"[pytest]\n{setting}\n")
 
     result = pytest_run(project)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: pdp_engine: no engine is called 'fast'; name one of embedded, sidecar, both"])
+    result.stderr.fnmatch_lines([f"ERROR: {complaint}"])
+
+
+def test_a_late_engine_is_no_verdict_of_any_scenario(project: pytest.Pytester) -> None:
+    """No engine answers within a billionth of a second: `--pdp-engine-timeout` is what it has, on the sidecar too."""
+    result = pytest_run(project, "--pdp-engine", "sidecar", "--pdp-engine-timeout", "0.000000001", "-k", "without")
+
+    result.assert_outcomes(failed=1, deselected=len(NAMES) - 1)
+    assert "without the scope nothing is found: no verdict: " in result.stdout.str()
+    assert "hint: give the engine more time with --engine-timeout, or look for a rule" in result.stdout.str()
 
 
 def test_without_docker_and_opa_the_server_is_skipped(

@@ -10,12 +10,13 @@ import typer
 from pdp.cli import Exit
 from pdp.cli.display import progress
 from pdp.cli.files import check_standard_input
-from pdp.cli.options import AsJson, file_argument, file_option
+from pdp.cli.options import AsJson, EngineTimeout, file_argument, file_option
 from pdp.cli.output import print_json, tell
 from pdp.errors import UsageError
 from pdp.workbench.diff import reports
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.known import read_log
+from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
@@ -39,16 +40,17 @@ def diff(
         Literal["loosening", "any"] | None, typer.Option(help="Exit 1 when something admits more, or differs at all.")
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Show what a new bundle changes: in structure, on known calls, and on calls that nobody wrote down.
 
-    Exit code: 0, or 1 when --fail-on applies, 2 bad usage or file.
+    Exit code: 0, or 1 when --fail-on applies, 2 bad usage or file, or a late engine.
     """
     if as_json and as_markdown:
         raise UsageError("--json and --markdown exclude each other", hint="name one of them")
     check_standard_input(*(log or []))
-    suites = load_suites(find_suites(scenarios or []))
+    suites = load_suites(find_suites(scenarios or []), engine_timeout)
     logs = [read_log(file) for file in log or []]
     with progress(quiet=as_json or as_markdown) as bar:
         tasks: dict[str, TaskID] = {}
@@ -58,7 +60,9 @@ def diff(
                 tasks[stage] = bar.add_task(f"{stage} calls decided", total=None)
             bar.update(tasks[stage], advance=more)
 
-        difference = bundle_diff(old, new, suites=suites, logs=logs, most=generate, progress=advance)
+        difference = bundle_diff(
+            old, new, suites=suites, logs=logs, most=generate, progress=advance, engine_timeout=engine_timeout
+        )
     if fail_on is not None and not difference.decided:
         raise UsageError(
             f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",

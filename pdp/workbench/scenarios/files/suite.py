@@ -16,6 +16,7 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.json import digest
 from pdp.manifest.load import load_effective
 from pdp.proposal import RejectionCode
+from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.scenarios.files.read import Located, ScenarioSource
 from pdp.workbench.scenarios.files.scenario import proposed_tool
@@ -54,6 +55,7 @@ class Suite:
         sessions: for each scenario and step, who does it and when; see `sessions_of`.
         places: for each scenario, where it stands, and then each of its steps.
         files: what manifest, governance and data were read from, by these names.
+        engine_timeout: seconds that an engine has for one answer; one that needs more has no verdict.
     """
 
     file: Path
@@ -67,6 +69,7 @@ class Suite:
     sessions: tuple[tuple[Session | None, ...], ...] = ()
     places: tuple[tuple[Place, ...], ...] = ()
     files: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    engine_timeout: float = ENGINE_TIMEOUT
 
     def place(self, index: int, step: int | None = None) -> Place:
         """Return where a scenario, or a step of it, stands in the file; both count from 0."""
@@ -106,7 +109,7 @@ class _Settings:
         return self._stated[name].result_of((name,), lambda: read(paths)) if paths else None
 
 
-def load_suite(path: Path) -> Suite:
+def load_suite(path: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
     """Load a scenario file, the files that it extends, its manifest and its data.
 
     Raises:
@@ -143,10 +146,11 @@ def load_suite(path: Path) -> Suite:
         places=tuple(tuple(map(own.document.place, (read.path, *read.steps))) for read in located),
         manifest_text=digest(settings.paths("manifest")[0].read_bytes()),
         files={name: settings.paths(name) for name in ("manifest", "governance", "data")},
+        engine_timeout=engine_timeout,
     )
 
 
-def load_suites(files: Iterable[Path]) -> list[Suite]:
+def load_suites(files: Iterable[Path], engine_timeout: float = ENGINE_TIMEOUT) -> list[Suite]:
     """Load scenario files, such as `find_suites` gives, so that the faults of all of them show at once.
 
     Raises:
@@ -157,7 +161,7 @@ def load_suites(files: Iterable[Path]) -> list[Suite]:
     faults: list[Fault] = []
     for file in files:
         try:
-            suites.append(load_suite(file))
+            suites.append(load_suite(file, engine_timeout))
         except FileFaultsError as error:
             faults += error.faults
     if faults:
@@ -271,6 +275,7 @@ def policy_suite(
     policies: Sequence[Path] = (),
     data: Sequence[Path] = (),
     bundle: Path | None = None,
+    engine_timeout: float = ENGINE_TIMEOUT,
 ) -> Suite:
     """Return a suite that has no scenarios.
 
@@ -280,6 +285,7 @@ def policy_suite(
         policies: folders with concerns of one's own.
         data: files with what they ask for.
         bundle: instead of policies.
+        engine_timeout: seconds that an engine has for one answer.
 
     Raises:
         UsageError: a file cannot be read, or policies stand beside a bundle.
@@ -294,4 +300,5 @@ def policy_suite(
         policies=tuple(policies),
         bundle=bundle,
         data=read_data(data),
+        engine_timeout=engine_timeout,
     )

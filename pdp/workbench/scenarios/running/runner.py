@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.errors import UsageError
+from pdp.errors import EngineTimeoutError, UsageError
 from pdp.pep import Pep
+from pdp.workbench.engines import LATE
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult, SuiteResult
@@ -65,7 +66,11 @@ class Runner:
         self._stand_ins: dict[str, Callable[..., Any]] = dict.fromkeys(self._manifest.tools, returning(None))
 
     def run(self, scenario_index: int) -> ScenarioResult:
-        """Run one scenario; it counts from 0. After a step that failed, the rest of them are not run."""
+        """Run one scenario; it counts from 0. After a step that failed, the rest of them are not run.
+
+        Raises:
+            EngineTimeoutError: the engine was late: that says nothing of the policy, whatever is expected.
+        """
         suite = self._suite
         scenario = suite.scenarios[scenario_index]
         steps: list[StepResult] = []
@@ -111,6 +116,7 @@ class Runner:
             run = ScenarioRun(pep, self._engine, self._manifest, functions)
             for at, step in enumerate(scenario.steps):
                 done.append(run.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
+                _check_in_time(scenario, done[-1])
                 if scenario.golden:
                     done[-1] = _held_to_contract(done[-1])
                 if done[-1].mismatches:
@@ -125,6 +131,16 @@ class Runner:
                 raise
             return self._tools.message_of(raised)
         return None
+
+
+def _check_in_time(scenario: Scenario, step: StepResult) -> None:
+    for answer in (*step.answers, *step.plans):
+        for reason in answer.decision.reasons:
+            if reason.code == EngineTimeoutError.code:
+                raise EngineTimeoutError(
+                    f"{step.place.file}:{step.place.line} {scenario.name}: no verdict: {reason.message}",
+                    hint=LATE,
+                )
 
 
 def _held_to_contract(step: StepResult) -> StepResult:
@@ -170,7 +186,7 @@ def run_suite(
         progress: is told of each scenario that was run.
 
     Raises:
-        UsageError, BundleError, EngineError: as of `open_suite_engine`.
+        UsageError, BundleError, EngineError: as of `open_suite_engine` and `Runner.run`.
     """
     chosen = [at for at, scenario in enumerate(suite.scenarios) if selected is None or selected(scenario.name)]
     if not chosen:

@@ -1,0 +1,118 @@
+"""An engine that does not answer in time: an error of the run, and never a verdict, whatever a scenario expects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.audit.chain import MemoryAudit
+from pdp.engine.protocol import DECISION, Engine
+from pdp.errors import EngineTimeoutError
+from pdp.manifest.load import load_effective
+from pdp.pep import Pep
+from pdp.workbench.engines import ENGINE_TIMEOUT, LATE
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.running.runner import Runner
+from tests.support.command_line import pdp, written
+from tests.support.scenario_files import READ, SESSION, loaded, one, project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Late(Engine):
+    """Never answers, which is known at once."""
+
+    name = "late"
+
+    def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
+        raise EngineTimeoutError("nothing came")
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param({"propose": READ, "expect": {"verdict": "ALLOW"}}, id="a verdict that it did not give"),
+        pytest.param({"propose": READ, "expect": {"verdict": "DENY", "codes": ["engine.timeout"]}}, id="the failure"),
+        pytest.param({"propose": READ, "expect": {"executed": False}}, id="nothing about it"),
+        pytest.param({"plan": [READ], "expect": [{"verdict": "DENY", "codes": ["engine.timeout"]}]}, id="a plan"),
+        pytest.param({"request": {}, "expect": {"codes": ["engine.timeout"]}}, id="a request"),
+        pytest.param({"steps": [{"propose": READ, "expect": {"executed": False}}] * 2}, id="several steps"),
+    ],
+)
+def test_a_late_engine_is_no_verdict(tmp_path: Path, scenario: Any) -> None:
+    suite = loaded(tmp_path, one(**scenario))
+
+    with pytest.raises(EngineTimeoutError) as caught:
+        Runner(suite, Late()).run_all()
+
+    assert caught.value.message == f"{suite.file}:1 it: no verdict: nothing came"
+
+
+def test_what_an_application_does_then_is_tested_with_a_stand_in(tmp_path: Path) -> None:
+    """What the page about testing shows: the enforcement point denies, and records it."""
+    project(tmp_path)
+    audit = MemoryAudit()
+    evaluation = Pep(load_effective(tmp_path / "manifest.json"), Late(), audit=audit).call(READ, SESSION)
+
+    assert (evaluation.verdict, evaluation.codes, evaluation.executed) == ("DENY", ("engine.timeout",), False)
+    assert [event["codes"] for event in audit.events] == [["engine.timeout"]]
+
+
+def test_the_time_is_the_same_for_whoever_loads_a_suite(tmp_path: Path) -> None:
+    file = project(tmp_path, one(propose=READ, expect={"verdict": "ALLOW"}))
+
+    assert load_suite(file).engine_timeout == ENGINE_TIMEOUT
+    assert load_suite(file, 3).engine_timeout == 3
+
+
+ENDLESS = """\
+# METADATA
+# title: Endless
+# description: Looks at more than anybody waits for.
+package custom.concerns.endless
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Never
+# description: Nobody will know.
+# custom:
+#   code: endless.never
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	input.action.name == "read_note"
+	input.context.arguments.id == "slow"
+	some a in _n
+	some b in _n
+	some c in _n
+	some d in _n
+	some e in _n
+	some f in _n
+	f == "none"
+}
+
+_n := split("0 1 2 3 4 5 6 7 8 9 a b c d e f g h i j k l m n o p q r s t u v w x y z", " ")
+"""
+
+
+@pytest.mark.opa
+def test_every_command_that_runs_scenarios_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    slow = {"tool": "read_note", "arguments": {"id": "slow"}}
+    project(tmp_path, one(propose=slow, golden=True, expect={"verdict": "ALLOW"}), policies=["policies"])
+    (tmp_path / "policies/custom/concerns/endless").mkdir(parents=True)
+    written(tmp_path / "policies/custom/concerns/endless/endless.rego", ENDLESS)
+    options = ("-m", "manifest.json", "--policies", "policies")
+    assert pdp("bundle", "build", "-o", "bundle.tar.gz", *options).code == 0
+    assert pdp("bundle", "build", "-o", "last.tar.gz", "-m", "manifest.json").code == 0
+
+    complaint = f" it: no verdict: the policy did not finish within its deadline\n    hint: {LATE}\n"
+    for command in (
+        ("test", "."),
+        ("mutate", "."),
+        ("bundle", "diff", "last.tar.gz", "bundle.tar.gz", "--scenarios", ".", "--generate", "0"),
+        ("release", "check", ".", "--bundle", "bundle.tar.gz"),
+    ):
+        done = pdp(*command, "--engine-timeout", "0.2")
+        assert (done.code, done.out, done.err) == (2, "", f"error: scenarios.json:1{complaint}"), command
