@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from pdp.errors import AnswerInvalidError
-from pdp.json import canonical
+from pdp.json import FrozenObject, canonical, frozen
 
 
 class Verdict(StrEnum):
@@ -27,7 +27,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One finding of one concern. `code` is `<concern>.<finding>` and never renamed."""
+    """One finding of one concern. `code` is `<concern>.<finding>` and never renamed; `details` are read-only."""
 
     code: str
     message: str
@@ -88,7 +88,7 @@ def new_id() -> str:
 
 def denied(code: str, message: str) -> Decision:
     """Return the DENY that stands for a failure: no policy took part in it."""
-    return Decision(Verdict.DENY, (Reason(code, message, {}),), (), new_id(), None, None)
+    return Decision(Verdict.DENY, (Reason(code, message, FrozenObject()),), (), new_id(), None, None)
 
 
 _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
@@ -176,7 +176,7 @@ def _reason(item: Any) -> Reason:
     if type(item) is dict and item.keys() == _REASON:
         code, message, details = item["code"], item["message"], item["details"]
         if type(code) is str and type(message) is str and type(details) is dict:
-            return Reason(code, message, details)
+            return Reason(code, message, frozen(details))
     _refuse("malformed reason")
 
 
@@ -184,7 +184,7 @@ def _obligation(item: Any) -> Obligation:
     if type(item) is dict and item.keys() == _OBLIGATION:
         name, on, parameters = item["id"], item["on"], item["parameters"]
         if type(name) is str and type(on) is str and on in _VERDICTS and type(parameters) is dict:
-            return Obligation(name, _VERDICTS[on], parameters)
+            return Obligation(name, _VERDICTS[on], frozen(parameters))
     _refuse("malformed obligation")
 
 

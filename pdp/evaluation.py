@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -132,7 +133,10 @@ class Evaluation:
         decided = self._decided
         if decided.allowed:
             failure = self._executed.execution.failure if self._executed else None
-            return Outcome(decided.status, proposal=decided.proposal, failure=failure)
+            proposal = decided.proposal
+            if proposal is not None:  # a copy, as an approval or a later look at the evaluation shows the same call
+                proposal = replace(proposal, arguments=orjson.loads(proposal.text))
+            return Outcome(decided.status, proposal=proposal, failure=failure)
         if decided.pruned:
             return Outcome(Status.TRANSFORMED)
         rejection = decided.rejection

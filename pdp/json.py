@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 import rfc8785
@@ -31,6 +31,49 @@ _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 
+def _read_only(*_: object, **__: object) -> NoReturn:
+    raise TypeError("this is read-only: change a copy, and pass that on")
+
+
+class FrozenObject(dict[str, Any]):
+    """An object of JSON that nobody changes by mistake or on purpose, made by `frozen`.
+
+    Equal to a plain one, and written as one; copies (`copy`, `deepcopy`, `pickle`) are plain.
+    """
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _read_only
+
+    def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
+        return dict, (dict(self),)
+
+
+class FrozenList(list[Any]):
+    """A list of JSON that nobody changes, as `FrozenObject`."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = _read_only
+    remove = pop = clear = sort = reverse = _read_only
+
+    def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
+        return list, (list(self),)
+
+
+def frozen(value: Any) -> Any:
+    """Return a value of JSON that is read-only through and through, in copies of its objects and lists."""
+    kind = type(value)
+    if kind is dict:
+        return FrozenObject({name: frozen(item) for name, item in value.items()})
+    return FrozenList([frozen(item) for item in value]) if kind is list else value
+
+
+def thawed(value: Any) -> Any:
+    """Return a value of JSON with plain objects and lists of its own, frozen or not before."""
+    if isinstance(value, dict):
+        return {name: thawed(item) for name, item in value.items()}
+    return [thawed(item) for item in value] if isinstance(value, list) else value
+
+
 class JsonValueError(ValueError):
     """A value is not JSON as this system admits it. The message says what is wrong and where, as `a.b[2]`."""
 
@@ -39,7 +82,8 @@ def check_json(value: Any, at: str = "", depth: int = 0) -> None:
     """Check that `value` is made of finite, bounded, plain JSON.
 
     Args:
-        value: what to check: None, bool, int, float, str, list, and dict with str keys, of exactly these types.
+        value: what to check: None, bool, int, float, str, list, and dict with str keys, of exactly these types, or
+            frozen ones.
         at: where the value stands, for messages.
         depth: how many containers are around it.
 
@@ -57,7 +101,7 @@ def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911 - a return a typ
         return value.isascii() or _encodes(value)
     if kind is int or kind is float:
         return bool(-MAX_NUMBER <= value <= MAX_NUMBER)
-    if kind is dict:
+    if kind is dict or kind is FrozenObject:
         if depth >= MAX_DEPTH:
             return False
         for key, item in value.items():
@@ -67,7 +111,7 @@ def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911 - a return a typ
             if not ((type(item) is str and item.isascii()) or _is_plain(item, depth + 1)):
                 return False
         return True
-    if kind is list:
+    if kind is list or kind is FrozenList:
         return depth < MAX_DEPTH and all(_is_plain(item, depth + 1) for item in value)
     return value is None or kind is bool
 
@@ -86,10 +130,10 @@ def _explain(value: Any, at: str, depth: int) -> None:
         _check_text(value, at)
     elif kind is int or kind is float:
         _check_number(value, at)
-    elif kind is dict or kind is list:
+    elif kind in (dict, list, FrozenObject, FrozenList):
         if depth >= MAX_DEPTH:
             raise JsonValueError(f"{at or 'value'}: nested deeper than {MAX_DEPTH} levels")
-        if kind is list:
+        if isinstance(value, list):
             for index, item in enumerate(value):
                 _explain(item, f"{at}[{index}]", depth + 1)
         else:

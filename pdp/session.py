@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pdp.clock import is_time
 from pdp.errors import UsageError
-from pdp.json import canonical, check_json
+from pdp.json import FrozenObject, canonical, check_json, frozen
 from pdp.request import Entity
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ClaimsError(UsageError):
 
 
 class Session(BaseModel):
-    """The application's half of a call. Immutable: `with_changes` gives a new one.
+    """The application's half of a call. Immutable, as are the objects and lists in it: `with_changes` gives a new one.
 
     Args:
         claims: verified token claims: `sub`; `emts` (`{scope: true}`, only literal true counts) and `scope` (a string
@@ -104,6 +104,12 @@ class Session(BaseModel):
         # Depth 2: in the request, claims stand two levels deeper than in the session.
         check_json(value, depth=2)
         return orjson.loads(canonical(value))
+
+    @field_validator("claims", "facts", "plan", "state", "config")
+    @classmethod
+    def _read_only(cls, value: Any) -> Any:
+        # Whoever is handed a session, such as a guarded tool through `using`, would else decide its next call.
+        return frozen(value)
 
     @field_validator("purpose", "idempotency_key", "run_id", "request_id", "agent")
     @classmethod
@@ -174,7 +180,7 @@ class Session(BaseModel):
         properties |= {name: self.claims[name] for name in _FROM_CLAIMS if name in self.claims}
         if self.claims.get("act") is not None:
             properties["act"] = self.claims["act"]
-        return Entity(type="user", id=sub, properties=properties)
+        return Entity(type="user", id=sub, properties=frozen(properties))
 
     @cached_property
     def encoded_subject(self) -> orjson.Fragment:
@@ -182,10 +188,10 @@ class Session(BaseModel):
         return orjson.Fragment(canonical(self.subject._asdict()))
 
     @cached_property
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> FrozenObject:
         """What a manifest's expressions see as `session`; a field that is not set is not there."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: value for name, value in fields.items() if value is not None}
+        return FrozenObject({name: value for name, value in fields.items() if value is not None})
 
 
 def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:

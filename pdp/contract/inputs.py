@@ -88,7 +88,7 @@ class Config:
             stated = (normalized(layer[key]) for layer in (configurable, state) if layer.get(key) is not None)
             value = next((value for value in stated if value is not None), default)
             # A copy of what others hold too: a list changed in one call must not be another call's default.
-            resolved[key] = orjson.loads(orjson.dumps(value)) if type(value) in (dict, list) else value
+            resolved[key] = orjson.loads(orjson.dumps(value)) if isinstance(value, dict | list) else value
         return MappingProxyType(resolved)
 
 

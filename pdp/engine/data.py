@@ -91,7 +91,7 @@ def merged_data(
     if manifests:
         known = dict(merged.get("manifests", {}))
         for name, document in manifests.items():
-            if type(document) is not dict:
+            if not isinstance(document, dict):
                 raise UsageError(f"manifest {name}: not an object")
             try:
                 check_json(document)

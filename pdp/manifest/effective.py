@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pdp.errors import UsageError
-from pdp.json import canonical, digest
+from pdp.json import canonical, digest, frozen
 from pdp.manifest.fields import EffectClass, RiskTier, Writes, duration_seconds
 from pdp.manifest.model import (
     ActionRules,
@@ -49,7 +49,7 @@ _UNORDERED: Final = (("cli", "env"), ("safety", "requires"), ("state", "reads"))
 
 @dataclass(frozen=True, slots=True)
 class EffectiveManifest:
-    """Every tool with all that holds for it. Make it with `effective_manifest`; do not change what is in it.
+    """Every tool with all that holds for it, read-only through and through. Make it with `effective_manifest`.
 
     Attributes:
         version: the manifest's version.
@@ -104,7 +104,10 @@ def made_of(
     if agents is not None:
         document["agents"] = {agent: dict(pins) for agent, pins in agents.items()}
     return EffectiveManifest(
-        version=version, digest=digest(canonical(document)), tools=MappingProxyType(dict(tools)), document=document
+        version=version,
+        digest=digest(canonical(document)),
+        tools=MappingProxyType(dict(tools)),
+        document=frozen(document),
     )
 
 

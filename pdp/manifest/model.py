@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from pdp.documents import FieldError
+from pdp.json import frozen
 from pdp.manifest.fields import (
     READ_CLASSES,
     Duration,
@@ -112,7 +113,7 @@ class Provenance(Record):
 class Correction(Record):
     """Arguments that a violated invariant sets."""
 
-    set: dict[str, Any] = Field(min_length=1)
+    set: Annotated[dict[str, Any], AfterValidator(frozen)] = Field(min_length=1)
 
 
 def _correction_tag(value: Any) -> str:
@@ -143,7 +144,7 @@ class ConfigParameter(Record):
     """A value that a tool needs at run time, and how it is normalised (tool contract document)."""
 
     key: Name
-    default: Any = None
+    default: Annotated[Any, AfterValidator(frozen)] = None
     normalize: tuple[Literal["strip", "lower", "upper", "empty_to_null"], ...] = ()
 
 
@@ -264,10 +265,10 @@ class Release(Record):
         return self
 
 
-Mapping = dict[Annotated[str, Field(min_length=1)], Any]
+Mapping = Annotated[dict[Annotated[str, Field(min_length=1)], Any], AfterValidator(frozen)]
 """What becomes the request's resource or context: values, where strings that begin with `$` are CEL."""
 
-Schema = dict[str, Any]
+Schema = Annotated[dict[str, Any], AfterValidator(frozen)]
 """A JSON Schema of draft 2020-12."""
 
 

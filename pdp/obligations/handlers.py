@@ -25,7 +25,7 @@ import orjson
 
 from pdp.decision import Verdict
 from pdp.errors import PdpError, UsageError
-from pdp.json import canonical, check_json
+from pdp.json import canonical, check_json, thawed
 from pdp.manifest.schema.compile import compile_schema
 from pdp.proposal import Execution, Failure, FailureCode
 
@@ -108,7 +108,7 @@ class _Baseline(ObligationHandler):
         """Hold the parameters against their schema."""
         faults = sorted(
             "".join(f"{step}: " for step in error.instance_path) + error.message
-            for error in self._validator.iter_errors(dict(parameters))
+            for error in self._validator.iter_errors(thawed(parameters))
         )
         if faults:
             raise ObligationError(f"its parameters cannot be used: {faults[0]:.200}")
@@ -121,7 +121,7 @@ class _Baseline(ObligationHandler):
 def _with_snapshot(_: Mapping[str, Any], delivery: Delivery) -> Delivery:
     """Let the result name the snapshot that it was retrieved from."""
     result = delivery.result
-    named = {result[name] for name in _SNAPSHOT if name in result} if type(result) is dict else set()
+    named = {result[name] for name in _SNAPSHOT if name in result} if isinstance(result, dict) else set()
     snapshot = named.pop() if len(named) == 1 else None
     if not isinstance(snapshot, str) or not snapshot:
         raise ObligationError("the result names no snapshot, or more than one")
@@ -131,7 +131,7 @@ def _with_snapshot(_: Mapping[str, Any], delivery: Delivery) -> Delivery:
 def _as_draft(_: Mapping[str, Any], delivery: Delivery) -> Delivery:
     """Call an object without a state a draft; nothing but a draft gets through."""
     result = delivery.result
-    if type(result) is not dict or result.get("state", "draft") != "draft":
+    if not isinstance(result, dict) or result.get("state", "draft") != "draft":
         raise ObligationError("the result is no draft")
     return replace(delivery, result={**result, "state": "draft"})
 

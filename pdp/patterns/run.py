@@ -16,14 +16,14 @@ import threading
 from collections import OrderedDict
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import orjson
 
 from pdp.errors import StateError
-from pdp.json import canonical, check_json, digest
+from pdp.json import canonical, check_json, digest, thawed
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Pin:
 
     Args:
         version: names it; two versions of a source have two names.
-        value: what is in it, JSON. Do not change it.
+        value: what is in it, JSON. `pinned` gives a copy of it.
     """
 
     version: str
@@ -120,7 +120,8 @@ class Run:
         pin = self.pins.get(source)
         if pin is None:
             raise SourceUnavailableError(f"{source} is not pinned in this run")
-        return pin
+        # A copy: what one tool writes to it is not what the next one reads.
+        return replace(pin, value=thawed(pin.value))
 
     def source_version(self, source: str) -> str | None:
         """Return the present version of a system of record, as the application states it; None: unknown."""

@@ -90,7 +90,7 @@ class JsonPath(NamedTuple):
         try:
             value = inputs[self.variable]
             for step in self.steps:
-                if type(step) is int and type(value) is not list:
+                if type(step) is int and not isinstance(value, list):
                     raise ExpressionError(f"{self}: [{step}] of something that is not a list")
                 value = value[step]
         except (KeyError, IndexError):

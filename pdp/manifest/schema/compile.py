@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import UsageError
+from pdp.json import thawed
 from pdp.manifest.schema.references import referred, self_contained, subschemas, with_parts
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def compile_schema(schema: dict[str, Any]) -> Draft202012Validator:
         raise UsageError(f"JSON Schema: {faults[0].message}", hint=faults[0].hint)
     try:
         return jsonschema_rs.Draft202012Validator(
-            whole,
+            thawed(whole),  # the library takes no lists but plain ones
             offline=True,
             validate_formats=True,
             ignore_unknown_formats=False,
