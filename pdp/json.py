@@ -200,6 +200,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+def has_unique_keys(text: bytes) -> bool:
+    """Return whether no object of a JSON text has a key twice; the bounds of `check_json` do not matter here."""
+    try:
+        json.loads(text, object_pairs_hook=_unique)
+    except (JsonValueError, RecursionError):
+        return False
+    return True
+
+
 def _refuse_constant(name: str) -> Any:
     raise JsonValueError(f"value: {name} is not a number of JSON")
 

@@ -20,7 +20,9 @@ ALLOW = b'{"verdict":"ALLOW","reasons":[{"code":"x.y","message":"","details":{}}
 
 
 def http(body: bytes, *, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
-    """A well-formed response; each of `headers` ends with CR LF."""
+    """A well-formed response in JSON, unless `headers` say otherwise; each of them ends with CR LF."""
+    if b"Content-Type" not in headers:
+        headers += b"Content-Type: application/json\r\n"
     return b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, headers, len(body), body)
 
 

@@ -228,6 +228,9 @@ def _json(name: str, content: bytes) -> dict[str, Any]:
         raise BundleError(f"{name}: {error}", hint=_REBUILD) from error
     if not isinstance(value, dict):
         raise BundleError(f"{name}: not an object", hint=_REBUILD)
+    # The signature and the revision are of the value: its spelling would be free.
+    if canonical(value) != content:
+        raise BundleError(f"{name}: not in canonical form (RFC 8785)", hint=_REBUILD)
     return value
 
 

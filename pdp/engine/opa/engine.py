@@ -4,7 +4,8 @@ Whatever is not a decision is an error with a code of its own, and so a DENY:
 
     engine.unavailable       no connection; refused (401, 403), not ready (429, 502, 503, 504); circuit open; closed
     engine.timeout           no whole answer in time
-    engine.answer_invalid    any other status, no `result`, not JSON, half an answer, a policy that fails
+    engine.answer_invalid    any other status, no `result`, more beside it than `decision_id`, a key that stands twice,
+                             not JSON by content or by its type, half an answer, a policy that fails
     decision.request_invalid a request that is too large or not JSON; OPA is not asked
 """
 
@@ -20,7 +21,7 @@ from pdp.engine.opa.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine, check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
-from pdp.json import MAX_BYTES, JsonValueError, canonical
+from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys
 
 if TYPE_CHECKING:
     from pdp.engine.opa.client import Answer
@@ -47,6 +48,7 @@ _OK: Final = 200
 _REFUSED: Final = frozenset((401, 403))
 _NOT_READY: Final = frozenset((429, 502, 503, 504))
 _SHOWN: Final = 200
+_MEMBERS: Final = frozenset(("result", "decision_id"))  # the latter where OPA logs decisions
 
 
 class SidecarEngine(Engine):
@@ -176,16 +178,15 @@ class SidecarEngine(Engine):
         self._circuit.succeeded()
         try:
             envelope = orjson.loads(answer.body)
+            # OPA's text is nearly always the one form that orjson writes, and then no key stands twice in it.
+            is_sure = orjson.dumps(envelope) == answer.body.rstrip(b"\n") or has_unique_keys(answer.body)
         except ValueError as error:
-            raise AnswerInvalidError(
-                f"{self._name} answered something that is not JSON: {_shown(answer.body)}",
-                hint="check that OPA itself listens there",
-            ) from error
-        if type(envelope) is not dict:
-            raise AnswerInvalidError(
-                f"{self._name} answered something that is no answer of OPA's: {_shown(answer.body)}",
-                hint="check that OPA itself listens there",
-            )
+            raise self._not_opa("something that is not JSON", answer) from error
+        if answer.content_type.partition(";")[0].strip().lower() != "application/json":
+            raise self._not_opa(f"in {answer.content_type[:_SHOWN] or 'no content type'!r}, not in JSON", answer)
+        # Errors, warnings and a code beside a result say that it is not the whole truth; what is unknown may as well.
+        if not is_sure or type(envelope) is not dict or not envelope.keys() <= _MEMBERS:
+            raise self._not_opa("something that is no answer of OPA's", answer)
         if "result" not in envelope:
             raise AnswerInvalidError(
                 f"{self._name} has no document {document}", hint="load the bundle into it, and look into its log"
@@ -194,6 +195,11 @@ class SidecarEngine(Engine):
             return canonical(envelope["result"])
         except JsonValueError as error:
             raise AnswerInvalidError(f"{self._name} answered something that is not plain JSON: {error}") from error
+
+    def _not_opa(self, fault: str, answer: Answer) -> AnswerInvalidError:
+        return AnswerInvalidError(
+            f"{self._name} answered {fault}: {_shown(answer.body)}", hint="check that OPA itself listens there"
+        )
 
     def _refusal(self, answer: Answer) -> EngineError:
         shown = f"({answer.status}): {_message(answer.body)}"

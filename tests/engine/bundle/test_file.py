@@ -27,6 +27,7 @@ from pdp.errors import BundleError
 from pdp.json import canonical, digest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 WASM = b"\0asm\x01\0\0\0"
@@ -380,12 +381,26 @@ def test_a_bundle_that_is_incomplete_changed_or_of_another_version_is_refused(
     assert refusal(packed) == (f"bundle: {message}", hint)
 
 
-def test_json_with_other_white_space_is_the_same_content() -> None:
-    spaced = json.dumps(json.loads(MEMBERS["data.json"]), indent=2).encode()
+@pytest.mark.parametrize("name", [".manifest", "data.json"])
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda content: json.dumps(json.loads(content), indent=2).encode(),
+        lambda content: content + b"\n",
+        lambda content: content.replace(b":1", b":1e0", 1),
+        lambda content: content.replace(b'"config"', b'"conf\\u0069g"'),
+        lambda content: json.dumps(dict(reversed(json.loads(content).items())), separators=(",", ":")).encode(),
+    ],
+    ids=["indented", "a line feed", "a number", "an escape", "the order of keys"],
+)
+def test_json_that_says_the_same_in_other_bytes_is_refused(name: str, spelled: Callable[[bytes], bytes]) -> None:
+    other = spelled(MEMBERS[name])
 
-    bundle = read_bundle(changed(data_json=spaced))
-
-    assert (bundle.revision, bundle.data) == (read_bundle(PACKED).revision, read_bundle(PACKED).data)
+    assert other != MEMBERS[name]
+    assert json.loads(other) == json.loads(MEMBERS[name])
+    assert refusal(pack_members(MEMBERS | {name: other})) == (
+        f"bundle: {name}: not in canonical form (RFC 8785)", REBUILD,
+    )  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None)

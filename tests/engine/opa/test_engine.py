@@ -66,10 +66,14 @@ def document(document: bytes) -> bytes:
     "response",
     [
         pytest.param(result(ALLOW), id="plain"),
-        pytest.param(http(b'{"decision_id":"1","warning":{"code":"a"},"metrics":{},"result":%b}' % ALLOW),
-            id="other fields beside"),
+        pytest.param(http(b'{"decision_id":"1","result":%b}\n' % ALLOW), id="of an OPA that logs decisions"),
+        pytest.param(http(b'{ "result": %b }' % ALLOW),
+            id="with white space"),
+        pytest.param(http(b'{"result":%b}' % ALLOW, headers=b"Content-Type: Application/JSON; charset=utf-8\r\n"),
+            id="with a charset"),
         pytest.param(
-            b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nA\r\n{"result":\r\n%x\r\n%b\r\n1\r\n}\r\n0\r\n\r\n'
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+            b'Transfer-Encoding: chunked\r\n\r\nA\r\n{"result":\r\n%x\r\n%b\r\n1\r\n}\r\n0\r\n\r\n'
             % (len(ALLOW), ALLOW),
             id="chunked",
         ),
@@ -99,6 +103,22 @@ def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
             f"answered something that is not JSON: '{{\"result\":1e999}}' {IS_OPA}", id="infinite"),
         pytest.param(http(b'{"result":"\\ud800"}'), "answer_invalid",
             f'answered something that is not JSON: \'{{"result":"\\\\ud800"}}\' {IS_OPA}', id="lone surrogate"),
+        *(
+            pytest.param(http(body), "answer_invalid",
+                f"answered something that is no answer of OPA's: {body.decode()!r} {IS_OPA}", id=body.decode()[:30])
+            for body in (
+                b'{"errors":[],"result":{}}', b'{"code":"x","result":{}}', b'{"warning":{},"result":{}}',
+                b'{"metrics":{},"result":{}}', b'{"result":{},"result":{}}', b'{"result":{"verdict":1,"verdict":2}}',
+                b'{"result":[{"a":{"b":1,"\\u0062":2}}]}',
+            )
+        ),
+        *(
+            pytest.param(http(b'{"result":{}}', headers=header), "answer_invalid",
+                f"answered in {shown!r}, not in JSON: '{{\"result\":{{}}}}' {IS_OPA}", id=shown)
+            for header, shown in (
+                (b"Content-Type: text/html\r\n", "text/html"), (b"Content-Type:\r\n", "no content type"),
+            )
+        ),
         pytest.param(http(b'{"code":"invalid_parameter","message":"bad\\n  input"}', status=b"400 Bad Request"),
             "answer_invalid", f"made no decision (400): bad input {POLICY}", id="400"),
         pytest.param(http(b'{"code":"unauthorized","message":"request rejected"}', status=b"401 Unauthorized"),
