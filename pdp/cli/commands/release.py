@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
+from pdp.cli.options import AsJson, EngineTimeout, Policies, ScenarioPaths, command_app, file_option
 from pdp.cli.output import print_json, tell
 from pdp.documents import nearest
 from pdp.errors import UsageError
@@ -37,9 +37,7 @@ def check(
     coverage: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How much of the Rego scenarios must reach.")
     ] = None,
-    mutation: Annotated[
-        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How many mutants scenarios must notice.")
-    ] = None,
+    policies: Policies = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(metavar="CHECK", help=f"A check to leave out: {', '.join(NAMES)}. May be repeated."),
@@ -66,7 +64,7 @@ def check(
         last=last,
         explanations=read_explanations(explanations) if explanations is not None else {},
         coverage=coverage,
-        mutation=mutation,
+        policies=policies or (),
         skip=frozenset(skip or []),
         generate=generate,
         engine_timeout=engine_timeout,

@@ -7,6 +7,7 @@ Sources: tool registry document, "Release gate" (schema validation 100 % on gold
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,10 +26,9 @@ from pdp.pep import Pep
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
 from pdp.workbench.engines import ENGINE_TIMEOUT
+from pdp.workbench.gate.changed_rego import ChangedRego
 from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.gate.result import Check, CheckStatus, ReleaseCheck
-from pdp.workbench.mutation.equivalents import beside, read_equivalents
-from pdp.workbench.mutation.run import MutationRun, mutate
 from pdp.workbench.neighbours.bases import called_tools, complete_call
 from pdp.workbench.neighbours.vocabulary import Vocabulary
 from pdp.workbench.opa.program import find_opa
@@ -45,9 +45,11 @@ if TYPE_CHECKING:
 
 NAMES: Final = (
     "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",
-    "coverage", "mutation", "packs", "loosening", "manifest-version", "audit-pinned",
+    "coverage", "unit-coverage", "mutation", "packs", "loosening", "manifest-version", "audit-pinned",
 )  # fmt: skip
 """The checks, in their order."""
+
+_WORKERS: Final = 2
 
 _UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "effects.unknown",
                              "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
@@ -76,7 +78,7 @@ class Gate:
         last: the bundle of the last release; None: this is the first.
         explanations: where each loosening that a person has explained stands, by its id.
         coverage: how many of a hundred lines of Rego scenarios have to reach; None: only tools and codes are asked for.
-        mutation: how many of a hundred mutants scenarios have to notice; None: not checked.
+        policies: folders with the sources of concerns and their unit tests, beside those that the suites name.
         skip: names of checks that are not made.
         generate: how many calls the search for loosenings generates.
         engine_timeout: seconds that an engine has for one answer.
@@ -87,7 +89,7 @@ class Gate:
     last: Path | None = None
     explanations: Mapping[str, Place] = field(default_factory=dict)
     coverage: float | None = None
-    mutation: float | None = None
+    policies: Sequence[Path] = ()
     skip: Collection[str] = ()
     generate: int = GENERATED
     engine_timeout: float = ENGINE_TIMEOUT
@@ -109,8 +111,12 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
     done: list[Check] = []
     with ExitStack() as stack:
         checks = _Checks(gate, bundle, last, stack)
+        pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="pdp-gate")
+        stack.callback(pool.shutdown, cancel_futures=True)
+        # The longest first; they are told of in their order.
+        futures = {name: pool.submit(checks.made, name) for name in sorted(NAMES, key=lambda name: name != "loosening")}
         for name in NAMES:
-            made = checks.made(name)
+            made = futures[name].result()
             done.append(made)
             if progress is not None:
                 progress(made)
@@ -141,6 +147,8 @@ class _Checks:
         self._engine = stack.enter_context(EmbeddedEngine(bundle, deadline=gate.engine_timeout))
         self._runs = tuple(self._ran(stack))
         self._run = RunResult(tuple(run for run, _ in self._runs))
+        stated = [folder for suite in gate.suites for folder in suite.policies]
+        self._changed = ChangedRego(bundle, last, [*gate.policies, *stated], gate.engine_timeout)
 
     def _ran(self, stack: ExitStack) -> Iterator[tuple[SuiteResult, EmbeddedEngine]]:
         for suite in self._suites:
@@ -164,7 +172,7 @@ class _Checks:
         except EngineTimeoutError:
             raise  # that says nothing of the bundle
         except PdpError as error:
-            return Check(name, CheckStatus.FAILED, "could not be checked", tuple(error.message.splitlines()))
+            return Check(name, CheckStatus.FAILED, "could not be checked", tuple(str(error).splitlines()))
         return Check(name, CheckStatus.FAILED if reasons else CheckStatus.PASSED, summary, tuple(reasons))
 
     def manifest_digest(self) -> _Outcome:
@@ -261,18 +269,11 @@ class _Checks:
         percent = "unknown" if coverage.percent is None else f"{coverage.percent:.1f} %"
         return f"{percent} of the lines of Rego", list(coverage.complaints(self._gate.coverage))
 
+    def unit_coverage(self) -> _Outcome:
+        return self._changed.summary, self._changed.untested()
+
     def mutation(self) -> _Outcome:
-        threshold = self._gate.mutation
-        if threshold is None:
-            raise _NotAskedError("no threshold was named: --mutation PERCENT")
-        run = MutationRun()
-        marked = read_equivalents(beside([suite.file for suite in self._gate.suites]))
-        mutate(self._gate.suites, opa=find_opa(), baseline=False, only=None, marked=marked, run=run)
-        score = run.score
-        reasons = [str(fault) for fault in run.faults]
-        if score is None or score < threshold:
-            reasons.append(f"{threshold:g} % are asked for; see: pdp mutate")
-        return "no mutant to judge" if score is None else f"{score:.1f} % of {run.total} mutants are noticed", reasons
+        return self._changed.survivors(self._suites)
 
     def packs(self) -> _Outcome:
         changed = self._changed_tools()

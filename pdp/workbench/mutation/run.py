@@ -19,7 +19,7 @@ from pdp.workbench.mutation.trial import judge_embedded, open_rego_trial, record
 from pdp.workbench.scenarios.files.suite import policy_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pdp.errors import Fault
@@ -164,6 +164,7 @@ def mutate(
     marked: Sequence[Marked],
     run: MutationRun,
     progress: Callable[[MutationRun], None] | None = None,
+    modules: Container[str] | None = None,
 ) -> None:
     """Break what the suites state, run them, and put the results into `run`, also when it is interrupted.
 
@@ -175,6 +176,7 @@ def mutate(
         marked: mutants that a person has marked as equivalent.
         run: where what is known is put.
         progress: called whenever more is known.
+        modules: paths of Rego modules: nothing but these is broken, and no scenario is searched for what survives.
 
     Raises:
         UsageError: a scenario fails without any change, or OPA cannot be run.
@@ -187,6 +189,8 @@ def mutate(
 
     def wanted(mutant: Mutant) -> bool:
         ids.add(mutant.id)
+        if modules is not None:
+            return isinstance(mutant, RegoMutant) and mutant.module in modules
         if isinstance(mutant, RegoMutant) and not baseline and mutant.module not in own:
             return False
         return only is None or only in mutant.id or only in mutant.kind
@@ -205,7 +209,7 @@ def mutate(
         # By the hash at the end of the id, so that mutants for OPA and for the embedded engine are mixed.
         mixed = sorted(attempts, key=lambda identity: identity.rpartition(":")[2])
         _work([partial(_judged, attempts[identity]) for identity in mixed], add)
-        if opa is not None:
+        if opa is not None and modules is None:
             survivors = run.of(Fate.SURVIVED)
             # The user's own Rego first: that is what scenarios are written for.
             survivors.sort(key=lambda survivor: getattr(survivor.mutant, "module", None) not in own)

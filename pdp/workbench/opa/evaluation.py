@@ -168,7 +168,7 @@ class Evaluator:
         return Batch(
             answers=tuple(answers.get(body) for body in inputs),
             errors={index: errors[body] for index, body in enumerate(inputs) if body in errors},
-            lines={path: _lines(file) for path, file in report.get("files", {}).items()} if coverage else None,
+            lines=coverage_lines(report) if coverage else None,
         )
 
     def query(self, query: str, body: bytes, *options: str) -> dict[str, Any]:
@@ -201,6 +201,11 @@ class Evaluator:
         if errors and not all(str(error.get("code", "")).startswith(_AT_RUN_TIME) for error in errors):
             raise UsageError(f"OPA refuses the policies: {_message(errors)}")
         return answer, complaint
+
+
+def coverage_lines(report: Mapping[str, Any]) -> dict[str, Lines]:
+    """Return the lines of each module, by its path, of a report that OPA writes with `--coverage`."""
+    return {path: _lines(file) for path, file in report.get("files", {}).items()}
 
 
 def _lines(file: Mapping[str, Any]) -> Lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import logging
 import re
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -39,6 +40,8 @@ _LOG: Final = logging.getLogger("pdp.harness")
 _WORD: Final = re.compile(r"[^\s()]+")
 _ADMITTED: Final = (ast.BoolOp, ast.UnaryOp, ast.Name, ast.boolop, ast.unaryop, ast.expr_context)
 _LONGEST: Final = 1000
+# A scenario takes the log for itself, and its tools file a name among the modules.
+_ALONE: Final = threading.RLock()
 
 
 class Runner:
@@ -74,7 +77,7 @@ class Runner:
         suite = self._suite
         scenario = suite.scenarios[scenario_index]
         steps: list[StepResult] = []
-        with captured_log() as log:
+        with _ALONE, captured_log() as log:
             error = self._done(scenario, scenario_index, steps)
         return ScenarioResult(
             file=str(suite.file),

@@ -1,0 +1,131 @@
+"""The Rego that changed since the last release: unit tests reach all of it, and scenarios notice each of its mutants.
+
+Changed is a module of the bundle that the last release does not have just so, the user's and the baseline's alike. For
+a first release, the released baseline of this program stands for the last one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.errors import UsageError
+from pdp.workbench.mutation.equivalents import beside, read_equivalents
+from pdp.workbench.mutation.mutant import Fate
+from pdp.workbench.mutation.run import MutationRun, mutate
+from pdp.workbench.opa.evaluation import coverage_lines
+from pdp.workbench.opa.modules import DECISION, baseline_policies_path, collect, write_texts
+from pdp.workbench.opa.program import needed_opa, run_opa
+from pdp.workbench.reports.shown_file import line_ranges, shown_file
+from pdp.workbench.scenarios.files.suite import find_suites, load_suites
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pdp.engine.bundle.file import Bundle
+    from pdp.workbench.opa.modules import Module
+    from pdp.workbench.scenarios.files.suite import Suite
+
+_TIMEOUT: Final = 300.0
+_FAILED: Final = ": FAIL"
+
+
+class ChangedRego:
+    """The modules of a bundle that changed, with their sources.
+
+    Args:
+        bundle: what is to be released.
+        last: the last release; None: there is none.
+        folders: where sources of concerns are, with their unit tests beside them.
+        engine_timeout: seconds that an engine has for one answer.
+    """
+
+    def __init__(self, bundle: Bundle, last: Bundle | None, folders: Iterable[Path], engine_timeout: float) -> None:
+        before = (read_bundle(baseline_bundle_path()) if last is None else last).modules
+        self._texts: Mapping[str, str] = bundle.modules
+        self.paths = frozenset(path for path, text in self._texts.items() if before.get(path) != text)
+        self._baseline = any(not path.startswith("custom/") for path in self.paths)
+        by_place = {folder.resolve(): folder for folder in folders if not (folder / DECISION).is_file()}
+        self._engine_timeout = engine_timeout
+        self._folders = [baseline_policies_path(), *by_place.values()]
+
+    @property
+    def summary(self) -> str:
+        """How much changed, in words."""
+        return f"{len(self.paths)} module{'s' * (len(self.paths) != 1)} of Rego new or changed"
+
+    def untested(self) -> list[str]:
+        """Return unit tests that fail, and lines that none of them evaluates. The bundle's own modules are tested.
+
+        Raises:
+            UsageError: sources cannot be read or are not those of the bundle; OPA is not here, or refuses them.
+            EngineTimeoutError: the tests do not end.
+        """
+        if not self.paths:
+            return []
+        sources = self._sources()
+        tests = collect(self._folders[0], self._folders, tests=True)
+        texts = {path: module.text for path, module in tests.items() if module.custom or self._baseline}
+        with tempfile.TemporaryDirectory(prefix="pdp-unit-tests-") as name:
+            write_texts(Path(name), {**texts, **self._texts})
+            arguments = ["test", "--coverage", "--format", "json", "--timeout", f"{_TIMEOUT:.0f}s", "."]
+            done = run_opa(needed_opa("unit tests of Rego"), arguments, timeout=_TIMEOUT, folder=Path(name))
+        if done.returncode != 0:
+            output = (done.stdout + done.stderr).decode(errors="replace")
+            lines = [line for line in output.splitlines() if line.startswith("data.") and _FAILED in line]
+            return [f"fails: {line.partition(_FAILED)[0]}" for line in dict.fromkeys(lines)] or output.splitlines()
+        measured = coverage_lines(orjson.loads(done.stdout))
+        reasons = []
+        for path in sorted(self.paths):
+            missed = measured[path].missed if path in measured else {1}
+            if missed:
+                where = f"{shown_file(sources[path].file)}: lines {line_ranges(sorted(missed))}"
+                reasons.append(f"{where}: no unit test evaluates them: write one in {Path(path).stem}_test.rego")
+        return reasons
+
+    def survivors(self, suites: Sequence[Suite]) -> tuple[str, list[str]]:
+        """Return how many mutants scenarios notice, in words, and each that none does and nobody marked.
+
+        Of the baseline's modules, its own scenarios notice as well.
+
+        Args:
+            suites: decided by the bundle.
+
+        Raises:
+            UsageError: as of `untested`, or a scenario fails without any change.
+            EngineError, BundleError, FileFaultsError: as of `mutate`.
+        """
+        if not self.paths or not suites:
+            return self.summary, ["no scenario file is about a manifest of the bundle"] if self.paths else []
+        sources = self._sources()
+        judging = list(suites)
+        if self._baseline:
+            judging += load_suites(find_suites([self._folders[0] / "scenarios"]), self._engine_timeout)
+        run = MutationRun()
+        marked = read_equivalents(beside([suite.file for suite in judging]))
+        opa = needed_opa("mutants of Rego")
+        mutate(judging, opa=opa, baseline=True, only=None, marked=marked, run=run, modules=self.paths)
+        reasons = [str(fault) for fault in run.faults]
+        for survivor in run.of(Fate.SURVIVED):
+            mutant = survivor.mutant
+            path = mutant.id.partition(":")[0]
+            where = f"{shown_file(sources[path].file)}:{mutant.place.line}"
+            reasons.append(f"{where}: {mutant.kind} in {mutant.owner} survives; see: pdp mutate --only {mutant.id}")
+        unbroken = self.paths - {judgement.mutant.id.partition(":")[0] for judgement in run.judgements.values()}
+        none = f"; there is no mutant of {', '.join(sorted(unbroken))}" if unbroken else ""
+        return f"{run.count(Fate.KILLED)} of {run.total} mutants are noticed, {self.summary}{none}", reasons
+
+    def _sources(self) -> Mapping[str, Module]:
+        """The modules where they are written, which have to be those of the bundle."""
+        sources = collect(self._folders[0], self._folders)
+        wrong = [path for path in sorted(self.paths) if path not in sources or sources[path].text != self._texts[path]]
+        if wrong:
+            raise UsageError(
+                "\n".join(f"{path}: no folder of policies has the text that the bundle has" for path in wrong),
+                hint="name the folders that the bundle was built from, with their unit tests: --policies DIR",
+            )
+        return sources

@@ -1,0 +1,183 @@
+"""Rego that changed: at the gate its unit tests evaluate all of it, and scenarios notice each of its mutants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
+from pdp.workbench.opa.modules import baseline_policies_path
+from tests.support.command_line import pdp, written
+from tests.support.scenario_files import READ, one
+from tests.support.scenario_files import project as scenario_project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.opa
+
+PLACE = "custom/concerns/hours/hours.rego"
+RULE = """\
+# METADATA
+# title: Hours
+# description: Notes are not read by everybody.
+package custom.concerns.hours
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Closed
+# description: Eve reads no notes.
+# custom:
+#   code: hours.closed
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	input.action.name == "read_note"
+	input.subject.id == "eve"
+}
+"""
+MORE = """
+# METADATA
+# title: Too long
+# description: No note has this name.
+# custom:
+#   code: hours.long
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	input.action.name == "read_note"
+	input.resource.id == "never"
+}
+"""
+TEST = """\
+package custom.concerns.hours_test
+
+import data.custom.concerns.hours
+
+test_eve if count(hours.deny) == 1 with input as {"action": {"name": "read_note"}, "subject": {"id": "eve"}}
+
+test_ann if count(hours.deny) == 0 with input as {"action": {"name": "read_note"}, "subject": {"id": "ann"}}
+"""
+ANN = one(name="ann reads", golden=True, propose=READ, expect={"verdict": "ALLOW"})
+EVE = {
+    "name": "eve does not", "session": {"claims": {"sub": "eve"}}, "propose": READ,
+    "expect": {"verdict": "DENY", "codes": ["hours.closed"]},
+}  # fmt: skip
+WIRE = {
+    "name": "eve may send", "session": {"claims": {"sub": "eve"}}, "expect": {"verdict": "ALLOW"},
+    "propose": {"tool": "send_wire", "arguments": {"amount": 1}},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Project:
+    """Scenarios, a concern with its unit tests, and the bundle of both."""
+
+    folder: Path
+
+    def write(self, *scenarios: Any, rule: str = RULE, test: str = TEST, **settings: Any) -> None:
+        scenario_project(self.folder, *scenarios, **(settings or {"policies": ["policies"]}))
+        place = self.folder / "policies" / PLACE
+        place.parent.mkdir(parents=True, exist_ok=True)
+        written(place, rule)
+        written(place.with_name("hours_test.rego"), test)
+        options = ("-m", self.folder / "manifest.json", "--policies", self.folder / "policies")
+        assert pdp("bundle", "build", "-o", self.folder / "bundle.tar.gz", *options).code == 0
+
+    def checks(self, *options: object) -> dict[str, tuple[str, list[str]]]:
+        """What came of the two checks: status and reasons."""
+        arguments = ("-b", self.folder / "bundle.tar.gz", "--json", "--skip", "loosening", "--skip", "packs", *options)
+        done = pdp("release", "check", self.folder / "scenarios.json", *arguments)
+        names = ("unit-coverage", "mutation")
+        return {
+            check["name"]: (check["status"], check["reasons"])
+            for check in done.json["checks"]
+            if check["name"] in names
+        }
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_a_concern_with_unit_tests_and_scenarios_that_notice_all(project: Project) -> None:
+    project.write(ANN, EVE, WIRE)
+
+    assert project.checks() == {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
+
+
+def test_lines_that_no_unit_test_evaluates_and_mutants_that_no_scenario_notices(project: Project) -> None:
+    """As a back door would be that somebody adds: nothing of theirs is about it."""
+    project.write(ANN, EVE, WIRE, rule=RULE + MORE)
+    file = project.folder / "policies" / PLACE
+
+    checks = project.checks()
+
+    reason = f"{file}: lines 23-25: no unit test evaluates them: write one in hours_test.rego"
+    assert checks["unit-coverage"] == ("fail", [reason])
+    status, survivors = checks["mutation"]
+    assert status == "fail"
+    assert survivors
+    assert all(line.startswith((f"{file}:23: ", f"{file}:24: ", f"{file}:25: ")) for line in survivors)
+
+    ids = [line.rpartition(" ")[2] for line in survivors]
+    written(project.folder / "mutants.yaml", [{"mutant": mutant, "reason": "no note has it"} for mutant in ids])
+    assert project.checks()["mutation"] == ("pass", [])
+
+
+def test_without_unit_tests_it_says_what_to_do(project: Project) -> None:
+    project.write(ANN, EVE, WIRE)
+    (project.folder / "policies" / PLACE).with_name("hours_test.rego").unlink()
+
+    file = project.folder / "policies" / PLACE
+    reason = f"{file}: lines 13-15: no unit test evaluates them: write one in hours_test.rego"
+    assert project.checks("--skip", "mutation")["unit-coverage"] == ("fail", [reason])
+
+
+def test_unit_tests_that_fail(project: Project) -> None:
+    project.write(ANN, EVE, WIRE, test=TEST.replace("== 0", "== 1"))
+
+    reasons = ["fails: data.custom.concerns.hours_test.test_ann"]
+    assert project.checks("--skip", "mutation")["unit-coverage"] == ("fail", reasons)
+
+
+def test_sources_are_those_of_the_bundle_wherever_they_are_named(project: Project) -> None:
+    policies = project.folder / "policies"
+    project.write(ANN, EVE, WIRE, bundle="bundle.tar.gz")
+    hint = "name the folders that the bundle was built from, with their unit tests: --policies DIR"
+    refusal = [f"{PLACE}: no folder of policies has the text that the bundle has ({hint})"]
+    whole: dict[str, tuple[str, list[str]]] = {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
+
+    assert project.checks() == {"unit-coverage": ("fail", refusal), "mutation": ("fail", refusal)}
+    assert project.checks("--policies", policies) == whole
+    assert project.checks("--policies", policies, "--policies", baseline_policies_path()) == whole
+
+    written(policies / PLACE, RULE.replace('"eve"', '"bob"'))
+    assert project.checks("--policies", policies) == {"unit-coverage": ("fail", refusal), "mutation": ("fail", refusal)}
+
+
+def test_with_a_last_release_only_what_changed_is_looked_at(project: Project) -> None:
+    project.write(ANN, rule=RULE)
+    last = project.folder / "last.tar.gz"
+    last.write_bytes((project.folder / "bundle.tar.gz").read_bytes())
+
+    assert project.checks("--last", last) == {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
+
+
+def test_of_the_baseline_its_own_unit_tests_and_scenarios_judge(project: Project) -> None:
+    """A user who takes a newer baseline has no scenarios for its insides, and need not have them."""
+    project.write(ANN, EVE, WIRE)
+    bundle = read_bundle(project.folder / "bundle.tar.gz")
+    risk = "authz/concerns/risk/risk.rego"
+    before = pack_bundle(
+        release=1, wasm=bundle.wasm, data=bundle.data, modules={**bundle.modules, risk: f"{bundle.modules[risk]}\n"}
+    )
+    last = written(project.folder / "last.tar.gz", before)
+
+    assert project.checks("--last", last) == {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
+
+    changed = bundle.modules[risk].replace('{"low", ', '{"none", "low", ')
+    packed = pack_bundle(release=2, wasm=bundle.wasm, data=bundle.data, modules={**bundle.modules, risk: changed})
+    written(project.folder / "bundle.tar.gz", packed)
+    statuses = {name: status for name, (status, _) in project.checks("--last", baseline_bundle_path()).items()}
+    assert statuses == {"unit-coverage": "fail", "mutation": "fail"}
