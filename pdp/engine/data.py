@@ -6,9 +6,10 @@ build has fixed.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.documents import read_bytes, read_document, shown_name
+from pdp.documents import nearest, read_bytes, read_document, shown_name
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import JsonValueError, canonical, check_json, digest, parse_json
 
@@ -104,7 +105,24 @@ def merged_data(
                 )
             known[name] = document
         merged["manifests"] = known
+        _check_planning(
+            merged.get("directory"), {tool for document in known.values() for tool in document.get("tools", ())}
+        )
     return merged
+
+
+def _check_planning(directory: Any, tools: set[str]) -> None:
+    """Refuse planning rules for tools that are not there: they hold for nothing. Mistyped ones the policy refuses."""
+    planning = directory.get("planning") if type(directory) is dict else None
+    rules = planning if type(planning) is dict else {}
+    for name, key in itertools.product(rules, ("tool", "requires", "only_after")):
+        stated = rules[name].get(key, []) if type(rules[name]) is dict else []
+        for tool in stated if type(stated) is list else [stated]:
+            if type(tool) is str and tool not in tools:
+                raise UsageError(
+                    f"data: planning rule {shown_name(name)}: {key}: {shown_name(tool)} is not a tool of the manifests",
+                    hint=nearest(tool, tools) or "give its manifest as well, or remove the rule",
+                )
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pdp.manifest.findings import FaultyFile, Finding
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
 from pdp.manifest.programs import program_findings, program_path
 from pdp.manifest.rules.forbidden import forbidden_entry_findings, forbidden_findings, staged_commits
+from pdp.manifest.rules.paths import looks_like, path_roots
 from pdp.manifest.rules.rules import (
     argument_findings,
     entry_findings,
@@ -27,14 +28,13 @@ from pdp.manifest.rules.rules import (
 )
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
-from pdp.manifest.schema.walk import argument_schemas
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, written_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pdp.documents.document import Path
-    from pdp.manifest.schema.walk import SchemaNode
+    from pdp.manifest.rules.paths import Roots
 
 
 def load_manifest(
@@ -121,13 +121,13 @@ class _Entry:
         tool: the entry, or None when nothing of it can be used.
         unusable: fields that were faulty and are left out of it.
         where: gives the path in the document for a path in the entry.
-        arguments: the schemas of its arguments, or None when its schema is faulty.
+        roots: what its expressions may read, or None when its schema is faulty.
     """
 
     tool: DeclaredTool | None
     unusable: frozenset[str]
     where: Callable[[Path], Path]
-    arguments: Mapping[str, SchemaNode] | None = None
+    roots: Roots | None = None
 
 
 class _ManifestFile(FaultyFile):
@@ -201,7 +201,7 @@ class _GovernanceFile(FaultyFile):
             rules, _ = self.read(ActionRules, expanded, where)
             if rules is not None:
                 self.actions[action] = rules
-                self.add_findings(governable_findings(rules, None), where)
+                self.add_findings(governable_findings(rules), where)
 
     def governance(self) -> Governance:
         """Return the governance file; only of a file without faults."""
@@ -223,8 +223,8 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
             continue
         rules = actions.get(tool.action)
         mapped.add(tool.action)
-        if rules is not None and governance is not None:
-            governance.add_findings(argument_findings(rules, entry.arguments), governance.within(tool.action))
+        if rules is not None and governance is not None and entry.roots is not None:
+            governance.add_findings(argument_findings(rules, entry.roots), governance.within(tool.action))
         if entry.unusable & _DECIDING:
             continue
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
@@ -237,13 +237,13 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
                 governance.add_findings([finding], governance.within(tool.action))
             else:
                 file.add_findings([finding], entry.where)
-    if governance is not None and all(entry.tool for entry in file.entries):
+    if governance is not None and all(fault.warning for fault in (*file.faults, *governance.faults)):
         governance.add_findings(
             Finding(
                 ("actions", action),
                 f"action {shown_name(action)} belongs to no tool of the manifest",
                 nearest(action, mapped),
-                warning=True,
+                warning=not looks_like(action, mapped - actions.keys()),
                 key=True,
             )
             for action in actions
@@ -296,11 +296,11 @@ def _read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: F
         tool = tool.model_copy(update=schemas)
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:
         tool = tool.model_copy(update={"effect_class": PATTERN_EFFECTS[tool.pattern]})
-    arguments = argument_schemas(tool.schema_) if sound else None
+    roots = path_roots(tool) if sound else None
     if sound:
         file.add_findings(forbidden_findings(tool), where)
         # An answer whose schema was faulty is left out, and may well have had the shape.
         if "result_schema" not in unusable:
             file.add_findings(shape_findings(tool), where)
-    file.add_findings(tool_findings(tool, unusable, arguments), where)
-    return _Entry(tool, unusable, where, arguments)
+    file.add_findings(tool_findings(tool, unusable, roots), where)
+    return _Entry(tool, unusable, where, roots)

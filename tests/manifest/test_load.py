@@ -139,7 +139,7 @@ tools:
     invariants:
       - {id: NEEDS_SEARCH, rule: "...", check: "call.web_search == true", correct: {set: {web_search: true}}}
       - {id: ONCE, rule: "...", check: "size(plan) < 2", correct: prune}
-      - {id: NEVER, rule: "...", check: "!has(call.x)"}
+      - {id: NEVER, rule: "...", check: "!has(call.amount)"}
     config: [{key: mode, default: fast, normalize: [strip, lower, empty_to_null]}]
     state:
       reads: [normalized_query_text]
@@ -302,7 +302,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("release: {gate: open, drift: ok}", "`release` is not released: gate is `open` | only `gate: passed` loads"),
     ("release: {gate: passed, drift: bad}", "`release` is not released: drift is `bad` | only `drift: ok` loads"),
     ("release: {gate: passed}", "`release.drift` is missing"),
-    ("commits: [x]", "`commits` on a tool that stages nothing | write `pattern: action-staging`, or remove it"),
+    ("commits: [pay_bill]", "`commits` on a tool that stages nothing | write `pattern: action-staging`, or remove it"),
     ("writes: canonical", "`writes` must not be canonical | tools write proposals: `writes: proposal`"),
     ("type: cli", "`type: cli` without `cli` | state the program: `cli: {argv: [...]}`"),
     ("cli: {argv: [ls]}", "`cli` on a tool of another type | write `type: cli`, or remove it"),
@@ -331,13 +331,13 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("resource: {type: bill}", "resource has no `id` | map `type` and `id`, or leave the resource out"),
     ("context: {x: $arguments.amount +}", "not CEL: mismatched input '<EOF>' (at character 19)"),
     ("context: {x: '$true ? 1'}", "not CEL: Incomplete `ExprContext` for `_?_:_` expression! (at character 1)"),
-    ("resource: {type: t, id: i, markings: $arguments.markings}",
+    ("resource: {type: t, id: i, markings: $arguments.amount}",
      ("`markings` is taken from the arguments, which the model writes | take it from the session: "
      "$session.facts… or $session.claims…")),
-    ("context: {subject: '$session.facts.people.filter(p, p == arguments.person)'}",
+    ("context: {subject: '$session.facts.people.filter(p, p == arguments.amount)'}",
      ("`subject` is taken from the arguments, which the model writes | take it from the session: "
      "$session.facts… or $session.claims…")),
-    ("context: {more: {approved: ['$arguments.items.map(i, i.by)']}}",
+    ("context: {more: {approved: ['$arguments.amount']}}",
      ("`approved` is taken from the arguments, which the model writes | take it from the session: "
      "$session.facts… or $session.claims…")),
     ("invariants: [{id: A, rule: r, check: 'true'}, {id: A, rule: r, check: 'true'}]",
@@ -570,6 +570,7 @@ def test_a_deprecated_version_loads_with_a_warning() -> None:
     ("commits", "message", "warning"),
     [
         ("issue_all", "`issue_all` is not in this manifest: nothing commits it", True),
+        ("issue_polcy", "`issue_polcy` is not in this manifest: nothing commits it", False),
         ("compose_quote", "`compose_quote` has pattern composition, and does not commit", False),
     ],
 )
@@ -586,12 +587,18 @@ def test_what_a_staging_tool_names_is_a_tool_that_commits(commits: str, message:
     assert [(fault.message, fault.warning) for fault in about_commits] == [(message, warning)]
 
 
+def test_a_compensation_that_looks_like_a_tool_is_refused() -> None:
+    found = faults(manifest_text(tool(compensation="cancel_bil"), tool(name="cancel_bill")))
+    assert found == {"compensation `cancel_bil` is not a tool of this manifest | did you mean `cancel_bill`?"}
+
+
 # Governance
 
 
 def test_the_payments_governance_loads() -> None:
-    governance = load_governance("g.yaml", text=(PAYMENTS / "governance.yaml").read_bytes())
+    _, governance = load_both(PAYMENTS / "manifest.json", PAYMENTS / "governance.yaml")
 
+    assert governance is not None
     assert governance.model_dump(mode="json", exclude_unset=True) == {
         "actions": yaml.safe_load((PAYMENTS / "governance.yaml").read_text())["actions"], "programs": {},
     }  # fmt: skip
@@ -684,15 +691,20 @@ def test_the_faults_of_both_files_come_together() -> None:
     ]
 
 
-def test_an_action_that_no_tool_has_is_a_warning() -> None:
-    found: list[Fault] = []
-    rules = b"actions: {pay_bil: {}}"
-    load_effective("m.json", "g.yaml", manifest_text=manifest_text(tool()), governance_text=rules, warnings=found)
+def test_an_action_that_no_tool_has_is_refused_if_it_looks_like_one_and_else_a_warning() -> None:
+    def load(actions: bytes, warnings: list[Fault] | None = None) -> None:
+        manifest = manifest_text(tool(), tool(name="pay_bills"))
+        load_effective("m.json", "g.yaml", manifest_text=manifest, governance_text=actions, warnings=warnings)
 
-    (warning,) = found
-    assert str(warning) == (
-        "g.yaml:1:11: warning: action `pay_bil` belongs to no tool of the manifest\n"
-        "    actions: {pay_bil: {}}\n"
+    with pytest.raises(FileFaultsError) as caught:
+        load(b"actions: {pay_bil: {}, file_tax: {}}")
+    warned: list[Fault] = []
+    load(b"actions: {file_tax: {}, pay_bill: {}, pay_bills: {}, pay_bil: {}}", warned)
+
+    assert str(caught.value) == (
+        "g.yaml:1:11: action `pay_bil` belongs to no tool of the manifest\n"
+        "    actions: {pay_bil: {}, file_tax: {}}\n"
         "              ^\n"
         "    hint: did you mean `pay_bill`?"
     )
+    assert [fault.place.column for fault in warned if "belongs to no tool" in fault.message] == [11, 54]

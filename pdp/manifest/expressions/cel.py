@@ -9,15 +9,16 @@ other way is missing, which fails.
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import MissingExtraError
 from pdp.installed import extra
 from pdp.json import JsonValueError, check_json
-from pdp.manifest.expressions.expression import ExpressionError, JsonPath, check_offered
+from pdp.manifest.expressions.expression import ANY, Contained, ExpressionError, JsonPath, check_offered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MAX_LENGTH: Final = 1000
 """Longest expression, in characters."""
@@ -32,11 +33,15 @@ _MAX_MESSAGE: Final = 200
 _PARSER_ERROR: Final = re.compile(r"<input>:\d+:(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?$", re.MULTILINE)
 _GAP: Final = r"(?:\s|//[^\n]*\n)*"
 _MACRO: Final = re.compile(rf"\.{_GAP}(all|exists|existsOne|exists_one|filter|map){_GAP}\({_GAP}(\w*)")
-_NAME: Final = re.compile(r"[A-Za-z_]\w*")
-# Names of members up to an index or a method: all of what stands there is read.
-_READ: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*(?!\s*\()(?!\w))*)")
+_BEGINNING: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+# A member that is no method, or where an index begins.
+_STEP: Final = re.compile(rf"{_GAP}(?:\.{_GAP}([A-Za-z_]\w*)(?!\w|{_GAP}\()|\[)")
+_COMPUTED: Final = re.compile(rf"""[)\]}}'"]{_GAP}(?:\.{_GAP}[A-Za-z_]\w*(?!\w|{_GAP}\()|\[{_GAP}['"])""")
+_ASKED: Final = re.compile(rf"""(['"])([^'"\\\n]*)\1{_GAP}\bin\b[\s(]*$""")
 _RECEIVER: Final = re.compile(r"(?<![\w.\])])[A-Za-z_][\w.\[\]]*$")
-_STRING: Final = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|//[^\n]*""")
+_STRING: Final = re.compile(
+    r"""(\b(?:[rR][bB]?|[bB][rR])(?=['"])|\'{3}|"{3})|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|//[^\n]*"""
+)
 
 
 class CelProgram:
@@ -45,6 +50,9 @@ class CelProgram:
     Args:
         text: the expression.
         variables: the variables that it may read.
+
+    Attributes:
+        paths: what it reads, as far as it is written out; of the element of a macro, what it reads of the list's items.
 
     Raises:
         ExpressionError: not CEL, beyond the bounds, or it reads or calls what is not offered.
@@ -70,10 +78,14 @@ class CelProgram:
         self.variables = frozenset(names["variables"]) - {element}
         for name in sorted(self.variables - variables):
             check_offered(JsonPath(name), variables)
-        # A raw or triple-quoted string may hide a path here; what is not seen here is missing when it is evaluated.
-        bare = _STRING.sub("''", text)
-        paths = (JsonPath(match[1], tuple(_NAME.findall(match[2]))) for match in _READ.finditer(bare))
-        self._reads = frozenset(path for path in paths if path.variable in self.variables)
+        starts = {name: JsonPath(name) for name in self.variables}
+        if element is not None and self._list is not None:
+            starts[element] = JsonPath(self._list.variable, (*self._list.steps, 0))
+        read = [path for path in _paths(text) if path.variable in starts]
+        self.paths = frozenset(
+            JsonPath(starts[path.variable].variable, (*starts[path.variable].steps, *path.steps)) for path in read
+        )
+        self._reads = frozenset(JsonPath(path.variable, _names(path.steps)) for path in self.paths)
         self._fields: dict[str, frozenset[str | int] | None] = {}
         for variable in sorted(self.variables):
             of_it = sorted((path for path in self._reads if path.variable == variable), key=str)
@@ -131,6 +143,63 @@ class CelProgram:
                     f"`{path}` has {len(value)} items, and an expression with a macro reads at most {MAX_ITEMS}",
                     hint="bound the list with `maxItems` in the schema",
                 )
+
+
+def _paths(text: str) -> Iterator[JsonPath]:
+    """Yield every path of an expression, of its own names as well; an index that is computed is `ANY`.
+
+    Raises:
+        ExpressionError: it reads a member of something computed, which nobody can hold against a schema.
+    """
+    bare = rest = _STRING.sub(_blank, text)
+    for beginning in _BEGINNING.finditer(bare):
+        if bare[: beginning.start()].rstrip().endswith("."):
+            continue  # a member, behind a blank
+        steps: list[str | int] = []
+        end = beginning.end()
+        while step := _STEP.match(bare, end):
+            end = step.end()
+            if step[1] is None:
+                index, end = text[end : _closing(bare, end)].strip(), _closing(bare, end) + 1
+                literal = JsonPath.read(f"x[{index}]")
+                steps.append(literal.steps[0] if literal else ANY)
+            else:
+                steps.append(step[1])
+        rest = rest[: beginning.start()] + "x" * (end - beginning.start()) + rest[end:]
+        asked = _ASKED.search(text, 0, beginning.start())
+        yield JsonPath(beginning[0], (*steps, Contained(asked[2])) if asked else tuple(steps))
+    computed = _COMPUTED.search(rest)
+    if computed is not None:
+        raise ExpressionError(
+            f"expression reads a member of something computed (at character {computed.start() + 1})",
+            hint="write the path out: arguments.a.b, and each side of a choice by itself",
+        )
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Return a string or a comment without its content, in the same length."""
+    if match[1]:
+        raise ExpressionError(
+            f"expression has a raw or triple-quoted string (at character {match.start() + 1})",
+            hint="write it in plain quotes: what such a string hides is not seen",
+        )
+    edge = " " if match[0][0] == "/" else match[0][0]
+    return edge + " " * (len(match[0]) - 2) + edge
+
+
+def _closing(text: str, start: int) -> int:
+    """Return where the bracket ends that was opened before `start`."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] == "[") - (text[at] == "]")
+        if depth < 0:
+            return at
+    return len(text)
+
+
+def _names(steps: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Return the names up to the first index."""
+    return tuple(takewhile(lambda step: isinstance(step, str) and not isinstance(step, Contained), steps))
 
 
 def _compiled(text: str) -> Any:

@@ -38,6 +38,16 @@ _STEPS: Final = re.compile(_STEP)
 _PATH: Final = re.compile(rf"\s*({_NAME})((?:{_STEP})*)\s*")
 
 
+ANY: Final = -1
+"""The step of a path to some item or some member, by an index that is computed."""
+
+
+class Contained(str):
+    """The step of a path to a member that an expression asks for by `in`; in a list, to an item of this value."""
+
+    __slots__ = ()
+
+
 class MissingValue(Enum):
     """The type of `MISSING`."""
 
@@ -100,7 +110,9 @@ class JsonPath(NamedTuple):
         return value
 
     def __str__(self) -> str:
-        return self.variable + "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in self.steps)
+        return self.variable + "".join(
+            f".{step}" if isinstance(step, str) else "[…]" if step == ANY else f"[{step}]" for step in self.steps
+        )
 
 
 def check_offered(path: JsonPath, variables: frozenset[str]) -> None:
@@ -134,12 +146,17 @@ class Expression:
         evaluate: gives the value for `{arguments, session}`, a call's checked arguments and the fields of the session
             that are set: JSON, or `MISSING` when a plain path leads nowhere. Anything missing inside of a larger
             expression is an ExpressionError, and so is every other failure: guard it with `has`.
-        reads_arguments: whether it reads anything that the model writes.
+        paths: what it reads.
     """
 
     text: Any
     evaluate: Callable[[Mapping[str, Any]], Any]
-    reads_arguments: bool = False
+    paths: frozenset[JsonPath] = frozenset()
+
+    @property
+    def reads_arguments(self) -> bool:
+        """Whether it reads anything that the model writes."""
+        return any(path.variable == "arguments" for path in self.paths)
 
 
 def compile_expression(value: Any) -> Expression:
@@ -183,7 +200,7 @@ def _text(text: str) -> Expression:
     if path is None:
         return _cel(text)
     check_offered(path, _MAPPING_VARIABLES)
-    return Expression(text, path.follow, path.variable == "arguments")
+    return Expression(text, path.follow, frozenset((path,)))
 
 
 def _cel(text: str) -> Expression:
@@ -195,7 +212,7 @@ def _cel(text: str) -> Expression:
         except KeyError as error:
             raise ExpressionError(f"{text}: {error} is missing", hint="guard it: has(…) ? … : …") from None
 
-    return Expression(text, evaluate, "arguments" in program.variables)
+    return Expression(text, evaluate, program.paths)
 
 
 def _items(value: list[Any]) -> Expression:
@@ -207,7 +224,7 @@ def _items(value: list[Any]) -> Expression:
             raise ExpressionError(f"{parts[items.index(MISSING)].text}: is missing, and a list has no gaps")
         return items
 
-    return Expression(value, evaluate, any(part.reads_arguments for part in parts))
+    return Expression(value, evaluate, frozenset().union(*(part.paths for part in parts)))
 
 
 def _members(value: dict[str, Any]) -> Expression:
@@ -218,4 +235,4 @@ def _members(value: dict[str, Any]) -> Expression:
         members = {name: part.evaluate(inputs) for name, part in parts.items()}
         return {name: member for name, member in members.items() if member is not MISSING}
 
-    return Expression(value, evaluate, any(part.reads_arguments for part in parts.values()))
+    return Expression(value, evaluate, frozenset().union(*(part.paths for part in parts.values())))

@@ -7,6 +7,7 @@ have been left out: nothing is said about them twice.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
@@ -15,12 +16,15 @@ from pdp.manifest.fields import READ_CLASSES, EffectClass, Pattern, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import Correction
 from pdp.manifest.programs import argv_findings
+from pdp.manifest.rules.paths import looks_like, misspelt
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from pdp.documents.document import Path
+    from pdp.manifest.expressions.expression import JsonPath
     from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Tool
+    from pdp.manifest.rules.paths import Roots
     from pdp.manifest.schema.walk import SchemaNode
 
 PEP_CONTEXT: Final = frozenset(
@@ -43,11 +47,12 @@ _NOUN: Final = re.compile(r"(?!mention|question|position|auction)[a-z]+(?:tion|s
 _NUMBERS: Final = frozenset(("integer", "number"))
 
 
-def tool_findings(
-    tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, SchemaNode] | None
-) -> Iterator[Finding]:
-    """Yield what is wrong with an entry as it is stated; `arguments` are the schemas of its arguments, if known."""
-    yield from governable_findings(tool, arguments)
+def tool_findings(tool: DeclaredTool, unusable: frozenset[str], roots: Roots | None) -> Iterator[Finding]:
+    """Yield what is wrong with an entry as it is stated; `roots`: what its expressions may read, if known."""
+    arguments = None if roots is None else roots["arguments"].named()
+    yield from governable_findings(tool)
+    if roots is not None:
+        yield from argument_findings(tool, roots)
     if tool.type == "cli" and tool.cli is None and "cli" not in unusable:
         yield Finding(("type",), "`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")
     if tool.type != "cli" and tool.cli is not None and "type" not in unusable:
@@ -75,7 +80,7 @@ def tool_findings(
             "write `pattern: action-staging`, or remove it",
             key=True,
         )
-    yield from _invariant_findings(tool, arguments)
+    yield from _invariant_findings(tool, roots)
     yield from _repeated(
         ("config",), "config parameter", ((item.key, (at, "key")) for at, item in enumerate(tool.config))
     )
@@ -85,28 +90,25 @@ def tool_findings(
     yield from _warnings(tool, unusable, arguments)
 
 
-def governable_findings(rules: Governable, arguments: Mapping[str, SchemaNode] | None) -> Iterator[Finding]:
-    """Yield what is wrong with the fields that manifest and governance file share."""
-    for field, mapping in (("resource", rules.resource), ("context", rules.context)):
-        for name, value in (mapping or {}).items():
-            if field == "context" and name in PEP_CONTEXT:
-                yield Finding(
-                    (field, name),
-                    f"context `{name}` is the enforcement point's own",
-                    "choose another name",
-                    key=True,
-                )
-            yield from _expression_findings(value, (field, name), name if name in PROTECTED else None)
+def governable_findings(rules: Governable) -> Iterator[Finding]:
+    """Yield what is wrong with the fields that manifest and governance file share, whatever the arguments are."""
+    for name in (rules.context or {}).keys() & PEP_CONTEXT:
+        yield Finding(
+            ("context", name), f"context `{name}` is the enforcement point's own", "choose another name", key=True
+        )
+    for path, value in _mapped(rules):
+        yield from _expression_findings(value, path)
     limits = rules.limits or ()
     repeated = (((item.limit, item.argument), (at,)) for at, item in enumerate(limits))
     yield from _repeated(("limits",), "limit", repeated)
-    yield from argument_findings(rules, arguments)
 
 
-def argument_findings(rules: Governable, arguments: Mapping[str, SchemaNode] | None) -> Iterator[Finding]:
-    """Yield where the fields that manifest and governance file share name what is no argument, or not a number."""
-    if arguments is None:
-        return
+def argument_findings(rules: Governable, roots: Roots) -> Iterator[Finding]:
+    """Yield where the fields that manifest and governance file share name what is not there, or not a number."""
+    arguments = roots["arguments"].named()
+    for path, value in _mapped(rules):
+        with suppress(ExpressionError):
+            yield from _path_findings(compile_expression(value).paths, roots, path)
     for at, limit in enumerate(rules.limits or ()):
         yield from _argument_findings(limit.argument, arguments, ("limits", at, "argument"))
         schema = arguments.get(limit.argument)
@@ -186,7 +188,7 @@ def manifest_findings(tools: Mapping[int, DeclaredTool], agents: Sequence[AgentP
                 ("tools", at, "compensation"),
                 f"compensation {shown_name(tool.compensation)} is not a tool of this manifest",
                 nearest(tool.compensation, by_name),
-                warning=True,
+                warning=not looks_like(tool.compensation, by_name.keys() - {tool.name}),
             )
         yield from _commit_findings(tool, at, by_name)
     yield from _repeated(("agents",), "agent", ((agent.id, (at, "id")) for at, agent in enumerate(agents)))
@@ -216,40 +218,60 @@ def _commit_findings(tool: DeclaredTool, position: int, by_name: Mapping[str, De
             message, hint = f"has pattern {committing.pattern}, and does not commit", "a commit tool has no pattern"
         else:
             continue
-        yield Finding(
-            ("tools", position, "commits", at), f"{shown_name(name)} {message}", hint, warning=committing is None
-        )
+        unknown = committing is None and not looks_like(name, by_name.keys() - {tool.name})
+        yield Finding(("tools", position, "commits", at), f"{shown_name(name)} {message}", hint, warning=unknown)
 
 
-def _expression_findings(value: Any, path: Path, protected: str | None) -> Iterator[Finding]:
-    if isinstance(value, dict | list):
-        for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            named = str(step) if step in PROTECTED else protected
-            yield from _expression_findings(inner, (*path, step), named)
-        return
+def _mapped(rules: Governable) -> Iterator[tuple[Path, Any]]:
+    """Yield each value of the two mappings that holds no others, with its place."""
+    pending: list[tuple[Path, Any]] = [(("context",), rules.context or {}), (("resource",), rules.resource or {})]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, dict | list):
+            inner = value.items() if isinstance(value, dict) else enumerate(value)
+            pending += reversed([((*path, step), part) for step, part in inner])
+        else:
+            yield path, value
+
+
+def _expression_findings(value: Any, path: Path) -> Iterator[Finding]:
     try:
         expression = compile_expression(value)
     except ExpressionError as error:
         yield Finding(path, error.message, error.hint)
         return
+    protected = [str(step) for step in path if step in PROTECTED]
     if protected and expression.reads_arguments:
         yield Finding(
             path,
-            f"{shown_name(protected)} is taken from the arguments, which the model writes",
+            f"{shown_name(protected[-1])} is taken from the arguments, which the model writes",
             "take it from the session: $session.facts… or $session.claims…",
         )
 
 
-def _invariant_findings(tool: DeclaredTool, arguments: Mapping[str, SchemaNode] | None) -> Iterator[Finding]:
+def _path_findings(paths: Iterable[JsonPath], roots: Roots, at: Path) -> Iterator[Finding]:
+    for path in sorted(paths, key=str):
+        problem = misspelt(path, roots)
+        if problem is not None:
+            yield Finding(at, *problem)
+
+
+def _invariant_findings(tool: DeclaredTool, roots: Roots | None) -> Iterator[Finding]:
     yield from _repeated(
         ("invariants",), "invariant", ((item.id, (at, "id")) for at, item in enumerate(tool.invariants))
     )
     for at, invariant in enumerate(tool.invariants):
+        place = ("invariants", at, "check")
         try:
-            compile_check(invariant.check)
+            paths = compile_check(invariant.check).paths
         except ExpressionError as error:
-            yield Finding(("invariants", at, "check"), error.message, error.hint)
-        if isinstance(invariant.correct, Correction) and arguments is not None:
+            yield Finding(place, error.message, error.hint)
+            paths = frozenset()
+        if roots is None:
+            continue
+        yield from _path_findings(paths, roots, place)
+        if isinstance(invariant.correct, Correction):
+            arguments = roots["arguments"].named()
             for name in invariant.correct.set:
                 yield from _argument_findings(name, arguments, ("invariants", at, "correct", "set", name), key=True)
 

@@ -254,6 +254,29 @@ def test_manifests_that_are_not_admitted_are_refused(document: Any, message: str
     assert caught.value.message == message
 
 
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"tool": "pay_bil", "at_most": 1},
+         "planning rule `ONCE`: tool: `pay_bil` is not a tool of the manifests (did you mean `pay_bill`?)"),
+        ({"requires": ["pay_bill", "read"]},
+         ("planning rule `ONCE`: requires: `read` is not a tool of the manifests "
+         "(give its manifest as well, or remove the rule)")),
+        ({"tool": "pay_bill", "only_after": ["pay_bil"]},
+         "planning rule `ONCE`: only_after: `pay_bil` is not a tool of the manifests (did you mean `pay_bill`?)"),
+    ],
+)  # fmt: skip
+def test_planning_rules_of_tools_that_are_not_there_are_refused(rule: Any, message: str) -> None:
+    document: dict[str, Any] = {"tools": {"pay_bill": {}}}
+    data = {"directory": {"planning": {"ONCE": rule, "TORN": ["pay_bil"], "MISTYPED": {"tool": 7, "requires": [7]}}}}
+
+    with pytest.raises(UsageError) as caught:
+        merged_data({}, manifests={digest(canonical(document)): document}, data=data)
+
+    assert str(caught.value) == f"data: {message}"
+    assert merged_data({}, data=data) == data  # without a manifest nobody knows the tools
+
+
 def test_data_files_are_laid_over_each_other(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"settings": {"a": 1, "b": {"x": 1}}}')
     (tmp_path / "b.yaml").write_text("settings: {b: {y: 2}}\ndirectory: {c: 3}\n")

@@ -30,6 +30,8 @@ NO_PATH = (
     "macro `map` has to follow a plain path to a list, such as arguments.items (the length of the list is checked "
     "before the macro runs)"
 )
+PLAIN_QUOTES = "(write it in plain quotes: what such a string hides is not seen)"
+WRITE_OUT = "(write the path out: arguments.a.b, and each side of a choice by itself)"
 TOO_LONG = (
     "`arguments.long` has 101 items, and an expression with a macro reads at most 100 (bound the list with `maxItems` "
     "in the schema)"
@@ -130,7 +132,22 @@ def test_values(text: Any, value: Any) -> None:
         ("$session['approval']", f"expression reads `session.approval`, which is not offered {SESSION_OFFERS}"),
         *(
             (text, f"expression reads the whole session {SESSION_OFFERS}")
-            for text in ("$session", "$session == 1", "$session['approval'] == 1", "$session[arguments.name]")
+            for text in ("$session", "$session == 1", "$session[arguments.name]")
+        ),
+        ("$session['approval'] == 1", f"expression reads `session.approval`, which is not offered {SESSION_OFFERS}"),
+        *(
+            (f"${text}", f"expression has a raw or triple-quoted string (at character {at}) {PLAIN_QUOTES}")
+            for text, at in (
+                ("r'\\' + arguments.name + ''", 1), ('arguments.name + br"x"', 18), ("'''x'''", 1),
+                ('size("""x""")', 6),
+            )
+        ),
+        *(
+            (f"${text}", f"expression reads a member of something computed (at character {at}) {WRITE_OUT}")
+            for text, at in (
+                ("arguments.items.filter(i, i.n == 1)[0].tags", 38), ("(true ? arguments : arguments).name", 30),
+                ("[arguments][0].name", 14), ("{'a': arguments}['a']", 16), ("{'a': arguments}.a", 16),
+            )
         ),
         ("$arguments.name.matches('a')",
          "expression calls `matches`, which is not offered (check text against patterns in the JSON Schema)"),
@@ -175,7 +192,6 @@ def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message:
         ("$9007199254740991 + 1", "9007199254740991 + 1: result is not JSON: value: number beyond 2^53-1"),
         ("$timestamp('2026-07-01T00:00:00Z')", NO_TIME),
         ("$b'abc'", "b'abc': result is not JSON: value: bytes is not a type of JSON"),
-        ("$r'\\' + arguments.name + ''", "$r'\\' + arguments.name + '': 'name' is missing (guard it: has(…) ? … : …)"),
         ("$duration('1h')", "duration('1h'): result is not JSON: value: timedelta is not a type of JSON"),
         ("${1: 2}", "{1: 2}: result is not JSON: value: key 1 is not a string"),
         ("$arguments.object.map(k, k)", "macro over `arguments.object`, which is an object (macros run over lists)"),
