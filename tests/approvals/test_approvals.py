@@ -264,6 +264,19 @@ def test_a_requester_whose_name_could_be_read_as_anothers_is_not_decided_for(at:
     )
 
 
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_agents_of_every_level_have_names_that_no_other_text_looks_like(level: int) -> None:
+    acting = {"sub": HIDDEN, "scopes": ["payments.wire.initiate"]}
+    for _ in range(level - 1):
+        acting = {"sub": "agent:above", "scopes": ["payments.wire.initiate"], "act": acting}
+    at = "claims" + ".act" * level
+
+    decided = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(claims=claims(act=acting)))
+
+    assert decided.codes == ("decision.request_invalid",)
+    assert decided.reasons[0].message.startswith(f"session: {at}.sub is {HIDDEN!r}: another text looks the same")
+
+
 @pytest.mark.parametrize("step", ["grant", "deny"])
 def test_nobody_decides_before_it_was_asked(step: str) -> None:
     approvals = Approvals()

@@ -259,6 +259,20 @@ def test_a_release_lower_than_one_seen_is_stale_and_so_is_none() -> None:
     assert codes == [allowed, allowed, stale, stale, allowed]
 
 
+def test_a_later_release_that_denied_has_decided_as_well() -> None:
+    """Only a failure, which no policy answered, raises nothing; otherwise an old release could undo the denial."""
+    later = {"revision": "sha256:2", "release": 2}
+    reason = {"code": "scopes.missing", "message": "", "details": {}}
+    broken = Broken(answer(verdict="DENY", reasons=[reason], bundle=later))
+    pep = Pep(payments.effective(), broken)
+    codes = [pep.decide(wire(), session()).codes]
+    for failure in (EngineTimeoutError("late"), answer(bundle={"revision": "sha256:1", "release": 1})):
+        broken.failure = failure
+        codes.append(pep.decide(wire(), session()).codes)
+
+    assert codes == [("scopes.missing",), ("engine.timeout",), ("bundle.stale",)]
+
+
 def test_what_a_caller_does_to_an_evaluation_changes_no_later_decision(pep: Pep) -> None:
     who = session()
     first = pep.decide(wire(), who).request

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _MOST_NAMED: Final = 5
 _FIRST: Final = 96
-_TIMEOUT: Final = 30.0
+# A batch asks for hundreds of answers, and OPA starts anew for it.
+_ANSWERS_IN_TURN: Final = 30
 _UNKNOWN: Final = "not evaluated"
 _Key = tuple[int, int]
 
@@ -101,7 +102,7 @@ def open_rego_trial(opa: Path, recorded: Sequence[Recorded]) -> Iterator[RegoTri
     manifests = {ran.suite.manifest.digest: ran.suite.manifest.document for ran in recorded}
     data = merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
     texts = {path: module.text for path, module in policy_modules(suite).items()}
-    with Evaluator(opa, texts, data, timeout=_TIMEOUT) as evaluator:
+    with Evaluator(opa, texts, data, timeout=_ANSWERS_IN_TURN * suite.engine_timeout) as evaluator:
         yield RegoTrial(evaluator, recorded)
 
 

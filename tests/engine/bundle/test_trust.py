@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,13 +15,12 @@ import pytest
 from pdp.audit.chain import MemoryAudit
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import FollowingEngine
-from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError
+from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError, StaleBundleError
 from pdp.errors import AuditError, BundleError
+from pdp.json import canonical
 from tests.support.bundle_releases import bundle, key, tiny
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pdp.audit.event import AuditEvent
 
 
@@ -84,6 +89,42 @@ def test_an_audit_that_fails_keeps_no_good_bundle_out(tmp_path: Path, caplog: py
 
     assert decided_by(bundle(1), BundleTrust([key().public], audit=Full()), tmp_path) == 1
     assert [record.getMessage() for record in caplog.records] == ["bundle.loaded could not be recorded"]
+
+
+@pytest.mark.parametrize("floor", [None, "newest"], ids=["in memory", "in a file"])
+def test_a_newer_bundle_that_came_in_between_stays_the_newest(tmp_path: Path, floor: str | None) -> None:
+    """An engine takes a bundle, and before it decides by it another engine has got ahead."""
+    path = None if floor is None else tmp_path / floor
+    trust = BundleTrust([key().public], floor=path)
+    other = trust if path is None else BundleTrust([key().public], floor=path)
+    old = trust.admit(bundle(4))
+    other.loaded(other.admit(bundle(5)))
+
+    with pytest.raises(StaleBundleError, match=r"^release 4 is older than release 5, which was decided by before"):
+        trust.loaded(old)
+
+    assert trust.newest() == other.newest() == (5, read_bundle(bundle(5)).revision)
+
+
+@pytest.mark.process
+def test_what_is_the_newest_is_read_under_the_lock(tmp_path: Path) -> None:
+    """Another process has the lock and gets ahead while this one waits for it, as the kernel's table of locks shows."""
+    floor = tmp_path / "newest"
+    trust = BundleTrust([key().public], floor=floor)
+    old, newer = trust.admit(bundle(4)), read_bundle(bundle(5))
+    with (tmp_path / "newest.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = re.compile(rf"-> FLOCK .*:{os.fstat(lock.fileno()).st_ino} ")
+        loading = pool.submit(trust.loaded, old)
+        while not (waiting.search(Path("/proc/locks").read_text()) or loading.done()):
+            time.sleep(0.001)
+        floor.write_bytes(canonical({"release": 5, "revision": newer.revision}))
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+        with pytest.raises(StaleBundleError):
+            loading.result()
+
+    assert trust.newest() == (5, newer.revision)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,21 @@ def test_messages_are_whole(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("expected", "holds"),
+    [
+        ({"a.b": "one", "c.d": "three"}, True),
+        ({"a.b": "two", "c.d": "three"}, True),
+        ({"a.b": "one", "c.d": "two"}, False),
+        ({"a.b": "three", "c.d": "three"}, False),
+    ],
+)
+def test_of_several_codes_each_has_a_reason_with_its_message(expected: dict[str, str], holds: bool) -> None:
+    actual = {"a.b": ["one", "two"], "c.d": ["three"]}
+
+    assert (not mismatches({"messages": expected}, {"messages": actual})) is holds
+
+
 def test_where_the_policy_was_not_asked_nothing_is_said(tmp_path: Path) -> None:
     expect = {"details": {"limits.exceeded": {"limit": "wires"}}, "messages": {"limits.exceeded": MESSAGE}}
     result = ran_one(tmp_path, one(propose={"tool": "send_wire", "arguments": {}}, expect=expect))
