@@ -266,7 +266,7 @@ def test_a_requester_whose_name_could_be_read_as_anothers_is_not_decided_for(at:
 
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_agents_of_every_level_have_names_that_no_other_text_looks_like(level: int) -> None:
-    acting = {"sub": HIDDEN, "scopes": ["payments.wire.initiate"]}
+    acting: dict[str, Any] = {"sub": HIDDEN, "scopes": ["payments.wire.initiate"]}
     for _ in range(level - 1):
         acting = {"sub": "agent:above", "scopes": ["payments.wire.initiate"], "act": acting}
     at = "claims" + ".act" * level
