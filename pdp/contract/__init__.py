@@ -3,6 +3,7 @@
 * checks: the checks of a proposal, in their order.
 * compiled: manifest entries made ready for calls.
 * invariants: structural rules of a tool, of a manifest or in Python, which correct, prune or reject.
+* sensitive: values of sensitive arguments, hidden from whoever reads a message.
 * mapping: from a checked proposal to the request.
 * plan: a whole plan checked by the rules of its tools.
 * functions: parameters of functions that an application hands in.

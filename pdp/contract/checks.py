@@ -8,6 +8,7 @@ tool boundary document, normative requirements). What the invariants correct is 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -107,7 +108,8 @@ def check(  # noqa: PLR0911 - a return for each check
         return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
     if not tool.validator.is_valid(proposal.arguments):
         fault = schema_fault(tool, proposal.arguments)
-        return Rejected("schema", proposal, Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, schema_valid=False)
+        rejection = _masked(Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, proposal.arguments)
+        return Rejected("schema", proposal, rejection, tool, schema_valid=False)
     config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
     passed = Checked(tool, proposal, session.idempotency_key or None, config)
     if tool.invariants is not None:
@@ -142,7 +144,7 @@ def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) 
     return Rejected(
         name,
         checked.proposal,
-        Rejection(code, reason),
+        _masked(Rejection(code, reason), checked.tool, checked.proposal.arguments),
         checked.tool,
         schema_valid=True,
         idempotency_missing=False,
@@ -165,18 +167,19 @@ def _corrected(
     # Only a tool with invariants needs them.
     from pdp.contract.invariants import InvariantContext, plan_before  # noqa: PLC0415
 
-    tool, proposal = passed.tool, passed.proposal
+    tool, proposal, tried = passed.tool, passed.proposal, [passed.proposal.arguments]
     context = InvariantContext(session.state, passed.config, plan_before(proposal, session.plan, before))
-    result = invariants.applied(
-        proposal.arguments,
-        context,
-        lambda corrected: None if tool.validator.is_valid(corrected) else schema_fault(tool, corrected),
-    )
+
+    def fault(corrected: dict[str, Any]) -> str | None:
+        tried.append(corrected)
+        return None if tool.validator.is_valid(corrected) else schema_fault(tool, corrected)
+
+    result = invariants.applied(proposal.arguments, context, fault)
     for trip in result.trips:
         _log.info("%s: invariant %s tripped: %s", tool.entry.name, trip.invariant, trip.resolution)
     stopped = Rejected("invariants", proposal, None, tool, schema_valid=True, trips=result.trips)
     if result.rejection is not None or result.pruned:
-        return stopped._replace(rejection=result.rejection)
+        return stopped._replace(rejection=_masked(result.rejection, tool, *tried))
     if result.arguments is not proposal.arguments:
         try:
             # Read anew, and so within the bounds of a proposal and in its one canonical form.
@@ -184,6 +187,15 @@ def _corrected(
         except ProposalRejectedError as error:
             return stopped._replace(rejection=Rejection(error.rejection, error.message))
     return passed._replace(proposal=proposal, trips=result.trips)
+
+
+def _masked(rejection: Rejection | None, tool: CompiledTool, *arguments: dict[str, Any]) -> Rejection | None:
+    """Return a rejection whose reason quotes no value of a sensitive argument, as proposed or as corrected."""
+    if rejection is None or not tool.entry.sensitive:
+        return rejection
+    from pdp.contract.sensitive import Mask  # noqa: PLC0415 - only tools with sensitive arguments
+
+    return replace(rejection, reason=Mask(tool.entry.sensitive, *arguments).text(rejection.reason))
 
 
 # Every part has to name something, and zero does; the concern `provenance` of the policy says the same.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import orjson
 
 from pdp.contract.functions import end_coroutine
+from pdp.contract.sensitive import place_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.expressions.expression import ExpressionError, compile_check
 from pdp.manifest.model import Correction
@@ -262,7 +263,7 @@ class _FunctionRule:
             # Copies, as the function may write to what it gets.
             return function(*orjson.loads(orjson.dumps([arguments, state, dict(context.config)])))
         except Exception as error:
-            _log.exception("the %s of invariant %s raised", role, self.id)
+            _log.error("the %s of invariant %s raised %s", role, self.id, place_of(error))
             raise _RuleRejectsError(self, f"its {role} raised {type(error).__name__}") from error
 
     def _within_declaration(self, result: Any, arguments: dict[str, Any]) -> dict[str, Any]:

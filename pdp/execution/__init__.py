@@ -3,7 +3,7 @@
 * runner: `ToolRunner`, one tool with its time-out, attempts and result contract; `run_once`, one run in bounded time
 * retry: trying again, for tools that state `retries`
 * program: the function of a tool of type `cli`, and its process
-* failures: the errors that tools raise, what the model sees of them, and sensitive values hidden
+* failures: the errors that tools raise, and what the model sees of them
 * events: observers of an application
 * telemetry: spans and metrics
 """

@@ -11,26 +11,19 @@ Source of the codes: tool layer document, safety contract.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-from urllib.parse import quote, quote_plus
 
+from pdp.contract.sensitive import Mask
 from pdp.errors import PdpError
-from pdp.json import canonical
 from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Mapping
 
 LONGEST: Final = 300
 """Characters of a failure's message at most."""
 
-MASK: Final = "***"
-"""What stands for the value of a sensitive argument."""
-
-_SHORTEST: Final = 3
-_SHORTEST_LINE: Final = 4
 # A message may be of any length; the rest is not read.
 _READ: Final = 20_000
 _PATH: Final = re.compile(
@@ -38,7 +31,6 @@ _PATH: Final = re.compile(
     r"""|(?<![\w:/.~])(?:~|\.{1,2})?/[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
     r"""|(?<!\w)[A-Za-z]:\\[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
 )
-_USER_INFO: Final = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -141,70 +133,3 @@ def safe_text(text: str) -> str:
     first = next(iter(text.strip()[:_READ].splitlines()), "")
     plain = " ".join(_CONTROL.sub(" ", _PATH.sub("<path>", first)).split())
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
-
-
-def masked(arguments: Mapping[str, Any], sensitive: Collection[str]) -> dict[str, Any]:
-    """Return the arguments with `***` for the value of each sensitive one."""
-    return {name: MASK if name in sensitive else value for name, value in arguments.items()}
-
-
-class Mask:
-    """Hides the values of sensitive arguments, as text, in Python, in JSON or in a URL, and user and password in a URL.
-
-    A message may quote one line of a value alone: lines of four characters or more are hidden as the value is. Values
-    of fewer than three characters stay: they stand everywhere, and say nothing.
-
-    Args:
-        names: the arguments that the manifest's entry calls `sensitive`.
-        arguments: of the call. What is nested in their values counts as well, key and value.
-    """
-
-    def __init__(self, names: Collection[str], arguments: Mapping[str, Any]) -> None:
-        leaves = _leaves([arguments.get(name) for name in names])
-        texts = {text for leaf in leaves for text in _spellings(leaf) if len(text) >= _SHORTEST}
-        self._texts = sorted(texts, key=len, reverse=True)
-
-    def text(self, text: str) -> str:
-        """Return a text with what is sensitive in it hidden."""
-        for sensitive in self._texts:
-            text = text.replace(sensitive, MASK)
-        return _USER_INFO.sub(MASK, text)
-
-    def value(self, value: Any) -> Any:
-        """Return JSON with what is sensitive in it hidden, keys included."""
-        if isinstance(value, dict):
-            return {self._leaf(key): self.value(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.value(item) for item in value]
-        return self._leaf(value)
-
-    def _leaf(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.text(value)
-        return MASK if isinstance(value, int | float) and str(value) in self._texts else value
-
-
-def _leaves(value: Any) -> Iterator[str | float]:
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, list):
-        for item in value:
-            yield from _leaves(item)
-    # None, true and false are no secrets, and every text has them.
-    elif value is not None and not isinstance(value, bool):
-        yield value
-
-
-def _spellings(value: str | float) -> set[str]:
-    if not isinstance(value, str):
-        return {str(value), canonical(value).decode()}
-    lines = {line for line in map(str.strip, value.splitlines()) if len(line) >= _SHORTEST_LINE}
-    spellings = {value, *lines}
-    for text in (value, *lines):
-        spellings |= {repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-        spellings |= {
-            quote(text, errors="replace"),
-            quote(text, "", errors="replace"),
-            quote_plus(text, errors="replace"),
-        }
-    return spellings

@@ -19,8 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.functions import named_parameters
+from pdp.contract.sensitive import Mask
 from pdp.errors import UsageError
-from pdp.execution.failures import Mask, ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
+from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schema.compile import compile_schema, fault_lines

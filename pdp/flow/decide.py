@@ -178,7 +178,9 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
 
 def failed(decided: Decided, error: Exception) -> Decided:
     """Return the call as an error ends it that no step expected: a DENY."""
-    _log.error("a decision failed, which is a DENY", exc_info=error)
+    from pdp.contract.sensitive import place_of  # noqa: PLC0415 - only where something fails
+
+    _log.error("a decision failed, which is a DENY: %s", place_of(error))
     if isinstance(error, StateError):
         return decided.denied(error.code, str(error))
     return decided.denied(INTERNAL_ERROR, "the enforcement point failed; its log says how")

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from traceback import format_tb
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.contract.sensitive import masked, place_of
 from pdp.decision import new_id
 from pdp.errors import PdpError
 from pdp.evaluation import Evaluation
-from pdp.execution.failures import ToolResultError, failure_of, masked
+from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
@@ -313,9 +313,7 @@ def deliver(executed: Executed, ready: Ready) -> Executed:
     try:
         delivered = _deliver(executed, ready)
     except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
-        # Where it was raised, and not its text, which could quote what an obligation hides.
-        where = "".join(format_tb(error.__traceback__))
-        _log.error("a result could not be delivered: %s\n%s", type(error).__name__, where)
+        _log.error("a result could not be delivered: %s", place_of(error))
         return executed._replace(execution=_undelivered(executed.execution))
     if delivered.execution.failure is not None:
         return delivered._replace(markings=frozenset(), retrieval_snapshot=None)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from pdp.contract.sensitive import place_of
 from pdp.decision import Verdict
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, check_json, thawed
@@ -279,7 +280,7 @@ def _attempt(name: str, step: Any, *given: Any) -> None:
     except ObligationError as error:
         raise ObligationError(f"{name}: {error.message}") from error
     except Exception as error:
-        _log.exception("the handler of the obligation %s failed", name)
+        _log.error("the handler of the obligation %s failed: %s", name, place_of(error))
         raise ObligationError(f"{name}: its handler failed; the log says how") from error
 
 

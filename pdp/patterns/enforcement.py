@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import orjson
 
-from pdp.execution.failures import Mask, ToolError, failure_of
+from pdp.contract.sensitive import Mask, place_of
+from pdp.execution.failures import ToolError, failure_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import EffectClass, Pattern
 from pdp.manifest.schema.shapes import shape_validator
@@ -121,7 +122,7 @@ def _copied(call: PatternCall, result: Any) -> Any:
 def _failed(call: PatternCall, error: Exception, execution: Execution) -> Execution:
     entry = call.entry
     if not isinstance(error, ToolError):
-        _log.error("the rules of pattern %s failed on %s", entry.pattern, entry.name, exc_info=error)
+        _log.error("the rules of pattern %s failed on %s: %s", entry.pattern, entry.name, place_of(error))
         error = PatternFault("patterns.internal_error", "the rules of its pattern failed; the log says how")
     if not execution.started:
         error.details["effect"] = "none"

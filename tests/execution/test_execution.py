@@ -17,18 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pdp.contract.sensitive import MASK, Mask, masked
 from pdp.errors import UsageError
 from pdp.execution import runner as running
 from pdp.execution.failures import (
     LONGEST,
-    MASK,
-    Mask,
     ToolArgumentError,
     ToolError,
     ToolResultError,
     ToolUnavailableError,
     failure_of,
-    masked,
     safe_text,
 )
 from pdp.execution.runner import ToolRunner, arun_once, run_once

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
@@ -55,6 +55,7 @@ def run(
     bundle: DecidingBundle = None,
     engine: DecidingEngine = "embedded",
     as_json: AsJson = False,
+    show_sensitive: Annotated[bool, typer.Option(help="Show the values of sensitive arguments.")] = False,
 ) -> None:
     """Say why a proposal is decided as it is: checks, rules that fired, and where the others stopped.
 
@@ -77,7 +78,10 @@ def run(
     }
     whole = merged_data(chosen.data, manifests=manifests, data=read_data(data))
     with engine_of_options(engine, manifests, bundle=bundle, policies=policies, data=data) as opened:
-        explanation = explain(Pep(effective, opened).decide(proposed, caller), opened, modules, whole, find_opa())
+        evaluation = Pep(effective, opened).decide(proposed, caller)
+        tool = effective.tools.get(evaluation.trace.tool_name or "")
+        sensitive = tool.sensitive if tool is not None and not show_sensitive else ()
+        explanation = explain(evaluation, opened, modules, whole, find_opa(), sensitive=sensitive)
     if as_json:
         print_json(explanation.as_json())
     else:

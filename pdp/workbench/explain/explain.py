@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.checks import CHECKS
+from pdp.contract.sensitive import Mask
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
 from pdp.json import canonical
 from pdp.workbench.explain.trace import RuleRun, trace
@@ -14,11 +15,12 @@ from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pdp.decision import Reason
     from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
+    from pdp.workbench.explain.trace import Condition
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.opa.rules import RuleSite
 
@@ -34,6 +36,7 @@ class Explanation:
         line: one line for a person.
         evaluation: what came of the proposal.
         checks: those before the policy in their order, each `passed`, `failed` or `not reached`.
+        mask: hides values of sensitive arguments; they are hidden in `line` and `rules` already.
         rules: every rule by its place; where `unknown`, those that fired. Empty when the policy came to no decision.
         unknown: why the other rules are not known, to go on from "not known"; None where they are.
     """
@@ -41,6 +44,7 @@ class Explanation:
     line: str
     evaluation: Evaluation
     checks: Mapping[str, str]
+    mask: Mask
     rules: tuple[RuleRun, ...] = ()
     unknown: str | None = None
 
@@ -48,7 +52,7 @@ class Explanation:
         """Return `{line, evaluation, checks, rules, complete}`; the form is stable."""
         return {
             "line": self.line,
-            "evaluation": self.evaluation.as_json(),
+            "evaluation": self.mask.value(self.evaluation.as_json()),
             "checks": [{"name": name, "result": result} for name, result in self.checks.items()],
             "rules": [
                 {
@@ -63,7 +67,13 @@ class Explanation:
 
 
 def explain(
-    evaluation: Evaluation, engine: Engine, modules: Mapping[str, Module], data: Mapping[str, Any], opa: Path | None
+    evaluation: Evaluation,
+    engine: Engine,
+    modules: Mapping[str, Module],
+    data: Mapping[str, Any],
+    opa: Path | None,
+    *,
+    sensitive: Collection[str] = (),
 ) -> Explanation:
     """Explain an evaluation.
 
@@ -73,6 +83,7 @@ def explain(
         modules: the Rego that decided.
         data: all the data that it saw.
         opa: the OPA program; None: rules that did not fire stay unknown.
+        sensitive: the arguments whose values are not shown.
     """
     rules: tuple[RuleRun, ...] = ()
     unknown = None
@@ -91,7 +102,14 @@ def explain(
             unknown = f": {error}"
         if unknown is not None:
             rules = _fired(engine, body, modules)
-    return Explanation(_line(evaluation, modules), evaluation, _checks(evaluation), rules, unknown)
+    mask = Mask(sensitive, request["context"]["arguments"] if request is not None else {})
+    rules = tuple(replace(run, stopped=run.stopped and _masked(run.stopped, mask)) for run in rules)
+    return Explanation(mask.text(_line(evaluation, modules)), evaluation, _checks(evaluation), mask, rules, unknown)
+
+
+def _masked(condition: Condition, mask: Mask) -> Condition:
+    seen = tuple(replace(value, value=mask.value(value.value)) for value in condition.seen)
+    return replace(condition, seen=seen, because=tuple(_masked(inner, mask) for inner in condition.because))
 
 
 def traced_data(data: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from pdp.workbench.explain.explain import traced_data
 from tests.support import ROOT
@@ -214,3 +215,19 @@ def test_hostile_values_cannot_steer_the_terminal() -> None:
     assert all(text.isprintable() for text in done.out.split("\n"))
     done = explained({"tool": "\x1b[2J\u202e", "arguments": {}})
     assert all(text.isprintable() for text in done.out.split("\n"))
+
+
+@pytest.mark.usefixtures("without_opa")
+def test_values_of_sensitive_arguments_are_shown_only_when_that_is_asked_for(tmp_path: Path) -> None:
+    rules = yaml.safe_load((EXAMPLE / "governance.yaml").read_text())
+    rules["actions"]["initiate_wire"]["sensitive"] = ["amount", "source_account"]
+    governance = tmp_path / "governance.yaml"
+    governance.write_text(yaml.safe_dump(rules))
+
+    hidden = explained(wire(), "--json", g=governance)
+    shown = explained(wire(), "--json", "--show-sensitive", g=governance)
+
+    assert (hidden.code, shown.code) == (3, 3)
+    assert [value in hidden.out for value in ("47500", "acct-operating-4412")] == [False, False]
+    assert [value in shown.out for value in ("47500", "acct-operating-4412")] == [True, False]
+    assert hidden.json["line"] == EXCEEDED.replace("47500", "***")
