@@ -56,9 +56,20 @@ def weak_project(folder: Path, *more: Any, **settings: Any) -> Path:
     return project(folder, *WEAK, *more, policies=["policies"], **settings)
 
 
-def mutated(file: Path, *, only: str | None = None, baseline: bool = False, marks: Sequence[Path] = ()) -> MutationRun:
+def mutated(
+    file: Path,
+    *,
+    only: str | None = None,
+    baseline: bool = False,
+    marks: Sequence[Path] = (),
+    sample: int | None = None,
+    seed: str = "",
+) -> MutationRun:
     """What came of breaking a project."""
     run = MutationRun()
     marked = read_equivalents(marks)
-    mutate([load_suite(file)], opa=find_opa(), baseline=baseline, only=only, marked=marked, run=run)
+    suites = [load_suite(file)]
+    mutate(
+        suites, opa=find_opa(), baseline=baseline, only=only, marked=marked, run=run, sample=sample, seed=seed
+    )  # fmt: skip
     return run

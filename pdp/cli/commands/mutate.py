@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,16 +41,24 @@ def mutate(
     equivalent: Annotated[
         Path | None, file_option(help="Mutants that change nothing; mutants.yaml beside the scenarios if absent.")
     ] = None,
-    fail_under: Annotated[
-        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="Fail when fewer of them are killed.")
+    max_survivors: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Fail when more than these survive unmarked.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Judge that many mutants alone, drawn by --seed.")
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Which mutants are drawn; printed, and random if absent.")
     ] = None,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Break policies, manifests and data in one place at a time, and show what no scenario notices.
 
-    Exit code: 0, or 1 below --fail-under, 2 bad usage or file or a late engine, 130 interrupted.
+    Exit code: 0, or 1 above --max-survivors, 2 bad usage or file or a late engine, 130 interrupted.
     """
+    if seed is not None and sample is None:
+        raise UsageError("--seed says nothing without --sample", hint="add --sample")
     files = find_suites(paths)
     suites = load_suites(files, engine_timeout)
     marked = read_equivalents([equivalent] if equivalent is not None else beside(files))
@@ -58,7 +67,17 @@ def mutate(
     with progress(quiet=as_json) as bar:
         advance = partial(_advance, bar, bar.add_task("", total=None))
         try:
-            run_mutants(suites, opa=find_opa(), baseline=baseline, only=only, marked=marked, run=run, progress=advance)
+            run_mutants(
+                suites,
+                opa=find_opa(),
+                baseline=baseline,
+                only=only,
+                marked=marked,
+                run=run,
+                sample=sample,
+                seed=token_hex(4) if seed is None else seed,
+                progress=advance,
+            )
         except KeyboardInterrupt:
             # The results until now took their time, and may be all that the user needs.
             interrupted = True
@@ -70,7 +89,8 @@ def mutate(
         raise typer.Exit(INTERRUPTED)
     if run.faults:
         raise FileFaultsError(run.faults)
-    raise typer.Exit(Exit.FAILED if fail_under is not None and (run.score or 0) < fail_under else Exit.OK)
+    too_many = max_survivors is not None and run.count(Fate.SURVIVED) > max_survivors
+    raise typer.Exit(Exit.FAILED if too_many else Exit.OK)
 
 
 def _print(run: MutationRun, *, as_json: bool) -> None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pdp.documents import faults_of, read_document
 from pdp.errors import FileFaultsError
 from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
+from pdp.workbench.mutation.mutant import Fate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pdp.documents import Document
     from pdp.errors import Fault
+    from pdp.workbench.mutation.mutant import Judgement
 
 NAME: Final = "mutants.yaml"
 """The file beside the scenarios."""
 
 _SHAPE: Final = "write `- {mutant: ID, reason: why nothing can notice it}`"
+Holds = Literal["always", "loader", "embedded"]
+"""Where a mutant is equivalent: by the Rego itself, by what loading or the build refuses, or on the embedded engine."""
 
 
 class _Entry(BaseModel):
@@ -29,20 +33,42 @@ class _Entry(BaseModel):
 
     mutant: Text
     reason: Text
+    holds: Holds = "always"
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """One entry: the mutant's id, why it is equivalent, and where that is written."""
+    """One entry: the mutant's id, why and where it is equivalent, and where that is written."""
 
     mutant: str
     reason: str
+    holds: Holds
     document: Document
     index: int
 
     def fault(self, message: str, hint: str) -> Fault:
         """Return a fault at the entry's mutant."""
         return self.document.fault((self.index, "mutant"), message, hint)
+
+    def faults(self, judgement: Judgement) -> Iterator[Fault]:
+        """Yield what speaks against this entry: its mutant has to survive, and nothing may be decided differently."""
+        name = f"`{self.mutant}`"
+        if judgement.fate is not Fate.SURVIVED:
+            fate = "killed by" if judgement.fate is Fate.KILLED else "no mutant:"
+            yield self.fault(f"{name} is not equivalent but {fate} {judgement.by}", "take this entry out")
+        elif judgement.unnoticed:
+            yield self.fault(f"{name} is not equivalent: {different(judgement.unnoticed)}", "expect what differs")
+        elif judgement.strictly and self.holds != "embedded":
+            message = f"{name} is not equivalent on a sidecar, where a builtin that fails is an error: "
+            yield self.fault(message + different(judgement.strictly), "write `holds: embedded`")
+        elif self.holds == "embedded" and not judgement.strictly:
+            message = f"{name} is equivalent on a sidecar as well, as far as the scenarios show"
+            yield self.fault(message, "write `holds: always`, or add a scenario in which the builtin fails")
+
+
+def different(count: int) -> str:
+    """Say how many recorded requests a mutant decides differently."""
+    return f"{count} recorded request{' is' if count == 1 else 's are'} decided differently"
 
 
 def beside(suites: Iterable[Path]) -> list[Path]:

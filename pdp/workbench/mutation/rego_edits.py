@@ -10,9 +10,10 @@ import base64
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.workbench.mutation.mutant import Identities, RegoMutant, difference
+from pdp.workbench.mutation.weakenings import weakened_call, weakened_domain, weakened_key
 from pdp.workbench.opa.syntax import (
     COMPREHENSIONS,
     Node,
@@ -34,6 +35,7 @@ from pdp.workbench.reports.shown_file import shown_file
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pdp.workbench.mutation.weakenings import Change
     from pdp.workbench.opa.modules import Module
 
 _COMPARISONS: Final = {
@@ -46,6 +48,8 @@ _VERDICTS: Final = ("ALLOW", "DENY", "STEP_UP")
 _NUMBER: Final = re.compile(r"-?[0-9.eE+-]+")
 _DECISION: Final = "data.authz.decision"
 _REASON: Final = "reason.new"
+_EMPTY: Final = {"[]": "[false]", "{}": '{"~": false}', "set()": "{false}"}
+_NOT: Final = re.compile(r"not\s+")
 _IF: Final = re.compile(r"\s*if\s+")
 
 
@@ -56,10 +60,6 @@ class Edit(NamedTuple):
     kind: str
     span: Span
     text: str
-
-
-_Change = tuple[str, Span | None, str]
-"""Kind, place and new text of an edit; without a place, OPA does not say where it stands, and it is left out."""
 
 
 def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
@@ -130,7 +130,7 @@ class _Walk:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def rule(self, rule: Node) -> Iterator[_Change]:
+    def rule(self, rule: Node) -> Iterator[Change]:
         """The edits of a rule with all its branches."""
         head = rule["head"]
         if rule.get("default"):
@@ -138,8 +138,6 @@ class _Walk:
             text = b"default " + base64.b64decode(head["location"]["text"])
             whole = {"location": rule["location"] | {"text": base64.b64encode(text).decode()}}
             yield "rule dropped", self._source.span(whole), ""
-            if head["value"]["type"] == "null":
-                yield "default changed", self._source.span(head["value"]), "false"
             yield from (("default changed", span, changed) for _, span, changed in self.term(head["value"]))
             return
         span, name = self._source.span(head), rule_name(rule)
@@ -149,7 +147,7 @@ class _Walk:
         for branch in branches(rule):
             yield from self._branch(branch)
 
-    def _branch(self, branch: Node) -> Iterator[_Change]:
+    def _branch(self, branch: Node) -> Iterator[Change]:
         head, body = branch["head"], self._body(branch)
         for argument in head.get("args", ()):
             yield from self.term(argument)
@@ -177,7 +175,7 @@ class _Walk:
         span: Span | None = expression.get("span") or self._source.span(expression)
         return span
 
-    def _dropped(self, rule_head: Node, body: list[Node]) -> Iterator[_Change]:
+    def _dropped(self, rule_head: Node, body: list[Node]) -> Iterator[Change]:
         head = self._source.span(rule_head)
         first = self._span(body[0]) if body else None
         if head is None or first is None:
@@ -191,7 +189,7 @@ class _Walk:
         else:
             yield "rule dropped", first, f"{{ false; {self._source.text[slice(*first)]} }}"
 
-    def body(self, body: list[Node], scope: Node) -> Iterator[_Change]:
+    def body(self, body: list[Node], scope: Node) -> Iterator[Change]:
         """The edits of conditions. `scope` is what their variables are known in."""
         for index, expression in enumerate(body):
             yield from self._condition(expression, scope)
@@ -199,7 +197,7 @@ class _Walk:
                 yield from self._for_all(body[index:], scope)
             yield from self._parts(expression)
 
-    def _condition(self, expression: Node, scope: Node) -> Iterator[_Change]:
+    def _condition(self, expression: Node, scope: Node) -> Iterator[Change]:
         span = self._span(expression)
         if span is None:
             return
@@ -208,13 +206,13 @@ class _Walk:
         if text != "true" and not any(used[name] > own[name] for name in made):
             yield "condition dropped", span, "true"
         if expression.get("negated"):
-            yield "condition negated", span, re.sub(r"^not\s+", "", text)
+            yield "condition negated", span, _NOT.sub("", text, count=1)
         elif not made and not is_every(expression):
             yield "condition negated", span, f"not {text}"
         elif is_every(expression):
             yield from self._for_any(expression, span)
 
-    def _for_any(self, expression: Node, span: Span) -> Iterator[_Change]:
+    def _for_any(self, expression: Node, span: Span) -> Iterator[Change]:
         terms = expression["terms"]
         names = ", ".join(self._source.written(terms[part]) for part in ("key", "value") if terms.get(part))
         conditions = "; ".join(self._source.written(inner) for inner in terms["body"])
@@ -222,7 +220,7 @@ class _Walk:
         # As a count it can stand wherever the other stood, with braces or without.
         yield "quantifier swapped", span, f"count([1 | some {names} in {domain}; {conditions}]) > 0"
 
-    def _for_all(self, body: list[Node], scope: Node) -> Iterator[_Change]:
+    def _for_all(self, body: list[Node], scope: Node) -> Iterator[Change]:
         """`some x in xs` with all that follows it, as `every`, where nothing else needs the variables."""
         first, rest = body[0], body[1:]
         symbols = first["terms"]["symbols"]
@@ -238,23 +236,30 @@ class _Walk:
         conditions = self._source.text[spans[1][0] : end]
         yield "quantifier swapped", (spans[0][0], end), f"{heading} {{ {conditions} }}"
 
-    def _parts(self, expression: Node) -> Iterator[_Change]:
+    def _parts(self, expression: Node) -> Iterator[Change]:
         terms = expression["terms"]
         if is_some(expression):
             for symbol in terms["symbols"]:
                 if symbol["type"] == "call":
-                    yield from self.term(symbol["value"][-1])
+                    yield from self._domain(symbol["value"][-1])
         elif is_every(expression):
-            yield from self.term(terms["domain"])
+            yield from self._domain(terms["domain"])
             yield from self.body(terms["body"], expression)
         elif isinstance(terms, list):
-            yield from self._call(terms)
+            span = None if expression.get("with") else self._span(expression)
+            negation = _NOT.match(self._source.text, span[0]) if span and expression.get("negated") else None
+            yield from self._call(terms, (negation.end(), span[1]) if span and negation else span)
         else:
             yield from self.term(terms)
         for replaced in expression.get("with", ()):
             yield from self.term(replaced["value"])
 
-    def _call(self, terms: list[Node]) -> Iterator[_Change]:
+    def _domain(self, domain: Node) -> Iterator[Change]:
+        yield from weakened_domain(domain, self._source)
+        yield from self.term(domain)
+
+    def _call(self, terms: list[Node], span: Span | None) -> Iterator[Change]:
+        yield from weakened_call(terms, span, self._source)
         name, written = operator(terms), self._source.written(terms[0])
         # Also what is called by its name, such as `lt(a, b)`, has these operators; only signs are exchanged.
         for kind, others in (("comparison moved", _COMPARISONS), ("set operation swapped", _SETS)):
@@ -263,17 +268,18 @@ class _Walk:
         for term in terms[1:2] if name.endswith(_REASON) else terms[1:]:
             yield from self.term(term)
 
-    def term(self, term: Node) -> Iterator[_Change]:
+    def term(self, term: Node) -> Iterator[Change]:
         kind, value = term["type"], term.get("value")
-        if kind in ("number", "string", "boolean"):
+        if kind in ("number", "string", "boolean", "null"):
             yield from self._moved(term)
         elif kind in ("array", "set", "object"):
             yield from self._elements(term)
         elif kind == "call":
-            yield from self._call(term["value"])
+            yield from self._call(term["value"], self._source.span(term))
         elif kind == "ref":
             for part in term["value"]:
                 if part["type"] != "var":
+                    yield from weakened_key(part, self._source)
                     yield from self.term(part)
         elif kind in COMPREHENSIONS and value is not None:
             for part in ("term", "key", "value"):
@@ -281,14 +287,17 @@ class _Walk:
                     yield from self.term(value[part])
             yield from self.body(value["body"], term)
 
-    def _moved(self, term: Node) -> Iterator[_Change]:
-        """The edits of a number, boolean or string; what is not written out, such as a name for it, is left alone."""
-        kind, value, written = term["type"], term["value"], self._source.written(term)
+    def _moved(self, term: Node) -> Iterator[Change]:
+        """The edits of a constant; what is not written out, such as a name for it, is left alone."""
+        value: Any = term.get("value")
+        kind, written = term["type"], self._source.written(term)
         change, texts = "constant moved", list[str]()
         if kind == "number" and _NUMBER.fullmatch(written):
             texts = [str(value + 1), str(value - 1)]
         elif kind == "boolean" and written in ("true", "false"):
             texts = ["false" if value else "true"]
+        elif written == "null":
+            texts = ["false"]
         elif kind == "string" and written in (f'"{value}"', f"`{value}`"):
             if value in _VERDICTS:
                 change, texts = "verdict swapped", [f'"{other}"' for other in _VERDICTS if other != value]
@@ -297,7 +306,10 @@ class _Walk:
         for text in texts:
             yield change, self._source.span(term), text
 
-    def _elements(self, term: Node) -> Iterator[_Change]:
+    def _elements(self, term: Node) -> Iterator[Change]:
+        written = self._source.written(term)
+        if written in _EMPTY:
+            yield "constant moved", self._source.span(term), _EMPTY[written]
         for text in _shortened(term, self._source):
             yield "element lost", self._source.span(term), text
         for element in term["value"]:

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical
 from pdp.workbench.mutation.data_edits import data_mutants
-from pdp.workbench.mutation.equivalents import check_known
+from pdp.workbench.mutation.equivalents import check_known, different
 from pdp.workbench.mutation.manifest_edits import manifest_mutants
 from pdp.workbench.mutation.mutant import Fate, RegoMutant
 from pdp.workbench.mutation.rego_edits import rego_mutants
@@ -69,19 +70,11 @@ class MutationRun:
         return sorted(judgements, key=_place)
 
     def add(self, judgement: Judgement, entry: Marked | None) -> None:
-        """Add a judgement; `entry` is the one that marks its mutant as equivalent, if there is one.
-
-        Such a mutant has to survive, with no recorded request decided differently.
-        """
-        if entry is not None and judgement.fate is not Fate.SURVIVED:
-            fate = "killed by" if judgement.fate is Fate.KILLED else "no mutant:"
-            message = f"`{entry.mutant}` is not equivalent but {fate} {judgement.by}"
-            self.faults.append(entry.fault(message, "take this entry out"))
-        elif entry is not None:
-            if judgement.unnoticed:
-                message = f"`{entry.mutant}` is not equivalent: {_decided_differently(judgement)}"
-                self.faults.append(entry.fault(message, "expect what differs"))
-            judgement = replace(judgement, fate=Fate.EQUIVALENT, by=entry.reason)
+        """Add a judgement; `entry` is the one that marks its mutant as equivalent, if there is one."""
+        if entry is not None:
+            self.faults += entry.faults(judgement)
+            if judgement.fate is Fate.SURVIVED:
+                judgement = replace(judgement, fate=Fate.EQUIVALENT, by=entry.reason)
         self.judgements[judgement.mutant.id] = judgement
 
     def as_json(self) -> dict[str, Any]:
@@ -117,17 +110,14 @@ def survivor_lines(survivor: Judgement) -> Iterator[str]:
     yield f"  {mutant.id}"
     yield from (f"    {line}" for line in mutant.diff.splitlines())
     if survivor.unnoticed:
-        yield f"  {_decided_differently(survivor)}, and no expectation says so"
+        yield f"  {different(survivor.unnoticed)}, and no expectation says so"
+    elif survivor.strictly:
+        yield f"  {different(survivor.strictly)} on a sidecar, where a builtin that fails is an error"
     if proposal is not None and proposal.scenario is None:
         yield f"  no scenario to propose: {proposal.note}"
     elif proposal is not None and proposal.scenario is not None:
         yield f"  add to {proposal.file}:"
         yield from (f"    {line}" for line in proposal.scenario.splitlines())
-
-
-def _decided_differently(judgement: Judgement) -> str:
-    count = judgement.unnoticed
-    return f"{count} recorded request{' is' if count == 1 else 's are'} decided differently"
 
 
 def _place(judgement: Judgement) -> tuple[str, int, str]:
@@ -142,6 +132,7 @@ def _survivor(survivor: Judgement) -> dict[str, Any]:
         "file": mutant.place.file,
         "line": mutant.place.line,
         "unnoticed": survivor.unnoticed,
+        "strictly": survivor.strictly,
         "proposal": proposal and {**asdict(proposal), "file": proposal.file and str(proposal.file)},
     }
 
@@ -163,6 +154,8 @@ def mutate(
     only: str | None,
     marked: Sequence[Marked],
     run: MutationRun,
+    sample: int | None = None,
+    seed: str = "",
     progress: Callable[[MutationRun], None] | None = None,
     modules: Container[str] | None = None,
 ) -> None:
@@ -175,6 +168,8 @@ def mutate(
         only: a text that a mutant's id or kind has to contain.
         marked: mutants that a person has marked as equivalent.
         run: where what is known is put.
+        sample: how many mutants are judged at most, drawn by `seed`; all if absent.
+        seed: which of them: the same ones for the same text, as long as the mutants are the same.
         progress: called whenever more is known.
         modules: paths of Rego modules: nothing but these is broken, and no scenario is searched for what survives.
 
@@ -205,9 +200,12 @@ def mutate(
         for attempt in _attempts(recorded, opa, stack, wanted):
             attempts.setdefault(attempt.mutant.id, []).append(attempt)
         run.notes += _left_out(marked, ids, opa)
-        run.total = len(attempts)
-        # By the hash at the end of the id, so that mutants for OPA and for the embedded engine are mixed.
-        mixed = sorted(attempts, key=lambda identity: identity.rpartition(":")[2])
+        # By a hash, so that mutants for OPA and for the embedded engine are mixed.
+        mixed = sorted(attempts, key=lambda identity: sha256(f"{seed}\0{identity}".encode()).digest())
+        if sample is not None and sample < len(mixed):
+            run.notes.append(f"{sample} of {len(mixed)} mutants, drawn by the seed {seed!r}")
+            mixed = mixed[:sample]
+        run.total = len(mixed)
         _work([partial(_judged, attempts[identity]) for identity in mixed], add)
         if opa is not None and modules is None:
             survivors = run.of(Fate.SURVIVED)
@@ -253,13 +251,14 @@ def _attempts(
 
 def _judged(attempts: Sequence[_Attempt]) -> Judgement:
     """Judge a mutant by one group of suites after the other: it has survived when no group notices it."""
-    unnoticed = 0
+    unnoticed = strictly = 0
     for attempt in attempts:
         judgement = attempt.judge()
         unnoticed += judgement.unnoticed
+        strictly += judgement.strictly
         if judgement.fate is not Fate.SURVIVED:
             return judgement
-    return replace(judgement, unnoticed=unnoticed)
+    return replace(judgement, unnoticed=unnoticed, strictly=strictly)
 
 
 def _searched(survivor: Judgement, attempts: Sequence[_Attempt], opa: Path) -> Judgement:

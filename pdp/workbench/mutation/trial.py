@@ -11,6 +11,7 @@ import threading
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -149,7 +150,23 @@ class RegoTrial:
             killer = self._failing(suspects, mutant, known)
             if killer is not None:
                 return Judgement(mutant, Fate.KILLED, by=killer)
-        return Judgement(mutant, Fate.SURVIVED, unnoticed=sum(self._differs(body, known) for body in self._original))
+        asked = list(self._original)
+        strict = _answer_table(
+            asked, self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}, strict=True)
+        )
+        return Judgement(
+            mutant,
+            Fate.SURVIVED,
+            unnoticed=sum(self._differs(body, known) for body in asked),
+            strictly=sum(body not in strict or strict[body] != self._strict[body] for body in asked),
+        )
+
+    @cached_property
+    def _strict(self) -> dict[bytes, bytes | None]:
+        """What the original answers where a builtin that fails is an error."""
+        asked = list(self._original)
+        answers = _answer_table(asked, self._evaluator.evaluate(asked, strict=True))
+        return dict.fromkeys(asked) | answers
 
     def _differs(self, body: bytes, known: Mapping[bytes, bytes | None]) -> bool:
         return body not in known or known[body] != self._original[body]

@@ -74,7 +74,7 @@ def canonical_answer(document: bytes | Any) -> bytes:
 class Evaluator:
     """Modules and data staged for OPA, to be evaluated again and again, each time with some modules exchanged.
 
-    A builtin that fails is undefined, as in the embedded engine; with the baseline's policies none does.
+    A builtin that fails is undefined, as in the embedded engine, except where `strict` is asked for.
 
     Safe to share between threads: a run writes only into a folder of its own.
 
@@ -118,6 +118,7 @@ class Evaluator:
         changed: Mapping[str, str] = _NOTHING,
         document: str = DECISION,
         coverage: bool = False,
+        strict: bool = False,
     ) -> Batch:
         """Evaluate a document for every input; equal inputs are evaluated once.
 
@@ -129,12 +130,14 @@ class Evaluator:
             changed: modules instead of those of the same path, or beside them.
             document: what to evaluate, such as `data.authz.findings`.
             coverage: whether to report which lines were evaluated; of modules that are not changed.
+            strict: whether an input fails when a builtin fails, as in a sidecar.
 
         Raises:
             EngineTimeoutError: not finished in time.
             UsageError: OPA refuses the Rego, or cannot be run.
         """
         options = ["--coverage", "--coverage-runs="] if coverage else []
+        options += ["--strict-builtin-errors"] if strict else []
         # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
         marked = f'some i, e in input; print("{_MARK}", i)'
         query = f"[[i, x] | {marked}; x := [d | d := {document} with input as e]]"

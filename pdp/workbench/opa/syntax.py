@@ -85,6 +85,9 @@ class Source:
             return None
         start = self._starts[location["row"] - 1] + location["col"] - 1
         text = base64.b64decode(location["text"]).decode()
+        if text.startswith("(") and not self.text.startswith(text, start):
+            # Of what stands in parentheses, OPA gives the column behind the first of them.
+            start -= 1
         if not self.text.startswith(text, start):
             return None
         return start, start + len(text)

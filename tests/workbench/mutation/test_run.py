@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.opa
 
 OWN = "ceiling.rego"
-LIMIT = "number.at_most(50, input.context.arguments.amount)"
+AMOUNT = "input.context.arguments.amount"
+LIMIT = f"number.at_most(50, {AMOUNT})"
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,8 @@ def test_what_no_scenario_shows_survives_and_what_is_proposed_kills_it() -> None
 
     assert changes(weak, Fate.SURVIVED) == {
         ("constant moved", "50", "51"), ("constant moved", "50", "49"),
+        ("number shifted", "50", "50.001"), ("number shifted", "50", "49.999"),
+        ("number rounded", AMOUNT, f"round({AMOUNT})"),
     }  # fmt: skip
     assert changes(weak, Fate.KILLED) == {
         ("verdict swapped", "deny", "step_up"),
@@ -72,12 +75,12 @@ def test_what_no_scenario_shows_survives_and_what_is_proposed_kills_it() -> None
     assert {(each.mutant.place.file, each.mutant.place.line) for each in weak.of(Fate.SURVIVED)} == {
         (f"policies/{MODULE}", CONDITION)
     }
-    assert (weak.total, len(weak.judgements), weak.complete, weak.notes) == (6, 6, True, [])
-    assert weak.score == pytest.approx(100 * 4 / 6)
+    assert (weak.total, len(weak.judgements), weak.complete, weak.notes) == (9, 9, True, [])
+    assert weak.score == pytest.approx(100 * 4 / 9)
 
     strong = mutated(weak_project(Path(), *map(proposed, weak.of(Fate.SURVIVED))), only=OWN)
 
-    assert (strong.count(Fate.KILLED), strong.count(Fate.SURVIVED), strong.score) == (6, 0, 100)
+    assert (strong.count(Fate.KILLED), strong.count(Fate.SURVIVED), strong.score) == (9, 0, 100)
 
 
 def test_a_proposed_scenario_for_a_weakened_entry_kills_it() -> None:
@@ -213,7 +216,7 @@ def test_a_survivor_that_is_marked_is_equivalent_and_counts_for_nothing(opa: Pat
     run = mutated(file, only=OWN, marks=[marked])
 
     assert [(each.mutant.id, each.by) for each in run.of(Fate.EQUIVALENT)] == [(survivor, "nobody sends 51")]
-    assert (run.count(Fate.KILLED), run.count(Fate.SURVIVED), run.score, run.complete) == (4, 1, 80, True)
+    assert (run.count(Fate.KILLED), run.count(Fate.SURVIVED), run.score, run.complete) == (4, 4, 50, True)
     assert [(str(fault.place), fault.message, fault.hint) for fault in run.faults] == [
         (
             "mutants.yaml:3:11",
@@ -274,7 +277,7 @@ def test_a_faulty_file_of_equivalents_says_where(text: str, faults: list[str]) -
 
 def test_json_tells_all_that_a_script_needs() -> None:
     weak_project(Path())
-    done = pdp("mutate", ".", "--only", "constant-moved", "--fail-under", "0", "--json")
+    done = pdp("mutate", ".", "--only", "constant-moved", "--max-survivors", "2", "--json")
     first, second = done.json["survivors"]
     survivor = dict(first)
     proposal = survivor.pop("proposal")
@@ -287,7 +290,7 @@ def test_json_tells_all_that_a_script_needs() -> None:
     }  # fmt: skip
     assert survivor == {
         "id": survivor["id"], "kind": "constant moved", "owner": "deny", "file": f"policies/{MODULE}",
-        "line": CONDITION, "original": "50", "changed": survivor["changed"], "unnoticed": 0,
+        "line": CONDITION, "original": "50", "changed": survivor["changed"], "unnoticed": 0, "strictly": 0,
     }  # fmt: skip
     assert {survivor["changed"], second["changed"]} == {"49", "51"}
     assert diff.splitlines()[:2] == [f"--- policies/{MODULE}", f"+++ policies/{MODULE} (mutant)"]
@@ -296,10 +299,30 @@ def test_json_tells_all_that_a_script_needs() -> None:
 
 def test_the_exit_code_is_that_of_the_threshold() -> None:
     weak_project(Path())
-    done = pdp("mutate", "scenarios.json", "--only", OWN, "--fail-under", "67")
+    done = pdp("mutate", "scenarios.json", "--only", OWN, "--max-survivors", "4")
 
     assert (done.code, done.out.splitlines()[-1], done.err) == (
-        1, "6 mutants: 4 killed, 2 survived; score 66.7 %", "",
+        1, "9 mutants: 4 killed, 5 survived; score 44.4 %", "",
+    )  # fmt: skip
+
+
+def test_a_sample_is_the_same_for_the_same_seed_and_all_is_drawn_in_the_end() -> None:
+    file = weak_project(Path())
+    sets = {seed: mutated(file, only=OWN, sample=3, seed=seed) for seed in "abcdefghijkl"}
+
+    assert {run.total for run in sets.values()} == {3}
+    assert sets["a"].notes == ["3 of 9 mutants, drawn by the seed 'a'"]
+    assert mutated(file, only=OWN, sample=3, seed="a").judgements.keys() == sets["a"].judgements.keys()
+    assert len({identity for run in sets.values() for identity in run.judgements}) == 9
+    assert (mutated(file, only=OWN, sample=9, seed="a").total, mutated(file, only=OWN, sample=9).notes) == (9, [])
+
+
+def test_a_seed_without_a_sample_is_a_fault_of_the_command() -> None:
+    weak_project(Path())
+    done = pdp("mutate", ".", "--seed", "a")
+
+    assert (done.code, done.out, done.err) == (
+        2, "", "error: --seed says nothing without --sample\n    hint: add --sample\n",
     )  # fmt: skip
 
 

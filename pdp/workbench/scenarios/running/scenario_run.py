@@ -182,10 +182,13 @@ def _tool(step: Step) -> str | None:
 def _filled_in(request: Any, manifest: EffectiveManifest) -> Any:
     """Return a request written by hand with `$manifest_digest`, `$manifest_version` and `$call_digest` replaced.
 
-    Digests change with every edit of the manifest, so a scenario names them, each as the whole of a string. Where
-    subject, action, resource and context are not whole there is no digest, and `$call_digest` stays.
+    Digests change with every edit of the manifest, so a scenario names them, each as the whole of a string. What is
+    nearly the digest can be named as well: `$MANIFEST_DIGEST` in capitals, and with a blank before it. Where subject,
+    action, resource and context are not whole there is no digest, and `$call_digest` stays.
     """
-    filled = replaced_texts(request, {"$manifest_digest": manifest.digest, "$manifest_version": manifest.version})
+    digest = manifest.digest
+    near = {"$MANIFEST_DIGEST": digest.upper(), " $manifest_digest": f" {digest}"}
+    filled = replaced_texts(request, near | {"$manifest_digest": digest, "$manifest_version": manifest.version})
     try:
         subject, resource = Entity(**filled["subject"]), Entity(**filled["resource"])
         whole = Request(subject, RequestedAction(**filled["action"]), resource, dict(filled["context"]))
