@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -25,9 +26,6 @@ pytestmark = pytest.mark.process
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.stores.test_keys_processes"])
-
-_CALLS = 9000
-"""About how many functions are called to run four keys and find two, on PostgreSQL; on SQLite three quarters of it."""
 
 
 def _key(name: str) -> IdempotencyKey:
@@ -52,14 +50,17 @@ def _effects(path: Path) -> Counter[str]:
     return Counter(path.read_text().splitlines()) if path.exists() else Counter()
 
 
-def _until_killed(url: str, names: list[str], effects: Path, calls: int) -> None:
-    """Run every key, and die at the `calls`-th call of a function, wherever that is."""
-    left = calls
+def _until_killed(url: str, names: list[str], effects: Path, dies_at: int | str | None) -> None:
+    """Run every key, and die at that call of a function, wherever it is, or as the function of that name returns.
 
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal left
-        left -= event in {"call", "c_call"}
-        if left == 0:
+    With None it lives, and writes how many functions it called into `calls` beside `effects`.
+    """
+    calls = 0
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+        if calls == dies_at or (event == "return" and frame.f_code.co_name == dies_at):
             os.kill(os.getpid(), signal.SIGKILL)
 
     with Database.open(url) as store:
@@ -70,6 +71,8 @@ def _until_killed(url: str, names: list[str], effects: Path, calls: int) -> None
         for name in names:
             _run(keys, name, effects)
         sys.setprofile(None)
+    if dies_at is None:
+        effects.with_name("calls").write_text(str(calls))
 
 
 @pytest.fixture(params=DATABASES)
@@ -96,14 +99,22 @@ def _joined(processes: list[ForkServerProcess]) -> list[int | None]:
 
 def test_processes_killed_anywhere_never_run_a_tool_twice(url: str, keys: SqlIdempotency, tmp_path: Path) -> None:
     chance, effects, names = random.Random(20), tmp_path / "effects", list[str]()  # noqa: S311 - for a test to be repeated
+    # One lives, which says how many calls it takes here; one dies between the effect and its record.
     codes = Counter[int | None]()
+    for fate, name in ((None, "lives"), (_have_effect.__name__, "dies")):
+        names += (started := [f"{name}.{each}" for each in range(4)])
+        process = _context.Process(target=_until_killed, args=(url, started, effects, fate))
+        process.start()
+        codes.update(_joined([process]))
+    assert codes == {0: 1, -signal.SIGKILL: 1}
+    most = int((tmp_path / "calls").read_text())
     for number in range(10):
         new = [f"{number}.{each}" for each in range(4)]
         # Keys of a round before are tried again, whatever became of them.
         tried = new + chance.sample(names, min(2, len(names)))
         names += new
         processes = [
-            _context.Process(target=_until_killed, args=(url, tried, effects, chance.randrange(1, _CALLS)))
+            _context.Process(target=_until_killed, args=(url, tried, effects, chance.randrange(1, most)))
             for _ in range(2)
         ]
         for process in processes:
