@@ -192,7 +192,7 @@ def _hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Ste
 
     None where it has no pattern, no run that counts, and no markings to remember.
     """
-    needs_run = stores.deployment is not None or prepared.checked.tool.follows_pattern or _needs_action(prepared)
+    needs_run = stores.reads_sources or prepared.checked.tool.follows_pattern or _needs_action(prepared)
     if not (needs_run or result_markings(decided)):
         return None
     from pdp.flow.hold import hold  # noqa: PLC0415 - only calls that a pattern or a run has rules for

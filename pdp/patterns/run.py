@@ -1,9 +1,11 @@
 """Runs of agents: what an application states for all of them, what one remembers, and which ones are open.
 
-A run remembers cached lookups, pinned sources, snapshots, markings and what was staged, and ends with all of it.
+A run remembers cached lookups, pinned sources, snapshots, markings and what was staged, and ends with all of it. It is
+open from the first thing that it remembers until it is ended, or no call was made in it for a day.
+
 Nothing that protects is forgotten while it goes on: where there is no room for it, the call is refused. What only saves
 work (records) or whose absence refuses (snapshots) is remembered as long as there is room. A run that had to make room
-for others is closed, and not begun anew with other pins.
+for others is closed when it remembers something that protects, and not begun anew without it.
 
 Source: tool pattern library, patterns 2 and 6, 9.3, and 9.4: no state across runs in tool memory.
 """
@@ -13,12 +15,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import time
 from collections import OrderedDict
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -38,7 +43,10 @@ MOST_RUNS: Final = 1_000
 """How many runs are open at once. Then the least recently used one is closed."""
 
 MOST_CLOSED: Final = 1_000_000
-"""How many closed runs are known as such. Then no run is opened until one has ended."""
+"""How many closed runs are known as such. Then none that protects something is closed until one has ended."""
+
+LIFETIME: Final = 24 * 3600.0
+"""Seconds without a call after which a run, open or closed, is over."""
 
 _RUN: ContextVar[Run | None] = ContextVar("pdp_run", default=None)
 
@@ -97,11 +105,16 @@ class Run:
         run_id: the session's, or None for a call that belongs to no run: then nothing outlives the call.
         deployment: what the application states for all runs.
         pins: by source; taken when the run starts.
+        used_at: when the last call was made in it, as `Runs` has it.
     """
 
-    def __init__(self, run_id: str | None, deployment: Deployment) -> None:
+    def __init__(
+        self, run_id: str | None, deployment: Deployment, opened: Callable[[Run], None] = lambda _: None
+    ) -> None:
         self.run_id = run_id
         self.deployment = deployment
+        self.used_at = 0.0
+        self._opened = opened
         self.pins: Mapping[str, Pin] = MappingProxyType(read_pins(deployment))
         self._lock = threading.Lock()
         self._records: OrderedDict[Any, bytes] = OrderedDict()
@@ -110,6 +123,11 @@ class Run:
         self._markings: dict[tuple[str, str], frozenset[str]] = {}
         self._staged: dict[tuple[str, str], str] = {}
         self._bound: dict[str, str] = {}
+
+    @property
+    def protects(self) -> bool:
+        """Whether a run that began anew in its place would let through what this one does not."""
+        return bool(self.pins or self._answers or self._markings or self._staged)
 
     def pin(self, source: str) -> Pin:
         """Return the pin of a source.
@@ -140,6 +158,7 @@ class Run:
 
     def keep_record(self, key: Any, text: bytes) -> None:
         """Cache a lookup's result."""
+        self._open()
         with self._lock:
             _keep(self._records, key, text)
 
@@ -150,6 +169,7 @@ class Run:
             PatternFault: `run.full`.
         """
         this = digest(canonical(answer))
+        self._open()
         with self._lock:
             first = self._answers.get(key)
             if first is None:
@@ -158,6 +178,7 @@ class Run:
 
     def keep_snapshot(self, snapshot: str, sources: Iterable[str]) -> None:
         """Remember a retrieval snapshot and the ids of the sources found in it."""
+        self._open()
         with self._lock:
             _keep(self._snapshots, snapshot, self._snapshots.get(snapshot, frozenset()) | frozenset(sources))
 
@@ -177,6 +198,7 @@ class Run:
         Raises:
             PatternFault: `run.full`.
         """
+        self._open()
         with self._lock:
             known = self._markings.get((kind, name), frozenset())
             _add(self._markings, (kind, name), known | frozenset(markings), "marked objects")
@@ -185,8 +207,9 @@ class Run:
         """Check that markings of this object could be remembered; for use before a tool runs.
 
         Raises:
-            PatternFault: `run.full`.
+            PatternFault: `run.full`, or `run.too_many`.
         """
+        self._open()
         with self._lock:
             _check_room(self._markings, (kind, name), "marked objects")
 
@@ -208,6 +231,7 @@ class Run:
         Raises:
             PatternFault: `run.full`.
         """
+        self._open()
         with self._lock:
             _add(self._staged, (kind, payload_digest), action_id, "staged actions")
 
@@ -227,6 +251,12 @@ class Run:
                 return None
             return action_id
 
+    def _open(self) -> None:
+        try:
+            self._opened(self)
+        except RunsFullError as error:
+            raise PatternFault(error.code, error.message) from error
+
 
 class RunClosedError(StateError):
     """The run was closed to make room for others: what it remembered is gone, and it does not go on without."""
@@ -243,21 +273,28 @@ class RunsFullError(StateError):
 class Runs:
     """The runs that are open, each of one caller. Safe to share between threads.
 
-    Where there are too many, the one that was used least recently is closed: no call is made in it any more, until
-    its caller has ended it.
+    Where there are too many, the one that was used least recently gives way. If it remembers something that protects,
+    no call is made in it any more, until its caller has ended it or no call was tried for a day.
 
     Args:
         deployment: what holds for all of them.
+        clock: seconds that never go back.
     """
 
-    def __init__(self, deployment: Deployment | None = None) -> None:
+    def __init__(self, deployment: Deployment | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.deployment = Deployment() if deployment is None else deployment
+        self._clock = clock
+        # Both in the order of their last call.
         self._runs: OrderedDict[bytes, Run] = OrderedDict()
-        self._closed: set[bytes] = set()
+        self._closed: OrderedDict[bytes, float] = OrderedDict()
+        # Those of calls that go on, which remember nothing yet: equal calls have the same one.
+        self._begun: WeakValueDictionary[bytes, Run] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def open(self, run_id: str | None, caller: str) -> Run:
         """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
+
+        A new one is kept from the first thing on that it remembers.
 
         Args:
             run_id: the session's.
@@ -265,7 +302,7 @@ class Runs:
 
         Raises:
             RunClosedError: it was closed to make room for others.
-            RunsFullError: it is not open, and there is no room.
+            RunsFullError: it has pins to remember, and there is no room.
         """
         if run_id is None:
             return Run(None, self.deployment)
@@ -275,38 +312,62 @@ class Runs:
         if run is None:
             # Reading sources may take a while: not under the lock. Of two that start at once, the first to be done is
             # the run for both.
-            new = Run(run_id, self.deployment)
+            new = Run(run_id, self.deployment, partial(self._keep, key))
             with self._lock:
                 run = self._open_run(key, run_id)
                 if run is None:
-                    self._make_room()
-                    run = self._runs[key] = new
+                    run = self._begun[key] = new
+            if run.pins:
+                self._keep(key, run)
         return run
 
     def end(self, run_id: str, caller: str) -> None:
         """Forget a run, open or closed, and all that it remembers. Nothing happens when there is none."""
         key = _key(run_id, caller)
         with self._lock:
-            self._runs.pop(key, None)
-            self._closed.discard(key)
+            for runs in (self._runs, self._begun, self._closed):
+                runs.pop(key, None)
+
+    def _keep(self, key: bytes, run: Run) -> None:
+        """Keep a run that is about to remember something; one that was ended or closed meanwhile stays so."""
+        with self._lock:
+            if self._begun.get(key) is run:
+                self._make_room()
+                run.used_at = self._clock()
+                self._runs[key] = self._begun.pop(key)
 
     def _open_run(self, key: bytes, run_id: str) -> Run | None:
+        now = self._clock()
+        while self._runs and next(iter(self._runs.values())).used_at + LIFETIME <= now:
+            self._runs.popitem(last=False)
+        while self._closed and next(iter(self._closed.values())) + LIFETIME <= now:
+            self._closed.popitem(last=False)
         if key in self._closed:
+            self._closed[key] = now
+            self._closed.move_to_end(key)
             raise RunClosedError(
                 f"run {run_id:.60} was closed to make room for others, and what it remembered is gone",
                 hint="go on under another run_id, or end it; end runs that are over",
             )
         run = self._runs.get(key)
-        if run is not None:
+        if run is None:
+            run = self._begun.get(key)
+        else:
             self._runs.move_to_end(key)
+        if run is not None:
+            run.used_at = now
         return run
 
     def _make_room(self) -> None:
         while len(self._runs) >= MOST_RUNS:
-            if len(self._closed) >= MOST_CLOSED:
+            key, run = next(iter(self._runs.items()))
+            if run.protects and len(self._closed) >= MOST_CLOSED:
                 raise RunsFullError(f"{MOST_RUNS} runs are open, and no more can be closed", hint="end what is over")
-            key, _ = self._runs.popitem(last=False)
-            self._closed.add(key)
+            del self._runs[key]
+            if run.protects:
+                self._closed[key] = self._clock()
+            else:  # a call that goes on in it may yet remember something
+                self._begun[key] = run
 
 
 def pinned(source: str) -> Pin:

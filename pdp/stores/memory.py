@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from pdp.errors import StoreFullError
 from pdp.stores.actions import Action, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState
-from pdp.stores.keys import IdempotencyStore
+from pdp.stores.keys import IdempotencyStore, KeyState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +29,15 @@ A forgotten key or action could be used twice, so a full store takes no more of 
 through, so the oldest goes.
 """
 
+LASTING: Final = 24 * 3600.0
+"""Seconds for which a full store remembers a finished key that states no time to live."""
+
 
 class MemoryIdempotency(IdempotencyStore):
     """Keys in memory, at most 100,000 that have not expired.
 
-    When it is full of them, `begin` raises StoreFullError.
+    When it is full of them, those without a time to live go whose tool ended a day ago; `begin` raises StoreFullError
+    when there are none. A key of an unknown outcome stays until a person settles it.
     """
 
     blocking = False
@@ -69,6 +74,7 @@ class _MemoryKeyRows:
         self.added: str | None = None
         self._records: dict[str, KeyRecord] = {}
         self._ids: dict[str, str] = {}
+        self._in_vain_until = 0.0
 
     def get(self, key_id: str) -> KeyRecord | None:
         return self._records.get(key_id)
@@ -80,10 +86,10 @@ class _MemoryKeyRows:
     def add(self, record: KeyRecord) -> bool:
         if record.id in self._records:
             return False
-        if len(self._records) >= CAPACITY and not self.prune(record.started_at):
+        if len(self._records) >= CAPACITY and not self.prune(record.started_at, lasting=LASTING):
             raise StoreFullError(
                 f"{CAPACITY} idempotency keys are in memory, and none has expired",
-                hint="state a ttl in the entries, or store keys in a database",
+                hint="state a ttl in the entries, store keys in a database, and settle those of unknown outcome",
             )
         self._records[record.id] = record
         self._ids[record.token] = self.added = record.id
@@ -94,12 +100,28 @@ class _MemoryKeyRows:
             del self._ids[self._records.pop(key_id).token]
         else:
             self._records[key_id] = record
+            self._in_vain_until = min(self._in_vain_until, _end(record, LASTING))
 
-    def prune(self, now: float) -> int:
-        expired = [name for name, record in self._records.items() if record.expired(now)]
+    def prune(self, now: float, *, lasting: float | None = None) -> int:
+        # Scanning costs some milliseconds: where it was in vain, not before something can have expired.
+        if now < self._in_vain_until:
+            return 0
+        ends = {name: _end(record, lasting) for name, record in self._records.items()}
+        expired = [name for name, end in ends.items() if end <= now]
+        if lasting is not None and not expired:
+            self._in_vain_until = min(ends.values())
         for name in expired:
             self.put(name, None)
         return len(expired)
+
+
+def _end(record: KeyRecord, lasting: float | None) -> float:
+    """Return when a key is free again; `lasting`: how long one without a time to live is remembered."""
+    if record.state is not KeyState.FINISHED:
+        return math.inf
+    if record.expires_at is not None:
+        return record.expires_at
+    return math.inf if lasting is None else record.running_until + lasting
 
 
 class _MemoryRecords(Generic[Record]):

@@ -141,6 +141,7 @@ def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(
 ) -> None:
     pep, approvals = in_memory, rules(in_memory)
     approvals.grant(asked(pep.call(propose("send_letter"), session())).id, CHIEF, SOON)
+    assert pep.call(staging("pay_small", amount=4), session(idempotency_key="key-0")).executed
     monkeypatch.setattr(run_module, "MOST_RUNS", 1)
     assert pep.call(staging("pay_small"), session(run_id="other")).executed
     denied = pep.call(propose("send_letter"), session(time=SOON))

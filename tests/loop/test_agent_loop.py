@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pdp.evaluation import Evaluation
 from pdp.loop.agent_loop import AgentLoop, Finished, OutputInvalidError, ToolIterationsExceededError, TooManyCallsError
 from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
 from pdp.manifest.load import load_effective
+from pdp.patterns.run import Deployment, Pin
 from pdp.stores.approvals import ApprovalState
 
 MANIFEST = """
@@ -331,6 +333,64 @@ def test_a_run_without_id_gets_one(pep: Pep) -> None:
     keys = {loop.run("Keep.").evaluations[0].trace.idempotency_key for loop in loops}
 
     assert len(keys) == 2
+
+
+class BrokenModelError(Exception):
+    """A model that cannot be reached."""
+
+
+def pinning(pep: Pep) -> tuple[Pep, list[int]]:
+    """An enforcement point whose runs pin a source, and a list that grows with each run that begins."""
+    begun: list[int] = []
+
+    def source() -> Pin:
+        begun.append(1)
+        return Pin("v-1", len(begun))
+
+    return pep.with_changes(deployment=Deployment(sources={"ecb": source})), begun
+
+
+@pytest.mark.parametrize("ending", ["an answer", "an error", "a cancellation"])
+@pytest.mark.parametrize("run_id", [None, "run-1"])
+async def test_a_run_of_an_invented_id_ends_with_its_prompt_however_that_ends(
+    pep: Pep, ending: str, run_id: str | None
+) -> None:
+    pinned, begun = pinning(pep)
+
+    async def model(request: ModelRequest) -> Turn:
+        if request.messages[-1].role is Role.USER:
+            return Turn(calls=(add("c1"),))
+        if ending == "an error":
+            raise BrokenModelError
+        if ending == "a cancellation":
+            raise asyncio.CancelledError
+        return Turn("ok")
+
+    loop = AgentLoop(pinned, model, {"claims": SESSION["claims"], "run_id": run_id})
+    for _ in range(3):
+        with suppress(BrokenModelError, asyncio.CancelledError):
+            await loop.arun("Add.")
+
+    assert len(begun) == (3 if run_id is None else 1)
+
+
+async def test_a_run_of_an_invented_id_goes_on_as_long_as_one_of_its_prompts(pep: Pep) -> None:
+    pinned, begun = pinning(pep)
+    first_is_over = asyncio.Event()
+
+    async def model(request: ModelRequest) -> Turn:
+        if request.messages[-1].role is Role.TOOL and request.messages[0].content == "long":
+            await first_is_over.wait()
+            return Turn(calls=(add("c2"),)) if len(request.messages) < 5 else Turn("ok")
+        return Turn("ok") if request.messages[-1].role is Role.TOOL else Turn(calls=(add("c1"),))
+
+    loop = AgentLoop(pinned, model, {"claims": SESSION["claims"]})
+    long = asyncio.create_task(loop.arun("long"))
+    await loop.arun("short")
+    first_is_over.set()
+    await long
+
+    assert len(begun) == 1
 
 
 async def test_a_loop_can_end_in_json_without_tools(registered: Pep) -> None:

@@ -11,8 +11,15 @@ import pytest
 
 from pdp.patterns import run as run_module
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
-from pdp.patterns.run import Deployment, Pin, Run, RunClosedError, Runs, RunsFullError, pinned, within_run
+from pdp.patterns.run import LIFETIME, Deployment, Pin, Run, RunClosedError, Runs, RunsFullError, pinned, within_run
 from tests.support import at_once
+
+
+def marked(runs: Runs, run_id: str) -> Run:
+    """A run that remembers something that protects."""
+    run = runs.open(run_id, "ann")
+    run.mark("doc", "1", {"secret"})
+    return run
 
 
 def test_a_run_is_the_same_until_it_ends() -> None:
@@ -32,9 +39,9 @@ def test_the_run_that_was_used_least_recently_is_closed_first_and_stays_closed(
 ) -> None:
     monkeypatch.setattr(run_module, "MOST_RUNS", 2)
     runs = Runs()
-    first, second = runs.open("run-1", "ann"), runs.open("run-2", "ann")
+    first, second = marked(runs, "run-1"), marked(runs, "run-2")
     runs.open("run-1", "ann")
-    runs.open("run-3", "ann")
+    marked(runs, "run-3")
 
     hint = "go on under another run_id, or end it; end runs that are over"
     assert runs.open("run-1", "ann") is first
@@ -52,17 +59,88 @@ def test_no_more_runs_are_opened_than_can_be_known_as_closed(monkeypatch: pytest
     monkeypatch.setattr(run_module, "MOST_RUNS", 1)
     monkeypatch.setattr(run_module, "MOST_CLOSED", 1)
     runs = Runs()
+    marked(runs, "run-1")
+    second = marked(runs, "run-2")
+    with pytest.raises(PatternFault) as caught:
+        marked(runs, "run-3")
+
+    assert (caught.value.rule, caught.value.message) == (
+        "run.too_many", "run.too_many: 1 runs are open, and no more can be closed",
+    )  # fmt: skip
+    assert runs.open("run-2", "ann") is second
+    runs.end("run-1", "ann")
+    assert marked(runs, "run-3").run_id == "run-3"
+
+
+def test_a_run_with_pins_is_not_opened_where_no_more_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    monkeypatch.setattr(run_module, "MOST_CLOSED", 0)
+    runs = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", 1)}))
     runs.open("run-1", "ann")
-    second = runs.open("run-2", "ann")
     with pytest.raises(RunsFullError) as caught:
-        runs.open("run-3", "ann")
+        runs.open("run-2", "ann")
 
     assert (caught.value.code, str(caught.value)) == (
         "run.too_many", "1 runs are open, and no more can be closed (end what is over)",
     )  # fmt: skip
-    assert runs.open("run-2", "ann") is second
-    runs.end("run-1", "ann")
-    assert runs.open("run-3", "ann").run_id == "run-3"
+
+
+def test_a_run_that_remembers_nothing_is_not_kept_and_one_that_only_saves_work_is_not_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 2)
+    monkeypatch.setattr(run_module, "MOST_CLOSED", 0)
+    runs = Runs()
+    kept = marked(runs, "run-1")
+    for number in range(100):
+        runs.open(f"empty-{number}", "ann")
+        run = runs.open(f"lookups-{number}", "ann")
+        run.keep_record("key", b"{}")
+        run.keep_snapshot("snap", ["doc"])
+        assert runs.open("run-1", "ann") is kept
+
+    assert runs.open("lookups-99", "ann").record("key") == b"{}"
+    assert runs.open("lookups-98", "ann").record("key") is None
+
+
+def test_a_run_that_gave_way_while_a_call_goes_on_in_it_remembers_what_protects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    runs = Runs()
+    going_on = runs.open("run-1", "ann")
+    going_on.keep_record("key", b"{}")
+    marked(runs, "run-2")
+    runs.end("run-2", "ann")
+    going_on.mark("doc", "1", {"secret"})
+
+    assert runs.open("run-1", "ann") is going_on
+
+
+def test_a_run_without_a_call_for_a_day_is_over_open_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 2)
+    now = 0.0
+    runs = Runs(clock=lambda: now)
+    closed, used, idle = (marked(runs, name) for name in ("closed", "used", "idle"))
+    now = LIFETIME - 1
+    runs.open("used", "ann")
+    now = LIFETIME
+
+    assert runs.open("used", "ann") is used
+    assert runs.open("idle", "ann") is not idle
+    assert runs.open("closed", "ann") is not closed
+
+
+def test_a_closed_run_that_is_still_called_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    now = 0.0
+    runs = Runs(clock=lambda: now)
+    marked(runs, "closed")
+    marked(runs, "other")
+    for days in (0.9, 1.8, 2.7):
+        now = days * LIFETIME
+        with pytest.raises(RunClosedError):
+            runs.open("closed", "ann")
 
 
 def test_equal_ids_of_two_callers_are_two_runs() -> None:

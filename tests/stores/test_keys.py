@@ -317,10 +317,42 @@ def test_memory_that_is_full_begins_no_more(monkeypatch: pytest.MonkeyPatch) -> 
         begin(keys, new)
     assert str(caught.value) == (
         "2 idempotency keys are in memory, and none has expired "
-        "(state a ttl in the entries, or store keys in a database)"
+        "(state a ttl in the entries, store keys in a database, and settle those of unknown outcome)"
     )
     assert isinstance(begin(keys), Stored)
     assert isinstance(begin(keys, new, now=NOW + 10), Fresh)
+
+
+def test_memory_does_not_fill_for_good_with_keys_that_state_no_time_to_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call an hour, forty of them in a store for thirty, and those of an unknown outcome stay."""
+    monkeypatch.setattr("pdp.stores.memory.CAPACITY", 30)
+    keys = MemoryIdempotency()
+    unknown = [KEY._replace(key=f"unknown-{number}") for number in range(2)]
+    keys.finish(begun(keys, key=unknown[0]), failed(effect="unknown"), now=NOW)
+    begun(keys, key=unknown[1])
+
+    for hour in range(40):
+        at = NOW + 3600.0 * hour
+        key = KEY._replace(key=f"hour-{hour}")
+        keys.finish(begun(keys, key=key, now=at), Execution(), now=at)
+        # Of the last day, none is forgotten.
+        assert isinstance(begin(keys, KEY._replace(key=f"hour-{max(0, hour - 23)}"), now=at), Stored)
+    assert [type(begin(keys, key, now=NOW + 1e9)) for key in unknown] == [Unknown, Unknown]
+
+
+def test_a_store_that_is_full_takes_a_key_as_soon_as_one_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
+    keys = MemoryIdempotency()
+    keys.finish(begun(keys, key=KEY._replace(key="without")), Execution(), now=NOW)
+    running = begun(keys, key=KEY._replace(key="short"), ttl=5.0)
+    new = KEY._replace(key="new")
+    with pytest.raises(StoreFullError):
+        begin(keys, new)
+    keys.finish(running, Execution(), now=NOW + 1)
+    with pytest.raises(StoreFullError):
+        begin(keys, new, now=NOW + 5)
+
+    assert isinstance(begin(keys, new, now=NOW + 6), Fresh)
 
 
 @pytest.mark.parametrize(
