@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from pdp.documents import read_document
+from pdp.json import thawed
 from pdp.manifest.effective import made_of
 from pdp.manifest.fields import EffectClass, Pattern, RiskTier, duration_seconds
 from pdp.manifest.schema.references import SHARED_PREFIX
@@ -91,7 +92,7 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
             mutants.setdefault(mutated.digest, mutant)
     if agents is None:
         return list(mutants.values())
-    before = yaml.safe_dump({"agents": agents}, sort_keys=False)
+    before = yaml.safe_dump({"agents": thawed(agents)}, sort_keys=False)
     unpinned = ManifestMutant(
         **identities.of("agents", "pins removed", before, ""),
         place=stated.place(("agents",)),

@@ -15,6 +15,7 @@ import yaml
 from pdp.decision import Verdict
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
+from pdp.json import thawed
 from pdp.pep import Pep
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.generated import GeneratedCalls
@@ -241,6 +242,6 @@ def _scenario_text(mutant: Mutant, step: Mapping[str, Any]) -> str:
         **step,
     }
     text = yaml.dump(
-        [scenario], Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
+        thawed([scenario]), Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=_WIDTH
     )
     return str(text).rstrip("\n")

@@ -68,6 +68,32 @@ WIRE = {
 }  # fmt: skip
 
 
+def near(name: str) -> tuple[str, ...]:
+    """Names that are nearly a name: longer, shorter, in capitals, behind a blank."""
+    return (f"{name}2", name[:-1], f"x{name}", name[1:], name.upper(), f" {name}")
+
+
+def asked(subject: str, action: str, **expect: Any) -> dict[str, Any]:
+    """A step that asks for a note past the contract."""
+    call = {"tool": "read_note", "manifest_version": "$manifest_version", "manifest_digest": "$manifest_digest"}
+    request = {
+        "subject": {"type": "user", "id": subject, "properties": {"scopes": ["notes.read"]}},
+        "action": {"name": action, "properties": call},
+        "resource": {"type": "tool", "id": "read_note", "properties": {}},
+        "context": {"arguments": {"id": "n-1"}},
+    }
+    return {"request": request, "expect": expect}
+
+
+NEAR = {
+    "name": "whoever has nearly eve's name reads, and what is nearly the action is none",
+    "steps": [
+        *(asked(subject, "read_note", verdict="ALLOW") for subject in near("eve")),
+        *(asked("eve", action, verdict="DENY", codes=["manifest.unknown_action"]) for action in near("read_note")),
+    ],
+}
+
+
 @dataclass(frozen=True)
 class Project:
     """Scenarios, a concern with its unit tests, and the bundle of both."""
@@ -101,14 +127,14 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_a_concern_with_unit_tests_and_scenarios_that_notice_all(project: Project) -> None:
-    project.write(ANN, EVE, WIRE)
+    project.write(ANN, EVE, WIRE, NEAR)
 
     assert project.checks() == {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
 
 
 def test_lines_that_no_unit_test_evaluates_and_mutants_that_no_scenario_notices(project: Project) -> None:
     """As a back door would be that somebody adds: nothing of theirs is about it."""
-    project.write(ANN, EVE, WIRE, rule=RULE + MORE)
+    project.write(ANN, EVE, WIRE, NEAR, rule=RULE + MORE)
     file = project.folder / "policies" / PLACE
 
     checks = project.checks()
@@ -126,7 +152,7 @@ def test_lines_that_no_unit_test_evaluates_and_mutants_that_no_scenario_notices(
 
 
 def test_without_unit_tests_it_says_what_to_do(project: Project) -> None:
-    project.write(ANN, EVE, WIRE)
+    project.write(ANN, EVE, WIRE, NEAR)
     (project.folder / "policies" / PLACE).with_name("hours_test.rego").unlink()
 
     file = project.folder / "policies" / PLACE
@@ -143,7 +169,7 @@ def test_unit_tests_that_fail(project: Project) -> None:
 
 def test_sources_are_those_of_the_bundle_wherever_they_are_named(project: Project) -> None:
     policies = project.folder / "policies"
-    project.write(ANN, EVE, WIRE, bundle="bundle.tar.gz")
+    project.write(ANN, EVE, WIRE, NEAR, bundle="bundle.tar.gz")
     hint = "name the folders that the bundle was built from, with their unit tests: --policies DIR"
     refusal = [f"{PLACE}: no folder of policies has the text that the bundle has ({hint})"]
     whole: dict[str, tuple[str, list[str]]] = {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
@@ -166,7 +192,7 @@ def test_with_a_last_release_only_what_changed_is_looked_at(project: Project) ->
 
 def test_of_the_baseline_its_own_unit_tests_and_scenarios_judge(project: Project) -> None:
     """A user who takes a newer baseline has no scenarios for its insides, and need not have them."""
-    project.write(ANN, EVE, WIRE)
+    project.write(ANN, EVE, WIRE, NEAR)
     bundle = read_bundle(project.folder / "bundle.tar.gz")
     risk = "authz/concerns/risk/risk.rego"
     before = pack_bundle(
