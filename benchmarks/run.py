@@ -109,8 +109,8 @@ class Bench:
 class _Forgetful(MemoryAudit):
     """A stream in memory that keeps the last thousand lines: a hundred thousand would measure the allocator."""
 
-    def _write(self, line: bytes) -> None:
-        super()._write(line)
+    def _write(self, line: bytes, line_hash: str) -> None:
+        super()._write(line, line_hash)
         if len(self._lines) > _KEPT:
             self._lines.clear()
 

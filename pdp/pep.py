@@ -160,9 +160,12 @@ class Pep:
         """Return another enforcement point that shares manifest and engine; what is not given stays as it is here.
 
         Runs are shared as well, unless `actions` or `deployment` is given: then it has its own, and none is open.
+        With `audit`, its calls and its `approvals` write to that stream, and to no other; approvals are still shared.
         Cheap: nothing is compiled again. Arguments and errors as of the constructor.
         """
         parts, other = self._parts, copy(self)
+        if approvals is None and audit is not None and parts.approvals is not None:
+            approvals = parts.approvals.recorded_in(audit)
         other._parts = replace(  # noqa: SLF001 - one of its own kind
             parts,
             audit=parts.audit if audit is None else audit,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from copy import copy
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -123,10 +124,16 @@ class Approvals:
         self.audit = audit if self.audit is None else self.audit
         self.actions = actions if self.actions is None else self.actions
 
+    def recorded_in(self, audit: AuditLog) -> Approvals:
+        """Return the same approvals for another enforcement point, whose steps on them go to its own stream."""
+        other = copy(self)
+        other.audit = audit
+        return other
+
     @property
     def blocking(self) -> bool:
-        """Whether a step waits for a disk or a network."""
-        return self.store.blocking
+        """Whether a step waits for a disk or a network, or may wait for the audit."""
+        return self.store.blocking or (self.audit is not None and self.audit.may_wait)
 
     def open(
         self, body: bytes, entry: Tool, reasons: Sequence[str], stage: Callable[[], Action | None] = lambda: None

@@ -1,4 +1,8 @@
-"""The stream of events: append-only, and each event holds the hash of the one before, so that a change shows."""
+"""The stream of events: append-only, and each event holds the hash of the one before, so that a change shows.
+
+With a key a hash is an HMAC, and only who has the key can write an event that fits. Without one, whoever can write the
+stream can write all of it anew; its hashes say so (`sha256:` instead of `hmac-sha256:`).
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,16 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from pdp.audit.event import EMPTY
+from pdp.audit.event import EMPTY, ROTATED
 from pdp.errors import AuditError
 from pdp.json import JsonValueError, canonical, digest, parse_json
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable, Iterator
 
     from pdp.audit.event import AuditEvent
 
@@ -27,27 +31,49 @@ KEPT: Final = 100_000
 """How many events a stream in memory holds."""
 
 KEY_BYTES: Final = 32
-"""Bytes of a stream's key."""
+"""Bytes that a stream's key has at least."""
+
+
+class Hmac:
+    """HMAC-SHA-256 with a key that is derived from another one for one use."""
+
+    def __init__(self, key: bytes, use: bytes) -> None:
+        block = hashlib.sha256(use + b"\0" + hashlib.sha256(key).digest()).digest()
+        block = block.ljust(hashlib.sha256().block_size, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def __call__(self, data: bytes) -> str:
+        """Return `hmac-sha256:` and the hexadecimal HMAC of `data`."""
+        # RFC 2104 from the states after the key's two blocks: three times as fast as `hmac.digest`.
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(data)
+        outer.update(inner.digest())
+        return "hmac-sha256:" + outer.hexdigest()
+
+
+def chain_hash(key: bytes | None) -> Callable[[bytes], str]:
+    """Return what hashes the events of a stream with this key; without one, anybody can."""
+    return digest if key is None else Hmac(key, b"tool-pdp audit chain")
 
 
 class AuditLog(ABC):
-    """An append-only, hash-chained stream of events. Safe to share between threads."""
+    """An append-only, hash-chained stream of events. Safe to share between threads.
 
-    def __init__(self, key: bytes) -> None:
-        block = key.ljust(hashlib.sha256().block_size, b"\0")
-        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+    Args:
+        key: at least 32 bytes; without one, the chain is not keyed, and nobody can check payload digests later.
+    """
+
+    may_wait: ClassVar[bool] = False
+    """Whether `append` may wait for others, so that an event loop hands it to a thread."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._hash = chain_hash(key)
+        self.digest = Hmac(os.urandom(KEY_BYTES) if key is None else key, b"tool-pdp audit payload")
+        """Returns the keyed digest that stands in the stream for a payload."""
         self._lock = threading.Lock()
         self._seq = 0
         self._prev = GENESIS
-
-    def digest(self, payload: bytes) -> str:
-        """Return the keyed digest that stands in the stream for `payload`."""
-        # RFC 2104 from the states after the key's two blocks: three times as fast as `hmac.digest`.
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(payload)
-        outer.update(inner.digest())
-        return "hmac-sha256:" + outer.hexdigest()
 
     def append(self, event: AuditEvent) -> None:
         """Chain and record one event.
@@ -55,29 +81,43 @@ class AuditLog(ABC):
         Raises:
             AuditError: it could not be recorded. Whoever was about to execute must not.
         """
-        record = {**EMPTY, **event}
-        with self._exclusive():
-            record["seq"] = self._seq
-            record["prev_hash"] = self._prev
-            try:
-                # Without a duration all values are text or null, and the fields stand sorted, as in `EMPTY`: then
-                # orjson's form is the RFC's.
-                is_plain = len(record) == len(EMPTY) and record["duration_ms"] is None
-                text = orjson.dumps(record) if is_plain else canonical(record)
-            except (TypeError, JsonValueError) as error:
-                raise AuditError(f"audit event cannot be written: {error}") from error
-            record_hash = digest(text)
-            self._write(_hashed(text, record_hash))
-            self._seq += 1
-            self._prev = record_hash
+        with self._lock:
+            self._record(event)
 
-    def _exclusive(self) -> AbstractContextManager[Any]:
-        """Hold the stream, and know its end, for one event."""
-        return self._lock
+    def offer(self, event: AuditEvent) -> Callable[[], None] | None:
+        """Record one event as `append` does, and return None; or what records it, if that may have to wait.
+
+        Raises:
+            AuditError: as `append`, as does what is returned.
+        """
+        self.append(event)
+        return None
+
+    def _record(self, event: AuditEvent) -> None:
+        """Chain and write one event. The caller holds the stream."""
+        line, record_hash = self._chained(event)
+        self._write(line, record_hash)
+        self._seq += 1
+        self._prev = record_hash
+
+    def _chained(self, event: AuditEvent) -> tuple[bytes, str]:
+        """Return the line of an event that comes next, and its hash."""
+        record = {**EMPTY, **event}
+        record["seq"] = self._seq
+        record["prev_hash"] = self._prev
+        try:
+            # Without a duration all values are text or null, and the fields stand sorted, as in `EMPTY`: then
+            # orjson's form is the RFC's.
+            is_plain = len(record) == len(EMPTY) and record["duration_ms"] is None
+            text = orjson.dumps(record) if is_plain else canonical(record)
+        except (TypeError, JsonValueError) as error:
+            raise AuditError(f"audit event cannot be written: {error}") from error
+        record_hash = self._hash(text)
+        return _hashed(text, record_hash), record_hash
 
     @abstractmethod
-    def _write(self, line: bytes) -> None:
-        """Record one line of JSON, without its line break; AuditError when it cannot be."""
+    def _write(self, line: bytes, line_hash: str) -> None:
+        """Record one line of JSON, without its line break, which has this hash; AuditError when it cannot be."""
 
     def close(self) -> None:  # noqa: B027 - not every stream holds something
         """Release what the stream holds."""
@@ -87,10 +127,10 @@ class MemoryAudit(AuditLog):
     """A stream in memory, for tests and for looking at. It holds the last 100,000 events."""
 
     def __init__(self) -> None:
-        super().__init__(os.urandom(KEY_BYTES))
+        super().__init__()
         self._lines: deque[bytes] = deque(maxlen=KEPT)
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - as every stream does
         self._lines.append(line)
 
     @property
@@ -104,34 +144,68 @@ def _hashed(content: bytes, record_hash: str) -> bytes:
     return content[:-1] + b',"hash":"' + record_hash.encode() + b'"}'
 
 
-def checked_event(line: bytes) -> dict[str, Any]:
-    """Return the event of one line, its hash and its very bytes checked."""
+def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any]:
+    """Return the event of one line, without its line break, its hash and its very bytes checked.
+
+    Raises:
+        AuditError: it was changed, or is not an event, or is keyed where `hashing` is not, or the other way round.
+    """
     try:
         # Strictly: of two keys of one name, another reader could take the other one.
         event: dict[str, Any] = parse_json(line)
         content = canonical({name: value for name, value in event.items() if name != "hash"})
-        intact = line == _hashed(content, event["hash"]) and event["hash"] == digest(content)
-        event["seq"] += 0
+        known, computed = event["hash"], hashing(content)
+        kind, expected = known.partition(":")[0], computed.partition(":")[0]
+        intact = line == _hashed(content, known) and known == computed
+        _ = event["seq"] + 0, event["prev_hash"], event["type"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AuditError("not an event") from error
-    if not intact:
-        raise AuditError("the hash does not match")
-    return event
+    if intact:
+        return event
+    if (kind, expected) == ("hmac-sha256", "sha256"):
+        raise AuditError("the chain is keyed, and its key was not given")
+    if (kind, expected) == ("sha256", "hmac-sha256"):
+        raise AuditError("the event is not keyed, and a key was given")
+    raise AuditError("the hash does not match")
 
 
-def verify_chain(lines: list[bytes]) -> int:
-    """Check a stream from its first event on and return the number of events.
+def chained_events(
+    lines: Iterable[bytes],
+    hashing: Callable[[bytes], str],
+    after: tuple[int, str] | None = None,
+    *,
+    anywhere: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Check the events of lines one after the other, and return each.
+
+    Args:
+        lines: with or without their line breaks.
+        hashing: from `chain_hash`.
+        after: `seq` and `hash` of the event before the first line; without it, the stream begins there, or goes on
+            there from a file that was rotated.
+        anywhere: the first line may be any event.
 
     Raises:
         AuditError: an event was changed, left out, put in or moved; the message names the first such line.
     """
-    prev = GENESIS
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines, start=1):
         try:
-            event = checked_event(line)
+            event = checked_event(line.removesuffix(b"\n"), hashing)
         except AuditError as error:
-            raise AuditError(f"audit line {number + 1}: {error.message}") from error
-        if (event["seq"], event["prev_hash"]) != (number, prev):
-            raise AuditError(f"audit line {number + 1}: events before it were left out, put in or moved")
-        prev = event["hash"]
-    return len(lines)
+            raise AuditError(f"audit line {number}: {error.message}") from error
+        if after is None:
+            goes_on = anywhere or event["type"] == ROTATED
+            after = (event["seq"] - 1, event["prev_hash"]) if goes_on else (-1, GENESIS)
+        if (event["seq"] - 1, event["prev_hash"]) != after:
+            raise AuditError(f"audit line {number}: events before it were left out, put in or moved")
+        after = event["seq"], event["hash"]
+        yield event
+
+
+def verify_chain(lines: Iterable[bytes], key: bytes | None = None) -> int:
+    """Check a stream from its first event on and return the number of events.
+
+    Raises:
+        AuditError: as of `chained_events`.
+    """
+    return sum(1 for _ in chained_events(lines, chain_hash(key)))

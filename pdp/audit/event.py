@@ -1,22 +1,32 @@
 """What an audit event holds: who asked for what, what was decided, and what came of it. Payloads are not in it.
 
-Arguments and results stand as keyed digests (HMAC-SHA-256 with the stream's key, since small payloads can be guessed).
+Arguments and results stand as keyed digests (HMAC-SHA-256 with a key of the stream, as small payloads can be guessed).
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+ROTATED: Final = "audit.rotated"
+"""The type of the first event of a file that goes on from one that was rotated."""
+
+RECOVERED: Final = "audit.recovered"
+"""The type of the event that follows an unfinished line; `arguments_digest` is that of the line, which was cut."""
+
 _TEXT_LENGTH: Final = 256
+_DIGEST_MARK: Final = "~sha256:"
+_START_LENGTH: Final = _TEXT_LENGTH - len(_DIGEST_MARK) - 64
 
 
 class AuditEvent(TypedDict, total=False):
     """One event, as design.md lists it; `time` and `type` are always there, and what does not apply is null.
 
-    The log adds `seq` (from 0), `prev_hash` and `hash` (SHA-256 of the RFC 8785 form of all other fields).
+    The log adds `seq` (from 0), `prev_hash` and `hash` (of the RFC 8785 form of all other fields: an HMAC with the key
+    of the stream, or SHA-256 without one).
     """
 
     time: Required[str]
@@ -51,7 +61,15 @@ EMPTY: Final[dict[str, Any]] = {
 
 
 def recordable(text: object) -> str | None:
-    """Return a text that an event can hold: at most 256 characters, and no lone surrogates."""
-    if text is None or (type(text) is str and len(text) <= _TEXT_LENGTH and text.isascii()):
+    """Return a text that an event can hold: at most 256 characters, and no lone surrogates.
+
+    What does not fit ends in a digest of the whole, and has exactly 256 characters: no two texts become one.
+    """
+    if text is None or (type(text) is str and len(text) < _TEXT_LENGTH and text.isascii()):
         return text
-    return str(text)[:_TEXT_LENGTH].encode(errors="backslashreplace").decode()
+    whole = str(text)
+    encoded = whole.encode(errors="surrogatepass")
+    start = whole[:_TEXT_LENGTH].encode(errors="backslashreplace").decode()
+    if len(whole) < _TEXT_LENGTH and start == whole:
+        return whole
+    return start[:_START_LENGTH].ljust(_START_LENGTH) + _DIGEST_MARK + hashlib.sha256(encoded).hexdigest()

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "opa": "opa:app",
     "policies": "opa:policies",
     "db": "db:app",
+    "audit": "audit:app",
 }
 """Where a command, or a group of them, stands in `pdp.cli.commands`; in the order of the help."""
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.file import FileAudit
+from pdp.audit.key import key_of_environment
 from pdp.cli.output import complain
 from pdp.documents import faults_of, read_document
 from pdp.errors import AuditError, FileFaultsError, UsageError
@@ -67,7 +68,7 @@ def read_session(path: Path) -> Session:
 
 
 def open_audit(path: Path | None) -> "AuditLog":
-    """Open the audit file, or a stream in memory when there is none.
+    """Open the audit file, keyed by the variable `PDP_AUDIT_KEY`, or a stream in memory when there is none.
 
     Raises:
         UsageError: the file cannot be opened or continued.
@@ -75,6 +76,6 @@ def open_audit(path: Path | None) -> "AuditLog":
     if path is None:
         return MemoryAudit()
     try:
-        return FileAudit(path)
+        return FileAudit(path, key=key_of_environment())
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from None

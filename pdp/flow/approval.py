@@ -46,7 +46,9 @@ def find_approval(
             now = approval.closed_at or now
         return approval, request._replace(context={**request.context, "approval": approval.as_context(now)})
 
-    approval_and_request: tuple[Approval | None, Request] = yield Work(find, approvals.blocking or stores.blocking)
+    approval_and_request: tuple[Approval | None, Request] = yield Work(
+        find, approvals.store.blocking or stores.blocking
+    )
     return approval_and_request
 
 

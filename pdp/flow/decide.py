@@ -51,13 +51,14 @@ def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Gen
     """
     decided = yield from _through_stages(received, proposal, session, parts)
     if decided.replacement is not None:
-        if record_decision(decided, parts.audit, superseded=True).allowed:
+        recorded = yield from record_decision(decided, parts.audit, superseded=True)
+        if recorded.allowed:
             asked, again = decided.asked, received._replace(transformed=True)
             decided = yield from _through_stages(again, decided.replacement, asked.session, parts, asked.request_id)
         else:
             reason = "the decision on the proposal that was made could not be recorded"
             decided = decided.denied(AuditError.code, reason)
-    decided = record_decision(decided, parts.audit)
+    decided = yield from record_decision(decided, parts.audit)
     if decided.duties is not None and decided.duties.log_level is not None:
         log_decision(decided, decided.duties.log_level)
     return decided
@@ -86,7 +87,8 @@ def _through_stages(
     except BaseException:
         # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
         decided = decided or _undecided(received, asked, checked, prepared)
-        record_decision(decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
+        denied_call = decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted")
+        yield from record_decision(denied_call, parts.audit)
         raise
     return decided
 

@@ -90,7 +90,7 @@ def make_ready(
         # Before anything is used up for it.
         refused = tools.refused(tool, ready.runner, prepared.checked.proposal.arguments)
         if refused is not None:
-            return record_result(Executed(decided, refused), parts.audit)
+            return (yield from record_result(Executed(decided, refused), parts.audit))
         ready = ready._replace(held=(yield from _hold(decided, prepared, stores)))
         reserved = yield from _reserve(decided, prepared, parts)
         decided = decided._replace(approval=reserved.approval)
@@ -112,12 +112,12 @@ def make_ready(
         yield CHECKPOINT
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
         denied = error.decided if isinstance(error, StoppedError) else failed(ready.decided, error)
-        denied = record_decision(denied, parts.audit)
+        denied = yield from record_decision(denied, parts.audit)
         yield from _give_back(ready, _GIVEN_UP, stores)
         return denied
     except BaseException:
         watchers.cancelled(_GIVEN_UP)
-        record_result(Executed(ready.decided, _GIVEN_UP, ready.action), parts.audit)
+        yield from record_result(Executed(ready.decided, _GIVEN_UP, ready.action), parts.audit)
         yield from _give_back(ready, _GIVEN_UP, stores)
         raise
     return ready
@@ -138,9 +138,10 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
         yield from _finish_key(ready, execution, stores)
         ready = ready._replace(token=None)
         yield from _mark_compensated(ready.prepared, execution, stores)
-        return record_result(deliver(Executed(ready.decided, execution, ready.action), ready), parts.audit)
+        delivered = deliver(Executed(ready.decided, execution, ready.action), ready)
+        return (yield from record_result(delivered, parts.audit))
     except BaseException as error:
-        executed = record_result(Executed(ready.decided, cut_short(), ready.action), parts.audit)
+        executed = yield from record_result(Executed(ready.decided, cut_short(), ready.action), parts.audit)
         yield from _give_back(ready, executed.execution, stores)
         if not isinstance(error, Exception):
             raise

@@ -74,7 +74,8 @@ def reserve(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Ste
         StoppedError: the approval does not hold any more, or the key stands for other arguments.
         StateError: a store or the audit cannot be used.
     """
-    blocking = parts.stores.keys.blocking or (parts.approvals is not None and parts.approvals.blocking)
+    uses_approval = prepared.approval is not None and parts.approvals is not None and parts.approvals.blocking
+    blocking = parts.stores.keys.blocking or uses_approval
     try:
         begun, used = yield from _waiting(partial(_take, prepared, parts), blocking=blocking)
     except ApprovalRefusedError as error:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pdp import Approval, ApprovalRefusedError, Approvals, MemoryAudit, Pep
 from pdp.approvals.approvals import Refusal
 from pdp.audit.chain import verify_chain
-from pdp.audit.event import AuditEvent
+from pdp.audit.event import AuditEvent, recordable
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool
@@ -343,7 +343,7 @@ def test_one_denial_denies_also_after_a_grant(before: Sequence[dict[str, Any]]) 
     denied = approvals.deny(approval.id, APPROVER, LATE, "not this\nmonth \ud800")
 
     assert (denied.state, denied.closed_at, denied.closed_by, denied.why) == (
-        ApprovalState.DENIED, LATE, Person("https://id", "boss"), "not this\nmonth \\ud800",
+        ApprovalState.DENIED, LATE, Person("https://id", "boss"), recordable("not this\nmonth \ud800"),
     )  # fmt: skip
     assert approvals.usable(approval.call_digest, SOON) is None
     assert refusal(lambda: approvals.grant(approval.id, OTHER, LATE)) is Refusal.NOT_PENDING

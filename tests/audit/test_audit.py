@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
-import os
-import subprocess
-import sys
-import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pdp.audit.chain import GENESIS, AuditLog, MemoryAudit, verify_chain
-from pdp.audit.event import AuditEvent
-from pdp.audit.file import FileAudit
+from pdp.audit.event import AuditEvent, recordable
 from pdp.errors import AuditError
+
+KEY = bytes(range(32))
+
+
+class Keyed(MemoryAudit):
+    def __init__(self) -> None:
+        super().__init__()
+        AuditLog.__init__(self, KEY)
 
 
 def event(number: int = 0, **fields: Any) -> AuditEvent:
@@ -45,6 +48,66 @@ def test_events_are_chained_from_the_first() -> None:
     assert [each["seq"] for each in log.events] == [0, 1, 2]
     assert (first["prev_hash"], second["prev_hash"], third["prev_hash"]) == (GENESIS, first["hash"], second["hash"])
     assert verify_chain(list(log._lines)) == 3
+    assert verify_chain(line + b"\n" for line in log._lines) == 3
+
+
+def derived(use: bytes) -> bytes:
+    return hashlib.sha256(b"tool-pdp audit " + use + b"\0" + hashlib.sha256(KEY).digest()).digest()
+
+
+def test_with_a_key_hashes_and_payload_digests_are_keyed_each_in_its_own_way() -> None:
+    log, again = Keyed(), Keyed()
+    log.append(event())
+    again.append(event())
+    [line] = log._lines
+    content, _, known = line.rpartition(b',"hash":')
+
+    assert log.events == again.events
+    assert known == b'"hmac-sha256:%s"}' % hmac.digest(derived(b"chain"), content + b"}", "sha256").hex().encode()
+    assert log.digest(b"47500") == "hmac-sha256:" + hmac.digest(derived(b"payload"), b"47500", "sha256").hex()
+    assert verify_chain([line], KEY) == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "message"),
+    [
+        (Keyed, None, "the chain is keyed, and its key was not given"),
+        (Keyed, b"x" * 32, "the hash does not match"),
+        (MemoryAudit, KEY, "the event is not keyed, and a key was given"),
+    ],
+)
+def test_a_chain_is_verified_with_its_own_key_alone(
+    written: type[MemoryAudit], key: bytes | None, message: str
+) -> None:
+    log = written()
+    log.append(event())
+
+    with pytest.raises(AuditError) as caught:
+        verify_chain(log._lines, key)
+
+    assert str(caught.value) == f"audit line 1: {message}"
+
+
+def test_without_a_key_payload_digests_are_of_one_stream_alone() -> None:
+    assert MemoryAudit().digest(b"47500") != MemoryAudit().digest(b"47500")
+
+
+LONG = "x" * 300
+
+
+def test_two_texts_are_never_one_in_the_audit() -> None:
+    texts = [
+        "ann", "x" * 255, "x" * 256, LONG, LONG + "y", "é" * 255, "é" * 256, "a\ud800", "a\\ud800", "a\ud801",
+        "\ud800" * 200, "😀" * 300,
+    ]  # fmt: skip
+    texts += [str(recordable(text)) for text in texts if recordable(text) != text]
+    forms = [str(recordable(text)) for text in texts]
+
+    assert len(set(forms)) == len(set(texts))
+    assert all(len(form) <= 256 and form.encode() for form in forms)
+    assert forms[:2] == texts[:2]
+    assert recordable(LONG) == "x" * 184 + "~sha256:" + hashlib.sha256(LONG.encode()).hexdigest()
+    assert (recordable(None), recordable(5)) == (None, "5")
 
 
 HASH, ORDER = "the hash does not match", "events before it were left out, put in or moved"
@@ -77,190 +140,6 @@ def test_tampering_shows(change: Any, message: str) -> None:
         verify_chain(change(*lines_of(3)))
 
     assert str(caught.value) == f"audit line {message}"
-
-
-def test_a_file_is_continued_by_the_next_process(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    for number in range(2):
-        log = FileAudit(path)
-        log.append(event(number))
-        log.close()
-
-    assert verify_chain(path.read_bytes().splitlines()) == 2
-    assert (path.stat().st_mode & 0o777, (tmp_path / "audit.jsonl.key").stat().st_mode & 0o777) == (0o600, 0o600)
-
-
-def test_digests_are_keyed_by_stream(tmp_path: Path) -> None:
-    one, other = FileAudit(tmp_path / "one"), FileAudit(tmp_path / "other")
-    again = FileAudit(tmp_path / "one")
-
-    assert one.digest(b"47500") == again.digest(b"47500") != other.digest(b"47500")
-    key = (tmp_path / "one.key").read_bytes()
-    assert one.digest(b"47500") == "hmac-sha256:" + hmac.digest(key, b"47500", "sha256").hex()
-    for log in (one, other, again):
-        log.close()
-
-
-_APPENDING = """
-import sys
-from pathlib import Path
-from pdp.audit.event import AuditEvent
-from pdp.audit.file import FileAudit
-log = FileAudit(Path(sys.argv[1]))
-for number in range(50):
-    log.append(AuditEvent(time="t", type="x", tool=sys.argv[2]))
-"""
-
-
-@pytest.mark.process
-def test_processes_and_threads_share_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    others = [subprocess.Popen([sys.executable, "-c", _APPENDING, str(path), name]) for name in ("a", "b")]
-    log = FileAudit(path)
-
-    def work() -> None:
-        for _ in range(50):
-            log.append(event())
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [other.wait(timeout=60) for other in others] == [0, 0]
-    log.close()
-
-    assert verify_chain(path.read_bytes().splitlines()) == 200
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b'{"seq": 0', id="cut off"),
-        pytest.param(lines_of(1)[0], id="without its line break"),
-        pytest.param(b"hello\n", id="not JSON"),
-        pytest.param(b'{"seq": 0, "hash": "x"}\n', id="changed"),
-        pytest.param(b"[]\n", id="a list"),
-    ],
-)
-def test_a_file_without_a_whole_last_event_is_not_continued(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "audit.jsonl"
-    path.write_bytes(content)
-
-    with pytest.raises(AuditError) as caught:
-        FileAudit(path)
-
-    assert str(caught.value) == (
-        f"audit file {path} cannot be continued: its last line is not a whole event"
-        " (keep the file as evidence and begin a new one)"
-    )
-    assert path.read_bytes() == content
-
-
-def test_a_key_of_another_length_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "audit.jsonl.key").write_bytes(b"short")
-
-    with pytest.raises(AuditError, match="is not 32 bytes long"):
-        FileAudit(tmp_path / "audit.jsonl")
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="cannot be opened: No such file or directory"):
-        FileAudit(tmp_path / "none" / "audit.jsonl")
-
-
-def test_a_closed_file_takes_no_events(tmp_path: Path) -> None:
-    log = FileAudit(tmp_path / "audit.jsonl")
-    log.close()
-    log.close()
-
-    with pytest.raises(AuditError, match="is closed"):
-        log.append(event())
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    log = FileAudit(tmp_path / "audit.jsonl", fsync=True)
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, log._file)
-    os.close(full)
-
-    with pytest.raises(AuditError, match="cannot be written: No space left on device"):
-        log.append(event())
-    log.close()
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-def test_a_file_that_was_cut_is_not_continued(tmp_path: Path, kept: int) -> None:
-    path = tmp_path / "audit.jsonl"
-    log = FileAudit(path)
-    for number in range(3):
-        log.append(event(number))
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept]))
-
-    with pytest.raises(AuditError, match="has lost events: it is shorter than this process has seen it"):
-        log.append(event())
-    log.close()
-
-
-def test_a_written_part_of_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "audit.jsonl"
-    log = FileAudit(path)
-    log.append(event())
-    whole = os.write
-    with monkeypatch.context() as full:
-        full.setattr(os, "write", lambda file, data: whole(file, data[:10]))
-        with pytest.raises(AuditError, match="cannot be written: no space left"):
-            log.append(event())
-    log.append(event())
-    log.close()
-
-    assert verify_chain(path.read_bytes().splitlines()) == 2
-
-
-def test_an_event_that_could_not_be_continued_after_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    log = FileAudit(path)
-    with pytest.raises(AuditError, match="is too large to be continued after"):
-        log.append(event(tool_call_id="x" * 2_000_000))
-    log.append(event())
-    log.close()
-
-    again = FileAudit(path)
-    again.append(event())
-    again.close()
-    assert verify_chain(path.read_bytes().splitlines()) == 2
-
-
-_FORKING = """
-import os, sys
-from pathlib import Path
-from pdp.audit.event import AuditEvent
-from pdp.audit.file import FileAudit
-from pdp.errors import AuditError
-log = FileAudit(Path(sys.argv[1]))
-child = os.fork()
-if not child:
-    try:
-        log.append(AuditEvent(time="t", type="x"))
-    except AuditError as error:
-        print(error, flush=True)
-    FileAudit(Path(sys.argv[1])).append(AuditEvent(time="t", type="x"))
-    os._exit(0)
-os.waitpid(child, 0)
-log.append(AuditEvent(time="t", type="x"))
-"""
-
-
-@pytest.mark.process
-def test_a_forked_process_opens_the_file_again(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    done = subprocess.run(
-        [sys.executable, "-c", _FORKING, str(path)], check=True, timeout=120, capture_output=True, text=True
-    )
-
-    assert done.stdout == f"audit file {path} was opened before this process was forked (open it again)\n"
-    assert verify_chain(path.read_bytes().splitlines()) == 2
 
 
 def test_an_event_that_is_not_json_is_refused_and_leaves_the_chain_whole() -> None:

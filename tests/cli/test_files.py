@@ -54,8 +54,8 @@ NO_BUNDLE = (
     "    hint: copy the file again, or build it with `pdp bundle build`\n"
 )
 NO_AUDIT = (
-    "error: audit file FILE cannot be continued: its last line is not a whole event\n"
-    "    hint: keep the file as evidence and begin a new one\n"
+    "error: audit file FILE cannot be continued: {}\n"
+    "    hint: see `pdp audit verify`; move it away as evidence, and start again with a new one\n"
 )
 NO_FOLDER = "error: FILE: not a folder\n    hint: name folders with Rego files\n"
 
@@ -118,7 +118,8 @@ COMPLAINTS: dict[str, dict[str, str]] = {
         "empty": "error: FILE: empty\n    hint: copy the file again, or build it with `pdp bundle build`\n",
     },
     "--audit": {
-        **dict.fromkeys(("binary", "large"), NO_AUDIT),
+        "binary": NO_AUDIT.format("not an event"),
+        "large": NO_AUDIT.format("it does not end in a whole event"),
         "folder": "error: audit file FILE cannot be opened: Is a directory\n    hint: check folder and permissions\n",
     },
 }

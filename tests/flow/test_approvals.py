@@ -340,6 +340,20 @@ def test_an_enforcement_point_with_changes_shares_engine_and_manifest_and_nothin
         def lookup_beneficiary(payee_name: str, invoice_ref: str) -> None: ...
 
 
+def test_with_another_stream_no_event_of_an_approval_goes_to_the_old_one(pep: Pep, hub: Hub) -> None:
+    log = MemoryAudit()
+    other = pep.with_changes(audit=log)
+    opened = asked(other.call(wire(), session(time=None)))
+    rules(other).grant(opened.id, BOSS)
+
+    assert other.call(wire(), session(time=None)).executed
+    assert [event["type"] for event in log.events] == [
+        "approval.opened", "tool.initiate_wire.dispatch", "approval.granted", "tool.initiate_wire.dispatch",
+        "approval.consumed", "tool.initiate_wire.result",
+    ]  # fmt: skip
+    assert (events(pep), rules(pep).get(opened.id).state) == ([], "consumed")
+
+
 def test_a_release_seen_by_one_is_seen_by_those_made_of_it() -> None:
     engine = Scripted(lambda _: {**answer(), "bundle": {"revision": "sha256:2", "release": 2}})
     pep = Pep(EFFECTIVE, engine)

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from pdp import Evaluation, Pep, Verdict
+from pdp.audit.event import recordable
 from pdp.engine.protocol import DECISION, Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError, EngineTimeoutError
@@ -289,7 +290,7 @@ def test_no_text_of_the_model_keeps_a_call_out_of_the_audit(pep: Pep, odd: str) 
 
     assert evaluation.verdict is None
     [event] = events(pep)
-    assert event["tool_call_id"] == odd[:256].encode(errors="backslashreplace").decode()
+    assert event["tool_call_id"] == recordable(odd)
 
 
 def test_the_acting_agent_of_the_claims_is_recorded(pep: Pep) -> None:

@@ -12,4 +12,5 @@ bundle     a folder: build, sign, publish and compare bundles
 release    whether a bundle may go out
 opa        the OPA program, and the Rego that it is given
 db         the database's tables
+audit      verify and rotate an audit stream
 """

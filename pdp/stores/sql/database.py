@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS: Final = 10
 """How long one step waits for another process that holds the database, before it fails."""
+
+TURN_SECONDS: Final = 3 * BUSY_SECONDS
+"""How long one step waits for other threads of its process that use the database, before it fails."""
 
 _HINT: Final = "write sqlite:///path/to/file.db or postgresql://user@host/database"
 _POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
@@ -63,9 +66,7 @@ class Database:
         self._reader = engine.execution_options(**options)
         self._place = _place_of(url)
         # SQLite's own waiting is not fair: of several threads that write, one may wait until its time is over.
-        self._turn: AbstractContextManager[object] = (
-            _turns.setdefault(self._place, threading.RLock()) if self.dialect == "sqlite" else nullcontext()
-        )
+        self._turn = _turns.setdefault(self._place, threading.RLock()) if self.dialect == "sqlite" else None
 
     @classmethod
     def open(cls, url: str, *, upgrade: bool = False) -> Self:
@@ -108,7 +109,7 @@ class Database:
 
     def read(self) -> AbstractContextManager[Connection]:
         """Return a connection for one statement that reads what is committed, as a context manager."""
-        return self._opened(self._reader, nullcontext())
+        return self._opened(self._reader, None)
 
     def write(self) -> AbstractContextManager[Connection]:
         """Return a transaction as a context manager: committed at its end, rolled back on any exception.
@@ -132,14 +133,19 @@ class Database:
             _opened_by.pop(self._place, None)
 
     @contextmanager
-    def _opened(self, engine: Engine, turn: AbstractContextManager[object]) -> Iterator[Connection]:
+    def _opened(self, engine: Engine, turn: threading.RLock | None) -> Iterator[Connection]:
         # Before the turn: in a child, a thread of the parent may seem to have it for ever.
         self._check_process()
+        if turn is not None and not turn.acquire(timeout=TURN_SECONDS):
+            raise StoreError(f"database {self.name}: other threads hold it", hint="another process may hold it as well")
         try:
-            with turn, engine.begin() as connection:
+            with engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
             raise self._failed(error) from error
+        finally:
+            if turn is not None:
+                turn.release()
 
     def _check_process(self) -> None:
         process = os.getpid()
@@ -198,7 +204,11 @@ def _connect_options(url: URL) -> dict[str, Any]:
     milliseconds = BUSY_SECONDS * 1000
     bounds = {
         "connect_timeout": BUSY_SECONDS,
-        "options": f"-c lock_timeout={milliseconds} -c statement_timeout={2 * milliseconds}",
+        # The last one frees what a stopped process has locked: the server ends its transaction.
+        "options": f"-c lock_timeout={milliseconds} -c statement_timeout={2 * milliseconds}"
+        f" -c idle_in_transaction_session_timeout={2 * milliseconds}",
+        # A server, or a network, that is not there any more: psycopg itself has no deadline.
+        "tcp_user_timeout": 2 * milliseconds,
     }
     return {name: value for name, value in bounds.items() if name not in url.query}
 
@@ -211,7 +221,7 @@ def _engine(url: URL) -> Engine:
         connect_args=_connect_options(url),
         pool_size=_POOL,
         max_overflow=0,
-        pool_timeout=3 * BUSY_SECONDS,
+        pool_timeout=TURN_SECONDS,
         # A connection to a server may have been lost since its last use; a file is always there.
         pool_pre_ping=postgresql,
         **options,

@@ -213,6 +213,40 @@ def test_a_database_that_is_held_is_a_failure_after_a_while(tmp_path: Path, monk
             assert connection.execute(text("SELECT 1")).scalar() == 1
 
 
+def test_a_thread_that_never_ends_its_turn_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "TURN_SECONDS", 0.05)
+    url = f"sqlite:///{tmp_path}/store.db"
+    with Database.open(url, upgrade=True) as opened, ThreadPoolExecutor(1) as threads:
+        with opened.write():
+            refusal = threads.submit(told, opened.write().__enter__).result()
+        assert threads.submit(add_action, opened).result() == "added"
+
+    assert refusal == (
+        StoreError, f"database {url}: other threads hold it (another process may hold it as well)",
+    )  # fmt: skip
+
+
+@pytest.mark.process
+def test_a_server_ends_the_transaction_of_a_process_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 1)
+    url = empty_database("postgresql", tmp_path)
+    lock = text("LOCK TABLE pdp_actions IN ACCESS EXCLUSIVE MODE")
+    with Database.open(url, upgrade=True) as stopped, Database.open(url) as other:
+        # Entered and left alone, as by a process that does not go on.
+        transaction = stopped.write()
+        transaction.__enter__().execute(lock)
+        with other.write() as connection:
+            connection.execute(text("SET LOCAL lock_timeout = 0"))
+            connection.execute(text("SET LOCAL statement_timeout = 60000"))
+            connection.execute(lock)
+        with pytest.raises(StoreError, match="idle-in-transaction timeout"):
+            transaction.__exit__(None, None, None)
+
+
 @pytest.mark.parametrize("way", ["the same path", "a link"])
 def test_stores_on_one_file_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)

@@ -523,7 +523,7 @@ def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch
         ([*release, *signed, "--unsigned"], "--unsigned and --key exclude each other", "leave one of them out"),
         (["publish", tmp_path / "b", tmp_path / "none/r", "--why", "x", "--unsigned"],
          f"audit file {tmp_path}/none/r.audit.jsonl cannot be opened: No such file or directory",
-         "name another file with --audit"),
+         "check folder and permissions"),
         (["rollback", folder, "--why", "x"], f"{folder}: not a bundle repository",
          "it has no folder releases; name one, or a new or empty folder"),
         (["list", folder], f"{folder}: nothing was published there", "publish: pdp bundle publish"),

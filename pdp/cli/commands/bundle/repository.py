@@ -5,11 +5,10 @@ from __future__ import annotations
 import getpass
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdp.audit.file import FileAudit
 from pdp.cli.commands.bundle.signing import (
     BundleFile,
     PrivateKey,
@@ -19,12 +18,16 @@ from pdp.cli.commands.bundle.signing import (
     needed_public_keys,
     shown,
 )
+from pdp.cli.files import open_audit
 from pdp.cli.options import AsJson, file_argument, file_option
 from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_packed
-from pdp.errors import AuditError, BundleError, UsageError
+from pdp.errors import BundleError, UsageError
 from pdp.workbench.bundles.publish import ChannelChange, history, next_release, publish_bundle, roll_back
 from pdp.workbench.reports.shown_file import printable
+
+if TYPE_CHECKING:
+    from pdp.audit.chain import AuditLog
 
 AUDIT_SUFFIX = ".audit.jsonl"
 """Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""
@@ -132,11 +135,8 @@ def _described(change: ChannelChange) -> str:
     return f"{change.action} {change.channel}: release {change.release}{restored}"
 
 
-def _audit(repository: Path, path: Path | None) -> FileAudit:
-    try:
-        return FileAudit(path or repository.with_name(repository.name + AUDIT_SUFFIX))
-    except AuditError as error:
-        raise UsageError(error.message, hint="name another file with --audit") from error
+def _audit(repository: Path, path: Path | None) -> AuditLog:
+    return open_audit(path or repository.with_name(repository.name + AUDIT_SUFFIX))
 
 
 def _user() -> str:

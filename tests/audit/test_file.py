@@ -1,0 +1,717 @@
+"""The audit stream in a file: shared, held for a bounded time, and refused once it is not what was seen of it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import FileAudit, Pep
+from pdp.audit.chain import verify_chain
+from pdp.audit.file import LINE_BYTES, request_rotation
+from pdp.errors import AuditError
+from tests.audit.test_audit import KEY, event
+from tests.support import payments
+
+Appended = Callable[..., FileAudit]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    return folder / "audit.jsonl"
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    return tmp_path / "head"
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[Appended]:
+    """Opens the stream, as one process does, and appends to it."""
+    logs: list[FileAudit] = []
+
+    def open_and_append(count: int = 0, **options: Any) -> FileAudit:
+        log = FileAudit(path, **{"key": KEY, **options})
+        logs.append(log)
+        for number in range(count):
+            log.append(event(number))
+        return log
+
+    yield open_and_append
+    for log in logs:
+        log.close()
+
+
+def verified(path: Path, key: bytes | None = KEY) -> int:
+    with path.open("rb") as lines:
+        return verify_chain(lines, key)
+
+
+@contextmanager
+def held(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Somebody holds the file's lock, and does not let go by itself."""
+    with path.open("rb") as file:
+        fcntl.flock(file, how)
+        yield
+
+
+def refused(log: FileAudit) -> str:
+    """Return why an event is refused, by both ways of recording one."""
+    with pytest.raises(AuditError) as offered:
+        log.offer(event())
+    with pytest.raises(AuditError) as appended:
+        log.append(event())
+    assert offered.value.message == appended.value.message
+    return appended.value.message
+
+
+# shared
+
+
+def test_a_file_is_continued_by_the_next_process(path: Path, opened: Appended) -> None:
+    for _ in range(2):
+        opened(1).close()
+
+    assert verified(path) == 2
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["audit.jsonl"]
+
+
+_APPENDING = """
+import sys
+from pathlib import Path
+from pdp.audit.event import AuditEvent
+from pdp.audit.file import FileAudit
+log = FileAudit(Path(sys.argv[1]), patience=600)
+for number in range(50):
+    log.append(AuditEvent(time="t", type="x", tool=sys.argv[2]))
+"""
+
+
+@pytest.mark.process
+def test_processes_and_threads_share_one_file_while_it_is_rotated(path: Path, opened: Appended) -> None:
+    log = opened(1, key=None, patience=600)
+    others = [subprocess.Popen([sys.executable, "-c", _APPENDING, str(path), name]) for name in ("a", "b")]
+
+    def work() -> None:
+        for number in range(50):
+            if number % 20 == 0:
+                request_rotation(path)
+            log.append(event())
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(work) for _ in range(2)]:
+            done.result()
+    assert [other.wait(timeout=600) for other in others] == [0, 0]
+
+    files = [*sorted(path.parent.glob("audit.jsonl.*")), path]
+    lines = [line for file in files for line in file.read_bytes().splitlines()]
+    assert verify_chain(lines) == 200 + len(files)
+    assert len(files) > 1
+
+
+_FORKING = """
+import os, sys
+from pathlib import Path
+from pdp.audit.event import AuditEvent
+from pdp.audit.file import FileAudit
+from pdp.errors import AuditError
+log = FileAudit(Path(sys.argv[1]))
+child = os.fork()
+if not child:
+    try:
+        log.append(AuditEvent(time="t", type="x"))
+    except AuditError as error:
+        print(error, flush=True)
+    FileAudit(Path(sys.argv[1])).append(AuditEvent(time="t", type="x"))
+    os._exit(0)
+os.waitpid(child, 0)
+log.append(AuditEvent(time="t", type="x"))
+"""
+
+
+@pytest.mark.process
+def test_a_forked_process_opens_the_file_again(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING, str(path)], check=True, timeout=600, capture_output=True, text=True
+    )
+
+    assert done.stdout == f"audit file {path} was opened before this process was forked (open it again)\n"
+    assert verified(path, None) == 2
+
+
+# held by another
+
+
+@pytest.mark.parametrize("how", [fcntl.LOCK_EX, fcntl.LOCK_SH], ids=["writer", "reader"])
+def test_a_file_that_another_holds_is_waited_for_until_the_deadline(path: Path, opened: Appended, how: int) -> None:
+    log = opened(1, patience=0.05)
+    with held(path, how):
+        waiting = log.offer(event())
+        assert waiting is not None
+        with pytest.raises(AuditError) as caught:
+            waiting()
+        with pytest.raises(AuditError):
+            FileAudit(path, key=KEY, patience=0.05)
+    log.append(event())
+
+    assert str(caught.value) == f"audit file {path} was held by another process for 0.05 s (`lslocks` names it)"
+    assert verified(path) == 2
+
+
+def test_a_thread_that_holds_the_stream_is_waited_for_until_the_deadline(path: Path, opened: Appended) -> None:
+    log = opened(1, patience=0.05)
+    with log._lock:
+        waiting = log.offer(event())
+        assert waiting is not None
+        for step in (waiting, log.close):
+            with pytest.raises(AuditError):
+                step()
+    log.append(event())
+
+    assert verified(path) == 2
+
+
+_HOLDING = """
+import fcntl, sys, time
+file = open(sys.argv[1])
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+while True:
+    time.sleep(3600)
+"""
+
+
+@contextmanager
+def stopped_holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", _HOLDING, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            other.send_signal(signal.SIGSTOP)
+            yield other
+        finally:
+            other.kill()
+
+
+@pytest.mark.process
+async def test_a_stopped_process_with_the_lock_denies_calls_and_holds_no_event_loop(
+    path: Path, opened: Appended
+) -> None:
+    hub = payments.Hub()
+    proposal, session = payments.wire(amount=20000), payments.session()
+    impatient, patient = opened(1, patience=0.05), opened(patience=600)
+    with payments.engine() as engine, stopped_holder(path) as other:
+        pep = Pep(payments.effective(), engine, audit=impatient, tools={"initiate_wire": hub.initiate_wire})
+        denied = [pep.call(proposal, session), await pep.acall(proposal, session)]
+        called = asyncio.create_task(pep.with_changes(audit=patient).acall(proposal, session))
+        # Were the loop waiting for the lock, nobody would end who holds it.
+        await asyncio.sleep(0)
+        other.kill()
+        allowed = await called
+
+    assert [(call.verdict, call.codes, call.executed) for call in denied] == [
+        ("DENY", ("audit.write_failed",), False)
+    ] * 2
+    assert (allowed.executed, len(hub.wires), verified(path)) == (True, 1, 3)
+
+
+async def test_many_calls_share_one_deadline(path: Path, opened: Appended) -> None:
+    """However late its turn in the pool comes, an event that waits gives up when its time is over."""
+    log = opened(1, patience=0.05)
+    with held(path):
+        waiting = [log.offer(event()) for _ in range(50)]
+        assert None not in waiting
+        deadlines = {step.args[1] for step in waiting}  # type: ignore[union-attr]
+        failures = await asyncio.gather(*(asyncio.to_thread(step) for step in waiting if step), return_exceptions=True)
+
+    assert all(isinstance(failure, AuditError) for failure in failures)
+    assert max(deadlines) - min(deadlines) < len(waiting) * log._patience
+
+
+def test_with_fsync_an_event_is_always_handed_out(path: Path, opened: Appended) -> None:
+    log = opened(fsync=True)
+    waiting = log.offer(event())
+    assert (waiting is not None, verified(path)) == (True, 0)
+    waiting()  # type: ignore[misc]
+
+    assert verified(path) == 1
+
+
+def descriptors() -> list[str]:
+    folder = Path("/proc/self/fd")
+    return sorted(file.name for file in folder.iterdir()) if folder.exists() else []
+
+
+def test_a_refused_stream_keeps_neither_lock_nor_descriptor(path: Path, opened: Appended) -> None:
+    log = opened(1)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"hello\n")
+    before = descriptors()
+    for _ in range(3):
+        with pytest.raises(AuditError, match="continued: not an event"):
+            FileAudit(path, key=KEY)
+        assert "not an event" in refused(log)
+    with held(path):
+        path.write_bytes(whole)
+    log.append(event())
+
+    assert verified(path) == 2
+    assert descriptors() == before
+
+
+# not what was seen of it
+
+LOST = "has lost or changed events that this process has seen"
+REPLACED = "events before it were left out, put in or moved"
+
+
+def unlinked(path: Path) -> None:
+    path.unlink()
+
+
+def renamed(path: Path) -> None:
+    path.rename(path.with_name("other"))
+
+
+def replaced_by_a_copy(path: Path) -> None:
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.rename(path)
+
+
+def replaced_by_nothing(path: Path) -> None:
+    path.unlink()
+    path.touch()
+
+
+def replaced_by_another_stream(path: Path) -> None:
+    path.unlink()
+    log = FileAudit(path, key=KEY)
+    for number in range(5):
+        log.append(event(number + 4))
+    log.close()
+
+
+def cut_by_an_event(path: Path) -> None:
+    os.truncate(path, path.read_bytes().rindex(b'{"agent"'))
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def rewritten_in_place(path: Path) -> None:
+    old = path.read_bytes()
+    other = path.with_name("other")
+    log = FileAudit(other, key=KEY)
+    for number in (7, 8, 9):
+        log.append(event(number))
+    log.close()
+    new = other.read_bytes()
+    assert len(new) == len(old)
+    path.write_bytes(new)
+
+
+def longer_and_rewritten(path: Path) -> None:
+    rewritten_in_place(path)
+    log = FileAudit(path, key=KEY)
+    log.append(event())
+    log.close()
+
+
+def repeated(path: Path) -> None:
+    lines = path.read_bytes()
+    path.write_bytes(lines + lines * (LINE_BYTES // len(lines) + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (unlinked, "cannot be used: No such file or directory"),
+        (renamed, "cannot be used: No such file or directory"),
+        (replaced_by_a_copy, f"cannot be continued: {REPLACED}"),
+        (replaced_by_nothing, "cannot be continued: not an event"),
+        (replaced_by_another_stream, f"cannot be continued: {REPLACED}"),
+        (cut_by_an_event, LOST),
+        (emptied, LOST),
+        (rewritten_in_place, LOST),
+        (longer_and_rewritten, LOST),
+        (repeated, "cannot be continued: "),
+    ],
+)
+def test_a_stream_that_is_not_what_was_seen_of_it_takes_no_more_events(
+    path: Path, opened: Appended, change: Callable[[Path], None], message: str
+) -> None:
+    log = opened(3)
+    change(path)
+
+    assert refused(log).startswith(f"audit file {path} {message}")
+
+
+def test_a_call_whose_audit_file_is_gone_is_denied(path: Path, opened: Appended) -> None:
+    hub = payments.Hub()
+    with payments.engine() as engine:
+        pep = Pep(payments.effective(), engine, audit=opened(), tools={"initiate_wire": hub.initiate_wire})
+        path.unlink()
+        called = pep.call(payments.wire(amount=20000), payments.session())
+
+    assert (called.verdict, called.codes, hub.wires) == ("DENY", ("audit.write_failed",), [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b'{"seq": 0', id="cut off, and not as this stream writes"),
+        pytest.param(b"hello\n", id="not JSON"),
+        pytest.param(b'{"seq": 0, "hash": "x"}\n', id="changed"),
+        pytest.param(b"[]\n", id="a list"),
+        pytest.param(b"\n", id="an empty line"),
+        pytest.param(b'{"agent":' + b"x" * LINE_BYTES, id="a line without end"),
+    ],
+)
+def test_a_file_without_a_whole_last_event_is_not_continued(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+    with pytest.raises(AuditError, match="cannot be continued: ") as caught:
+        FileAudit(path)
+
+    assert caught.value.hint == "see `pdp audit verify`; move it away as evidence, and start again with a new one"
+    assert path.read_bytes() == content
+
+
+def test_an_event_without_its_line_break_is_not_continued(path: Path, opened: Appended) -> None:
+    opened(2)
+    os.truncate(path, path.stat().st_size - 1)
+
+    with pytest.raises(AuditError, match="does not end in a whole event"):
+        opened()
+
+
+# what a killed writer, a full disk and a large event leave
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"agent":nu', b'{"agent":null,"app' + b"\0" * 100, b"\0" * 4096])
+@pytest.mark.parametrize("seen", [0, 2])
+def test_a_line_that_its_writer_did_not_finish_is_cut_and_recorded(
+    path: Path, head: Path, opened: Appended, torn: bytes, seen: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = opened(seen, head=head)
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    for writer in (log, opened(head=head)):
+        writer.append(event())
+
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert b"".join(lines[:seen]) == whole
+    assert (verified(path), len(lines)) == (seen + 3, seen + 3)
+    assert b'"type":"audit.recovered"' in lines[seen]
+    assert log.digest(torn).encode() in lines[seen]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"audit file {path}: an unfinished line of {len(torn)} bytes was cut"
+    ]
+
+
+_FULL = """
+import resource, sys
+from pathlib import Path
+from pdp.audit.event import AuditEvent
+from pdp.audit.file import FileAudit
+from pdp.errors import AuditError
+path, head = map(Path, sys.argv[1:])
+log = FileAudit(path, head=head)
+log.append(AuditEvent(time="t", type="x"))
+size = path.stat().st_size
+for room in (size, size + 1, 2 * size - 1):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    for _ in range(2):
+        try:
+            log.append(AuditEvent(time="t", type="x"))
+        except AuditError as error:
+            print(error.message, path.stat().st_size == size)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.append(AuditEvent(time="t", type="x"))
+"""
+
+
+@pytest.mark.process
+def test_a_full_disk_leaves_the_stream_as_it_was_and_the_next_event_has_room(path: Path, head: Path) -> None:
+    command = [sys.executable, "-c", _FULL, str(path), str(head)]
+    done = subprocess.run(command, check=True, timeout=600, capture_output=True, text=True)
+
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6
+    assert {line.removeprefix(f"audit file {path} cannot be written: ") for line in lines} == {
+        "File too large True", "No space left on device True",
+    }  # fmt: skip
+    assert verified(path, None) == 2
+    FileAudit(path, head=head).close()
+
+
+def test_an_event_that_could_not_be_continued_after_is_refused(path: Path, opened: Appended) -> None:
+    log = opened()
+    with pytest.raises(AuditError, match="is too large to be continued after"):
+        log.append(event(tool_call_id="x" * LINE_BYTES))
+    log.append(event(tool_call_id="x" * (LINE_BYTES - 1000)))
+    log.append(event())
+
+    opened(1)
+    assert verified(path) == 3
+
+
+# head
+
+
+def test_the_head_names_the_last_event_and_each_process_keeps_it(path: Path, head: Path, opened: Appended) -> None:
+    first, second = opened(2, head=head), opened(1, head=head)
+    first.append(event())
+    opened(1, head=head)
+
+    assert head.read_text().startswith('{"seq":4,"hash":"hmac-sha256:')
+    assert second.offer(event()) is None
+    assert verified(path) == 6
+
+
+@pytest.mark.parametrize("change", [cut_by_an_event, emptied, unlinked, replaced_by_another_stream])
+@pytest.mark.parametrize("torn", [b"", b'{"agent":nu'])
+def test_a_stream_that_does_not_reach_its_head_is_refused_at_open_and_keeps_its_head(
+    path: Path, head: Path, opened: Appended, change: Callable[[Path], None], torn: bytes
+) -> None:
+    opened(3, head=head)
+    known = head.read_bytes()
+    change(path)
+    with path.open("ab") as file:
+        file.write(torn)
+
+    with pytest.raises(AuditError, match="does not end at its head, event 2"):
+        opened(head=head)
+    assert head.read_bytes() == known
+
+
+def test_a_stream_that_others_lost_events_of_is_refused_by_the_next_write(
+    path: Path, head: Path, opened: Appended
+) -> None:
+    log = opened(2, head=head)
+    opened(1, head=head)
+    cut_by_an_event(path)
+
+    assert refused(log) == f"audit file {path} does not end at its head, event 2"
+
+
+def test_a_crash_between_event_and_head_is_caught_up(path: Path, head: Path, opened: Appended) -> None:
+    log = opened(2, head=head)
+    behind = head.read_bytes()
+    log.append(event())
+    head.write_bytes(behind)
+    other = opened(1, head=head)
+    head.write_bytes(behind)
+
+    assert "does not end at its head" in refused(other)
+    head.write_bytes(b"")
+    opened(1, head=head)
+    assert verified(path) == 5
+
+
+@pytest.mark.parametrize("content", [b"x", b"{}", b'{"seq":"1","hash":"x"}', b'{"seq":1,"hash":2}', b"[]"])
+def test_a_damaged_head_lets_no_event_in(head: Path, opened: Appended, content: bytes) -> None:
+    log = opened(1, head=head)
+    head.write_bytes(content)
+
+    assert refused(log) == f"head {head} was changed: it does not name an event"
+
+
+def test_a_head_that_cannot_be_written_keeps_the_event_out(path: Path, head: Path, opened: Appended) -> None:
+    log = opened(1, head=head)
+    content = path.read_bytes()
+    head.rename(head.with_name("moved"))
+
+    assert refused(log) == f"head {head}: No such file or directory"
+    head.write_bytes(b"")
+    assert refused(log) == f"head {head} was changed: it does not name an event"
+    assert path.read_bytes() == content
+    head.with_name("moved").rename(head)
+    log.append(event())
+    assert verified(path) == 2
+
+
+# key
+
+
+@pytest.mark.parametrize("other", [None, b"x" * 32])
+def test_a_stream_is_continued_with_its_own_key_alone(opened: Appended, other: bytes | None) -> None:
+    opened(1)
+    with pytest.raises(AuditError, match=r"cannot be continued: the (chain is keyed|hash does not match)"):
+        opened(key=other)
+
+
+def test_a_stream_without_a_key_is_not_continued_with_one(opened: Appended) -> None:
+    opened(1, key=None)
+    with pytest.raises(AuditError, match="the event is not keyed, and a key was given"):
+        opened()
+
+
+def test_a_key_comes_from_a_callback_or_a_file_elsewhere(path: Path, tmp_path: Path, opened: Appended) -> None:
+    (tmp_path / "key").write_bytes(KEY + b"\n")
+    (tmp_path / "key").chmod(0o400)
+    for key in (KEY, lambda: KEY, tmp_path / "key"):
+        log = opened(1, key=key)
+        assert "x01" not in repr(log) + repr(vars(log))
+
+    assert verified(path) == 3
+
+
+def key_file(path: Path, content: bytes = KEY, mode: int = 0o400) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def apart(path: Path, mode: int) -> Path:
+    return key_file(path.parent.parent / "key", mode=mode)
+
+
+BESIDE = "lies in the folder of its stream, or below (move it to another folder)"
+OPEN = "can be written by who owns the stream or by a group, or used by all (run `chmod 400` on it)"
+SHORT = "has less than 32 bytes (make one with `openssl rand -hex 32`)"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        pytest.param(lambda path: key_file(path.with_name("key")), f"audit key file KEY {BESIDE}", id="beside"),
+        pytest.param(lambda path: key_file(path.parent / "keys" / "k"), f"audit key file KEY {BESIDE}", id="below"),
+        pytest.param(lambda path: apart(path, 0o600), f"audit key file KEY {OPEN}", id="own"),
+        pytest.param(lambda path: apart(path, 0o460), f"audit key file KEY {OPEN}", id="group"),
+        pytest.param(lambda path: apart(path, 0o404), f"audit key file KEY {OPEN}", id="all"),
+        pytest.param(
+            lambda path: path.parent.parent / "none",
+            "audit key file KEY cannot be read: No such file or directory (check folder and permissions)", id="none",
+        ),
+        pytest.param(lambda _: b"secret" * 5, f"the key of audit file STREAM {SHORT}", id="short"),
+        pytest.param(lambda _: lambda: "s" * 40, f"the key of audit file STREAM {SHORT}", id="text"),
+    ],
+)  # fmt: skip
+def test_a_key_beside_the_stream_or_open_to_others_is_refused(
+    path: Path, key: Callable[[Path], Any], message: str
+) -> None:
+    given = key(path)
+    with pytest.raises(AuditError) as caught:
+        FileAudit(path, key=given)
+
+    assert str(caught.value) == message.replace("KEY", str(given)).replace("STREAM", str(path))
+    assert not path.exists()
+
+
+def test_neither_key_nor_head_hides_behind_a_link(path: Path, tmp_path: Path, opened: Appended) -> None:
+    link = tmp_path / "elsewhere"
+    link.symlink_to(key_file(path.with_name("key")))
+    with pytest.raises(AuditError, match="lies in the folder of its stream"):
+        opened(key=link)
+    with pytest.raises(AuditError, match="lies in the folder of its stream"):
+        opened(head=link)
+
+
+# rotation
+
+
+def test_the_next_event_begins_a_new_file_and_the_chain_goes_on(path: Path, head: Path, opened: Appended) -> None:
+    path.touch(mode=0o640)
+    log, other, idle = opened(2, head=head), opened(0, head=head), opened(0, head=head)
+    kept = [request_rotation(path), request_rotation(path)]
+    log.append(event())
+    other.append(event())
+    kept.append(request_rotation(path))
+    other.append(event())
+    idle.append(event())
+    log.append(event())
+
+    assert [file.name for file in kept] == ["audit.jsonl." + "0" * 12] * 2 + ["audit.jsonl.000000000002"]
+    files = [kept[0], kept[2], path]
+    assert [len(file.read_bytes().splitlines()) for file in files] == [2, 3, 4]
+    assert verify_chain([line for file in files for line in file.read_bytes().splitlines()], KEY) == 9
+    assert verified(path) == 4
+    assert path.stat().st_mode & 0o777 == 0o640
+    opened(1, head=head)
+
+
+def test_a_hard_link_of_another_name_requests_nothing(path: Path, opened: Appended) -> None:
+    log, old = opened(1), path.with_name("audit.jsonl." + "0" * 12)
+    path.with_name("backup").hardlink_to(path)
+    old.touch()
+    log.append(event())
+
+    assert verified(path) == 2
+    with pytest.raises(AuditError) as caught:
+        request_rotation(path)
+    assert str(caught.value) == f"audit file {path} cannot be rotated: {old} is another file (move that away)"
+
+
+def test_a_stream_that_cannot_be_rotated_goes_on(
+    path: Path, opened: Appended, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = opened(1)
+    request_rotation(path)
+    path.with_name("audit.jsonl.next").mkdir()
+    log.append(event())
+
+    assert verified(path) == 2
+    assert [record.getMessage() for record in caplog.records] == [f"audit file {path} cannot be rotated, and goes on"]
+
+
+def test_a_rotated_stream_that_is_held_is_waited_for_off_the_event_loop(path: Path, opened: Appended) -> None:
+    log, other = opened(1), opened(0)
+    request_rotation(path)
+    other.append(event())
+    with held(path):
+        waiting = log.offer(event())
+    assert waiting is not None
+    waiting()
+
+    assert verified(path) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b'{"a":1}\n', b"[]\n"])
+def test_what_is_not_a_stream_with_events_is_not_rotated(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(AuditError, match="cannot be rotated: its first line is not an event"):
+        request_rotation(path)
+
+
+# opening
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("none/audit.jsonl", "cannot be opened: No such file or directory"), ("../stream", "cannot be opened: Is a dir")],
+)
+def test_what_cannot_be_opened_is_named(path: Path, name: str, message: str) -> None:
+    with pytest.raises(AuditError, match=message):
+        FileAudit(path.parent / name)
+
+
+def test_a_device_is_not_a_stream() -> None:
+    with pytest.raises(AuditError, match="audit file /dev/null is not a regular file"):
+        FileAudit(Path("/dev/null"))
+
+
+def test_a_closed_file_takes_no_events(opened: Appended) -> None:
+    log = opened(1)
+    log.close()
+    log.close()
+
+    assert refused(log).endswith("is closed")

@@ -1,0 +1,166 @@
+"""`pdp audit`: what it says of a stream that is intact, and of one that is not; and how a stream is rotated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.audit.file import FileAudit
+from pdp.cli.files import open_audit
+from tests.support.command_line import pdp
+
+KEY = "k" * 32
+NO_HEAD = "note: without --head, it does not show whether events were cut off at the end\n"
+UNKEYED = "note: the chain is not keyed: whoever can write the file could have written all of it anew\n"
+ROTATED = "note: it begins with a rotation: the files before were not checked\n"
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stream").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PDP_AUDIT_KEY", raising=False)
+    Path("key").write_text(KEY + "\n")
+    Path("key").chmod(0o400)
+
+
+STREAM, HEAD = Path("stream/audit.jsonl"), Path("head")
+
+
+def write(count: int, **options: Any) -> None:
+    log = FileAudit(STREAM, **options)
+    for number in range(count):
+        log.append({"time": "t", "type": "x", "tool": str(number)})
+    log.close()
+
+
+def test_an_intact_stream() -> None:
+    write(3, key=KEY.encode(), head=HEAD)
+
+    done = pdp("audit", "verify", str(STREAM), "--key-file", "key", "--head", "head")
+    assert (done.code, done.out, done.err) == (0, "intact: events 0 to 2\n", "")
+
+
+def test_what_was_not_checked_is_said() -> None:
+    write(1)
+
+    done = pdp("audit", "verify", str(STREAM))
+    assert (done.code, done.out) == (0, f"intact: events 0 to 0\n{UNKEYED}{NO_HEAD}")
+    STREAM.write_bytes(b"")
+    assert pdp("audit", "verify", str(STREAM)).out == f"intact: no events\n{NO_HEAD}"
+
+
+def test_the_answer_as_json_is_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(2, key=KEY.encode(), head=HEAD)
+    monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
+
+    answer = json.loads(pdp("audit", "verify", str(STREAM), "--head", "head", "--json").out)
+    named = json.loads(HEAD.read_text())
+    assert answer == {"intact": True, "events": 2, **named, "keyed": True, "fault": None, "notes": []}
+    HEAD.write_text(json.dumps({name: answer[name] for name in ("seq", "hash")}))
+    write(1, key=KEY.encode(), head=HEAD)
+    assert pdp("audit", "verify", str(STREAM), "--head", "head").code == 0
+
+
+def cut(lines: list[bytes]) -> list[bytes]:
+    return lines[:2]
+
+
+def changed(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[1].replace(b'"tool":"1"', b'"tool":"9"'), lines[2]]
+
+
+def unfinished(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:2], lines[2][:-1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "fault"),
+    [
+        (changed, ["--key-file", "key"], "audit line 2: the hash does not match"),
+        (cut, ["--key-file", "key", "--head", "head"], "it does not reach its head, event 2"),
+        (lambda _: [], ["--key-file", "key", "--head", "head"], "it does not reach its head, event 2"),
+        (lambda lines: lines, [], "audit line 1: the chain is keyed, and its key was not given"),
+        (
+            unfinished, ["--key-file", "key"],
+            "the last line is unfinished: it was never recorded, and whoever appends next cuts it",
+        ),
+        (lambda lines: [*lines, b"x" * 100_000], ["--key-file", "key"], "the last line is unfinished"),
+    ],
+)  # fmt: skip
+def test_a_stream_that_is_not_intact(
+    change: Callable[[list[bytes]], list[bytes]], options: list[str], fault: str
+) -> None:
+    write(3, key=KEY.encode(), head=HEAD)
+    STREAM.write_bytes(b"".join(change(STREAM.read_bytes().splitlines(keepends=True))))
+
+    done, answer = (pdp("audit", "verify", str(STREAM), *options, *form) for form in ([], ["--json"]))
+    assert (done.code, answer.code) == (1, 1)
+    assert done.out.startswith(f"not intact: {STREAM}: {fault}")
+    assert json.loads(answer.out)["fault"].startswith(f"{STREAM}: {fault}")
+
+
+def test_a_head_that_is_empty_fits_an_empty_stream_alone() -> None:
+    HEAD.touch()
+    STREAM.touch()
+    assert pdp("audit", "verify", str(STREAM), "--head", "head").code == 0
+    write(1)
+    done = pdp("audit", "verify", str(STREAM), "--head", "head")
+    assert (done.code, done.out.split("\n")[0]) == (
+        1,
+        f"not intact: {STREAM}: it does not reach its head, which is empty",
+    )
+
+
+def test_a_keyed_stream_that_was_written_anew_without_the_key() -> None:
+    write(3)
+
+    done = pdp("audit", "verify", str(STREAM), "--key-file", "key")
+    assert done.out.startswith(f"not intact: {STREAM}: audit line 1: the event is not keyed, and a key was given\n")
+
+
+def test_a_stream_is_rotated_by_its_next_writer_and_verified_over_its_files() -> None:
+    write(2)
+    old = f"{STREAM}.{'0' * 12}"
+    asked = pdp("audit", "rotate", str(STREAM))
+    assert (asked.code, asked.out) == (
+        0, f"{STREAM}: the next event begins a new file, and this one stays as {Path(old).resolve()}\n",
+    )  # fmt: skip
+    write(1)
+
+    whole = pdp("audit", "verify", old, str(STREAM))
+    assert (whole.code, whole.out) == (0, f"intact: events 0 to 3\n{UNKEYED}{NO_HEAD}")
+    last = pdp("audit", "verify", str(STREAM))
+    assert (last.code, last.out) == (0, f"intact: events 2 to 3\n{UNKEYED}{NO_HEAD}{ROTATED}")
+    swapped = pdp("audit", "verify", str(STREAM), old)
+    assert swapped.out.startswith(f"not intact: {old}: audit line 1: events before it were left out, put in or moved")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["rotate", "none"], "audit file none cannot be rotated: No such file or directory"),
+        (["verify", "none"], "none: No such file or directory"),
+        (["verify", "stream/none", "--head", "nowhere"], "head nowhere: No such file or directory"),
+        (["verify", "x", "--key-file", "key"], "audit key file key lies in the folder of its stream, or below"),
+    ],
+)
+def test_what_cannot_be_used_is_bad_usage(command: list[str], message: str) -> None:
+    done = pdp("audit", *command)
+
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_commands_write_with_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
+    log = open_audit(STREAM)
+    log.append({"time": "t", "type": "x"})
+    log.close()
+
+    assert pdp("audit", "verify", str(STREAM)).out.startswith("intact: events 0 to 0")
+    assert KEY.encode() not in STREAM.read_bytes()
