@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -24,10 +25,14 @@ MAX_DEPTH: Final = 32
 MAX_BYTES: Final = 1024 * 1024
 """Largest request, in bytes of its canonical form."""
 
+MAX_VALUES: Final = 20_000
+"""Most values in what a model writes: each costs time before it is known which tool it is for."""
+
 # orjson formats numbers and strings as RFC 8785 does, with three exceptions, and is fifty times faster than rfc8785:
 # integral floats keep their ".0", numbers of the order of 1e-6 get an exponent, and keys are sorted by code point where
 # the RFC sorts by UTF-16 code unit (these differ only beyond U+DFFF). tests/test_json.py compares the two.
 _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 
@@ -78,7 +83,7 @@ class JsonValueError(ValueError):
     """A value is not JSON as this system admits it. The message says what is wrong and where, as `a.b[2]`."""
 
 
-def check_json(value: Any, at: str = "", depth: int = 0) -> None:
+def check_json(value: Any, at: str = "", depth: int = 0, most: int = sys.maxsize) -> None:
     """Check that `value` is made of finite, bounded, plain JSON.
 
     Args:
@@ -86,34 +91,48 @@ def check_json(value: Any, at: str = "", depth: int = 0) -> None:
             frozen ones.
         at: where the value stands, for messages.
         depth: how many containers are around it.
+        most: how many values it may have, itself included.
 
     Raises:
-        JsonValueError: another type, a number beyond 2^53-1 or not finite, a lone surrogate, too deep a nesting.
+        JsonValueError: another type, a number beyond 2^53-1 or not finite, a lone surrogate, too deep a nesting, too
+            many values.
     """
     # Twice as fast as with the places, which are needed only when something is wrong.
-    if not _is_plain(value, depth):
+    left = _plain(value, depth, most)
+    if left == _NOT_PLAIN:
         _explain(value, at, depth)
+    if left < 0:
+        raise JsonValueError(f"{at or 'value'}: more than {most} values")
 
 
-def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911 - a return a type, in the order of their frequency
+_NOT_PLAIN: Final = -sys.maxsize
+
+
+def _plain(value: Any, depth: int, left: int) -> int:  # noqa: PLR0911 - types, in the order of their frequency
+    """Return how many values are left of those that are admitted, below 0 without them all; or else `_NOT_PLAIN`."""
     kind = type(value)
     if kind is str:
-        return value.isascii() or _encodes(value)
+        return left - 1 if value.isascii() or _encodes(value) else _NOT_PLAIN
     if kind is int or kind is float:
-        return bool(-MAX_NUMBER <= value <= MAX_NUMBER)
+        return left - 1 if -MAX_NUMBER <= value <= MAX_NUMBER else _NOT_PLAIN
     if kind is dict or kind is FrozenObject:
-        if depth >= MAX_DEPTH:
-            return False
+        left = left - 1 if depth < MAX_DEPTH else _NOT_PLAIN
         for key, item in value.items():
             if type(key) is not str or not (key.isascii() or _encodes(key)):
-                return False
+                return _NOT_PLAIN
             # Most members are plain texts: for them another call is saved.
-            if not ((type(item) is str and item.isascii()) or _is_plain(item, depth + 1)):
-                return False
-        return True
+            left = left - 1 if type(item) is str and item.isascii() else _plain(item, depth + 1, left)
+            if left < 0:
+                return left
+        return left
     if kind is list or kind is FrozenList:
-        return depth < MAX_DEPTH and all(_is_plain(item, depth + 1) for item in value)
-    return value is None or kind is bool
+        left = left - 1 if depth < MAX_DEPTH else _NOT_PLAIN
+        for item in value:
+            if left < 0:
+                return left
+            left = _plain(item, depth + 1, left)
+        return left
+    return left - 1 if value is None or kind is bool else _NOT_PLAIN
 
 
 def _encodes(text: str) -> bool:
@@ -163,12 +182,13 @@ def _check_text(text: str, at: str) -> None:
         raise JsonValueError(f"{at or 'value'}: lone surrogate in a string")
 
 
-def parse_json(text: str | bytes, depth: int = 0) -> Any:
+def parse_json(text: str | bytes, depth: int = 0, most: int = sys.maxsize) -> Any:
     """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded as by `check_json`.
 
     Args:
         text: the JSON text; bytes are UTF-8.
         depth: how many containers the value will stand in.
+        most: how many values it may have.
 
     Raises:
         JsonValueError: not JSON, or not JSON as this system admits it.
@@ -176,6 +196,7 @@ def parse_json(text: str | bytes, depth: int = 0) -> Any:
     try:
         # Decoded here, since json would guess UTF-16 from the first bytes.
         text = text.decode() if isinstance(text, bytes) else text
+        _check_separators(text, most)
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except JsonValueError:
         raise
@@ -185,8 +206,18 @@ def parse_json(text: str | bytes, depth: int = 0) -> Any:
         raise JsonValueError("value: not UTF-8 text") from None
     except ValueError as error:
         raise JsonValueError(f"value: not JSON: {error}" if text.strip() else "value: it is empty") from None
-    check_json(value, depth=depth)
+    check_json(value, depth=depth, most=most)
     return value
+
+
+def _check_separators(text: str, most: int) -> None:
+    """Refuse a text with too many values before they are made."""
+    if _separators(text) > most and _separators(_STRING.sub("", text)) > most:
+        raise JsonValueError(f"value: more than {most} values")
+
+
+def _separators(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

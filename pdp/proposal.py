@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 import orjson
 
 from pdp.errors import PdpError
-from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, digest, parse_json
+from pdp.json import MAX_BYTES, MAX_VALUES, JsonValueError, canonical, check_json, digest, parse_json
 
 
 class RejectionCode(StrEnum):
@@ -61,9 +61,9 @@ class Proposal:
         try:
             # Depth 1: in the request, the arguments stand one level deeper than in the proposal.
             if isinstance(value, str | bytes):
-                value = parse_json(_bounded(value), depth=1)
+                value = parse_json(_bounded(value), depth=1, most=MAX_VALUES)
             else:
-                check_json(value, depth=1)
+                check_json(value, depth=1, most=MAX_VALUES)
             tool, arguments = _parts(value)
             text = canonical(arguments)
             return cls(tool=tool, arguments=orjson.loads(text), text=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -64,6 +65,19 @@ def test_arguments_may_be_left_out() -> None:
         pytest.param(
             b"x" * (1024 * 1024 + 1), "value: the proposal has 1048577 bytes, at most 1048576 are admitted", id="size"
         ),
+        pytest.param(
+            '{"tool": "t", "arguments": {"a": [' + "0," * 20_000 + "0]}}",
+            "value: more than 20000 values",
+            id="many, text",
+        ),
+        pytest.param(
+            {"tool": "t", "arguments": {"a": [[]] * 20_000}}, "value: more than 20000 values", id="many, an object"
+        ),
+        pytest.param(
+            {"tool": "t", "arguments": {"a": [0] * 20_000 + [float("nan")]}},
+            "value: more than 20000 values",
+            id="first",
+        ),
     ],
 )
 def test_anything_else_is_an_invalid_payload(value: Any, reason: str) -> None:
@@ -80,3 +94,12 @@ def test_what_was_read_does_not_change_with_what_was_given() -> None:
     arguments["amounts"].append(1_000_000)
 
     assert proposal.arguments == {"amounts": [1]}
+
+
+def test_commas_and_brackets_within_texts_are_no_values() -> None:
+    text = ",[{" * 30_000 + '\\"'
+    values = [0] * 19_995
+
+    proposal = Proposal.read(json.dumps({"tool": "t", "arguments": {"a": text, "b": values}}))
+
+    assert proposal.arguments == {"a": text, "b": values}

@@ -33,7 +33,7 @@ CHECKS: Final = (
 
 _log = logging.getLogger("pdp.contract")
 
-_LONGEST_FAULT: Final = 300
+_MOST_FAULTS: Final = 5
 # Nested lists and objects in an argument that names sources, as in the concern `provenance`.
 _DEEPEST: Final = 4
 # As Unicode and Rego's `trim_space` have it; Python's own `strip` takes four control characters more.
@@ -106,10 +106,11 @@ def check(  # noqa: PLR0911 - a return for each check
     if tool is None:
         reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
         return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
-    if not tool.validator.is_valid(proposal.arguments):
+    if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
         fault = schema_fault(tool, proposal.arguments)
-        rejection = _masked(Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, proposal.arguments)
-        return Rejected("schema", proposal, rejection, tool, schema_valid=False)
+        if fault is not None:
+            rejection = _masked(Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, proposal.arguments)
+            return Rejected("schema", proposal, rejection, tool, schema_valid=False)
     config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
     passed = Checked(tool, proposal, session.idempotency_key or None, config)
     if tool.invariants is not None:
@@ -153,11 +154,12 @@ def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) 
     )
 
 
-def schema_fault(tool: CompiledTool, arguments: dict[str, Any]) -> str:
-    """Return why the tool's schema refuses these arguments, the same for the same arguments."""
-    # A message quotes the argument, which may be as long as the model likes.
-    faults = fault_lines(tool.validator, arguments, "arguments", _LONGEST_FAULT)
-    return "; ".join(faults[:5]) or "arguments do not match the schema"
+def schema_fault(tool: CompiledTool, arguments: dict[str, Any]) -> str | None:
+    """Return why a tool takes no such arguments, the same for the same ones; None: its schema admits them."""
+    size = len(canonical(arguments))
+    if size > tool.max_bytes:
+        return f"arguments have {size} bytes, at most {tool.max_bytes} are admitted"
+    return "; ".join(fault_lines(tool.validator, arguments, "arguments")[:_MOST_FAULTS]) or None
 
 
 def _corrected(
@@ -172,7 +174,7 @@ def _corrected(
 
     def fault(corrected: dict[str, Any]) -> str | None:
         tried.append(corrected)
-        return None if tool.validator.is_valid(corrected) else schema_fault(tool, corrected)
+        return schema_fault(tool, corrected)
 
     result = invariants.applied(proposal.arguments, context, fault)
     for trip in result.trips:

@@ -11,6 +11,7 @@ import orjson
 from pdp.json import FrozenObject, canonical
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
+from pdp.manifest.model import MAX_ARGUMENTS
 from pdp.manifest.schema.compile import closed_schema, compile_schema
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.request import RequestedAction
@@ -35,6 +36,7 @@ class CompiledTool:
         requested_action: the request's action, the same for every call of the tool.
         encoded_requested_action: its RFC 8785 form.
         validator: of the arguments; closed against unknown ones.
+        max_bytes: how many bytes the arguments may have; of at most `free_bytes` the check is never much work.
         invariants: the structural rules; None without any.
         config: what it needs at run time, to be resolved for a session; None without any.
         reads: the keys of the state that it is handed; state_effects: those that it writes.
@@ -59,6 +61,8 @@ class CompiledTool:
         )
         self.encoded_requested_action = orjson.Fragment(canonical(self.requested_action._asdict()))
         self.validator = compile_schema(closed_schema(entry.schema_))
+        self.max_bytes = entry.max_bytes or MAX_ARGUMENTS
+        self.free_bytes = min(self.max_bytes, self.validator.free_bytes)
         self.invariants = _invariants(entry, contract)
         self.config = _config(entry, contract)
         self.reads = entry.state.reads if entry.state else ()

@@ -30,10 +30,9 @@ from pdp.manifest.schema.walk import argument_schemas
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from jsonschema_rs import Draft202012Validator
-
     from pdp.contract.registry.tool_contract import ToolConfigParam
     from pdp.manifest.model import ConfigParameter, DeclaredTool, StateEffect
+    from pdp.manifest.schema.compile import SchemaValidator
 
     _Normalizer = Callable[[Any], Any]
 
@@ -197,7 +196,7 @@ def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result
 
 
 @cache
-def _of_type(name: str) -> Draft202012Validator:
+def _of_type(name: str) -> SchemaValidator:
     return compile_schema({"type": name})
 
 

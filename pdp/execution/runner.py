@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 MAX_RESULT: Final = 1024 * 1024
 """Bytes of a result's canonical JSON at most."""
 
+MAX_RESULT_VALUES: Final = 64 * 1024
+"""Values of a result at most, where a schema is to look at each."""
+
 STOP_SECONDS: Final = 2.0
 """How long a coroutine that was cancelled is waited for; then nobody waits any more, whatever it does."""
 
@@ -149,7 +152,7 @@ class ToolRunner:
     def _check(self, result: Any) -> None:
         try:
             if self._validator is not None:
-                check_json(result)
+                check_json(result, most=MAX_RESULT_VALUES)
             size = len(canonical(result))
         except JsonValueError as error:
             if self._validator is not None:
@@ -157,9 +160,11 @@ class ToolRunner:
             size = _size(result)
         if size > MAX_RESULT:
             raise ToolResultError(f"the result has {size} bytes, at most {MAX_RESULT} are admitted", "too_large")
-        if self._validator is not None and not self._validator.is_valid(result):
-            faults = fault_lines(self._validator, result, "result")
-            raise ToolResultError("the result does not match its schema: " + "; ".join(faults[:_SHOWN]))
+        validator = self._validator
+        if validator is not None and (size > validator.free_bytes or not validator.is_valid(result)):
+            faults = fault_lines(validator, result, "result")
+            if faults:
+                raise ToolResultError("the result does not match its schema: " + "; ".join(faults[:_SHOWN]))
 
     def _full(self) -> Execution | None:
         if len(self._late) < MOST_LATE:

@@ -30,10 +30,9 @@ from pdp.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from jsonschema_rs import Draft202012Validator
-
     from pdp.evaluation import Evaluation
     from pdp.loop.messages import Model
+    from pdp.manifest.schema.compile import SchemaValidator
     from pdp.pep import Pep
 
 _log = logging.getLogger("pdp.loop")
@@ -216,7 +215,7 @@ class AgentLoop:
             evaluations += results
         return session, evaluations
 
-    async def _answer(self, messages: list[Message], schema: dict[str, Any], validator: Draft202012Validator) -> Any:
+    async def _answer(self, messages: list[Message], schema: dict[str, Any], validator: SchemaValidator) -> Any:
         """Have the model answer as JSON of the schema, and return that."""
         for _ in range(MOST_ANSWERS):
             calls = await self._ask(messages, ModelRequest(tuple(messages), schema=schema))

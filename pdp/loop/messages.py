@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pdp.json import JsonValueError, canonical, check_json, parse_json
+from pdp.json import MAX_VALUES, JsonValueError, canonical, check_json, parse_json
 
 if TYPE_CHECKING:
-    from jsonschema_rs import Draft202012Validator
-
     from pdp.evaluation import Evaluation
+    from pdp.manifest.schema.compile import SchemaValidator
 
 
 class Role(StrEnum):
@@ -122,13 +121,13 @@ def proposal_of(call: ToolCall) -> Any:
     return b'{"tool":%b,"arguments":%b}' % (tool, arguments)
 
 
-def answer_of(text: str, validator: Draft202012Validator) -> tuple[Any, str]:
+def answer_of(text: str, validator: SchemaValidator) -> tuple[Any, str]:
     """Return the JSON value of a model's last text, and what is wrong with it: the empty string where nothing is."""
     try:
-        value = parse_json(text)
+        value = parse_json(text, most=MAX_VALUES)
     except JsonValueError as error:
         return None, str(error)
-    for fault in validator.iter_errors(value):
-        at = "/".join(str(step) for step in fault.instance_path)
-        return None, f"{at or 'the whole'}: {fault.message:.200}"
+    for path, message in validator.faults(value):
+        at = "/".join(str(step) for step in path)
+        return None, f"{at or 'the whole'}: {message}"
     return value, ""

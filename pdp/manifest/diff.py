@@ -18,6 +18,7 @@ from semver import Version
 
 from pdp.manifest.exports import described
 from pdp.manifest.fields import EffectClass, RiskTier, duration_seconds
+from pdp.manifest.model import MAX_ARGUMENTS
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
     "idempotency.required": bool,
     "idempotency.key": not_,
     "program.operands": not_,
+    "max_bytes": lambda size: -(size or MAX_ARGUMENTS),
 }
 # Sets of which each member is one more demand.
 _DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safety.requires")

@@ -178,6 +178,7 @@ def merged_fields(tool: Governable, rules: ActionRules | None) -> dict[str, Any]
         "provenance": _both(tool.provenance or other.provenance, other.provenance or tool.provenance, _provenance),
         "writes": _both(tool.writes, other.writes, _heavier(Writes)),
         "sensitive": _union(tool.sensitive, other.sensitive),
+        "max_bytes": _both(tool.max_bytes, other.max_bytes, min),
     }
 
 

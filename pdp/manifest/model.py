@@ -268,12 +268,18 @@ class Release(Record):
 Mapping = Annotated[dict[Annotated[str, Field(min_length=1)], Any], AfterValidator(frozen)]
 """What becomes the request's resource or context: values, where strings that begin with `$` are CEL."""
 
+MAX_ARGUMENTS: Final = 256 * 1024
+"""How many bytes of canonical JSON arguments may have, unless the entry states `max_bytes`."""
+
 Schema = Annotated[dict[str, Any], AfterValidator(frozen)]
 """A JSON Schema of draft 2020-12."""
 
 
 class Governable(Record):
-    """The fields that the policy author may state as well. Absent is None; an empty list admits nothing."""
+    """The fields that the policy author may state as well. Absent is None; an empty list admits nothing.
+
+    `max_bytes`: how many bytes of canonical JSON the arguments may have; without it, 256 KiB.
+    """
 
     effect_class: EffectClass | None = None
     risk_tier: RiskTier | None = None
@@ -288,6 +294,7 @@ class Governable(Record):
     provenance: Provenance | None = None
     writes: Annotated[Writes | None, BeforeValidator(refuse_canonical)] = None
     sensitive: tuple[Name, ...] | None = None
+    max_bytes: Annotated[StrictInt, Field(ge=1, le=1024 * 1024)] | None = None
 
 
 class ActionRules(Governable):

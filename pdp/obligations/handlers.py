@@ -107,12 +107,9 @@ class _Baseline(ObligationHandler):
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Hold the parameters against their schema."""
-        faults = sorted(
-            "".join(f"{step}: " for step in error.instance_path) + error.message
-            for error in self._validator.iter_errors(thawed(parameters))
-        )
-        if faults:
-            raise ObligationError(f"its parameters cannot be used: {faults[0]:.200}")
+        for path, message in self._validator.faults(thawed(parameters)):
+            at = "".join(f"{step}: " for step in path)
+            raise ObligationError(f"its parameters cannot be used: {at}{message}")
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
         """Do what the baseline says."""

@@ -78,9 +78,42 @@ def test_arguments_that_the_schema_refuses(arguments: Any, reason: str) -> None:
 
 
 def test_a_reason_does_not_repeat_a_long_argument() -> None:
-    code, reason = rejection(compiled(), {"count": "x" * 900_000})
+    code, reason = rejection(compiled(), {"count": "x" * 200_000})
 
-    assert (code, len(reason)) == ("INVALID_PAYLOAD", 300)
+    assert (code, len(reason)) == ("INVALID_PAYLOAD", 317)
+    assert reason.endswith('x" is not of type "integer"')
+
+
+@pytest.mark.parametrize(
+    ("stated", "bound"), [({}, 256 * 1024), ({"max_bytes": 20}, 20), ({"max_bytes": 2**20}, 2**20)]
+)
+def test_arguments_have_a_size_that_the_entry_may_state(stated: dict[str, int], bound: int) -> None:
+    manifest, fitting = compiled(**stated), bound - len('{"text":""}')
+
+    if bound < 2**20:  # a proposal of one byte more is not read at all
+        reason = f"arguments have {bound + 1} bytes, at most {bound} are admitted"
+        assert rejection(manifest, {"text": "x" * (fitting + 1)}) == ("INVALID_PAYLOAD", reason)
+    checked(manifest, {"text": "x" * (fitting if bound < 2**20 else 10**6)})
+
+
+def test_what_is_too_much_to_check_is_rejected_whether_the_schema_admits_it_or_not() -> None:
+    tags = {"type": "array", "items": {"anyOf": [{"type": "string", "minLength": at} for at in range(60)]}}
+    manifest = compiled(schema={"type": "object", "properties": {"tags": tags}})
+
+    code, reason = rejection(manifest, {"tags": ["a" * 60] * 4_000})
+
+    assert code == "INVALID_PAYLOAD"
+    assert reason.startswith("arguments: too much to check: the schema may take ")
+    assert checked(manifest, {"tags": ["a" * 60] * 1_000}).schema_valid is True
+
+
+def test_what_a_correction_makes_too_large_is_rejected() -> None:
+    long = {"set": {"text": "x" * 30}}
+    invariant = {"id": "NONE", "rule": "No note is empty", "check": 'call.text != ""', "correct": long}
+    manifest = compiled(max_bytes=20, invariants=[invariant])
+
+    reason = "NONE: its correction does not pass the schema: arguments have 41 bytes, at most 20 are admitted"
+    assert rejection(manifest, {"text": ""}) == ("INVALID_PAYLOAD", reason)
 
 
 def test_an_integral_float_is_an_integer() -> None:

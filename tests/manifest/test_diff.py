@@ -248,6 +248,7 @@ OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"approval": {"approvers": ["a"]}}, {"approval": {"approvers": ["a", "b"]}}, "approval.approvers", "added b"),
     ({"approval": {"quorum": 2}}, {"approval": {"quorum": 1}}, "approval.quorum", "changed"),
     ({"approval": {"expires": "PT1H"}}, {"approval": {"expires": "P1D"}}, "approval.expires", "changed"),
+    ({}, {"max_bytes": 300_000}, "max_bytes", "changed"),
     ({"approval": {"unless_within_limits": False}}, {"approval": {"unless_within_limits": True}},
      "approval.unless_within_limits", "changed"),
     ({"idempotency": {"required": True}}, {"idempotency": {"required": False}}, "idempotency.required", "changed"),

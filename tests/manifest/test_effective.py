@@ -229,7 +229,7 @@ def test_yaml_json_and_camel_case_have_the_same_digest() -> None:
         ("timeout", "PT61S"), ("sensitive", ["sum"]), ("purposes", None), ("purposes", []), ("version", "1.0.0"),
         ("effect_class", "pure"), ("retries", 1), ("result_schema", {"type": "object"}), ("compensation", "x"),
         ("idempotency", {"required": True}), ("invariants", [{"id": "A", "rule": "r", "check": "true"}]),
-        ("writes", "proposal"), ("type", "cli"),
+        ("writes", "proposal"), ("type", "cli"), ("max_bytes", 100),
     ],
 )  # fmt: skip
 def test_every_change_changes_the_digest(field: str, value: Any) -> None:
@@ -276,6 +276,7 @@ _FIELDS = st.fixed_dictionaries(
         "effect_class": st.sampled_from([*map(str, EffectClass)]),
         "risk_tier": st.sampled_from([*map(str, RiskTier)]),
         "scopes": _terms(), "markings": _terms(), "purposes": _terms(), "sensitive": _terms(),
+        "max_bytes": st.integers(1, 2**20),
         "idempotency": _IDEMPOTENCY,
         "limits": st.lists(_LIMIT, max_size=3),
         "resource": st.dictionaries(st.sampled_from(["type", "id", "owner"]), st.sampled_from("ab"), min_size=1),
@@ -310,6 +311,7 @@ def looser_fields(strict: Tool, stated: ActionRules | DeclaredTool) -> set[str]:
         "scopes": _contains(strict.scopes, stated.scopes),
         "limits": _contains(strict.limits, stated.limits),
         "sensitive": _contains(strict.sensitive, stated.sensitive),
+        "max_bytes": stated.max_bytes is None or (strict.max_bytes or 0) <= stated.max_bytes,
         "provenance": _contains(strict.provenance.required, stated.provenance.required if stated.provenance else None),
         "markings": _within(strict.markings, stated.markings),
         "purposes": _within(strict.purposes, stated.purposes),

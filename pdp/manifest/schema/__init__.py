@@ -2,6 +2,7 @@
 
 walk: what a schema admits, the one reading that the others ask
 compile: schemas closed against unknown arguments, and validators
+cost: how much work a check is, counted before it is done
 references: `$ref` into the file and into types.json, copied into each schema
 faults: what is wrong with a schema, all of it, with places
 shapes: the request and response skeletons of the ten patterns (shapes.json)

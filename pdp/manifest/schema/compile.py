@@ -7,14 +7,21 @@ a number, so that neither "47500" nor true is one.
 
 from __future__ import annotations
 
+import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from pdp.errors import UsageError
 from pdp.json import thawed
+from pdp.manifest.schema.cost import MAX_COST, SchemaCost
 from pdp.manifest.schema.references import referred, self_contained, subschemas, with_parts
 
 if TYPE_CHECKING:
-    from jsonschema_rs import Draft202012Validator
+    from collections.abc import Callable, Iterable
+
+    from jsonschema_rs import Draft202012Validator, ValidationError
 
     from pdp.manifest.schema.references import Place
 
@@ -22,6 +29,11 @@ if TYPE_CHECKING:
 _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "oneOf", "then")
 # Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
+_INTO_BRANCH: Final = re.compile(r"/(anyOf|oneOf)/(\d+)")
+_SHARING: Final = frozenset((*_APPLIED, "$ref", "patternProperties"))
+_LONGEST_MESSAGE: Final = 300
+# Values of so much work are small enough to list every fault of them.
+_EVERY_FAULT: Final = 1_000
 _STATED: Final = ("additionalProperties", "unevaluatedProperties")
 
 
@@ -75,32 +87,126 @@ def _applied_definitions(schema: dict[str, Any]) -> frozenset[str]:
     return frozenset(referred({"allOf": beside}, schema))
 
 
-def fault_lines(validator: Draft202012Validator, value: Any, name: str, longest: int | None = None) -> list[str]:
-    """Return why a schema refuses a value, `NAME.PATH: message`, each of at most `longest` characters; sorted.
+class SchemaValidator:
+    """A compiled schema: what passes, why something does not, and how much work it is to find out.
 
-    The validator lists members in the order of a hash map; the lines are the same for the same value.
+    Immutable and safe to share between threads.
+
+    Attributes:
+        is_valid: whether a value passes. It cannot be interrupted: for a larger value than `free_bytes`, ask `faults`.
     """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
+
+        self._schema = schema
+        # Without these, each value is looked at by one schema. A schema that costs too much is refused before the
+        # library reads it, which takes as long.
+        if any(part.keys() & _SHARING for _, part in subschemas(schema)) and jsonschema_rs.meta.is_valid(schema):
+            self._cost  # noqa: B018
+        self.is_valid: Callable[[Any], bool] = _validator(schema).is_valid
+
+    @cached_property
+    def _cost(self) -> SchemaCost:
+        return SchemaCost(self._schema)
+
+    @property
+    def free_bytes(self) -> int:
+        """A value of at most so many bytes, as JSON, is never too much work."""
+        return self._cost.free_bytes
+
+    def faults(self, value: Any) -> list[tuple[list[str | int], str]]:
+        """Return where and why a value does not pass, sorted; of a large value only one fault.
+
+        What is too much work to check does not pass. The faults are the same for the same value, which the library
+        does not promise, and quote little of it.
+        """
+        cost = self._cost.of(value)
+        if cost > MAX_COST:
+            return [([], f"too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted")]
+        if self.is_valid(value):
+            return []
+        errors: Iterable[ValidationError]
+        if cost <= _EVERY_FAULT and len(orjson.dumps(value)) <= _EVERY_FAULT * 8:
+            errors = self._explaining.iter_errors(value)
+        else:
+            errors = _first_error(self._explaining, value)
+        faults = [(list(error.instance_path), _shortened(error.message)) for error in errors]
+        return sorted(faults, key=_in_order) or [([], "is refused by the schema")]
+
+    @cached_property
+    def _explaining(self) -> Draft202012Validator:
+        return _validator(_with_one_branch(self._schema))
+
+
+def fault_lines(validator: SchemaValidator, value: Any, name: str) -> list[str]:
+    """Return why a schema refuses a value, `NAME.PATH: message`; sorted."""
     lines = []
-    for error in validator.iter_errors(value):
-        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
-        lines.append(f"{name}{path}: {error.message}"[:longest])
+    for path, message in validator.faults(value):
+        at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+        lines.append(f"{name}{_shortened(at)}: {message}")
     return sorted(lines)
 
 
-def compile_schema(schema: dict[str, Any]) -> Draft202012Validator:
+def _in_order(fault: tuple[list[str | int], str]) -> tuple[list[str], str]:
+    return [f"{step:9}" if isinstance(step, int) else step for step in fault[0]], fault[1]
+
+
+def _first_error(validator: Draft202012Validator, value: Any) -> list[ValidationError]:
+    import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
+
+    try:
+        validator.validate(value)
+    except jsonschema_rs.ValidationError as error:
+        return [error]
+    return []
+
+
+def _shortened(message: str) -> str:
+    """Return a message with its end, which says what is wrong: its beginning quotes the value."""
+    message = message.replace(
+        "under any of the schemas listed in the 'oneOf'", "under exactly one schema of the 'oneOf'"
+    )
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    return f"{message[: _LONGEST_MESSAGE // 2]} ... {message[5 - _LONGEST_MESSAGE // 2 :]}"
+
+
+def _with_one_branch(schema: Any) -> Any:
+    """Return a schema that admits the same, and says of its branches only that none fits.
+
+    The library lists every error of every branch, and those of their branches, before it reports the first one. Of a
+    condition it asks only whether it holds.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    copy = with_parts(schema, lambda part, _: _with_one_branch(part))
+    for key in ("anyOf", "oneOf"):
+        if key in copy:
+            copy[key] = [{"if": {key: copy[key]}, "else": False}]
+    if "$ref" in copy:
+        copy["$ref"] = _INTO_BRANCH.sub(r"/\1/0/if/\1/\2", copy["$ref"])
+    return copy
+
+
+def compile_schema(schema: dict[str, Any]) -> SchemaValidator:
     """Compile a schema of draft 2020-12; references may lead into the schema itself and into types.json.
 
     Raises:
         UsageError: not a schema, or one that cannot be checked reliably; the message says what is wrong.
     """
-    import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
-
     whole, faults = self_contained(schema, {})
     if faults:
         raise UsageError(f"JSON Schema: {faults[0].message}", hint=faults[0].hint)
+    return SchemaValidator(thawed(whole))  # the library takes no lists but plain ones
+
+
+def _validator(schema: dict[str, Any]) -> Draft202012Validator:
+    import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
+
     try:
         return jsonschema_rs.Draft202012Validator(
-            thawed(whole),  # the library takes no lists but plain ones
+            schema,
             offline=True,
             validate_formats=True,
             ignore_unknown_formats=False,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.manifest.findings import Finding
-from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.compile import closed_schema, compile_schema
 from pdp.manifest.schema.references import (
     SCHEMA_KEYS,
     SCHEMA_LISTS,
@@ -84,7 +84,7 @@ def read_schema(
         findings.append(Finding(path, message, "write `type: object` and its `properties`"))
     if all(finding.warning for finding in findings):
         try:
-            compile_schema(whole)
+            compile_schema(closed_schema(whole) if root_object else whole)
         except UsageError as error:
             findings.append(Finding(path, error.message, error.hint))
     return whole, findings

@@ -23,9 +23,8 @@ from pdp.manifest.schema.walk import Alternative, argument_schemas, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jsonschema_rs import Draft202012Validator
-
     from pdp.manifest.model import DeclaredTool
+    from pdp.manifest.schema.compile import SchemaValidator
     from pdp.manifest.schema.walk import SchemaNode
 
 _FIELDS: Final = (("request", "schema", "argument"), ("response", "result_schema", "member of the result"))
@@ -41,7 +40,7 @@ def shape(pattern: Pattern) -> dict[str, Any]:
 
 
 @cache
-def shape_validator(pattern: Pattern, part: str) -> Draft202012Validator:
+def shape_validator(pattern: Pattern, part: str) -> SchemaValidator:
     """Return the compiled skeleton; `part` is `request` or `response`. It admits members that it does not name."""
     return compile_schema(shape(pattern)[part])
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_manifest
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, walk
@@ -163,7 +164,7 @@ def test_what_a_validator_admits_the_walker_admits(schema: Any, value: Any) -> N
 
 @pytest.mark.parametrize("levels", [25, 200])
 @pytest.mark.parametrize("keyword", ["properties", "allOf", "anyOf"])
-def test_references_that_double_at_each_level_load(keyword: str, levels: int) -> None:
+def test_references_that_double_at_each_level_are_read_or_refused(keyword: str, levels: int) -> None:
     definitions: dict[str, Any] = {f"a{levels}": {"type": "string"}}
     for at in range(levels):
         inner = {"$ref": f"#/$defs/a{at + 1}"}
@@ -173,7 +174,14 @@ def test_references_that_double_at_each_level_load(keyword: str, levels: int) ->
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a0"}}, "$defs": definitions}
     manifest = {"manifest_version": "1", "tools": [{"name": "do_it", "schema": schema}]}
 
-    if keyword == "properties" or levels < 60:
+    if keyword == "properties":
         assert load_manifest("m.json", text=json.dumps(manifest).encode()).tools
-    else:  # deeper than what the walker reads: taken to be anything
-        assert walk(schema).named()["a"].kinds is None
+        return
+    # Deeper than what the walker reads is taken to be anything; nobody could check a value by it.
+    assert walk(schema).named()["a"].kinds == (frozenset(("string",)) if levels < 60 else None)
+    with pytest.raises(FileFaultsError) as raised:
+        load_manifest("m.json", text=json.dumps(manifest).encode())
+    (fault,) = [fault for fault in raised.value.faults if not fault.warning]
+    many = "looks at one value more than 4096 times" if levels < 60 else "refers to itself without end, or nests"
+    assert many in fault.message
+    assert fault.hint == "use fewer branches and repeated references, or a schema for each of several tools"

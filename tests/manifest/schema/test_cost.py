@@ -1,0 +1,174 @@
+"""What the check of a value costs is bounded before it begins: by counts, since no clock proves a bound."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pdp.errors import UsageError
+from pdp.manifest.schema.compile import closed_schema, compile_schema, fault_lines
+from pdp.manifest.schema.cost import MAX_COST, SchemaCost, positions
+
+BRANCHES = [{"type": "object", "properties": {"a": {"const": at}}, "required": ["a"]} for at in range(60)]
+NODE = {"type": ["object", "integer"], "properties": {"c": {"$ref": "#/$defs/N"}}}
+
+
+def recursive(**keywords: Any) -> dict[str, Any]:
+    return {"$ref": "#/$defs/N", "$defs": {"N": keywords}}
+
+
+def cycle(length: int) -> dict[str, Any]:
+    """Schemas of which each refers twice to the next, and the last to the first."""
+    return {
+        "$ref": "#/$defs/a0",
+        "$defs": {
+            f"a{at}": {"anyOf": [{"properties": {"c": {"$ref": f"#/$defs/a{(at + 1) % length}"}}}] * 2}
+            for at in range(length)
+        },
+    }
+
+
+WORST: list[tuple[str, dict[str, Any], Any]] = [
+    ("branches", {"items": {"anyOf": BRANCHES}}, [{"a": "x"}] * 1000),
+    ("one of branches", {"oneOf": BRANCHES[:10]}, {"a": ["x"] * 15_000}),
+    ("negations", {"items": {"not": {"not": {"anyOf": BRANCHES}}}}, [{"a": "x"}] * 1000),
+    ("conditions", {"items": {"allOf": [{"if": branch} for branch in BRANCHES]}}, [{"a": "x"}] * 1000),
+    ("constants", {"items": {"enum": [{"a": at} for at in range(10_000)]}}, [{"a": 9_999}] * 3_000),
+    ("a long constant", {"items": {"const": [*range(10_000)]}}, [[*range(10_000)]] * 2),
+    ("fractions", {"items": {"multipleOf": 1e-300}}, [1] * 1_000),
+    ("names of members", {"items": {"properties": {f"a{at}": True for at in range(5_000)}}}, [{}] * 1_000),
+    ("required names", {"items": {"required": [f"a{at}" for at in range(5_000)]}}, [{}] * 1_000),
+    ("patterns of names", {"patternProperties": {f"^a.*{at}$": True for at in range(100)}},
+     {f"a{at}": 1 for at in range(20_000)}),
+    ("names by a pattern", {"propertyNames": {"pattern": "(0|1)*1(0|1){2000}x"}}, {"01" * 2_000: 1}),
+    ("a pattern", {"pattern": "(0|1)*1(0|1){500}x"}, "01" * 1_000),
+    ("patterns of items", {"items": {"pattern": "(0|1)*1(0|1){500}x"}}, ["01" * 50] * 20),
+    ("contained", {"allOf": [{"contains": {"const": at}} for at in range(60)]}, [0] * 2_000),
+    ("what no branch names", {"items": closed_schema({"anyOf": BRANCHES})}, [{"a": 0}] * 1_000),
+    ("equal items at every depth", recursive(items={"$ref": "#/$defs/N"}, uniqueItems=True), [[[*range(20_000)], []]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value"), [case[1:] for case in WORST], ids=[case[0] for case in WORST])
+def test_a_value_that_costs_too_much_is_refused_before_it_is_checked(schema: dict[str, Any], value: Any) -> None:
+    validator = compile_schema(schema)
+
+    ((path, message),) = validator.faults(value)
+
+    assert path == []
+    assert message.startswith("too much to check: the schema may take ")
+    assert len(json.dumps(value, separators=(",", ":"))) > validator.free_bytes
+
+
+FREE: list[tuple[str, dict[str, Any], Any]] = [
+    ("a list of texts", {"items": {"type": "string"}}, ["a" * 9] * 20_000),
+    ("a long text beside a pattern",
+     {"properties": {"id": {"pattern": "^[a-z]{3,64}$"}, "text": {"type": "string"}}},
+     {"id": "abc", "text": "a," * 130_000}),
+    ("documents with patterns",
+     {"items": {"properties": {"id": {"format": "uuid"}, "text": {"type": "string"}}}},
+     [{"id": "550e8400-e29b-41d4-a716-446655440000", "text": "a," * 2_000}] * 60),
+    ("branches beside a list",
+     {"properties": {"kind": {"anyOf": BRANCHES}, "rows": {"items": {"type": "integer"}}}},
+     {"kind": {"a": 1}, "rows": [1] * 19_000}),
+    ("any JSON",
+     recursive(anyOf=[{"type": ["string", "number"]}, {"type": "array", "items": {"$ref": "#/$defs/N"}},
+                      {"type": "object", "additionalProperties": {"$ref": "#/$defs/N"}}]),
+     {"a": [{"b": ["c", 1]}] * 1_000}),
+    ("a branch that recurs twice", recursive(oneOf=[NODE, {**NODE, "minProperties": 9}]), {"c": {"c": {"c": 1}}}),
+    ("texts in a tuple", {"prefixItems": [{"pattern": "^a{300}$"}], "items": {"type": "string"}},
+     ["a" * 300, "b" * 200_000]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value"), [case[1:] for case in FREE], ids=[case[0] for case in FREE])
+def test_a_large_value_is_checked_where_little_looks_at_it(schema: dict[str, Any], value: Any) -> None:
+    validator = compile_schema(schema)
+
+    assert not any("too much" in message for _, message in validator.faults(value))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        recursive(allOf=[NODE, NODE]),
+        cycle(20),
+        {"$ref": "#"},
+        {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
+        {"properties": {"a": {"anyOf": [{"allOf": BRANCHES}] * 70}}},
+    ],
+)
+def test_a_schema_that_looks_too_often_at_one_value_is_refused_at_load(schema: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as raised:
+        compile_schema(schema)
+
+    assert raised.value.hint == "use fewer branches and repeated references, or a schema for each of several tools"
+
+
+@pytest.mark.parametrize("length", [5, 50, 500])
+def test_the_count_does_not_depend_on_how_often_a_definition_is_used(length: int) -> None:
+    schema = {
+        "$ref": "#/$defs/a0",
+        "$defs": {
+            f"a{at}": {"properties": {"l": {"$ref": f"#/$defs/a{at + 1}"}, "r": {"$ref": f"#/$defs/a{at + 1}"}}}
+            for at in range(length)
+        },
+    }
+
+    assert SchemaCost(schema).of({"l": {"r": {"l": 1}}}) <= 16
+
+
+def test_of_a_large_value_the_first_fault_is_listed_and_of_a_small_one_every_fault() -> None:
+    validator = compile_schema({"items": {"type": "integer"}})
+
+    assert fault_lines(validator, ["a"] * 3, "arguments") == [
+        f'arguments[{at}]: "a" is not of type "integer"' for at in range(3)
+    ]
+    assert fault_lines(validator, ["a"] * 20_000, "arguments") == ['arguments[0]: "a" is not of type "integer"']
+
+
+def test_a_fault_names_no_error_of_a_branch_and_quotes_little() -> None:
+    validator = compile_schema(
+        {"properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}, {"maxItems": 1}]}}}
+    )
+
+    assert fault_lines(validator, {"a": 1}, "arguments") == [
+        "arguments.a: 1 is not valid under exactly one schema of the 'oneOf' keyword"
+    ]
+    (line,) = fault_lines(validator, {"a": ["x"] * 5_000}, "arguments")
+    assert line.startswith('arguments.a: ["x","x",')
+    assert line.endswith(" is not valid under exactly one schema of the 'oneOf' keyword")
+    assert len(line) < 350
+
+
+def test_references_into_branches_lead_where_they_led() -> None:
+    schema = {
+        "properties": {
+            "a": {"anyOf": [{"type": "integer"}, {"type": "object"}]},
+            "b": {"$ref": "#/properties/a/anyOf/0"},
+        }
+    }
+
+    assert compile_schema(schema).faults({"a": {}, "b": "x"}) == [(["b"], '"x" is not of type "integer"')]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"),
+    [
+        ("^[a-z]{3,64}$", 64), (r"^[A-Z]{2}\d{2}[A-Z0-9]{11,30}$", 34), ("(a{99}){99}", 9801), (r"^\S(.*\S)?$", 3),
+        (r"[\]a]b", 2), (r"(?:ab|c){3}", 9), (r"\p{L}{4,}", 4), ("a{,2}", 5), ("", 0), (")a(", 2),
+    ],
+)  # fmt: skip
+def test_positions_of_a_pattern(pattern: str, size: int) -> None:
+    assert positions(pattern) == size
+
+
+def test_free_bytes_are_free() -> None:
+    """Whatever a value of so many bytes is made of: numbers of one digit, or one text."""
+    for schema in ({}, {"items": {"anyOf": BRANCHES}}, {"items": {"pattern": "a{50}"}}, {"uniqueItems": True}):
+        cost = SchemaCost(schema)
+        size = min(cost.free_bytes, 1_000_000)
+        assert cost.of([0] * (size // 2 - 1)) <= MAX_COST
+        assert cost.of(["a" * (size - 4)]) <= MAX_COST
