@@ -279,8 +279,9 @@ test_findings_of_nothing[name] if {
 
 # A concern counts as loaded whatever it is made of, ours as well as the user's.
 test_loaded[name] if {
-	some name in ["deny", "step_up", "allow", "obligations"]
-	some mine in [{"authz": {"mine": {name: set()}}, "custom": {}}, {"authz": {}, "custom": {"mine": {name: set()}}}]
+	some part in ["deny", "step_up", "allow", "obligations"]
+	some mine in [{"authz": {"mine": {part: set()}}, "custom": {}}, {"authz": {}, "custom": {"mine": {part: set()}}}]
+	name := json.marshal(mine)
 	decision := authz.decision with data.authz.concerns as object.union({"effects": _effects}, mine.authz)
 		with data.custom.concerns as mine.custom
 		with data.config.required_concerns as ["mine"]
@@ -391,4 +392,54 @@ test_the_wire[amount] if {
 
 	decision.verdict == expected.verdict
 	{reason.code | some reason in decision.reasons} == expected.codes
+}
+
+# However many concerns deny or escalate, and however many are required: each counts.
+test_several_reasons[name] if {
+	some part, verdict in {"deny": "DENY", "step_up": "STEP_UP"}
+	some size in [1, 2, 3, 5]
+	name := sprintf("%s %d", [part, size])
+	concerns := {sprintf("c%d", [number]) | some number in numbers.range(1, size)}
+	custom := {concern: {part: {_reason(sprintf("%s.x", [concern]))}} | some concern in concerns}
+	decision := authz.decision with data.authz.concerns as {"effects": _effects}
+		with data.custom.concerns as custom
+		with data.config as _config
+		with input as fixture.request
+
+	decision.verdict == verdict
+	{reason.code | some reason in decision.reasons} == {sprintf("%s.x", [concern]) | some concern in concerns}
+}
+
+test_each_of_many_required_concerns[lost] if {
+	many := ["effects", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m"]
+	some lost in array.slice(many, 1, count(many))
+	custom := {concern: {"deny": set()} | some concern in many; not concern in ["effects", lost]}
+	decision := authz.decision with data.authz.concerns as {"effects": _effects}
+		with data.custom.concerns as custom
+		with data.config as {"required_concerns": many}
+		with input as fixture.request
+
+	fixture.brief(decision.reasons) == {["decision.concern_not_loaded", {"concern": lost}]}
+}
+
+# A name that is nearly the granting concern's grants nothing, and nearly a required one's is not it.
+test_near_the_granting_concern if {
+	every name in fixture.near("effects") {
+		decision := authz.decision with data.authz.concerns as {name: _effects}
+			with data.custom.concerns as {name: _effects}
+			with data.config as {"required_concerns": ["effects"]}
+			with input as fixture.request
+
+		decision.verdict == "DENY"
+	}
+}
+
+test_near_a_verdict[name] if {
+	some name in (fixture.near("ALLOW") | {"DENY ", "deny", "STEP_UP.x", "step_up"})
+	decision := authz.decision with data.authz.concerns as {"effects": _effects}
+		with data.custom.concerns as {"mine": {"obligations": {{"id": "x", "on": name, "parameters": {}}}}}
+		with data.config as _config
+		with input as fixture.request
+
+	{reason.code | some reason in decision.reasons} == {"decision.reason_malformed"}
 }

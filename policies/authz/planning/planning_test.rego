@@ -1,6 +1,7 @@
 package authz.planning_test
 
 import data.authz
+import data.authz.lib.fixture_test as fixture
 import data.authz.planning
 
 _rules := {
@@ -81,6 +82,58 @@ _malformed_plans := {
 	"no context": {"steps": [{"tool": "read"}]},
 	"a context of another type": {"steps": [{"tool": "read"}], "context": "medical"},
 	"a purpose of another type": {"steps": [{"tool": "read"}], "context": {"purpose": ["medical"]}},
+}
+
+# Nothing that is nearly a tool or a purpose is it; however many calls there are, and whichever of many is missing.
+_denied(plan, rule) := {item.code | some item in found} if {
+	found := planning.deny with input as plan with data.directory.planning as {"R": rule}
+}
+
+test_near_a_tool if {
+	every name in fixture.near("cite.source") {
+		_denied(_for("chat", [name]), {"requires": ["cite.source"]}) == {"planning.missing"}
+		_denied(_for("chat", ["cite.source"]), {"requires": [name]}) == {"planning.missing"}
+		_denied(_for("chat", [name, "write"]), {"tool": "write", "only_after": ["cite.source"]}) == {"planning.out_of_order"}
+		_denied(_for("chat", ["cite.source", "write"]), {"tool": "write", "only_after": [name]}) == {"planning.out_of_order"}
+		_denied(_for("chat", [name, name]), {"tool": "cite.source", "at_most": 0}) == set()
+	}
+}
+
+test_each_of_the_rules_purposes[name] if {
+	some name in ["a", "b", "c", "d"]
+	rule := {"requires": ["cite"], "purposes": ["a", "b", "c", "d"]}
+	_denied(_for(name, ["answer"]), rule) == {"planning.missing"}
+}
+
+test_near_a_rules_purpose if {
+	every name in fixture.near("medical.advice") {
+		_denied(_for(name, ["answer"]), {"requires": ["cite"], "purposes": ["medical.advice"]}) == set()
+		_denied(_for("medical.advice", ["answer"]), {"requires": ["cite"], "purposes": [name]}) == set()
+		_denied(_for(name, ["answer"]), {"requires": ["cite"]}) == {"planning.missing"}
+	}
+}
+
+test_any_rule_of_an_odd_name[id] if {
+	some id in array.concat(fixture.odd, ["_", "X_1", "0", "", "test"])
+	found := planning.deny with input as _for("chat", ["a", "a"]) with data.directory.planning as {id: {"tool": "a", "at_most": 1}}
+	{item.details.rule | some item in found} == {id}
+}
+
+test_counts[most] if {
+	some most in [0, 1, 2, 3, 5]
+	every calls in [0, 1, 2, 3, 4, 5, 6, 7, 9] {
+		tools := [tool | some at in numbers.range(0, 8); tool := ["sing", "search"][count({true | at < calls})]]
+		code := {code | code := "planning.too_many"; calls > most}
+		_denied(_for("chat", tools), {"tool": "search", "at_most": most}) == code
+	}
+}
+
+test_each_of_many_tools[lost] if {
+	many := ["a", "b", "c", "d", "e"]
+	some lost in many
+	rest := [tool | some tool in many; tool != lost]
+	_denied(_for("chat", rest), {"requires": many}) == {"planning.missing"}
+	_denied(_for("chat", array.concat(rest, ["write", lost])), {"tool": "write", "only_after": many}) == {"planning.out_of_order"}
 }
 
 test_malformed_plan[name] if {

@@ -90,3 +90,31 @@ test_a_valid_approval_is_still_required if {
 
 	fixture.brief(found) == _required(fixture.entry.approval)
 }
+
+# A tier that is nearly a lower one is no lower one, and nothing that is nearly true excuses.
+test_near_a_lower_tier[name] if {
+	some tier in ["low", "medium"]
+	some name in fixture.near(tier)
+	found := approvals.step_up with input as fixture.request
+		with data.manifests as fixture.manifests({"limits": [], "risk_tier": name}, [])
+
+	fixture.brief(found) == _required(fixture.entry.approval)
+}
+
+test_only_true_excuses[name] if {
+	some value in ["true", "no", "", 1, 0, null, [], {}, [true]]
+	name := json.marshal(value)
+	found := approvals.step_up with input as fixture.request
+		with data.manifests as fixture.manifests({"approval": _unless(value)}, [])
+
+	fixture.brief(found) == _required(_unless(value))
+}
+
+test_whatever_is_an_approval_has_to_hold[name] if {
+	some value in [{"id": ""}, {"id": null}, {"id": "apr-1"}, {"grants": []}, {"x": 1}]
+	name := json.marshal(value)
+	found := approvals.deny with input as fixture.changed([{"op": "replace", "path": "/context/approval", "value": value}])
+		with data.manifests as fixture.manifests({}, [])
+
+	fixture.brief(found) == {["approvals.invalid", {}]}
+}

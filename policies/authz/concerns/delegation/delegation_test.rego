@@ -123,3 +123,52 @@ test_delegation[name] if {
 
 	fixture.brief(found) == case.deny
 }
+
+# Nothing that is nearly what the call needs is it, from whichever side it is looked at.
+_needs := {
+	"scopes": {"patch": [], "entry": {"scopes": ["pay.wire"]}},
+	"clearances": {"patch": [_marked(["pay.wire"])], "entry": {"scopes": []}},
+	"purposes": {"patch": [_purpose("pay.wire")], "entry": {"scopes": []}},
+	"entitlements": {"patch": [fixture.of("corpus", "pay.wire")], "entry": {"scopes": []}},
+}
+
+_stated(attribute, names) := {"sub": "a", attribute: names} if attribute != "entitlements"
+
+_stated("entitlements", names) := {"sub": "a", "entitlements": {"corpora": names}}
+
+test_near_what_the_call_needs[attribute] if {
+	some attribute, case in _needs
+	every near in {[name] | some name in fixture.near("pay.wire")} | {[], ["pay", "wire"], ["pay.", "wire"]} {
+		_denied(case, _stated(attribute, near)) == _exceeds("a", [attribute])
+	}
+	_denied(case, _stated(attribute, ["pay", "pay.wire"])) == set()
+}
+
+test_a_near_scope_of_the_tool if {
+	every name in fixture.near("pay.wire") {
+		_denied({"patch": [], "entry": {"scopes": [name]}}, _stated("scopes", ["pay.wire"])) == _exceeds("a", ["scopes"])
+	}
+}
+
+_denied(case, agent) := fixture.brief(found) if {
+	found := delegation.deny with input as fixture.changed(array.concat(case.patch, [_act(agent)]))
+		with data.manifests as fixture.manifests(case.entry, [])
+		with data.directory as {}
+}
+
+# However many of the four an agent exceeds, and whichever of many scopes and markings it lacks.
+test_several_at_once if {
+	agent := {"sub": "a", "scopes": [], "clearances": [], "purposes": [], "entitlements": {}}
+	patch := [fixture.of("corpus", "hr"), _marked(["pii"])]
+	_denied({"patch": patch, "entry": {}}, agent) == _exceeds("a", ["clearances", "entitlements", "purposes", "scopes"])
+	_denied({"patch": patch, "entry": {"scopes": []}}, agent) == _exceeds("a", ["clearances", "entitlements", "purposes"])
+	_denied({"patch": [_marked(["pii"])], "entry": {"scopes": []}}, agent) == _exceeds("a", ["clearances", "purposes"])
+}
+
+test_each_of_many[lost] if {
+	many := ["a", "b", "c", "d", "e"]
+	some lost in many
+	rest := [name | some name in many; name != lost]
+	_denied({"patch": [], "entry": {"scopes": many}}, {"sub": "a", "scopes": rest}) == _exceeds("a", ["scopes"])
+	_denied({"patch": [_marked(many)], "entry": {"scopes": []}}, {"sub": "a", "clearances": rest}) == _exceeds("a", ["clearances"])
+}

@@ -186,3 +186,18 @@ test_no_pattern_no_obligation if {
 
 	found == set()
 }
+
+# Who is nearly somebody whom the directory entitles, is not.
+test_near_a_subject_of_the_directory[name] if {
+	some near in fixture.near("officer-123")
+	some pair in [["officer-123", near], [near, "officer-123"]]
+	name := json.marshal(pair)
+	found := documents.deny with data.directory as {"entitlements": {pair[0]: {"corpora": ["hr"]}}}
+		with data.manifests as fixture.manifests({}, [])
+		with input as fixture.changed([
+			fixture.of("corpus", "hr"),
+			{"op": "replace", "path": "/subject/id", "value": pair[1]},
+		])
+
+	fixture.brief(found) == _refused("corpus", "hr")
+}

@@ -150,3 +150,57 @@ test_obligations[pattern] if {
 		pattern == "composition"
 	}
 }
+
+_scopes(values) := [{"op": "replace", "path": "/subject/properties/scopes", "value": values}]
+
+# Nothing that is nearly the scope is it, two together are no third one, and each of many is asked for.
+_lacking contains [[name], ["payments.wire.initiate"]] if some name in fixture.near("payments.wire.initiate")
+
+_lacking contains [["payments.wire.initiate"], [name]] if some name in fixture.near("payments.wire.initiate")
+
+_lacking contains [values, ["payments.wire.initiate", "a,b"]] if {
+	some values in [["payments", "wire", "initiate", "a", "b"], ["payments.wire.initiate", "a", "b"]]
+}
+
+_lacking contains [[scope | some scope in _many; scope != lost], _many] if some lost in _many
+
+_many := ["a", "b", "c", "d", "e"]
+
+test_scopes_that_are_lacking[name] if {
+	some [held, needed] in _lacking
+	name := json.marshal([held, needed])
+	found := effects.allow with input as fixture.changed(_scopes(held))
+		with data.manifests as fixture.manifests({"scopes": needed}, [])
+
+	found == set()
+}
+
+test_near_a_class[name] if {
+	some class in ["pure", "read-external", "stage"]
+	some name in fixture.near(class)
+	found := effects with input as fixture.request
+		with data.manifests as fixture.manifests({"effect_class": name}, [])
+
+	fixture.brief(found.allow) == set()
+	fixture.brief(found.deny) == {["effects.unknown", {"effect_class": name}]}
+}
+
+test_near_a_pattern[name] if {
+	some pattern in ["composition", "extraction"]
+	some name in fixture.near(pattern)
+	class := _patterns[pattern]
+	found := effects with input as fixture.request
+		with data.manifests as fixture.manifests({"pattern": name, "effect_class": class}, [])
+
+	fixture.brief(found.deny) == _mismatch(name, class)
+	found.obligations == set()
+}
+
+test_near_a_purpose if {
+	every name in fixture.near("payments.supplier") {
+		found := effects.allow with input as fixture.changed(_for(name))
+			with data.manifests as fixture.manifests({"effect_class": "read-external", "purposes": ["payments.supplier"]}, [])
+
+		found == set()
+	}
+}

@@ -25,3 +25,16 @@ test_idempotency[name] if {
 
 	fixture.brief(found) == case.deny
 }
+
+# Nothing else of the call is a key.
+test_nothing_stands_in_for_a_key[name] if {
+	some name, patch in {"absent": [{"op": "remove", "path": "/context/idempotency_key"}], "null": _key(null), "empty": _key("")}
+	others := [{"op": "add", "path": sprintf("/context/%s", [field]), "value": "idm-1"} |
+		some field in ["agent", "call_digest", "purpose", "request_id", "run_id", "time", "key", "idempotency"]
+	]
+	argument := {"op": "add", "path": "/context/arguments/idempotency_key", "value": "idm-1"}
+	found := idempotency.deny with input as fixture.changed(array.concat(array.concat(patch, others), [argument]))
+		with data.manifests as fixture.manifests({}, [])
+
+	fixture.brief(found) == _missing
+}

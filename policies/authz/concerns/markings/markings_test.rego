@@ -104,3 +104,43 @@ test_obligations[name] if {
 
 	found == case.obligations
 }
+
+_deny(marked, cleared, touched) := fixture.brief(found) if {
+	found := markings.deny with input as fixture.changed([_marked(marked), _cleared(cleared)])
+		with data.manifests as fixture.manifests({"markings": touched}, [])
+}
+
+# Nothing that is nearly a marking clears it or may be touched for it, from whichever side it is looked at.
+test_near_a_marking if {
+	every near in fixture.near("pii.high") {
+		every pair in [["pii.high", near], [near, "pii.high"]] {
+			_deny([pair[0]], [pair[1]], pair) == {["markings.not_cleared", {"missing": [pair[0]]}]}
+			_deny([pair[0]], pair, [pair[1]]) == {["markings.not_allowed", {"markings": [pair[0]]}]}
+		}
+	}
+}
+
+# Two markings with one beginning are two.
+test_a_neighbour_of_a_marking if {
+	_deny(["pii.high"], ["pii.low", "pii"], ["pii.high"]) == {["markings.not_cleared", {"missing": ["pii.high"]}]}
+	_deny(["pii.high"], ["pii.high"], ["pii.low", "pii"]) == {["markings.not_allowed", {"markings": ["pii.high"]}]}
+}
+
+# Each of many markings counts, and however many are missing.
+test_each_of_many_markings[name] if {
+	many := ["a", "b", "c", "d", "e"]
+	some lost in [["a"], ["b"], ["c"], ["d"], ["e"], ["a", "b"], ["a", "c", "e"], many]
+	name := json.marshal(lost)
+	rest := [marking | some marking in many; not marking in lost]
+	_deny(many, rest, many) == {["markings.not_cleared", {"missing": lost}]}
+	_deny(many, many, rest) == {["markings.not_allowed", {"markings": lost}]}
+}
+
+test_a_result_has_every_marking[size] if {
+	some size in [1, 2, 3, 4, 9]
+	values := sort([sprintf("m%d", [number]) | some number in numbers.range(1, size)])
+	found := markings.obligations with input as fixture.changed([_marked(values)])
+		with data.manifests as fixture.manifests({"pattern": "search", "markings": []}, [])
+
+	found == _result_marked(values)
+}

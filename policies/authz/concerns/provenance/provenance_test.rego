@@ -60,3 +60,25 @@ test_provenance[name] if {
 
 	fixture.brief(found) == case.deny
 }
+
+# Whichever of many sources is missing, and however many.
+test_each_of_many_sources[name] if {
+	many := ["a", "b", "c", "d", "e"]
+	some lost in [["a"], ["b"], ["c"], ["d"], ["e"], ["a", "b"], ["b", "c", "d"], ["a", "b", "c", "e"], many]
+	name := json.marshal(lost)
+	sources := {source: "doc-7" | some source in many; not source in lost}
+	found := provenance.deny with input as fixture.changed([{"op": "replace", "path": "/context/arguments", "value": sources}])
+		with data.manifests as fixture.manifests({"provenance": {"required": many}}, [])
+
+	fixture.brief(found) == {["provenance.missing", {"missing": lost}]}
+}
+
+# Whichever of many parts names nothing, on every level.
+test_each_of_many_parts[name] if {
+	some level in [1, 2, 3, 4]
+	some place in [0, 1, 2, 4]
+	parts := [part | some at in [0, 1, 2, 3, 4]; part := ["doc-7", " "][count({true | at == place})]]
+	second := [parts, [parts], [[parts]], [[[parts]]]][level - 1]
+	name := json.marshal(second)
+	_found(second) == _missing
+}

@@ -52,3 +52,12 @@ test_purposes[name] if {
 
 	fixture.brief(found) == case.deny
 }
+
+test_near_a_purpose if {
+	every name in fixture.near("payments.supplier") {
+		found := purposes.deny with input as fixture.changed(_for(name))
+			with data.manifests as fixture.manifests({"purposes": ["payments.supplier", "payments.refund"]}, [])
+
+		fixture.brief(found) == {["purposes.not_allowed", {"purpose": name}]}
+	}
+}

@@ -25,3 +25,12 @@ test_absent if {
 
 	found == set()
 }
+
+test_near_a_tier[name] if {
+	some tier in ["low", "medium", "high"]
+	some name in fixture.near(tier)
+	found := risk.allow with input as fixture.request
+		with data.manifests as fixture.manifests({"risk_tier": name}, [])
+
+	found == set()
+}

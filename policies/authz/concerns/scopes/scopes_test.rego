@@ -41,3 +41,31 @@ test_shape if {
 		"details": {"missing": ["payments.wire.initiate"]},
 	}}
 }
+
+# Nothing that is nearly the scope is it, two together are no third one, and each of many is asked for.
+_lacking contains {"held": [name], "needed": ["payments.wire.initiate"], "missing": ["payments.wire.initiate"]} if {
+	some name in fixture.near("payments.wire.initiate")
+}
+
+_lacking contains {"held": ["payments.wire.initiate"], "needed": [name], "missing": [name]} if {
+	some name in fixture.near("payments.wire.initiate")
+}
+
+_lacking contains {"held": ["a", "b", "payments", "wire"], "needed": ["a,b", "a"], "missing": ["a,b"]}
+
+_lacking contains {"held": ["a", "b", "payments", "wire"], "needed": ["payments.wire", "a"], "missing": ["payments.wire"]}
+
+_lacking contains {"held": [scope | some scope in _many; not scope in lost], "needed": _many, "missing": lost} if {
+	some lost in [["a"], ["b"], ["c"], ["d"], ["e"], ["a", "b"], ["c", "e"], ["a", "c", "d"], _many]
+}
+
+_many := ["a", "b", "c", "d", "e"]
+
+test_lacking[name] if {
+	some case in _lacking
+	name := json.marshal(case)
+	found := scopes.deny with data.manifests as fixture.manifests({"scopes": case.needed}, [])
+		with input as fixture.changed([{"op": "replace", "path": "/subject/properties/scopes", "value": case.held}])
+
+	fixture.brief(found) == {["scopes.missing", {"missing": case.missing}]}
+}

@@ -98,8 +98,9 @@ _fewer_than_two := {
 }
 
 test_fewer_than_two[name] if {
-	some name, grants in _fewer_than_two
+	some few, grants in _fewer_than_two
 	some quorum in [2, 1.5]
+	name := sprintf("%s of %v", [few, quorum])
 	not approval.valid with input as fixture.changed(_patched([_grants(grants)]))
 		with data.manifests as fixture.manifests({"approval": _entry({"quorum": quorum})}, [])
 }
@@ -168,4 +169,117 @@ test_no_request[name] if {
 	some value in [null, [], "x", 1, {}]
 	name := json.marshal(value)
 	not approval.valid with input as value with data.manifests as fixture.manifests({}, [])
+}
+
+_long := sprintf("sha256:%s", [concat("", ["0123456789abcdef" | some _ in numbers.range(1, 4)])])
+
+# Nothing that is nearly this call's digest approves it, from whichever side it is looked at.
+test_near_the_digest[name] if {
+	some digest in ["sha256:call", _long]
+	some near in fixture.near(digest)
+	some pair in [[digest, near], [near, digest]]
+	name := json.marshal(pair)
+	not approval.valid with input as fixture.changed(_patched([
+		_set("call_digest", pair[0]),
+		{"op": "add", "path": "/context/call_digest", "value": pair[1]},
+	]))
+		with data.manifests as fixture.manifests({}, [])
+}
+
+test_the_digest_itself[digest] if {
+	some digest in array.concat([_long], fixture.odd)
+	approval.valid with input as fixture.changed(_patched([
+		_set("call_digest", digest),
+		{"op": "add", "path": "/context/call_digest", "value": digest},
+	]))
+		with data.manifests as fixture.manifests({}, [])
+}
+
+test_near_the_role[name] if {
+	some near in fixture.near("payments.approver")
+	some pair in [["payments.approver", near], [near, "payments.approver"]]
+	name := json.marshal(pair)
+	not approval.valid with input as fixture.changed(_patched([_set("grants/0/roles", [pair[0]])]))
+		with data.manifests as fixture.manifests({"approval": _entry({"approvers": [pair[1]]})}, [])
+}
+
+# Two roles together are no third one.
+test_roles_are_not_put_together[name] if {
+	some name, roles in {"dot": ["payments", "approver"], "comma": ["a", "b"], "nothing": ["payments.", "approver"]}
+	not approval.valid with input as fixture.changed(_patched([_set("grants/0/roles", roles)]))
+		with data.manifests as fixture.manifests({"approval": _entry({"approvers": ["payments.approver", "a,b"]})}, [])
+}
+
+test_the_age_is_compared_exactly[age] if {
+	some age, _ in {3600.0001: true, 3600.005: true, 3600.4: true, 3601: true, 86400: true}
+	not approval.valid with input as fixture.changed(_patched([_set("age_seconds", age)]))
+		with data.manifests as fixture.manifests({}, [])
+}
+
+# However short or long an approval lives.
+test_expiry[name] if {
+	some seconds in [0, 0.5, 60, 86400, 31536000]
+	some age, holds in {seconds: true, seconds + 0.001: false}
+	name := sprintf("%v of %v", [age, seconds])
+	valid := {true | approval.valid} with input as fixture.changed(_patched([_set("age_seconds", age)]))
+		with data.manifests as fixture.manifests({"approval": _entry({"expires_seconds": seconds})}, [])
+	valid == {true | holds}
+}
+
+_crowd(size) := [_grant(sprintf("person-%d", [number]), "a") | some number in numbers.range(1, size)]
+
+# As many people as are asked for, and one less; all of them count, and all of them have to be well formed.
+test_quorum[name] if {
+	some quorum in [2, 3, 4, 5, 8]
+	some size, holds in {quorum: true, quorum - 1: false}
+	name := sprintf("%d of %d", [size, quorum])
+	valid := {true | approval.valid} with input as fixture.changed(_patched([_grants(_crowd(size))]))
+		with data.manifests as fixture.manifests({"approval": _entry({"quorum": quorum})}, [])
+	valid == {true | holds}
+}
+
+test_one_bad_grant_in_a_crowd[size] if {
+	some size in [2, 3, 4, 5, 8]
+	not approval.valid with input as fixture.changed(_patched([_grants(array.concat(_crowd(size), [_grant("", "a")]))]))
+		with data.manifests as fixture.manifests({}, [])
+}
+
+_odd_selves contains [{"op": "replace", "path": "/subject/id", "value": name}, _grants([_grant(name, "a")])] if {
+	some name in fixture.odd
+}
+
+_odd_selves contains [
+	{"op": "replace", "path": "/subject/id", "value": "ann"},
+	_subject("iss", issuer),
+	_grants([_grant("ann", issuer)]),
+] if {
+	some issuer in fixture.odd
+}
+
+_odd_selves contains [_subject("act", {"sub": name}), _grants([_grant(name, "a")])] if some name in fixture.odd
+
+_odd_selves contains [{"op": "add", "path": "/context/agent", "value": name}, _grants([_grant(name, "a")])] if {
+	some name in fixture.odd
+}
+
+test_nobody_of_an_odd_name_approves_what_it_asks_for[name] if {
+	some patch in _odd_selves
+	name := json.marshal(patch)
+	not approval.valid with input as fixture.changed(_patched(patch)) with data.manifests as fixture.manifests({}, [])
+}
+
+test_one_of_an_odd_name_is_one[name] if {
+	some odd in fixture.odd
+	some grants in [[_grant(odd, "a"), _grant(odd, null)], [_grant("ann", odd), _grant("ann", odd)]]
+	name := json.marshal(grants)
+	not approval.valid with input as fixture.changed(_patched([_grants(grants)]))
+		with data.manifests as fixture.manifests({"approval": _entry({"quorum": 2})}, [])
+}
+
+# Name and issuer are two things: put together, these would be one person.
+test_two_whose_names_together_are_one[separator] if {
+	some separator in ["", "/", "@", ":", "|", ".", ",", " "]
+	grants := [_grant(sprintf("b%sann", [separator]), "a"), _grant("ann", sprintf("a%sb", [separator]))]
+	approval.valid with input as fixture.changed(_patched([_grants(grants)]))
+		with data.manifests as fixture.manifests({"approval": _entry({"quorum": 2})}, [])
 }

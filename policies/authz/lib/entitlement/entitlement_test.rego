@@ -42,3 +42,33 @@ test_covers_a_document_by_its_corpus if {
 	entitlement.covers({"corpora": ["hr"]}) with input as fixture.changed([fixture.of("document", "handbook")])
 		with data.directory as {"documents": {"handbook": {"corpus": "hr"}}}
 }
+
+_record := {"handbook": {"corpus": "hr.handbook"}}
+
+# Nothing that is nearly the name entitles, from whichever side it is looked at.
+test_near_the_name[name] if {
+	some near in fixture.near("hr.handbook")
+	some kind, type in {"corpora": "corpus", "documents": "document"}
+	some pair in [["hr.handbook", near], [near, "hr.handbook"]]
+	name := sprintf("%s %s", [kind, json.marshal(pair)])
+	not entitlement.covers({kind: [pair[0]]}) with input as fixture.changed([fixture.of(type, pair[1])])
+		with data.directory as {}
+}
+
+test_near_the_name_of_a_documents_corpus if {
+	every name in fixture.near("hr.handbook") {
+		not entitlement.covers({"corpora": [name]}) with input as fixture.changed([fixture.of("document", "handbook")])
+			with data.directory as {"documents": _record}
+	}
+}
+
+# Two names together are no third one, and each of many counts.
+test_names_are_not_put_together if {
+	not entitlement.covers({"corpora": ["hr", "handbook"]}) with input as fixture.changed([fixture.of("corpus", "hr.handbook")])
+	not entitlement.covers({"corpora": ["a", "b"]}) with input as fixture.changed([fixture.of("corpus", "a,b")])
+}
+
+test_each_of_many_counts[name] if {
+	some name in array.concat(fixture.odd, ["a", "b", "c"])
+	entitlement.covers({"corpora": array.concat(fixture.odd, ["a", "b", "c"])}) with input as fixture.changed([fixture.of("corpus", name)])
+}

@@ -45,3 +45,24 @@ test_something_else_is_no_manifest[name] if {
 	name := json.marshal(value)
 	not manifest.manifest with input as fixture.request with data.manifests as {fixture.digest: value}
 }
+
+test_near_the_digest if {
+	every name in fixture.near(fixture.digest) {
+		not manifest.manifest with data.manifests as fixture.manifests({}, [])
+			with input as fixture.changed([{"op": "replace", "path": "/action/properties/manifest_digest", "value": name}])
+	}
+}
+
+test_near_the_tool if {
+	every name in fixture.near("initiate_wire") {
+		not manifest.entry with data.manifests as fixture.manifests({}, [])
+			with input as fixture.changed([{"op": "replace", "path": "/action/properties/tool", "value": name}])
+	}
+}
+
+test_a_limit_behind_others_is_read_as_well[size] if {
+	some size in [1, 2, 3, 9]
+	limits := [{"limit": "wire.auto_approved", "argument": "amount"} | some _ in numbers.range(1, size)]
+	not manifest.entry with input as fixture.request
+		with data.manifests as fixture.manifests({"limits": array.concat(limits, [{"limit": "l", "argument": 1}])}, [])
+}

@@ -1,5 +1,6 @@
 package authz.lib.reason_test
 
+import data.authz.lib.fixture_test as fixture
 import data.authz.lib.reason
 
 test_a_forgotten_annotation_still_yields_a_reason if {
@@ -24,4 +25,11 @@ test_well_formed if reason.well_formed(_well, "limits")
 test_malformed[name] if {
 	some name, found in _malformed
 	not reason.well_formed(found, "limits")
+}
+
+test_near_the_concern if {
+	# A code has as many parts as its author likes.
+	every name in fixture.near("limits") - {"limits.x"} {
+		not reason.well_formed(object.union(_well, {"code": sprintf("%s.exceeded", [name])}), "limits")
+	}
 }

@@ -131,3 +131,52 @@ test_other_records_and_other_kinds[name] if {
 	not resource.unreadable with input as fixture.changed(patch)
 		with data.directory as _of("mistyped", ["mistyped"])
 }
+
+_marked_as(values) := {"patch": [fixture.of("corpus", "hr")], "directory": _of({"markings": values}, {})}
+
+# Each of many markings counts, whoever states it.
+test_each_of_many_markings[name] if {
+	many := array.concat(fixture.odd, ["a", "b", "c", "d"])
+	some name, case in {
+		"request": {"patch": [_marked(many)], "directory": {}},
+		"corpus": _marked_as(many),
+		"document": {"patch": [fixture.of("document", "handbook")], "directory": _of({"markings": ["a"]}, {"markings": many})},
+	}
+	resource.markings == {marking | some marking in many} with input as fixture.changed(case.patch)
+		with data.manifests as fixture.manifests({"markings": ["x"]}, [])
+		with data.directory as case.directory
+}
+
+# A name that is nearly that of a record is that of none.
+test_near_the_name_of_a_document if {
+	every name in fixture.near("handbook") {
+		not resource.document with input as fixture.changed([fixture.of("document", name)])
+			with data.directory as {"documents": {"handbook": {"corpus": "hr"}}}
+	}
+}
+
+test_near_the_name_of_a_corpus if {
+	every name in fixture.near("hr.files") {
+		resource.markings == {"secret"} with input as fixture.changed([fixture.of("corpus", name)])
+			with data.manifests as fixture.manifests({"markings": ["secret"]}, [])
+			with data.directory as {"corpora": {"hr.files": {"markings": ["pii"]}}}
+	}
+}
+
+test_near_the_name_of_a_documents_corpus if {
+	every name in fixture.near("hr.files") {
+		directory := {"corpora": {"hr.files": {"markings": ["pii"]}}, "documents": {"handbook": {"corpus": name}}}
+		asked := fixture.changed([fixture.of("document", "handbook")])
+		resource.unreadable with input as asked with data.directory as directory
+		resource.markings == {"secret"} with input as asked with data.directory as directory
+			with data.manifests as fixture.manifests({"markings": ["secret"]}, [])
+	}
+}
+
+# Of a record the policy reads what is documented, whatever else stands in it.
+test_other_fields_of_a_record if {
+	record := {"corpus": "hr", "markings": [], "parent": "it", "of": "it", "alias": "it", "name": "it", "marking": ["x"]}
+	resource.markings == {"pii"} with input as fixture.changed([fixture.of("document", "handbook")])
+		with data.manifests as fixture.manifests({"markings": ["secret"]}, [])
+		with data.directory as _of({"markings": ["pii"]}, record)
+}

@@ -150,3 +150,19 @@ test_not_even_an_object[name] if {
 	name := json.marshal(value)
 	not shape.valid with input as value
 }
+
+# Every element counts, however far down, and every number exactly.
+test_the_last_of_many[name] if {
+	some path in _string_lists
+	some size in [1, 2, 3, 9]
+	name := sprintf("%s after %d", [path, size])
+	values := array.concat(["pii" | some _ in numbers.range(1, size)], [7])
+	not shape.valid with input as fixture.changed([_agent, {"op": "add", "path": path, "value": values}])
+}
+
+test_a_limit_slightly_below_zero[name] if {
+	some path in ["/subject/properties/limits", "/subject/properties/act/limits"]
+	some value in [-0.0001, -0.0005, -0.01]
+	name := sprintf("%s %v", [path, value])
+	not shape.valid with input as fixture.changed([_agent, {"op": "add", "path": path, "value": {"a": 1, "b": 1, "c": value}}])
+}

@@ -1,0 +1,116 @@
+"""Changes of the baseline's policies as the files beside this one state them, each with a witness.
+
+A file is a list of:
+
+    name: what the change comes to
+    class: what kind of change it is
+    edits: [{file, text, replacement}, {file, added}]    `text` stands once in the file, or the first one counts;
+                                                         `added` is a rule at its end
+    base: the call of `witnesses.py` from which its witness starts; `wire` when it is not stated
+    request, entry, manifest, directory, settings, config: {JSON POINTER: VALUE}    what the witness has instead
+    verdicts: [BEFORE, AFTER]
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from pdp.json import canonical
+from pdp.workbench.opa.modules import baseline_policies_path, collect
+from tests.policies.hand_mutants.witnesses import BASES, DIGEST
+
+WEAKENED: Final = ("approvals", "numbers", "names", "data")
+BACK_DOORS: Final = ("back_doors",)
+
+ABSENT: Final = "absent"
+"""The value of a field that a witness does not have."""
+
+_PARTS: Final = ("request", "entry", "manifest", "directory", "settings", "config")
+
+
+@dataclass(frozen=True, slots=True)
+class HandMutant:
+    """One change.
+
+    Attributes:
+        name, kind: in words; kind is the file's `class`.
+        modules: the whole texts of the changed modules by their path.
+        plan: whether the witness is a plan.
+        body: the witness as the engine is asked it; data: what it is decided by.
+        verdicts: before and after.
+    """
+
+    name: str
+    kind: str
+    modules: dict[str, str]
+    plan: bool
+    body: bytes
+    data: dict[str, Any]
+    verdicts: tuple[str, str]
+
+    @property
+    def packages(self) -> list[str]:
+        """The packages of the changed modules, dotted."""
+        return [text.split("\npackage ", 1)[1].split("\n", 1)[0].strip() for text in self.modules.values()]
+
+
+def baseline_modules() -> dict[str, str]:
+    """Return the baseline's modules by path, without tests."""
+    baseline = baseline_policies_path()
+    return {path: module.text for path, module in collect(baseline, [baseline]).items()}
+
+
+def hand_mutants(*files: str) -> list[HandMutant]:
+    """Return the changes that the files state, by default all."""
+    modules = baseline_modules()
+    stated = [
+        item
+        for name in files or (*WEAKENED, *BACK_DOORS)
+        for item in yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text())
+    ]
+    return [_mutant(item, modules) for item in stated]
+
+
+def _mutant(stated: dict[str, Any], modules: dict[str, str]) -> HandMutant:
+    changed: dict[str, str] = {}
+    for edit in stated["edits"]:
+        file = edit["file"]
+        changed[file] = _edited(changed.get(file, modules[file]), edit, stated["name"])
+    base = stated.get("base", "wire")
+    world = deepcopy(BASES[base])
+    for part in _PARTS:
+        for pointer, value in stated.get(part, {}).items():
+            _set(world[part], pointer.split("/")[1:], value)
+    before, after = stated["verdicts"]
+    manifest = {**world["manifest"], "tools": {world["entry"]["name"]: world["entry"]}}
+    return HandMutant(
+        name=stated["name"],
+        kind=stated["class"],
+        modules=changed,
+        plan=base == "plan",
+        body=canonical(world["request"]),
+        data={"manifests": {DIGEST: manifest}, **{part: world[part] for part in ("directory", "settings", "config")}},
+        verdicts=(before, after),
+    )
+
+
+def _edited(text: str, edit: dict[str, str], name: str) -> str:
+    if "added" in edit:
+        return f"{text}\n{edit['added']}\n"
+    if edit["text"] not in text:
+        raise AssertionError(f"{name}: `{edit['text']}` does not stand in {edit['file']}")
+    return text.replace(edit["text"], edit["replacement"], 1)
+
+
+def _set(holder: Any, keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        holder = holder[int(key)] if isinstance(holder, list) else holder.setdefault(key, {})
+    if value == ABSENT:
+        del holder[keys[-1]]
+    else:
+        holder[keys[-1]] = value

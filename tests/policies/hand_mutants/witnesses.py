@@ -1,0 +1,93 @@
+"""What the witnesses of changes start from: three calls and a plan, each of them ALLOW."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, Final
+
+DIGEST: Final = f"sha256:{'0' * 64}"
+
+# A user's concern that finds whatever the request says, so that a witness can have one.
+PROBE_FILE: Final = "custom/concerns/probe/probe.rego"
+PROBE: Final = "package custom.concerns.probe\n" + "".join(
+    f"\n{part} contains item if some item in input.context.probe.{part}\n"
+    for part in ("deny", "step_up", "allow", "obligations")
+)
+
+_WIRE: Final[dict[str, Any]] = {
+    "request": {
+        "subject": {
+            "type": "user",
+            "id": "officer-123",
+            "properties": {
+                "scopes": ["payments.wire.initiate"],
+                "clearances": ["pii"],
+                "limits": {"wire.auto_approved": 25000},
+                "entitlements": {"corpora": ["hr"]},
+            },
+        },
+        "action": {
+            "name": "initiate_wire",
+            "properties": {"tool": "initiate_wire", "manifest_version": "2026.07.1", "manifest_digest": DIGEST},
+        },
+        "resource": {"type": "wire_payment", "id": "bene-acme-441", "properties": {}},
+        "context": {"arguments": {"amount": 20000, "reference": "INV-8842"}, "idempotency_key": "idm-4a2b"},
+    },
+    "entry": {
+        "name": "initiate_wire",
+        "pdp_action": "initiate_wire",
+        "version": "2.1.0",
+        "risk_tier": "high",
+        "scopes": ["payments.wire.initiate"],
+        "limits": [{"limit": "wire.auto_approved", "argument": "amount"}],
+        "idempotency": {"required": True},
+        "approval": {
+            "approvers": ["payments.approver"], "quorum": 1, "expires_seconds": 3600, "unless_within_limits": True,
+        },
+        "provenance": {"required": []},
+    },
+    "manifest": {"manifest_version": "2026.07.1"},
+    "directory": {
+        "corpora": {"hr": {"markings": ["pii"]}, "open": {"markings": []}},
+        "documents": {"handbook": {"corpus": "hr", "markings": []}},
+        "entitlements": {},
+        "planning": {
+            "CITED": {"purposes": ["medical"], "requires": ["answer", "cite"]},
+            "ONE_SEARCH": {"tool": "search", "at_most": 1},
+            "READ_FIRST": {"tool": "write", "only_after": ["read", "lookup"]},
+        },
+    },
+    "settings": {},
+    "config": {"required_concerns": ["effects"], "bundle": None},
+}  # fmt: skip
+
+
+def _approved() -> dict[str, Any]:
+    """The wire above its limit, with a person's approval."""
+    base = deepcopy(_WIRE)
+    context = base["request"]["context"]
+    context["arguments"]["amount"] = 47500
+    context["call_digest"] = "sha256:call"
+    context["approval"] = {
+        "id": "apr-1",
+        "call_digest": "sha256:call",
+        "age_seconds": 300,
+        "grants": [{"sub": "ann", "iss": "a", "roles": ["payments.approver"]}],
+    }
+    return base
+
+
+def _corpus() -> dict[str, Any]:
+    """The same tool as a reader of a marked corpus."""
+    base = deepcopy(_WIRE)
+    base["request"]["resource"] = {"type": "corpus", "id": "hr", "properties": {}}
+    base["entry"] |= {"effect_class": "read-internal", "risk_tier": "low", "limits": [], "markings": ["pii"]}
+    return base
+
+
+def _plan() -> dict[str, Any]:
+    """A plan of one step."""
+    return {**deepcopy(_WIRE), "request": {"steps": [{"tool": "search"}], "context": {"purpose": "chat"}}}
+
+
+BASES: Final = {"wire": _WIRE, "approved": _approved(), "corpus": _corpus(), "plan": _plan()}
