@@ -26,7 +26,20 @@ if TYPE_CHECKING:
 
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
 _LONGEST: Final = 1024
-_HIDDEN: Final = frozenset(("Cc", "Cf", "Co", "Cn", "Zl", "Zp"))
+# Letters that names are made of, beside ASCII: of these scripts, by the first word of a letter's name in Unicode. Latin
+# letters are those that ASCII is in, with an accent, and a few that look like no other.
+_SCRIPTS: Final = frozenset((
+    "ARABIC", "BENGALI", "CJK", "CYRILLIC", "DEVANAGARI", "GREEK", "HANGUL", "HEBREW", "HIRAGANA", "KATAKANA", "LATIN",
+    "TAMIL", "TELUGU", "THAI",
+))  # fmt: skip
+_TOGETHER: Final = frozenset(("CJK", "HANGUL", "HIRAGANA", "KATAKANA"))
+_LATIN: Final = frozenset("ßæœøłđðþÆŒØŁĐÐÞ")
+_LETTERS: Final = frozenset(("Ll", "Lo", "Lu", "Mc", "Mn"))
+# What a whole name can be made of that looks like another one (UTS 39, confusables): Cyrillic, Greek, and ASCII itself.
+_LOOK_ALIKES: Final = str.maketrans(
+    "АВЕЅІЈКМНОРСТУХҮԚԜѴԀҺӀаеѕіјорсухүԁһԛԝѵӏгпкмтвньΑΒΕΖΗΙΚΜΝΟΡΤΥΧαβγεηικνορστυχωiI1|0",  # noqa: RUF001
+    "ABESlJKMHOPCTYXYQWVDHlaesljopcyxydhqwvlrnkmtbhbABEZHlKMNOPTYXabyenlkvopotuxwllllo",
+)
 
 
 class Person(NamedTuple):
@@ -38,29 +51,40 @@ class Person(NamedTuple):
     def may_be(self, other: Person) -> bool:
         """Return whether both can be the same person.
 
-        Equal `sub`, upper and lower case being the same, and no two issuers that differ; a slash at an issuer's end and
-        its case make no difference.
+        A `sub` that looks the same, upper and lower case being the same, and no two issuers that differ; a slash at an
+        issuer's end makes no difference.
         """
-        if _folded(self.sub) != _folded(other.sub):
+        if _looks(self.sub).isdisjoint(_looks(other.sub)):
             return False
-        return not self.iss or not other.iss or _folded(self.iss).rstrip("/") == _folded(other.iss).rstrip("/")
+        return not self.iss or not other.iss or not _looks(self.iss, "/").isdisjoint(_looks(other.iss, "/"))
 
 
 def is_plain_name(text: str) -> bool:
     """Return whether a name is written so that no other text looks the same by accident.
 
-    Not empty, in Unicode's composed form (NFC), without blanks at its ends, and without control or invisible letters.
+    Not empty, composed (NFC), without blanks at its ends, of printable ASCII and letters of one script.
     """
-    return (
-        bool(text)
-        and unicodedata.is_normalized("NFC", text)
-        and text == text.strip()
-        and not any(unicodedata.category(letter) in _HIDDEN for letter in text)
-    )
+    if not text or text != text.strip() or not unicodedata.is_normalized("NFC", text):
+        return False
+    scripts = {_script(letter) for letter in text if not letter.isascii() or letter.isalpha()}
+    printable = all(letter.isprintable() for letter in text if letter.isascii())
+    return printable and scripts <= _SCRIPTS and (len(scripts) <= 1 or scripts <= _TOGETHER)
 
 
-def _folded(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
+def _script(letter: str) -> str:
+    """Return the script of a letter that a name may have; empty for all else."""
+    script = unicodedata.name(letter, "").partition(" ")[0]
+    if unicodedata.category(letter) not in _LETTERS:
+        return ""
+    is_plain = script != "LATIN" or letter in _LATIN or unicodedata.normalize("NFD", letter)[0].isascii()
+    return script if is_plain else ""
+
+
+def _looks(text: str, end: str = "") -> set[str]:
+    """Return what a text looks like, in the case that it has and in lower case."""
+    plain = unicodedata.normalize("NFKC", text)
+    looks = (plain.translate(_LOOK_ALIKES).casefold(), plain.casefold().translate(_LOOK_ALIKES))
+    return {look.rstrip(end).replace("rn", "m") for look in looks}
 
 
 class ClaimsError(UsageError):
@@ -173,7 +197,7 @@ class Session(BaseModel):
             if not plain:
                 raise ClaimsError(
                     f"session: {at} is {name!r:.60}: another text looks the same",
-                    hint="name people in NFC, without blanks at the ends and without invisible letters",
+                    hint="name people in letters of one script, in NFC and without blanks at the ends",
                 )
         properties: dict[str, Any] = {"scopes": _scopes(self.claims)}
         # Passed on as they are: the policy refuses the request when one of them has another type.

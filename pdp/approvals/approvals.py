@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds, to_seconds
-from pdp.errors import AuditError, PdpError
+from pdp.errors import AuditError, PdpError, StoreFullError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.session import Person, is_plain_name
 from pdp.stores.actions import ActionState
@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _log = logging.getLogger("pdp.approvals")
+
+MOST_OF_A_RUN: Final = 100
+"""How many approvals of one subject are pending in one run, or in calls without a run."""
+
+MOST_OF_A_SUBJECT: Final = 1_000
+"""How many approvals of one subject are pending in all."""
 
 _LONGEST: Final = 1024
 _BY_PEOPLE: Final = ("granted", "denied")
@@ -75,8 +81,8 @@ _MESSAGES: Final = {
     Refusal.EXPIRED: "its time was over at {expires_at}",
     Refusal.CONSUMED: "it was used at {closed_at}",
     Refusal.NO_SUBJECT: (
-        "the claims name nobody: sub has to be a non-empty string in plain letters (NFC, no blanks at its ends, "
-        "nothing invisible), and iss one or absent"
+        "the claims name nobody: sub has to be a non-empty string in plain letters (of one script, NFC, no blanks at "
+        "its ends), and iss one or absent"
     ),
     Refusal.AGENT: "the claims are those of an acting agent, and a person approves",
     Refusal.REQUESTER: "nobody decides on a call that is their own, or made for them",
@@ -149,6 +155,7 @@ class Approvals:
 
         Raises:
             AuditError: that it is opened could not be recorded, so it is not.
+            StoreFullError: too many of the subject are pending, in this run or in all.
         """
         new = Approval.asked(body, entry, reasons)
         while True:
@@ -158,6 +165,7 @@ class Approvals:
             pending = next((approval for approval in undecided if not approval.expired(new.opened_at)), None)
             if pending is not None:
                 return pending
+            self._check_room(new)
             # Staging may read the application's sources: not under the lock, which every other step waits for.
             action = stage()
             opened = replace(new, action_id=None if action is None else action.id)
@@ -219,7 +227,7 @@ class Approvals:
     def usable(self, call_digest: str, now: str) -> Approval | None:
         """Return the approval that lets exactly this call through at `now`; of several, the newest."""
         granted = self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED)
-        return next((approval for approval in reversed(granted) if approval.usable(now)), None)
+        return next((approval for approval in reversed(self._in_time(granted, now)) if approval.usable(now)), None)
 
     def consume(self, approval: Approval, now: str, *, within: Transaction | None = None) -> Approval:
         """Use it up. Of all that try, in whatever thread or process, one gets through.
@@ -328,6 +336,22 @@ class Approvals:
                     raise
                 if self._swapped(step, new, who, partial(self.store.replace, old, new, within=within)):
                     return new
+
+    def _in_time(self, approvals: Sequence[Approval], now: str) -> Sequence[Approval]:
+        """Return those whose time is not over, and mark the others: a clock that goes back revives none of them."""
+        for approval in approvals:
+            if approval.expired(now):
+                self.store.replace(approval, replace(approval, state=ApprovalState.EXPIRED))
+        return [approval for approval in approvals if not approval.expired(now)]
+
+    def _check_room(self, new: Approval) -> None:
+        pending = self._in_time(self.store.list(state=ApprovalState.PENDING, subject=new.subject), new.opened_at)
+        in_run = sum(approval.run_id == new.run_id for approval in pending)
+        if in_run >= MOST_OF_A_RUN or len(pending) >= MOST_OF_A_SUBJECT:
+            raise StoreFullError(
+                f"{in_run} approvals of this run are pending, and {len(pending)} of its subject",
+                hint="decide on them, or withdraw what is not needed",
+            )
 
     def _is_added(self, new: Approval) -> bool:
         return self.store.add(new).id == new.id

@@ -187,8 +187,10 @@ class ApprovalStore(Protocol):
     def get(self, approval_id: str) -> Approval | None:
         """Return the approval of that id, if there is one."""
 
-    def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
-        """Return the approvals, of one call or in one state where that is stated, in the order of being added."""
+    def list(
+        self, *, call_digest: str | None = None, state: ApprovalState | None = None, subject: str | None = None
+    ) -> Sequence[Approval]:
+        """Return the approvals in the order of being added; of one call, state or subject where that is stated."""
 
     def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
         """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.

@@ -6,17 +6,17 @@ import math
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pdp.errors import StoreFullError
-from pdp.stores.actions import Action, ActionStore
+from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState
 from pdp.stores.keys import IdempotencyStore, KeyState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pdp.stores.actions import ActionState
     from pdp.stores.approvals import Transaction
     from pdp.stores.keys import KeyRecord, KeyRows
 
@@ -30,7 +30,7 @@ through, so the oldest goes.
 """
 
 LASTING: Final = 24 * 3600.0
-"""Seconds for which a full store remembers a finished key that states no time to live."""
+"""Seconds for which a full store remembers an action, or a finished key that states no time to live."""
 
 
 class MemoryIdempotency(IdempotencyStore):
@@ -147,7 +147,7 @@ class _MemoryRecords(Generic[Record]):
 
 
 class MemoryActions(_MemoryRecords[Action], ActionStore):
-    """Actions in memory, at most 100,000.
+    """Actions in memory, at most 100,000. When it is full, the oldest of yesterday goes that is not being committed.
 
     Args:
         ids: names an action by how many have been staged with it, from 1; each by another name. When absent, ids are
@@ -158,24 +158,36 @@ class MemoryActions(_MemoryRecords[Action], ActionStore):
         super().__init__()
         self._ids = ids
         self._by_key: dict[str, str] = {}
+        self._keys: dict[str, str] = {}
 
     def add(self, action: Action, key_id: str) -> Action:
         """Store a new action, or return the stored one with this key.
 
         Raises:
-            StoreFullError: the store holds 100,000 actions.
+            StoreFullError: the store holds 100,000 actions, all of today or being committed.
         """
         with self._lock:
             stored = self._by_key.get(key_id)
             if stored is not None:
                 return self._records[stored]
             if len(self._records) >= CAPACITY:
-                raise StoreFullError(f"{CAPACITY} actions are in memory", hint="store them in a database")
+                self._make_room(datetime.fromisoformat(action.created_at) - timedelta(seconds=LASTING))
             if self._ids is not None:
                 action = replace(action, id=self._ids(len(self._records) + 1))
             self._records[action.id] = action
             self._by_key[key_id] = action.id
+            self._keys[action.id] = key_id
             return action
+
+    def _make_room(self, before: datetime) -> None:
+        for action in self._records.values():
+            if datetime.fromisoformat(action.created_at) > before:
+                break
+            # What is approved is being committed, or nobody knows what became of it.
+            if action.state is not ActionState.APPROVED:
+                del self._records[action.id], self._by_key[self._keys.pop(action.id)]
+                return
+        raise StoreFullError(f"{CAPACITY} actions are in memory", hint="store them in a database")
 
     def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
         """Return the actions in the order of being staged."""
@@ -202,11 +214,17 @@ class MemoryApprovals(_MemoryRecords[Approval]):
                 self._forget(next(iter(self._records)))
             return approval
 
-    def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
+    def list(
+        self, *, call_digest: str | None = None, state: ApprovalState | None = None, subject: str | None = None
+    ) -> Sequence[Approval]:
         """Return the approvals in the order of being added."""
         with self._lock:
             approvals = list(self._records.values()) if call_digest is None else self._of(call_digest)
-        return approvals if state is None else [approval for approval in approvals if approval.state is state]
+        return [
+            approval
+            for approval in approvals
+            if (state is None or approval.state is state) and (subject is None or approval.subject == subject)
+        ]
 
     def _of(self, call_digest: str) -> Sequence[Approval]:
         return [self._records[approval_id] for approval_id in self._by_call.get(call_digest, ())]

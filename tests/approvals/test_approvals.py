@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +14,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pdp import Approval, ApprovalRefusedError, Approvals, MemoryAudit, Pep
+from pdp.approvals import approvals as approvals_module
 from pdp.approvals.approvals import Refusal
 from pdp.audit.chain import verify_chain
 from pdp.audit.event import AuditEvent, recordable
-from pdp.errors import AuditError, UsageError
+from pdp.errors import AuditError, StoreFullError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool
 from pdp.session import Person
 from pdp.stores.actions import Action
 from pdp.stores.approvals import ApprovalState, Grant, Transaction
 from pdp.stores.memory import MemoryApprovals
+from pdp.stores.sql.database import Database
+from pdp.stores.sql.records import SqlApprovals
 from tests.support import payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, until_approved
@@ -122,6 +126,52 @@ def test_a_pending_approval_whose_time_is_over_makes_room_for_another() -> None:
     assert [(each.id, each.state) for each in approvals.list()] == [(first.id, "expired"), (second.id, "pending")]
 
 
+def test_a_clock_that_goes_back_revives_nothing() -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+    assert approvals.usable(granted.call_digest, END) is None
+
+    assert approvals.usable(granted.call_digest, SOON) is None
+    assert approvals.get(granted.id).state is ApprovalState.EXPIRED
+    assert opened(approvals).id != granted.id
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Approvals]:
+    if request.param == "memory":
+        yield Approvals()
+        return
+    with Database.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True) as database:
+        yield Approvals(SqlApprovals(database))
+
+
+def variant(number: int, run: str | None = "run-1", sub: str = 'officer "1"%_', time: str = OPENED) -> bytes:
+    return body(purpose=str(number), run_id=run, claims=claims(sub=sub), time=time)
+
+
+@pytest.mark.parametrize("run", ["run-1", None])
+def test_variants_of_a_call_do_not_open_approvals_without_end(
+    bounded: Approvals, monkeypatch: pytest.MonkeyPatch, run: str | None
+) -> None:
+    monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 3)
+    monkeypatch.setattr(approvals_module, "MOST_OF_A_SUBJECT", 5)
+    first = [opened(bounded, variant(number, run)) for number in range(3)]
+    with pytest.raises(StoreFullError, match="3 approvals of this run are pending, and 3 of its subject"):
+        opened(bounded, variant(3, run))
+
+    assert [opened(bounded, variant(number, run)) for number in range(3)] == first
+    assert opened(bounded, variant(0, run, sub='OFFICER "1"%_')).state is ApprovalState.PENDING
+    assert [opened(bounded, variant(number, "run-2")).subject for number in range(2)] == ['officer "1"%_'] * 2
+    with pytest.raises(StoreFullError, match="0 approvals of this run are pending, and 5 of its subject"):
+        opened(bounded, variant(9, "run-3"))
+    bounded.withdraw(first[0].id, {"sub": 'officer "1"%_'}, SOON)
+    assert opened(bounded, variant(9, "run-3")).state is ApprovalState.PENDING
+    # Those whose time is over make room, and are marked.
+    assert opened(bounded, variant(10, run, time=END)).state is ApprovalState.PENDING
+    states = [approval.state for approval in bounded.list() if approval.opened_at == OPENED]
+    assert (states.count(ApprovalState.EXPIRED), states.count(ApprovalState.PENDING)) == (5, 1)
+
+
 @pytest.mark.parametrize(
     ("expires", "begins", "ends"),
     [
@@ -217,6 +267,8 @@ def test_a_quorum_is_of_different_people(again: dict[str, Any]) -> None:
 
 
 COMPOSED, DECOMPOSED, HIDDEN = "Jos\u00e9", "Jose\u0301", "an\u200bn"
+# A Cyrillic a, a Greek o, a dotless i, a Roman numeral, a hyphen that is none, wide letters, a mark upon nothing.
+MIXED = ["\u0430nn", "b\u03bfss", "\u0131vy", "\u2170", "ann\u20101", "\uff41\uff4e\uff4e", "ann\u0332", "\u0430\u03b1"]
 
 
 @pytest.mark.parametrize(
@@ -224,9 +276,26 @@ COMPOSED, DECOMPOSED, HIDDEN = "Jos\u00e9", "Jose\u0301", "an\u200bn"
     [
         *[
             ({"sub": first}, {"sub": second}, Refusal.NO_SUBJECT)
-            for first, second in ((COMPOSED, DECOMPOSED), ("ann", "ann "), ("ann", "\u00a0ann"), ("ann", HIDDEN))
+            for first, second in (
+                (COMPOSED, DECOMPOSED),
+                ("ann", "ann "),
+                ("ann", "\u00a0ann"),
+                ("ann", HIDDEN),
+                *(("ann", name) for name in MIXED),
+            )
         ],
-        *[({"sub": "ann"}, {"sub": second}, Refusal.ALREADY_GRANTED) for second in ("Ann", "\uff41\uff4e\uff4e")],
+        *[({"sub": "ann"}, {"sub": second}, Refusal.ALREADY_GRANTED) for second in ("Ann", "ANN")],
+        *[
+            ({"sub": first}, {"sub": second}, Refusal.ALREADY_GRANTED)
+            for first, second in (
+                ("coco", "\u0441\u043e\u0441\u043e"),
+                ("HP-1", "\u0397\u03a1-1"),
+                ("tom", "\u0442\u043e\u043c"),
+                ("clerk-10", "cIerk-lO"),
+                ("carney", "camey"),
+                ("\u03bf\u03bf", "\u043e\u043e"),
+            )
+        ],
         *[
             ({"sub": "ann", "iss": "https://id"}, {"sub": "ann", "iss": issuer}, reason)
             for issuer, reason in (
@@ -253,20 +322,37 @@ def test_one_person_under_two_spellings_is_no_quorum_of_two_and_no_approver_of_t
 
 
 @pytest.mark.parametrize("at", ["sub", "iss"])
-@pytest.mark.parametrize("name", [DECOMPOSED, "ann ", HIDDEN, "a\nb"])
+@pytest.mark.parametrize("name", [DECOMPOSED, "ann ", HIDDEN, "a\nb", *MIXED])
 def test_a_requester_whose_name_could_be_read_as_anothers_is_not_decided_for(at: str, name: str) -> None:
     decided = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(claims=claims(**{at: name})))
 
     assert decided.codes == ("decision.request_invalid",)
     assert decided.reasons[0].message == (
-        f"session: claims.{at} is {name!r}: another text looks the same (name people in NFC, without blanks at the "
-        "ends and without invisible letters)"
+        f"session: claims.{at} is {name!r}: another text looks the same (name people in letters of one script, "
+        "in NFC and without blanks at the ends)"
     )
 
 
+@pytest.mark.parametrize(
+    ("requester", "other"),
+    [
+        ("anna", "\u0418\u0432\u0430\u043d"), ("user-1", "user-2"), ("\u5f20\u4f1f", "\u738b\u82b3"),
+        ("user-11", "user-17"), ("Jos\u00e9", "Jose"), ("\u05d3\u05df", "\u05d3\u05e0\u05d4"), ("S\u00f8ren", "Soren"),
+    ],
+)  # fmt: skip
+def test_people_whose_names_look_otherwise_approve_for_each_other(requester: str, other: str) -> None:
+    approvals = Approvals()
+    approval = opened(approvals, body(claims=claims(sub=requester)))
+
+    granted = approvals.grant(approval.id, {"sub": other, "roles": ["payments.approver"]}, SOON)
+
+    assert granted.state is ApprovalState.GRANTED
+
+
+@pytest.mark.parametrize("hidden", [HIDDEN, MIXED[0]])
 @pytest.mark.parametrize("level", [1, 2, 3])
-def test_agents_of_every_level_have_names_that_no_other_text_looks_like(level: int) -> None:
-    acting: dict[str, Any] = {"sub": HIDDEN, "scopes": ["payments.wire.initiate"]}
+def test_agents_of_every_level_have_names_that_no_other_text_looks_like(level: int, hidden: str) -> None:
+    acting: dict[str, Any] = {"sub": hidden, "scopes": ["payments.wire.initiate"]}
     for _ in range(level - 1):
         acting = {"sub": "agent:above", "scopes": ["payments.wire.initiate"], "act": acting}
     at = "claims" + ".act" * level
@@ -274,7 +360,7 @@ def test_agents_of_every_level_have_names_that_no_other_text_looks_like(level: i
     decided = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(claims=claims(act=acting)))
 
     assert decided.codes == ("decision.request_invalid",)
-    assert decided.reasons[0].message.startswith(f"session: {at}.sub is {HIDDEN!r}: another text looks the same")
+    assert decided.reasons[0].message.startswith(f"session: {at}.sub is {hidden!r}: another text looks the same")
 
 
 @pytest.mark.parametrize("step", ["grant", "deny"])

@@ -185,6 +185,22 @@ def test_memory_that_is_full_stages_no_more(monkeypatch: pytest.MonkeyPatch) -> 
     assert stage(actions) == first
 
 
+@pytest.mark.parametrize("state", [ActionState.STAGED, ActionState.DENIED, ActionState.APPROVED])
+def test_a_full_memory_forgets_the_oldest_of_yesterday_that_is_not_being_committed(
+    monkeypatch: pytest.MonkeyPatch, state: ActionState
+) -> None:
+    monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
+    actions = MemoryActions()
+    first, second = stage(actions), stage(actions, idempotency_key="idm-2")
+    if state is not ActionState.STAGED:
+        first = actions.move(first, state)
+    third = stage(actions, idempotency_key="idm-3", now=NOW + 86_400)
+
+    assert [*actions.list()] == ([first, third] if state is ActionState.APPROVED else [second, third])
+    with pytest.raises(StoreFullError):
+        stage(actions, idempotency_key="idm-4")
+
+
 @pytest.mark.parametrize("record", ["nonsense", "{}"])
 def test_an_action_that_somebody_spoilt_is_an_error(tmp_path: Path, record: str) -> None:
     with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as store:

@@ -25,6 +25,7 @@ Record = TypeVar("Record", Action, Approval)
 
 _ACTIONS: Final = TypeAdapter(Action)
 _APPROVALS: Final = TypeAdapter(Approval)
+_TEXT: Final = TypeAdapter(str)
 
 
 class _SqlRecords(Generic[Record]):
@@ -68,8 +69,11 @@ class _SqlRecords(Generic[Record]):
                     return stored
         return record
 
-    def _all(self, **columns: str | None) -> Sequence[Record]:
+    def _all(self, within: str | None = None, **columns: str | None) -> Sequence[Record]:
+        """Return the records with these columns, and with the text `within` in their JSON."""
         query = select(self._table.c.record).order_by(self._table.c.seq)
+        if within is not None:
+            query = query.where(self._table.c.record.contains(within, autoescape=True))
         query = query.filter_by(**{name: value for name, value in columns.items() if value is not None})
         with self._database.read() as connection:
             return [self._read(text) for text in connection.execute(query).scalars()]
@@ -126,6 +130,11 @@ class SqlApprovals(_SqlRecords[Approval]):
         # The index `pdp_approvals_one_pending` is what keeps a second one out.
         return self._add(approval, {"call_digest": call, "state": ApprovalState.PENDING}, call_digest=call)
 
-    def list(self, *, call_digest: str | None = None, state: ApprovalState | None = None) -> Sequence[Approval]:
+    def list(
+        self, *, call_digest: str | None = None, state: ApprovalState | None = None, subject: str | None = None
+    ) -> Sequence[Approval]:
         """Return the approvals in the order of being added."""
-        return self._all(call_digest=call_digest, state=state)
+        # The database leaves out what cannot be of this subject; case counts here, and not there.
+        within = None if subject is None else f'"subject":{_TEXT.dump_json(subject).decode()}'
+        approvals = self._all(within, call_digest=call_digest, state=state)
+        return [approval for approval in approvals if subject is None or approval.subject == subject]
