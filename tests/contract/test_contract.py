@@ -104,7 +104,7 @@ def test_what_is_too_much_to_check_is_rejected_whether_the_schema_admits_it_or_n
 
     assert code == "INVALID_PAYLOAD"
     assert reason.startswith("arguments: too much to check: the schema may take ")
-    assert checked(manifest, {"tags": ["a" * 60] * 1_000}).schema_valid is True
+    assert checked(manifest, {"tags": ["a" * 60] * 500}).schema_valid is True
 
 
 def test_what_a_correction_makes_too_large_is_rejected() -> None:

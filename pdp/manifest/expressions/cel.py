@@ -1,14 +1,16 @@
 """CEL, for what is more than a plain path: compiled once by the library of the extra `cel`, and bounded.
 
 Evaluation cannot be interrupted. So an expression has at most `MAX_LENGTH` characters and one macro (`all`, `exists`,
-`exists_one`, `filter`, `map`), and a macro runs over a plain path to a list of at most `MAX_ITEMS` items. The library
-bounds how deep an expression nests. It gets nothing but what the expression reads by static paths; what is read in any
-other way is missing, which fails.
+`exists_one`, `filter`, `map`), and a macro runs over a plain path to a list of at most `MAX_ITEMS` items. What it reads
+and joins is counted before, at most `MAX_WORK` values. The library bounds how deep an expression nests. It gets nothing
+but what the expression reads by static paths; what is read in any other way is missing, which fails.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +28,12 @@ MAX_LENGTH: Final = 1000
 MAX_ITEMS: Final = 100
 """Most items of a list that an expression with a macro reads."""
 
+MAX_WORK: Final = 40_000
+"""Most values that one evaluation reads: each as often as the expression names it, as a macro repeats it, and as it is
+joined with others. A member counts as four, and 512 characters as one value."""
+
+_OF_MEMBER: Final = 4
+_CHARACTERS: Final = 512
 _FUNCTIONS: Final = frozenset(
     ("contains", "double", "duration", "endsWith", "int", "size", "startsWith", "string", "timestamp")
 )
@@ -86,6 +94,13 @@ class CelProgram:
             JsonPath(starts[path.variable].variable, (*starts[path.variable].steps, *path.steps)) for path in read
         )
         self._reads = frozenset(JsonPath(path.variable, _names(path.steps)) for path in self.paths)
+        # Each of several joins copies what those before it made; a macro repeats all but the list that it runs over.
+        joins = 1 + text.count("+") // 2
+        self._times: Counter[JsonPath] = Counter()
+        for path in read:
+            of_list = self._list is None or path.variable == element or path == self._list
+            over = self._list if self._list is not None and path.variable == element else path
+            self._times[JsonPath(over.variable, _followed(over.steps))] += joins * (1 if of_list else MAX_ITEMS)
         self._fields: dict[str, frozenset[str | int] | None] = {}
         for variable in sorted(self.variables):
             of_it = sorted((path for path in self._reads if path.variable == variable), key=str)
@@ -103,6 +118,7 @@ class CelProgram:
         """
         if self._list is not None:
             self._check_lists(self._list, inputs)
+        self._check_work(inputs)
         try:
             value = self._compiled.execute(self._parts(inputs))
             check_json(value, depth=2)
@@ -127,6 +143,17 @@ class CelProgram:
             else:
                 parts[variable] = {name: value[name] for name in (value if fields is None else fields) if name in value}
         return parts
+
+    def _check_work(self, inputs: Mapping[str, Any]) -> None:
+        work = 0
+        for path, times in self._times.items():
+            with suppress(ExpressionError):  # the expression may guard against it, and fails if it does not
+                work += times * _size(path.follow(inputs), MAX_WORK // times)
+        if work > MAX_WORK:
+            raise ExpressionError(
+                f"{self.text}: reads and joins more than {MAX_WORK} values",
+                hint="bound its lists and texts in the schema, or compute the value in the app",
+            )
 
     def _check_lists(self, over: JsonPath, inputs: Mapping[str, Any]) -> None:
         """Check the lists that an expression with a macro reads; `over` leads to the one that the macro runs over."""
@@ -200,6 +227,26 @@ def _closing(text: str, start: int) -> int:
 def _names(steps: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Return the names up to the first index."""
     return tuple(takewhile(lambda step: isinstance(step, str) and not isinstance(step, Contained), steps))
+
+
+def _followed(steps: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Return the steps up to the first whose name is computed."""
+    return tuple(takewhile(lambda step: step != ANY and not isinstance(step, Contained), steps))
+
+
+def _size(value: Any, most: int) -> int:
+    """Return how many values a value counts as; of one with more than `most`, some number above it."""
+    if isinstance(value, str):
+        return 1 + len(value) // _CHARACTERS
+    size = 1
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        size += (_OF_MEMBER if isinstance(value, dict) else 0) * len(value)
+        for item in items:
+            if size > most:
+                break
+            size += _size(item, most - size)
+    return size
 
 
 def _compiled(text: str) -> Any:

@@ -20,8 +20,8 @@ from pdp.manifest.schema.references import resolve, subschemas
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MAX_COST: Final = 100_000
-"""Most work for one value; some 15 ms."""
+MAX_COST: Final = 50_000
+"""Most work for one value; some 10 ms."""
 
 _MOST_VISITS: Final = 4096
 _MOST_STEPS: Final = 200_000

@@ -331,3 +331,34 @@ def test_a_check_reads_what_invariants_are_offered() -> None:
     ]
     with pytest.raises(ExpressionError, match="expression reads `arguments`, which is not offered"):
         compile_check("arguments.x")
+
+
+_LONG = {"a": [1] * 10_000, "m": {f"k{at}": at for at in range(5_000)}, "t": "a" * 200_000, "l": [1] * 100, "n": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"size({'+'.join(['arguments.a'] * 80)})", id="joined lists"),
+        pytest.param(f"size({'+'.join(['arguments.t'] * 80)})", id="joined texts"),
+        pytest.param(" && ".join(["arguments.m == arguments.m"] * 20), id="compared objects"),
+        pytest.param("arguments.l.all(x, arguments.m == arguments.m)", id="compared for each item"),
+        pytest.param("arguments.l.map(x, size(arguments.t + arguments.t))", id="joined for each item"),
+    ],
+)
+def test_what_an_expression_reads_and_joins_is_counted_before(text: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        evaluate(f"${text}", _LONG)
+
+    assert caught.value.message == f"{text}: reads and joins more than 40000 values"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "size(arguments.a) + size(arguments.t)", "1 in arguments.a && arguments.a[7] == 1", 'arguments.t + "b"',
+        "arguments.l.all(x, x == arguments.n)", "arguments.l.map(x, x + arguments.n + 1)", "arguments.m.k7 + 1",
+    ],
+)  # fmt: skip
+def test_a_large_value_may_be_read_a_few_times(text: str) -> None:
+    evaluate(f"${text}", _LONG)
