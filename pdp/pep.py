@@ -315,6 +315,9 @@ class Pep:
         """Let guarded functions called inside the block take this session, and those of tasks started there.
 
         A new thread has no session of its own: start it with `contextvars.copy_context().run`.
+
+        Raises:
+            UsageError: no session, or the block is opened in a generator that is not a `@contextmanager`.
         """
         from pdp.flow.guard import session_in_use  # noqa: PLC0415 - as above
 

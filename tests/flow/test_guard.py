@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -81,6 +82,48 @@ def test_a_session_ends_with_its_block(pep: Pep) -> None:
         pass
     with pytest.raises(ToolDeniedError):
         initiate_wire("bene-acme-441", 20000, "a")
+
+
+def in_generator(pep: Pep) -> Iterator[None]:
+    with pep.using(session()):
+        yield
+
+
+async def in_async_generator(pep: Pep) -> AsyncIterator[None]:
+    with pep.using(session()):
+        yield
+
+
+def in_generator_with_a_stack(pep: Pep) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(pep.using(session()))
+        yield
+
+
+@pytest.mark.parametrize("generator", [in_generator, in_async_generator, in_generator_with_a_stack])
+async def test_a_generator_does_not_leave_its_session_to_its_caller(pep: Pep, generator: Any) -> None:
+    suspended = generator(pep)
+    with pytest.raises(UsageError) as caught:
+        _ = await anext(suspended) if hasattr(suspended, "asend") else next(suspended)
+
+    assert str(caught.value) == (
+        f"using: {generator.__name__} is a generator, and whoever goes on while it waits would have its session "
+        "(open the block in a plain function, or in one with `@contextmanager`)"
+    )
+    with pytest.raises(ToolDeniedError):
+        guarded(pep)("bene-acme-441", 20000, "a")
+
+
+async def test_a_context_manager_that_opens_a_session_ends_it_with_its_block(pep: Pep) -> None:
+    wire = guarded(pep)
+    with ExitStack() as stack:
+        stack.enter_context(contextmanager(in_generator)(pep))
+        assert wire("bene-acme-441", 1, "a").startswith("1 to")
+    async with asynccontextmanager(in_async_generator)(pep):
+        assert wire("bene-acme-441", 1, "a").startswith("1 to")
+
+    with pytest.raises(ToolDeniedError):
+        wire("bene-acme-441", 1, "a")
 
 
 def test_a_guarded_function_that_fails_says_how(pep: Pep) -> None:
