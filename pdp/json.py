@@ -32,6 +32,8 @@ MAX_VALUES: Final = 20_000
 # integral floats keep their ".0", numbers of the order of 1e-6 get an exponent, and keys are sorted by code point where
 # the RFC sorts by UTF-16 code unit (these differ only beyond U+DFFF). tests/test_json.py compares the two.
 _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
+# A text, which stays, or a number of orjson's that the RFC writes in another way.
+_ODD_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)(\d+)\.0(?=[,}\]]|$)|(-?)(\d)(?:\.(\d+))?e-6(?=[,}\]]|$)', re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
@@ -268,9 +270,20 @@ def canonical(value: Any) -> bytes:
     """
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        return text if _is_canonical(text) else rfc8785.dumps(value)
+        if _is_canonical(text):
+            return text
+        # rfc8785 takes microseconds for each value, and only the order of keys needs it.
+        plain = text.isascii() or not _BEYOND_SURROGATES.search(text.decode())
+        return _ODD_NUMBER.sub(_rewritten, text) if plain else rfc8785.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonValueError(f"value: {error}") from error
+
+
+def _rewritten(match: re.Match[bytes]) -> bytes:
+    sign, integer, small_sign, first, others = match.groups()
+    if integer is not None:
+        return integer if integer == b"0" else sign + integer
+    return match[0] if first is None else small_sign + b"0.00000" + first + (others or b"")
 
 
 def digest(data: bytes) -> str:
