@@ -17,7 +17,9 @@ from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.errors import PdpError
 from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import compile_bundle, write_bundle
+from pdp.workbench.gate.gate import Gate, release_check
 from pdp.workbench.opa.program import needed_opa
+from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,15 +60,26 @@ def release(root: Path, opa: Path) -> None:
 
 
 def check(root: Path, opa: Path) -> list[str]:
-    """Return the bundles that their sources do not give, byte by byte."""
+    """Return the bundles that their sources do not give, byte by byte, and what keeps one from passing the gate."""
     faults = []
     for name in EXAMPLES:
         packed = read_packed(root / "bundles" / f"{name}.tar.gz")
         bundle = read_bundle(packed)
         if built(root, name, bundle.release, opa) != packed:
             faults.append(f"bundles/{name}.tar.gz: its sources give another one (run: scripts/release-bundles)")
+        else:
+            faults += gate_faults(root, name)
         print(f"bundles/{name}.tar.gz: release {bundle.release}, {bundle.revision}")
     return faults
+
+
+def gate_faults(root: Path, name: str) -> list[str]:
+    """Return what `pdp release check` objects to in an example's bundle; the baseline alone has no tools to check."""
+    example = EXAMPLES[name]
+    if example is None:
+        return []
+    result = release_check(Gate(root / "bundles" / f"{name}.tar.gz", load_suites(find_suites([root / example]))))
+    return [f"bundles/{name}.tar.gz: {done.name}: {reason}" for done in result.checks for reason in done.reasons]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

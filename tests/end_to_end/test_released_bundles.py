@@ -73,6 +73,19 @@ def test_a_changed_content_gets_the_next_release_number(repository: Path, capsys
 
 
 @pytest.mark.opa
+def test_an_example_passes_the_gate(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What its users copy has unit tests for all of its Rego, and scenarios that notice each mutant."""
+    (repository / SANCTIONS).with_name("sanctions_test.rego").unlink()
+
+    assert main(["--check"], repository) == 1
+    faults = capsys.readouterr().err.splitlines()
+    assert [fault.partition(str(repository))[0] for fault in faults] == [
+        "fault: bundles/payments.tar.gz: unit-coverage: "
+    ]
+    assert faults[0].endswith(": no unit test evaluates them: write one in sanctions_test.rego")
+
+
+@pytest.mark.opa
 def test_a_bundle_that_was_exchanged_or_lost_is_reported(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also one that is whole in itself: its own revision fits, its sources do not."""
     file = repository / "bundles/payments.tar.gz"
