@@ -37,16 +37,16 @@ _CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "a text of two bytes each": ({}, "é" * (MAX_ARGUMENTS // 2 - 20)),
     "texts of separators": ({}, ',[{"' * (MAX_ARGUMENTS // 6)),
     "60 branches, too much": ({"items": {"anyOf": _BRANCHES}}, [{"a": "x"}] * (_MANY // 2)),
-    "60 branches, at the bound": ({"items": {"anyOf": _BRANCHES}}, [{"a": 59}] * 400),
-    "60 branches, the last wrong": ({"items": {"anyOf": _BRANCHES}}, [*([{"a": 59}] * 400), {"a": "x"}]),
+    "60 branches, at the bound": ({"items": {"anyOf": _BRANCHES}}, [{"a": 59}] * 200),
+    "60 branches, the last wrong": ({"items": {"anyOf": _BRANCHES}}, [*([{"a": 59}] * 200), {"a": "x"}]),
     "one of 10, at the bound": (
         {"oneOf": [{"items": {"type": "string", "minLength": at}} for at in range(10)]}, ["a" * 9] * 4_500,
     ),
-    "a pattern of 1,000 letters": ({"pattern": "(0|1)*1(0|1){500}x"}, "0110100" * 110),
-    "a pattern of 64 letters": ({"pattern": "([01]*1[01]{62}x)?"}, "0110100" * 1_700),
-    "fractions": ({"items": {"multipleOf": 0.01}}, [47500.25] * 3_000),
-    "equal items, nested": (_TREE, [[at, at + 0.5] for at in range(700)]),
-    "large constants": ({"items": {"enum": [{"a": at} for at in range(1_000)]}}, [{"a": 999}] * 90),
+    "a pattern of 1,000 letters": ({"pattern": "(0|1)*1(0|1){500}x"}, "0110100" * 55),
+    "a pattern of 64 letters": ({"pattern": "([01]*1[01]{62}x)?"}, "0110100" * 800),
+    "fractions": ({"items": {"multipleOf": 0.01}}, [47500.25] * 1_500),
+    "equal items, nested": (_TREE, [[at, at + 0.5] for at in range(150)]),
+    "large constants": ({"items": {"enum": [{"a": at} for at in range(1_000)]}}, [{"a": 999}] * 45),
 }  # fmt: skip
 
 
