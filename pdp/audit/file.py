@@ -199,15 +199,16 @@ class FileAudit(AuditLog):
         named = None if head is None else head.last()
         if named is not None and named not in ends:
             raise self._fault(f"does not end at its head, event {named[0]}", _EVIDENCE)
-        if events:
-            self._seq, self._prev = ends[-1][0] + 1, ends[-1][1]
-            self._size, self._last = size - len(torn), lines[-1] + b"\n"
+        whole = size - len(torn) if events else self._size
         # A power failure may leave zeros in the place of what was to be written.
         text = torn.rstrip(b"\0")
-        if text.endswith(b"}") or text[: len(_START)] != _START[: len(text)] or self._size + len(torn) != size:
+        if text.endswith(b"}") or text[: len(_START)] != _START[: len(text)] or whole + len(torn) != size:
             raise self._fault("cannot be continued: it does not end in a whole event", _EVIDENCE)
         if head is not None:
-            head.write(self._seq - 1, self._prev, fsync=self._fsync)
+            head.write(*ends[-1], fsync=self._fsync)
+        if events:
+            self._seq, self._prev = ends[-1][0] + 1, ends[-1][1]
+            self._size, self._last = whole, lines[-1] + b"\n"
         return torn
 
     def _cut(self, torn: bytes) -> None:
@@ -219,9 +220,12 @@ class FileAudit(AuditLog):
     def _follow(self, until: float | None) -> bool:
         """Go on in the file that goes on from this one, which was rotated; False where that needs waiting."""
         self._read_on(os.fstat(self._file).st_size, None)
-        # Where it was rotated more than once meanwhile, the path is a later file, and the next one has its number.
-        rotated = _rotated_name(self.path, self._seq)
-        file = os.open(rotated if rotated.exists() else self.path, _FLAGS)
+        file = os.open(self.path, _FLAGS)
+        # Where it was rotated more than once meanwhile, the path is a later file, and the next one has its number by
+        # now. In this order, as it may be rotated at any moment.
+        if b'"seq":%d,' % self._seq not in _first_line(file) and _rotated_name(self.path, self._seq).exists():
+            os.close(file)
+            file = os.open(_rotated_name(self.path, self._seq), _FLAGS)
         followed = False
         try:
             self._checked([_first_line(file)], (self._seq - 1, self._prev))
@@ -258,7 +262,7 @@ class FileAudit(AuditLog):
             _log.exception("audit file %s cannot be rotated, and goes on", self.path)
         else:
             self._adopt(file)
-            self._read_on(len(line) + 1, None)
+            self._read_on(len(line) + 1, self._head)
 
     def _write(self, line: bytes, line_hash: str) -> None:
         if len(line) >= LINE_BYTES:

@@ -543,9 +543,11 @@ def test_a_head_that_cannot_be_written_keeps_the_event_out(path: Path, head: Pat
     head.write_bytes(b"")
     assert refused(log) == f"head {head} was changed: it does not name an event"
     assert path.read_bytes() == content
+    other = opened(1)
+    assert refused(log) == f"head {head} was changed: it does not name an event"
     head.with_name("moved").rename(head)
     log.append(event())
-    assert verified(path) == 2
+    assert (verified(path), other.offer(event())) == (3, None)
 
 
 # key
@@ -647,6 +649,53 @@ def test_the_next_event_begins_a_new_file_and_the_chain_goes_on(path: Path, head
     assert verified(path) == 4
     assert path.stat().st_mode & 0o777 == 0o640
     opened(1, head=head)
+
+
+def test_a_stream_that_is_rotated_when_it_is_opened_takes_its_head_along(
+    path: Path, head: Path, opened: Appended
+) -> None:
+    opened(2, head=head)
+    request_rotation(path)
+    opened(1, head=head)
+
+    assert verified(path) == 2
+    assert head.read_text().startswith('{"seq":3,')
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from pdp.audit.file import FileAudit, request_rotation
+path, head = map(Path, sys.argv[1:])
+log = FileAudit(path, head=head, patience=600)
+while True:
+    for _ in range(7):
+        log.append({"time": "t", "type": "x", "tool": "y" * 200})
+        print("recorded", flush=True)
+    request_rotation(path)
+"""
+
+
+@pytest.mark.process
+def test_processes_that_are_killed_anywhere_lose_nothing_that_was_recorded(path: Path, head: Path) -> None:
+    recorded = 0
+    for number in range(6):
+        command = [sys.executable, "-c", _KILLED, str(path), str(head)]
+        others = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+        for other in others:
+            assert other.stdout is not None
+            for _ in range(number):
+                assert other.stdout.readline() == b"recorded\n"
+            other.kill()
+            recorded += number + len(other.stdout.read().splitlines())
+            other.stdout.close()
+            other.wait()
+    FileAudit(path, head=head).close()
+
+    files = [*sorted(path.parent.glob("audit.jsonl.0*")), path]
+    lines = [line for file in files for line in file.read_bytes().splitlines()]
+    assert verify_chain(lines) == len(lines)
+    assert sum(b'"type":"x"' in line for line in lines) >= recorded
 
 
 def test_a_hard_link_of_another_name_requests_nothing(path: Path, opened: Appended) -> None:
