@@ -1,6 +1,7 @@
 """Reading the files that commands are given, each fault with its place."""
 
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,8 @@ from pdp.manifest.load import load_effective
 from pdp.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdp.audit.chain import AuditLog
     from pdp.errors import Fault
     from pdp.manifest.effective import EffectiveManifest
@@ -52,6 +55,21 @@ def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":
         if warning.place.file == str(governance):
             complain(str(warning))
     return effective
+
+
+def effective_manifests(manifests: "Sequence[Path]", governances: "Sequence[Path]") -> "list[EffectiveManifest]":
+    """Read manifests, each with the governance file at its place, if there are any.
+
+    Raises:
+        UsageError: a file is missing or faulty, or there are not as many of both.
+    """
+    check_standard_input(*manifests, *governances)
+    if governances and len(governances) != len(manifests):
+        raise UsageError(
+            f"{len(manifests)} manifests and {len(governances)} governance files",
+            hint="name a governance file for every manifest, in the same order, or none at all",
+        )
+    return [load_effective(*pair) for pair in zip_longest(manifests, governances)]
 
 
 def read_session(path: Path) -> Session:

@@ -6,11 +6,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pdp.cli.options import Policies, command_app, file_option
+from pdp.cli.files import effective_manifests
+from pdp.cli.options import Data, Policies, command_app, file_option
 from pdp.cli.output import tell
 from pdp.documents import read_document
+from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError
 from pdp.workbench.bundles.admission import staged_policies
+from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.scenarios.files.suite import find_suites
@@ -29,14 +32,26 @@ def check(
         list[Path] | None,
         file_option(metavar="PATH", help="Scenario files or folders that prove the concerns. May be repeated."),
     ] = None,
+    manifest: Annotated[
+        list[Path] | None,
+        file_option("--manifest", "-m", help="A manifest whose context and arguments are all that concerns may name."),
+    ] = None,
+    governance: Annotated[
+        list[Path] | None,
+        file_option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
+    ] = None,
+    data: Data = None,
 ) -> None:
     """Check how concerns are written: METADATA, codes, the traps of Rego, tests and scenarios. Needs OPA.
 
-    Of the folders that are named, or without any of the baseline. Exit code: 0 no fault, 2 faults or bad usage.
+    Of the folders that are named, or without any of the baseline. What a concern reads has to be in a request; with
+    manifests and data, also in their contexts, arguments and data. Exit code: 0 no fault, 2 faults or bad usage.
     """
     opa = needed_opa("checking policies")
     codes = expected_codes(scenarios) if scenarios else None
-    with staged_policies([baseline_policies_path(), *(policies or [])], opa) as staged:
+    effective = effective_manifests(manifest or [], governance or [])
+    names = KnownNames([tool for loaded in effective for tool in loaded.tools.values()], read_data(data or []))
+    with staged_policies([baseline_policies_path(), *(policies or [])], opa, names=names) as staged:
         checked = staged.of(custom=bool(policies))
         faults = list(chain.from_iterable(staged.faults(checked, proven=True, scenario_codes=codes)))
     if faults:

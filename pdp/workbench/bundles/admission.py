@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect
-from pdp.workbench.opa.syntax import parse_modules
+from pdp.workbench.opa.syntax import package_of, parse_modules
 from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class StagedPolicies:
         modules: the modules by their path, without unit tests.
         trees: their syntax trees, likewise.
         unit_tests: the unit tests (`..._test.rego`) by their path.
-        schemas: the folder of the baseline's schemas; None: it has none.
+        request: the schema of requests.
+        names: what the user's concerns may name.
         opa: the OPA program.
         tool: runs it in the folder with the modules.
     """
@@ -63,7 +65,8 @@ class StagedPolicies:
     modules: Mapping[str, Module]
     trees: Mapping[str, Any]
     unit_tests: Mapping[str, Module]
-    schemas: Path | None
+    request: dict[str, Any]
+    names: KnownNames
     opa: Path
     tool: OpaTool
 
@@ -95,22 +98,33 @@ class StagedPolicies:
         test_trees = parse_modules(self.opa, tests)
         yield _unit_test_faults(tests, test_trees)
         try:
-            self.tool.check(schemas=self.schemas)
+            self.tool.check(self.request, self.names.schemas(self.request))
         except FileFaultsError as error:
             files = {str(module.file) for module in checked.values()}
             yield [fault for fault in error.faults if fault.place.file in files] or error.faults
         yield check_conventions(
-            checked, self.trees, self.opa, tests=test_trees if proven else None, scenario_codes=scenario_codes
+            checked,
+            self.trees,
+            self.opa,
+            tests=test_trees if proven else None,
+            scenario_codes=scenario_codes,
+            records=self.names.records(self.request),
         )
 
 
 @contextmanager
-def staged_policies(policies: Sequence[Path], opa: Path) -> Iterator[StagedPolicies]:
+def staged_policies(
+    policies: Sequence[Path],
+    opa: Path,
+    *,
+    names: KnownNames = KnownNames(),  # noqa: B008 - immutable
+) -> Iterator[StagedPolicies]:
     """Collect and parse policies, and stage them in a folder that is removed at the end.
 
     Args:
         policies: the baseline's folder and those of the user's modules.
         opa: the OPA program.
+        names: what the user's concerns may name beside the request: by default anything.
 
     Raises:
         UsageError: a folder cannot be used, or OPA cannot be run.
@@ -119,7 +133,7 @@ def staged_policies(policies: Sequence[Path], opa: Path) -> Iterator[StagedPolic
     baseline = baseline_folder(policies)
     modules = collect(baseline, policies)
     unit_tests = collect(baseline, policies, tests=True)
-    capabilities, schemas = baseline / "capabilities.json", baseline / "schemas"
+    capabilities = baseline / "capabilities.json"
     if not capabilities.is_file():
         raise UsageError(
             f"{capabilities}: missing", hint="it lists the builtins that policies may use; take it from the baseline"
@@ -127,7 +141,9 @@ def staged_policies(policies: Sequence[Path], opa: Path) -> Iterator[StagedPolic
     with tempfile.TemporaryDirectory(prefix="pdp-policies-") as temporary:
         tool = OpaTool(opa, Path(temporary, "policies"), modules, capabilities=capabilities.resolve())
         trees = parse_modules(opa, modules)
-        yield StagedPolicies(modules, trees, unit_tests, schemas.resolve() if schemas.is_dir() else None, opa, tool)
+        # What a request is, the enforcement point says, whatever the policies are.
+        request = orjson.loads((baseline_policies_path() / "schemas/request.json").read_bytes())
+        yield StagedPolicies(modules, trees, unit_tests, request, names, opa, tool)
 
 
 def _package_faults(modules: Mapping[str, Module], trees: Mapping[str, Any], baseline: set[str]) -> list[Fault]:
@@ -169,6 +185,7 @@ def check_conventions(
     *,
     tests: Mapping[str, Any] | None = None,
     scenario_codes: Iterable[str] | None = None,
+    records: Mapping[str, Any] | None = None,
 ) -> list[Fault]:
     """Return what the checks of the baseline's folder `checks` object to, in the order of places.
 
@@ -178,6 +195,7 @@ def check_conventions(
         opa: the OPA program; it is run once.
         tests: the trees of the unit tests, to find concerns without any; None: nobody asks.
         scenario_codes: the reason codes that scenarios expect, to find concerns without any; None: nobody asks.
+        records: what the user's concerns may name, as of `KnownNames.records`.
 
     Raises:
         UsageError: OPA cannot be run, or the checks are not installed.
@@ -192,6 +210,10 @@ def check_conventions(
         "builtins": _builtins(policies / "capabilities.json"),
         "tests": None if tests is None else [{"tree": tree} for tree in tests.values()],
         "scenario_codes": None if scenario_codes is None else sorted(set(scenario_codes)),
+        "records": records or {},
+        "rules": sorted(
+            {f"data.{package_of(tree)}.{_name(rule)}" for tree in trees.values() for rule in tree.get("rules", ())}
+        ),
     }
     checks = {
         str(file.relative_to(policies)): file.read_text(encoding="utf-8")

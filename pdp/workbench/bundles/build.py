@@ -11,11 +11,14 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER, JsonValueError, parse_json
 from pdp.workbench.bundles.admission import staged_policies
+from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.modules import baseline_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from pdp.manifest.model import Tool
 
 _MAX_CONFIG: Final = 1024 * 1024
 
@@ -27,6 +30,7 @@ def compile_bundle(
     opa: Path,
     data: Sequence[Path] = (),
     manifests: Mapping[str, Any] | None = None,
+    tools: Sequence[Tool] = (),
 ) -> bytes:
     """Build a bundle and return the file's bytes; `write_bundle` writes them.
 
@@ -38,6 +42,7 @@ def compile_bundle(
         opa: the OPA program; another version compiles other bytes.
         data: JSON files with the roots `directory` and `settings`, each laid over those before it.
         manifests: the document of each effective manifest, by its digest.
+        tools: their entries: the user's concerns may name what these bring into a request; without any, anything.
 
     Raises:
         FileFaultsError: Rego that is not admitted, each fault with its place.
@@ -46,8 +51,9 @@ def compile_bundle(
     """
     if not 1 <= release <= MAX_NUMBER:
         raise UsageError(f"release {release} is out of range", hint="releases count upwards from 1")
-    documents = merged_data({}, manifests=manifests, data=read_data(data))
-    with staged_policies(policies, opa) as staged:
+    given = read_data(data)
+    documents = merged_data({}, manifests=manifests, data=given)
+    with staged_policies(policies, opa, names=KnownNames(tools, given)) as staged:
         # The baseline is held to the conventions where it is made.
         for faults in staged.faults(staged.of(custom=True)):
             if faults:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.modules import Module
 
 _TIMEOUT: Final = 120
+# Where METADATA stands for all of the user's packages; a user's own file has another name.
+_APPLIED: Final = "custom/.schemas.rego"
 _UNDEFINED: Final = "undefined function "
+_NOWHERE: Final = "undefined ref: "
 _RECURSIVE: Final = (
     "no rule may need itself: take one of these references out; "
     "a concern cannot ask the decision, which asks the concern"
@@ -65,20 +68,31 @@ class OpaTool:
         answer = json.loads(self._run("deps", "--format", "json", "-d", ".", rule))
         return frozenset(".".join(str(part["value"]) for part in rule) for rule in answer.get("virtual") or ())
 
-    def check(self, *, schemas: Path | None) -> None:
-        """Check all modules, strictly.
+    def check(self, request: Any, schemas: Mapping[str, Any]) -> None:
+        """Check all modules, strictly. The user's are held to schemas, whether or not their METADATA says so.
 
         Args:
-            schemas: the folder with schemas that METADATA names, or None.
+            request: the schema that METADATA calls `schema.request`.
+            schemas: those of the user's modules, by the path that each is about, such as `input` and `data.settings`.
 
         Raises:
             FileFaultsError: each thing that OPA objects to.
             UsageError: OPA cannot be run.
         """
-        schema = [] if schemas is None else ["--schema", str(schemas)]
-        self._run(
-            "check", "--strict", "--max-errors", "100", "--format", "json", *self._capabilities, *schema, "-b", "."
-        )
+        beside = self._folder.parent / "schemas"
+        names = {path: path.replace(".", "_") for path in schemas}
+        texts = {f"{name}.json": json.dumps(schemas[path]) for path, name in names.items()}
+        write_texts(beside, {**texts, "request.json": json.dumps(request)})
+        applied = [f"#   - {path}: schema.{name}" for path, name in names.items()]
+        lines = ["# METADATA", "# scope: subpackages", "# schemas:", *applied, "package custom"]
+        write_texts(self._folder, {_APPLIED: "\n".join(lines)})
+        try:
+            self._run(
+                "check", "--strict", "--max-errors", "100", "--format", "json", *self._capabilities,
+                "--schema", str(beside), "-b", ".",
+            )  # fmt: skip
+        finally:
+            (self._folder / _APPLIED).unlink()
 
     def compile(self, entrypoints: Sequence[str]) -> bytes:
         """Compile all modules to one WebAssembly module.
@@ -121,6 +135,10 @@ class OpaTool:
         row, column = max(int(location["row"]), 1), max(int(location["col"]), 1)
         lines = [] if module is None else module.text.splitlines()
         message, hint = self._wording(" ".join(str(error["message"]).split()))
+        if message.startswith(_NOWHERE):
+            message = f"`{message.removeprefix(_NOWHERE)}` leads to nothing that is there"
+            known = (error.get("details") or {}).get("oneOf") or ()
+            hint = f"known there: {', '.join(map(str, known))}" if known else hint
         # OPA may name a line after the last, where nothing is to be seen.
         row, column = min((row, column), _end(lines)) if lines else (row, column)
         if message == _AT_END:

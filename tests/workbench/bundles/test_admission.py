@@ -179,6 +179,14 @@ desk.rego:15:16: where `input.context.desk` is absent, this `not` is undefined, 
                    ^
     hint: put the call into a function and negate that: `not _f(x)`, with `_f(x) if` and the call""",
     ),
+    "known_names": (
+        PACKAGE + DENY.replace("BODY", 'object.get(input.action, "nme", "") == ""'),
+        """\
+desk.rego:14:2: `input.action.nme` leads to nothing that is there
+     object.get(input.action, "nme", "") == ""
+     ^
+    hint: known there: name, properties""",
+    ),
     "partial_builtins": (
         PACKAGE + DENY.replace("BODY", 'startswith(input.context.desk, "closed")'),
         f"""\

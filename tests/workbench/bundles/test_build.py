@@ -274,7 +274,7 @@ def test_an_attribute_that_the_schema_does_not_have_is_refused(opa: Path, tiny: 
     ((place, message, _),) = faults(opa, tiny)
 
     assert place == "tiny/authz/concerns/known/known.rego:6:20"
-    assert message.startswith("undefined ref: input.subjct.id")
+    assert message.startswith("`input.subjct.id` leads to nothing that is there")
 
 
 PACKAGE = "a custom module must be `package custom.concerns.NAME`"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pdp.cli.commands.bundle.signing import BundleFile, PublicKeys, given_public_keys, shown
-from pdp.cli.files import check_standard_input
+from pdp.cli.files import effective_manifests
 from pdp.cli.options import AsJson, Data, Policies, file_option
 from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_bundle
-from pdp.errors import UsageError
-from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import compile_bundle, write_bundle
 from pdp.workbench.bundles.inspect import inspect_bundle, inspection_lines
 from pdp.workbench.opa.modules import baseline_policies_path
@@ -39,18 +36,12 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build a bundle: policies, data and effective manifests in one file for both engines. Needs OPA."""
-    manifests, governances = manifest or [], governance or []
-    check_standard_input(*manifests, *governances)
-    if governances and len(governances) != len(manifests):
-        raise UsageError(
-            f"{len(manifests)} manifests and {len(governances)} governance files",
-            hint="name a governance file for every manifest, in the same order, or none at all",
-        )
-    effective = [load_effective(*pair) for pair in zip_longest(manifests, governances)]
+    effective = effective_manifests(manifest or [], governance or [])
     packed = compile_bundle(
         policies=[baseline_policies_path(), *(policies or [])],
         data=data or [],
         manifests={loaded.digest: loaded.document for loaded in effective},
+        tools=[tool for loaded in effective for tool in loaded.tools.values()],
         release=release,
         opa=needed_opa("building a bundle"),
     )

@@ -72,7 +72,7 @@ elements_proven(wanted, term, place) if {
 
 # A rule or a function of the same package, by the name that the term uses.
 _own_names(term, place) := {reading[0].value |
-	some reading in _readings(term, place)
+	some reading in readings(term, place)
 	count(reading) == 1
 } if {
 	term.type != "call"
@@ -120,7 +120,7 @@ _plain(wanted, term, place) if {
 }
 
 _plain(wanted, term, place) if {
-	some reading in _readings(term, place)
+	some reading in readings(term, place)
 	_known(wanted, reading, place)
 }
 
@@ -134,7 +134,7 @@ _plain(wanted, term, place) if {
 }
 
 _of_a_list(term, place) := {[reading[0].value, how] |
-	some reading in _readings(term, place)
+	some reading in readings(term, place)
 	how := {1: "element", 2: "is"}[count(reading)]
 }
 
@@ -156,7 +156,7 @@ _value(_, term, place) if {
 _value(wanted, term, place) if {
 	[object, key, default_value] := _get(term)
 	default_value.type in wanted
-	some reading in _readings(object, place)
+	some reading in readings(object, place)
 	_known(wanted, array.concat(reading, _key_parts(key)), place)
 }
 
@@ -204,7 +204,7 @@ _listed(wanted, term) if {
 }
 
 _elements(wanted, term, place) if {
-	some reading in _readings(term, place)
+	some reading in readings(term, place)
 	_known(wanted, array.concat(reading, [_any]), place)
 }
 
@@ -225,8 +225,11 @@ _opened(term, place) := [binding.term |
 
 _opened(term, _) := [term.value[1] | terms.operator(term.value[0]) == "sort"] if term.type == "call"
 
-# The ways to write a reference: as it stands, with variables replaced by what they stand for, and with imports spelled out.
-_readings(term, place) := {terms.imported(reading, place.tree) |
+# METADATA
+# title: Readings
+# description: |
+#   The ways to write a reference: as it stands, with variables replaced by what they stand for, and with imports spelled out.
+readings(term, place) := {terms.imported(reading, place.tree) |
 	once := _replaced(terms.parts(term), place)
 	twice := _replaced(once, place)
 	some reading in [terms.parts(term), once, twice, _replaced(twice, place)]
@@ -268,7 +271,7 @@ _known(wanted, reading, place) if {
 	count(_bindings(reading, place)) < 2
 	some expression in place.before
 	guarded := _guarded(wanted, expression)
-	reading in _readings(guarded, place)
+	reading in readings(guarded, place)
 }
 
 _known(wanted, reading, place) if {
@@ -280,7 +283,7 @@ _known(wanted, reading, place) if {
 	not inner.negated
 	guarded := _guarded(wanted, inner)
 	guarded.value == every_element.value.value
-	array.slice(reading, 0, last) in _readings(every_element.domain, place)
+	array.slice(reading, 0, last) in readings(every_element.domain, place)
 }
 
 # Two elements of one list read alike, and a guard of one says nothing of the other.

@@ -1,0 +1,171 @@
+# METADATA
+# title: Known names
+# description: |
+#   A misspelt name of the request or of the data is undefined, and the rule that reads it never says anything. OPA's type
+#   checker finds such names in references, through variables and rules; here is what it cannot see. A concern writes names
+#   out: it asks nothing under other data (`with`), states no schema of its own, and gives no record of the request to a
+#   call. What a function reads of its arguments is looked up where it is called, and `object.get` is held to the same names as a reference.
+#   `input.records` has the names by dotted path, null where there may be others; `input.rules` the rules of all modules.
+#   Not seen: `object.get` and a function on what a rule or a comprehension of one's own holds, a function that a function
+#   calls, computed names of arguments and of data.
+package checks.rules.known_names
+
+import data.checks.lib.bindings
+import data.checks.lib.modules
+import data.checks.lib.terms
+import data.checks.lib.types
+
+# METADATA
+# title: Findings
+# description: Names in the user's concerns that lead nowhere, and whatever would hide some.
+findings contains modules.finding(file, node, message, hint) if {
+	some [file, node, reading] in _read
+	some depth, step in reading
+	names := input.records[terms.dotted(array.slice(reading, 0, depth))]
+	is_array(names)
+	step.type == "string"
+	not step.value in names
+	shown := terms.shown({"type": "ref", "value": array.slice(reading, 0, depth + 1)})
+	message := $"`{shown}` leads to nothing that is there"
+	hint := $"known there: {concat(", ", names)}"
+}
+
+findings contains modules.finding(file, node, message, "write the name out: of a record, every member has its own") if {
+	some [file, node, reading] in _read
+	some depth, step in reading
+	_is_record(terms.dotted(array.slice(reading, 0, depth)))
+	step.type != "string"
+	shown := terms.shown({"type": "ref", "value": array.slice(reading, 0, depth)})
+	message := $"a member of `{shown}` is read by a name that is computed"
+}
+
+findings contains modules.finding(file, call.node, message, "give it the members that it needs") if {
+	some file, calls in terms.calls
+	concern := _custom[file]
+	some call in calls
+	not call.name in _equal
+	some index, argument in call.arguments
+	walk(argument, [path, term])
+	not _holds(call, index, argument, path)
+	some reading in types.readings(term, bindings.at(concern.tree, call.rule, call.path))
+	_is_record(terms.dotted(reading))
+	message := $"`{terms.shown(term)}` is a record of the request, and nobody sees which names a call reads of it"
+}
+
+findings contains modules.finding(file, node, message, hint) if {
+	some [file, node, reading] in _read
+	reading[0].value == "data"
+	not _is_rule_or_data(reading)
+	message := $"`{terms.shown({"type": "ref", "value": reading})}` is no rule and no root of the data"
+	hint := "data has the roots directory and settings; check the spelling of packages and rules"
+}
+
+findings contains modules.finding(file, expression, message, hint) if {
+	some file, concern in _custom
+	walk(concern.tree.rules, [_, expression])
+	expression["with"]
+	message := "`with` in a concern, under which no name is checked"
+	hint := "let the rule read the request and the data as they are; tests may use `with`"
+}
+
+findings contains modules.finding(file, concern.tree["package"], message, "leave it out: the build applies the schemas") if {
+	some file, concern in _custom
+	walk(concern.tree, [_, node])
+	some stated in node.schemas
+	[part.value | some part in stated.schema] != ["schema", "request"]
+	message := "METADATA with a schema of its own, which would take the place of what the request is held to"
+}
+
+_custom[file] := concern if {
+	some file, concern in modules.concerns
+	startswith(concern["package"], "custom.")
+}
+
+# Every reference and every `object.get`: where it stands, and what it reads.
+_reads := [{"file": file, "tree": concern.tree, "rule": rule, "path": path, "node": node, "read": read} |
+	some file, concern in _custom
+	some rule in concern.tree.rules
+	walk(rule, [path, node])
+	is_object(node)
+	some read in _paths(node)
+]
+
+_read := array.concat(
+	[[item.file, item.node, reading] |
+		some item in _reads
+		some reading in types.readings({"type": "ref", "value": item.read}, bindings.at(item.tree, item.rule, item.path))
+	],
+	[[item.file, item.node, reading] |
+		some item in _reads
+		some reading in _given_to(item)
+	],
+)
+
+# What a function reads of an argument, it reads of what each of its calls gives.
+_given_to(item) := [array.concat(reading, array.slice(item.read, 1, count(item.read))) |
+	some index, argument in item.rule.head.args
+	item.read[0].value == argument.value
+	some call in terms.calls[item.file]
+	call.name == modules.name(item.rule)
+	some given in _given(call.arguments[index])
+	some reading in types.readings({"type": "ref", "value": given}, bindings.at(item.tree, call.rule, call.path))
+]
+
+# What a reference reads, and what `object.get` does.
+_paths(node) := [node.value] if node.type == "ref"
+
+_paths(node) := [array.concat(terms.parts(node.value[1]), _keys(node.value[2]))] if {
+	node.type == "call"
+	terms.operator(node.value[0]) == "object.get"
+}
+
+_paths(node) := [array.concat(terms.parts(node.terms[1]), _keys(node.terms[2]))] if {
+	terms.operator(node.terms[0]) == "object.get"
+}
+
+_given(term) := _paths(term) if term.type in {"call", "ref"}
+
+_given(term) := [[term]] if term.type == "var"
+
+_keys(key) := key.value if key.type == "array"
+
+_keys(key) := [key] if key.type != "array"
+
+# Whose members the enforcement point names: of arguments and of what a mapping gives, names may be computed.
+_is_record(path) if {
+	some record, _ in input.records
+	record == path
+	not startswith(path, "input.context.arguments")
+	not startswith(path, "data.")
+}
+
+_is_record(path) if path in {"data", "data.directory", "data.settings"}
+
+# Both sides of these are typed.
+_equal := {"assign", "eq", "equal", "neq", "internal.member_2", "internal.member_3"}
+
+# What a reference, or `object.get`, reads a member of.
+_holds(call, 0, _, []) if call.name == "object.get"
+
+_holds(_, _, argument, path) if {
+	above := count(path) - 2
+	array.slice(path, above, above + 1) == ["value"]
+	holder := object.get(argument, array.slice(path, 0, above), argument)
+	_held(holder, path[above + 1])
+}
+
+_held(holder, 0) if holder.type in {"ref", "call"}
+
+_held(holder, 1) if {
+	holder.type == "call"
+	terms.operator(holder.value[0]) == "object.get"
+}
+
+_is_rule_or_data(reading) if count(reading) == 1
+
+_is_rule_or_data(reading) if reading[1].value in {"config", "directory", "manifests", "settings"}
+
+_is_rule_or_data(reading) if {
+	some rule in input.rules
+	startswith(concat("", [terms.dotted(reading), "."]), concat("", [rule, "."]))
+}

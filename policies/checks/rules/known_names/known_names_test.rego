@@ -1,0 +1,120 @@
+package checks.rules.known_names_test
+
+import data.checks.lib.fixture_test as fixture
+import data.checks.rules.known_names
+
+_records := {
+	"input": ["action", "context", "subject"],
+	"input.action": ["name"],
+	"input.context": null,
+	"input.context.approval": ["id"],
+	"input.context.arguments": ["amount", "payer"],
+	"input.context.arguments.payer": ["id"],
+	"data.settings": ["cap"],
+}
+
+_rules := ["data.authz.lib.number.at_most", "data.custom.concerns.c.deny"]
+
+_text(statement) := concat("\n", [
+	"import data.authz.lib.number", "import input.context.arguments", statement,
+])
+
+_messages(statement) := fixture.messages(found) if {
+	modules := fixture.checked([fixture.concern(_text(statement), [])])
+	found := known_names.findings with input as object.union(modules, {"records": _records, "rules": _rules})
+}
+
+_nowhere(path) := {$"`{path}` leads to nothing that is there"}
+
+_computed(path) := {$"a member of `{path}` is read by a name that is computed"}
+
+_given(path) := {$"`{path}` is a record of the request, and nobody sees which names a call reads of it"}
+
+_no_rule(path) := {$"`{path}` is no rule and no root of the data"}
+
+_references := {
+	`r if input.action.name == "x"`: set(),
+	`r if input.actoin.name == "x"`: _nowhere("input.actoin"),
+	`r if { x := input.action; x.nme == "x" }`: _nowhere("input.action.nme"),
+	`r if arguments.amuont == 1`: _nowhere("input.context.arguments.amuont"),
+	`r if input.context.approval.idd == "x"`: _nowhere("input.context.approval.idd"),
+	`r if input.context.anything == 1`: set(),
+	`r if input.context.arguments.payer.bos == 1`: _nowhere("input.context.arguments.payer.bos"),
+	`r if data.settings.cpa == 1`: _nowhere("data.settings.cpa"),
+}
+
+_lookups := {
+	`r if object.get(input, "actoin", {}) == 1`: _nowhere("input.actoin"),
+	`r if object.get(input, ["action", "nme"], 1) == 1`: _nowhere("input.action.nme"),
+	`r if object.get(input.action, "name", "") == "x"`: set(),
+	`r if { some k in ["a"]; object.get(input.context.arguments, k, 1) == 1 }`: set(),
+	`r if { k := "a"; input[k] == 1 }`: _computed("input"),
+	`r if { k := "a"; object.get(input.action, k, 1) == 1 }`: _computed("input.action"),
+	`r if { k := "a"; input.context[k] == 1 }`: _computed("input.context"),
+	`r if { k := "a"; input.context.arguments[k] == 1 }`: set(),
+	`r if { k := "a"; data.settings[k] == 1 }`: _computed("data.settings"),
+	`r if { some k, v in input.context.arguments; k == v }`: set(),
+}
+
+_calls := {
+	`r if walk(input, [_, 1])`: _given("input"),
+	`r if walk(input.context.arguments, [_, 1])`: set(),
+	`r if { x := input.action; count(x) == 1 }`: _given("x"),
+	`r if count([1, {"a": input.action}]) == 1`: _given("input.action"),
+	`r if count(object.get(input.action, "name", "")) == 1`: set(),
+	`r if count(lower(input.action.name)) == 1`: set(),
+	`r if input.action == {"name": "x"}`: set(),
+	`f(x) if x.nme == 1`: set(),
+	concat("\n", [
+		`f(x) if x.idd == 1`, `r if f(input.context.arguments.payer)`,
+	]): _nowhere("input.context.arguments.payer.idd"),
+	concat("\n", [`f(x) if x.idd == 1`, `r if { some y in ["a"]; f(y) }`]): set(),
+	concat("\n", [`f(x) if x.id == 1`, `r if f(object.get(input.context, "approval", 1))`]): set(),
+	concat("\n", [`f(x) if x.id == 1`, `r if f({"a": 1})`]): set(),
+	`r if object.get(input.context, ["memory", "x"], "") == "x"`: set(),
+	`r if { some k in ["a"]; object.get(input.context, ["memory", k], "") == "x" }`: set(),
+	`r if object.get(input.action, "nme", 1)`: _nowhere("input.action.nme"),
+	`r if data.setting.cap == 1`: _no_rule("data.setting.cap"),
+	`r if { k := "a"; data[k] == 1 }`: (_computed("data") | _no_rule("data[k]")),
+	`r if data.config.required_concerns`: set(),
+	`r if number.at_most(1, 2)`: set(),
+	`r if number.at_mots(1, 2)`: _no_rule("data.authz.lib.number.at_mots"),
+	`r if count(data) == 1`: _given("data"),
+	concat("\n", [`q if true`, `r if q with input as {}`]): {"`with` in a concern, under which no name is checked"},
+}
+
+test_references[statement] if {
+	some statement, expected in _references
+	_messages(statement) == expected
+}
+
+test_lookups[statement] if {
+	some statement, expected in _lookups
+	_messages(statement) == expected
+}
+
+test_calls[statement] if {
+	some statement, expected in _calls
+	_messages(statement) == expected
+}
+
+_schemas(schema) := object.union(fixture.concern("r if input.action.name", []), {"tree": object.union(
+	fixture.concern("r if input.action.name", []).tree,
+	{"annotations": [{"scope": "package", "schemas": [{"path": [], "schema": schema}]}]},
+)})
+
+test_schemas if {
+	request := [{"type": "var", "value": "schema"}, {"type": "string", "value": "request"}]
+	known := {"records": _records, "rules": _rules}
+	known_names.findings == set() with input as object.union(fixture.checked([_schemas(request)]), known)
+	found := known_names.findings with input as object.union(fixture.checked([_schemas([request[0]])]), known)
+	fixture.messages(found) == {
+		"METADATA with a schema of its own, which would take the place of what the request is held to",
+	}
+}
+
+test_the_baseline_is_no_matter_of_this_check if {
+	baseline := fixture.module("authz/concerns/c/c.rego", "package authz.concerns.c\n\nr if input.actoin", [])
+	known := {"records": _records, "rules": _rules}
+	known_names.findings == set() with input as object.union(fixture.checked([baseline]), known)
+}

@@ -1,0 +1,158 @@
+"""What a user's concern may name: typos of the request, of the tools' contexts and arguments and of the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.cli.commands.check import check
+from pdp.errors import FileFaultsError
+from pdp.manifest.load import load_effective
+from pdp.workbench.bundles.build import compile_bundle
+from pdp.workbench.opa.modules import baseline_policies_path
+from tests.support.payments import EXAMPLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
+
+CONCERN = """\
+# METADATA
+# title: Desk
+# description: Only while the desk is staffed.
+package custom.concerns.desk
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Desk closed
+# description: The desk is closed.
+# custom:
+#   code: desk.closed
+deny contains reason.new(rego.metadata.rule(), {}) if {
+	BODY
+}
+
+_action := input.action
+
+_reads(value) if value.nme == 1
+"""
+DATA = (
+    '{"settings": {"desk": {"hours": {"berlin": {"from": 9}, "paris": {"to": 17}}, "empty": {}, "rows": [{"a": 1}]}}}'
+)
+# What each rule reads, and what is said of it; with manifest and data, where it is said then alone.
+ALWAYS = [
+    ("input.action.nme == 1", "`input.action.nme`"),
+    ("input.contxt.amount == 1", "`input.contxt.amount`"),
+    ("input.subject.properties.rols[_] == 1", "`input.subject.properties.rols[_]`"),
+    ("input.context.approval.grant[_] == 1", "`input.context.approval.grant`"),
+    ("not input.action.nme", "`input.action.nme`"),
+    ("count([x | x := input.action.nme]) == 0", "`input.action.nme`"),
+    ("x := input.action\n\tx.nme == 1", "`x.nme`"),
+    ("_action.nme == 1", "`data.custom.concerns.desk._action.nme`"),
+    ('object.get(input, "actoin", null) == null', "`input.actoin`"),
+    ('object.get(input, ["action", "nme"], null) == null', "`input.action.nme`"),
+    ('some k in ["actoin"]\n\tinput[k] == 1', "a member of `input` is read by a name that is computed"),
+    ("walk(input, [_, 1])", "`input` is a record of the request"),
+    ("_reads(input.action)", "`input.action.nme`"),
+    ("data.setting.desk == 1", "`data.setting.desk` is no rule"),
+    ("data.authz.lib.resource.markngs == 1", "`data.authz.lib.resource.markngs` is no rule"),
+    ("data.directry.documents[input.resource.id].x", "`data.directry.documents[…].x` is no rule"),
+    ('input.action.nme == 1 with input as {"action": {"nme": 1}}', "`with` in a concern"),
+]  # fmt: skip
+KNOWN = [
+    ("input.context.amuont == 1", "`input.context.amuont`"),
+    ("input.context.arguments.beneficiary_idd == 1", "`input.context.arguments.beneficiary_idd`"),
+    ('object.get(input.context.arguments, "amuont", 0) == 1', "`input.context.arguments.amuont`"),
+    ("input.resource.properties.colour == 1", "`input.resource.properties.colour`"),
+    ("data.settings.desk.huors.berlin == 1", "`data.settings.desk.huors.berlin`"),
+    ("data.settings.desk.hours[input.action.name].til == 1", "`data.settings.desk.hours[input.action.name].til`"),
+    ("some row in data.settings.desk.rows\n\trow.b == 1", "`row.b`"),
+    ('is_object(data.settings.desk)\n\tobject.get(data.settings.desk, "huors", 0) == 1', "`data.settings.desk.huors`"),
+]
+RIGHT = [
+    'input.action.name == "x"',
+    'object.get(input.context, "amount", null) == null',
+    'object.get(input.context, ["approval", "id"], null) == null',
+    "input.context.approval == null",
+    "input.subject.properties.limits[input.action.name] == 1",
+    "walk(input.context.arguments, [_, 1])",
+    "input.context.arguments.beneficiary_id == 1",
+    "data.settings.desk.hours[input.action.name].to == 17",
+    "data.settings.desk.empty.anything == 1",
+    "data.directory.documents[input.resource.id].restricted == true",
+    "some row in data.settings.desk.rows\n\trow.a == 1",
+]
+
+
+def concern(folder: Path, body: str) -> Path:
+    file = folder / "policies/desk.rego"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(CONCERN.replace("BODY", body))
+    (folder / "data.json").write_text(DATA)
+    return file.parent
+
+
+def faults(opa: Path, folder: Path, body: str, *, known: bool) -> list[str]:
+    policies = concern(folder, body)
+    effective = load_effective(EXAMPLE / "manifest.json", EXAMPLE / "governance.yaml")
+    try:
+        compile_bundle(
+            policies=[baseline_policies_path(), policies],
+            release=1,
+            opa=opa,
+            data=[folder / "data.json"] if known else [],
+            tools=tuple(effective.tools.values()) if known else (),
+        )
+    except FileFaultsError as error:
+        return [fault.message for fault in error.faults]
+    return []
+
+
+@pytest.mark.parametrize(("body", "message"), ALWAYS)
+def test_what_is_in_no_request_is_refused_by_every_build(opa: Path, tmp_path: Path, body: str, message: str) -> None:
+    found = faults(opa, tmp_path, body, known=False)
+
+    assert any(line.startswith(message) for line in found), found
+
+
+@pytest.mark.parametrize(("body", "message"), KNOWN)
+def test_what_no_manifest_and_no_data_brings_is_refused_where_they_are_known(
+    opa: Path, tmp_path: Path, body: str, message: str
+) -> None:
+    found = faults(opa, tmp_path, body, known=True)
+
+    assert any(line.startswith(message) for line in found), found
+    assert faults(opa, tmp_path, body, known=False) == []
+
+
+def test_what_is_there_builds(opa: Path, tmp_path: Path) -> None:
+    assert faults(opa, tmp_path, "\n\t".join(RIGHT), known=True) == []
+    assert faults(opa, tmp_path, "\n\t".join(RIGHT), known=False) == []
+
+
+def test_the_command_knows_manifest_and_data(tmp_path: Path) -> None:
+    policies = concern(tmp_path, "input.context.amuont == 1\n\tdata.settings.desk.huors == 1")
+
+    with pytest.raises(FileFaultsError) as caught:
+        check([policies], None, [EXAMPLE / "manifest.json"], [EXAMPLE / "governance.yaml"], [tmp_path / "data.json"])
+
+    messages = [fault.message for fault in caught.value.faults]
+    assert "`input.context.amuont` leads to nothing that is there" in messages
+    assert "`data.settings.desk.huors` leads to nothing that is there" in messages
+
+
+def test_a_schema_of_its_own_is_refused(opa: Path, tmp_path: Path) -> None:
+    policies = concern(tmp_path, "input.actoin == 1")
+    file = policies / "desk.rego"
+    text = file.read_text()
+    file.write_text(text.replace("# custom:", "# schemas:\n#   - input: {type: object}\n# custom:"))
+
+    with pytest.raises(FileFaultsError) as caught:
+        compile_bundle(policies=[baseline_policies_path(), policies], release=1, opa=opa)
+
+    assert "METADATA with a schema of its own, which would take the place of what the request is held to" in [
+        fault.message for fault in caught.value.faults
+    ]
