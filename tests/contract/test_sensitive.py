@@ -27,7 +27,7 @@ tools:
     scopes: [desk]
     sensitive: [account, nested]
     resource: {type: account, id: $arguments.nested.id}
-    context: {first: '$arguments.account.startsWith("x") ? arguments.account.missing : 1'}
+    context: {first: '$arguments.account.startsWith("x") ? 1 / (size(arguments.account) - size(arguments.account)) : 1'}
     schema:
       type: object
       properties:
