@@ -24,6 +24,8 @@ TOOL: dict[str, Any] = {
     "risk_tier": "low", "scopes": ["probe.use"],
 }  # fmt: skip
 
+AMOUNT = {"type": "object", "required": ["amount"], "properties": {"amount": {"type": "number"}}}
+
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "An entry's effect class is one of the six or absent, each with a gate; loading refuses any other.": [
         {"effect_class": "commit"}, {"effect_class": "Stage"}, {"effect_class": ""}, {"effect_class": ["stage"]},
@@ -58,6 +60,16 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "Loading refuses a release or an approval that is not a mapping: after it they are objects or absent.": [
         {name: value} for name in ("release", "approval") for value in ("passed", ["probe.approver"], True)
     ],
+    "An entry's pattern is one of ten names or absent, and loading refuses what is nearly one of them.": [
+        {"pattern": pattern} for pattern in ("search2", "searc", "xsearch", "earch", "SEARCH", " search")
+    ],
+    "An entry's effect class is one of six names or absent, and loading refuses what is nearly one of them.": [
+        {"effect_class": name} for name in ("commit-high2", "commit-hig", "xpure", "ure", "PURE", " pure")
+    ],
+    "An entry's tier is one of three names, and loading refuses what is nearly one of them.": [
+        {"risk_tier": tier} for tier in ("high2", "hig", "xhigh", "igh", "HIGH", " high")
+    ],
+    "Loading refuses a quorum above 100.": [{"approval": {"approvers": ["probe.approver"], "quorum": 101}}],
     "Loading refuses an empty purpose in an entry's list, and in a list of texts stands nothing but a stated one.": [
         {"purposes": [""]}, {"purposes": ["probing", 1]}, {"purposes": [None]},
     ],
@@ -75,6 +87,8 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
 
 LOADED = "The build writes every effective manifest as an object, and pins as an object where there are any."
 CONCERNS = "The build refuses a bundle without a concern that it requires, so that the set of those missing is empty."
+PINS = "Loading refuses a pin to another version than the tool's, so that both are equal wherever there is a pin."
+ASKED = "Loading gives every entry with a limit an approval."
 WRITTEN = (
     "The build writes the list of required concerns into every bundle.",
     "The build writes the bundle's revision into every bundle.",
@@ -92,7 +106,9 @@ def loaded(folder: Path, changes: dict[str, Any], **document: Any) -> dict[str, 
 def test_each_mark_that_rests_on_loading_or_the_build_is_tried_here() -> None:
     marks = yaml.safe_load((SCENARIOS / "mutants.yaml").read_text())
 
-    assert {mark["reason"] for mark in marks if mark.get("holds") == "loader"} == {*REFUSED, LOADED, CONCERNS, *WRITTEN}
+    assert {mark["reason"] for mark in marks if mark.get("holds") == "loader"} == {
+        *REFUSED, LOADED, CONCERNS, PINS, ASKED, *WRITTEN,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -120,6 +136,18 @@ def test_what_an_entry_leaves_out_loading_states_in_the_form_that_the_policy_dem
         "risk_tier": "high", "scopes": ["probe.use"], "limits": [], "idempotency": {"required": False},
         "provenance": {"required": []},
     }  # fmt: skip
+
+
+def test_an_entry_with_a_limit_has_an_approval(tmp_path: Path) -> None:
+    limited = {"limits": [{"limit": "probes", "argument": "amount"}], "schema": AMOUNT}
+
+    assert loaded(tmp_path, limited)["tools"]["probe"]["approval"]["quorum"] == 1
+
+
+@pytest.mark.parametrize("pinned", ["1.2.0-rc1", "11.2.0", "1.2", "1.2.00", " 1.2.0", "1.2.0-RC"])
+def test_a_pin_to_another_version_than_the_tools_does_not_load(tmp_path: Path, pinned: str) -> None:
+    with pytest.raises(FileFaultsError):
+        loaded(tmp_path, {"version": "1.2.0"}, agents=[{"id": "agent:a", "tools": {"probe": pinned}}])
 
 
 @pytest.mark.parametrize("agents", ["agent:a", 1, {"agent:a": 1}, ["agent:a"]])
