@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from pdp.engine.bundle.file import read_bundle
+from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import compile_bundle
@@ -88,6 +89,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
 LOADED = "The build writes every effective manifest as an object, and pins as an object where there are any."
 CONCERNS = "The build refuses a bundle without a concern that it requires, so that the set of those missing is empty."
 PINS = "Loading refuses a pin to another version than the tool's, so that both are equal wherever there is a pin."
+DIRECTORY = "Loading and the build refuse a directory that is not a mapping."
 ASKED = "Loading gives every entry with a limit an approval."
 WRITTEN = (
     "The build writes the list of required concerns into every bundle.",
@@ -107,7 +109,7 @@ def test_each_mark_that_rests_on_loading_or_the_build_is_tried_here() -> None:
     marks = yaml.safe_load((SCENARIOS / "mutants.yaml").read_text())
 
     assert {mark["reason"] for mark in marks if mark.get("holds") == "loader"} == {
-        *REFUSED, LOADED, CONCERNS, PINS, ASKED, *WRITTEN,
+        *REFUSED, LOADED, CONCERNS, PINS, ASKED, DIRECTORY, *WRITTEN,
     }  # fmt: skip
 
 
@@ -136,6 +138,14 @@ def test_what_an_entry_leaves_out_loading_states_in_the_form_that_the_policy_dem
         "risk_tier": "high", "scopes": ["probe.use"], "limits": [], "idempotency": {"required": False},
         "provenance": {"required": []},
     }  # fmt: skip
+
+
+def test_a_directory_that_is_not_a_mapping_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_text('{"directory": "a text"}')
+
+    with pytest.raises(FileFaultsError, match="directory must be a mapping"):
+        read_data([file])
 
 
 def test_an_entry_with_a_limit_has_an_approval(tmp_path: Path) -> None:
