@@ -9,6 +9,7 @@ it is unclear. "Stricter" means what it means where manifest and governance file
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from operator import not_
@@ -39,6 +40,7 @@ class Direction(StrEnum):
 
 _LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
 _CHANGED: Final = "changed"
+_ARGUMENTS: Final = re.compile(r"\barguments\b")
 _LONGEST: Final = 80
 
 
@@ -275,7 +277,7 @@ _DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safe
 _ADMISSIONS: Final = ("approval.approvers", "commits", "program.options", "program.subcommands")
 # What changes what the tool is, or what the policy is told about a call: only a person can say what follows.
 _WEIGHED: Final = (
-    "cli", "compensation", "config", "context", "pdp_action", "pattern", "resource", "retries", "state", "timeout",
+    "cli", "compensation", "config", "pdp_action", "pattern", "retries", "state", "timeout",
     "type", "writes", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",
     "ontology_pin", "id", "program.path", "contract",
 )  # fmt: skip
@@ -306,6 +308,7 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
         *_purposes(before, after),
         *_program(before, after),
         *_invariants(before, after),
+        *_mappings(before, after),
         *(
             ContentChange(name, _UNCLEAR, before.get(name), after.get(name), _WORDS.get(name, _CHANGED))
             for name in _WEIGHED
@@ -386,6 +389,32 @@ def _program(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentC
     old, new = before.get("program"), after.get("program")
     if (old is None) != (new is None):
         yield _change("program", old, new, comes=_LOOSENS, words=("listed", "no longer listed"))
+
+
+def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
+    """Yield what the policy is told otherwise. A fact that the model may state from now on loosens."""
+    for field in ("resource", "context"):
+        old, new = before.get(field), after.get(field)
+        if old == new:
+            continue
+        stated = {name for name, value in _facts(old) if _of_model(value)}
+        if now := [name for name, value in _facts(new) if _of_model(value) and name not in stated]:
+            yield ContentChange(field, _LOOSENS, old, new, f"{', '.join(now)}: from the model's arguments now")
+        else:
+            yield ContentChange(field, _UNCLEAR, old, new, _CHANGED)
+
+
+def _facts(mapping: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of a mapping with its name, dotted."""
+    members = enumerate(mapping) if isinstance(mapping, list) else mapping.items() if isinstance(mapping, dict) else ()
+    for key, value in members:
+        whole = f"{name}.{key}" if name else str(key)
+        yield whole, value
+        yield from _facts(value, whole)
+
+
+def _of_model(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("$") and _ARGUMENTS.search(value) is not None
 
 
 def _invariants(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:

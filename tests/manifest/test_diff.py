@@ -312,6 +312,26 @@ MARKED_CALLS: list[tuple[list[str], list[str] | None, bool, bool]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "direction"),
+    [
+        ({"purpose": "$session.purpose"}, {"purpose": "$arguments.purpose"}, "loosens"),
+        ({"purpose": "care"}, {"purpose": '$has(arguments.p) ? arguments.p : "care"'}, "loosens"),
+        ({}, {"screening": {"status": "$arguments.status"}}, "loosens"),
+        ({"a": ["$arguments.x", "$session.run_id"]}, {"a": ["$arguments.x", "$arguments.y"]}, "loosens"),
+        ({"purpose": "$arguments.purpose"}, {"purpose": "$session.purpose"}, "unclear"),
+        ({"purpose": "$arguments.purpose"}, {"purpose": "$arguments.reason"}, "unclear"),
+        ({"purpose": "care"}, {"purpose": "arguments"}, "unclear"),
+    ],
+)
+@pytest.mark.parametrize("field", ["context", "resource"])
+def test_a_fact_that_the_model_states_from_now_on_loosens(field: str, old: Any, new: Any, direction: str) -> None:
+    kind = {"type": "bill", "id": "b"} if field == "resource" else {"kind": "bill"}
+    (difference,) = differing(tool(**{field: kind | old}), tool(**{field: kind | new})).tools
+
+    assert [(change.name, change.direction) for change in difference.governance] == [(field, direction)]
+
+
 def test_markings_are_what_may_be_touched_and_what_clears_for_the_unknown(tmp_path: Path) -> None:
     """The diff says of either change what real decisions show: it lets through some more, and some less."""
     marked, less = (

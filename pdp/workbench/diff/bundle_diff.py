@@ -1,7 +1,11 @@
-"""Two bundles compared in three layers: structure, known calls, and generated calls that nobody wrote down."""
+"""Two bundles compared in three layers: structure, known calls, and generated calls that nobody wrote down.
+
+What changed in rules and no call of the two layers shows is noted as well.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -10,6 +14,7 @@ from pdp.decision import Verdict
 from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical, digest
 from pdp.workbench.diff.comparison import Comparison, Difference, change_of
+from pdp.workbench.diff.exercise import not_shown
 from pdp.workbench.diff.generated import Extent, GeneratedCalls
 from pdp.workbench.diff.groups import grouped
 from pdp.workbench.diff.known import DecisionLog, log_calls, scenario_calls
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 
     from pdp.engine.bundle.file import Bundle
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.diff.comparison import ComparedCall
+    from pdp.workbench.diff.comparison import ComparedCall, DecisionChange
     from pdp.workbench.scenarios.files.suite import Suite
 
     Progress = Callable[[str, int], None] | None
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
 
 GENERATED: Final = 50_000
 """How many calls are generated at most, by default."""
+
+_LISTED: Final = 1000
+_OF_EACH: Final = 20
 
 
 def bundle_diff(
@@ -69,15 +77,19 @@ def bundle_diff(
     whole = {suite.manifest.digest: suite.manifest for suite in suites}
     structure = structure_of(*rules, paired)
     known = _KnownCalls(*bundles, paired, whole, progress, engine_timeout=engine_timeout)
-    known_groups = grouped([*known.scenarios(suites), *known.logged(logs)], *rules, structure)
+    shown = _ShownCalls()
+    known_groups = grouped(shown.differing([*known.scenarios(suites), *known.logged(logs)]), *rules, structure)
     groups, extent = grouped((), *rules, structure), Extent()
+    data = bundles[1].data
     if most:
         with GeneratedCalls(
             *rules, paired, whole, allowed=known.allowed, most=most, engine_timeout=engine_timeout
         ) as generated:
             advance = None if progress is None else lambda more: progress("generated", more)
-            groups = grouped(generated.comparison.differences(generated.calls(), advance), *rules, structure)
-            extent = generated.extent
+            differences = generated.comparison.differences(shown.asked(generated.calls()), advance)
+            groups = grouped(shown.differing(differences), *rules, structure)
+            extent, data = generated.extent, generated.data
+    calls = [*shown.differed, *shown.others, *map(canonical, known.allowed[:_LISTED])]
     return BundleDiff(
         old=bundles[0],
         new=bundles[1],
@@ -92,7 +104,36 @@ def bundle_diff(
         ),
         generated=groups,
         extent=extent,
+        not_shown=not_shown(*rules, data, list(dict.fromkeys(calls))) if calls else (),
     )
+
+
+class _ShownCalls:
+    """The calls that may show what changed rules do, as the new bundle is asked them.
+
+    Attributes:
+        differed: some of each difference; others: the first that were generated for tools of the bundles.
+    """
+
+    def __init__(self) -> None:
+        self.differed: list[bytes] = []
+        self.others: list[bytes] = []
+        self._counts: Counter[DecisionChange] = Counter()
+
+    def asked(self, calls: Iterable[ComparedCall]) -> Iterator[ComparedCall]:
+        """Yield the calls, and note the first."""
+        for call in calls:
+            if call.known_tool and len(self.others) < _LISTED:
+                self.others.append(call.new)
+            yield call
+
+    def differing(self, differences: Iterable[Difference]) -> Iterator[Difference]:
+        """Yield the differences, and note some of each kind."""
+        for difference in differences:
+            self._counts[difference.change] += 1
+            if not difference.call.plan and self._counts[difference.change] <= _OF_EACH:
+                self.differed.append(difference.call.new)
+            yield difference
 
 
 class _KnownCalls:

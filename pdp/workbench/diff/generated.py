@@ -26,9 +26,10 @@ from pdp.workbench.neighbours.bases import (
     tool_of,
     valid_approval,
 )
+from pdp.workbench.neighbours.conditions import alternatives, meeting
 from pdp.workbench.neighbours.entries import DIRECTORY, document_digest, made_up
-from pdp.workbench.neighbours.values import as_dict, edited, texts
-from pdp.workbench.neighbours.variants import changes, pairs
+from pdp.workbench.neighbours.values import as_dict, at, edited, texts
+from pdp.workbench.neighbours.variants import change_words, changes, dotted, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 _READ: Final = ("directory", "settings")
 _KNOWN_BASES: Final = 2
 _FEW: Final = 60
+_NEAR: Final = 12
+
 _PAIRED: Final = ("_plain", "_low")
 """Generated entries of these names are called with two changes as well."""
 
@@ -54,7 +57,7 @@ class Extent:
 
     Attributes:
         tools: how many of the bundles' tools; entries: how many generated entries.
-        single: calls with at most one change; pairs: calls with two.
+        asked: calls made for what a changed rule asks for; single: calls with at most one change; pairs: with two.
         cut: whether there was no room for all of them.
         never_allowed: tools of which no call was found that is ALLOW or STEP_UP.
         dropped: dimensions that there was no room for; dropped_changed: those that a changed rule reads.
@@ -62,6 +65,7 @@ class Extent:
 
     tools: int = 0
     entries: int = 0
+    asked: int = 0
     single: int = 0
     pairs: int = 0
     cut: bool = False
@@ -72,27 +76,32 @@ class Extent:
     @property
     def requests(self) -> int:
         """How many calls there are."""
-        return self.single + self.pairs
+        return self.asked + self.single + self.pairs
 
     @property
     def line(self) -> str:
         """What is covered, in words."""
-        room = "there was no room for all pairs" if self.cut else "all pairs"
+        room = "there was no room for more, and more were to be tried" if self.cut else "none was left out"
+        asked = f"{self.asked} requests with all or nearly all that a changed rule asks for, " if self.asked else ""
         return (
             f"covered: {self.tools} tools of the bundles and {self.entries} generated entries of every tier, effect "
-            f"class and pattern; {self.single} requests with at most one change of a call that has all it needs, "
-            f"{self.pairs} with two: {room}"
+            f"class and pattern; {asked}{self.single} requests with at most one change of a call that has all it "
+            f"needs, {self.pairs} with two of the likeliest: {room}"
         )
 
 
 @dataclass(frozen=True)
 class _Base:
-    """A call to vary: its tool, what is special about it in words, and whether the tool is one of the bundles'."""
+    """A call to vary: its tool, what is special about it in words, and whether the tool is one of the bundles'.
+
+    `fixed` are the dimensions that stay, because all that a changed rule asks for is met with them.
+    """
 
     tool: CalledTool
     request: dict[str, Any]
     words: tuple[tuple[str, str], ...]
     known_tool: bool
+    fixed: frozenset[str] = frozenset()
 
 
 class GeneratedCalls:
@@ -108,7 +117,7 @@ class GeneratedCalls:
         engine_timeout: seconds that an engine has for one answer.
 
     Attributes:
-        comparison: decides them.
+        comparison: decides them; data: what the new bundle decides them by.
         extent: what the calls that were taken cover.
 
     Raises:
@@ -134,6 +143,13 @@ class GeneratedCalls:
             for side in (new, old)
         ]
         self._vocabulary = vocabulary(*policies)
+        asked = [
+            alternatives(side.opa, policy, side.bundle.modules, sorted(self._vocabulary.near & policy.trees.keys()))
+            for side, policy in zip((new, old), policies, strict=True)
+        ]
+        self._asked_for = [
+            known[form] for known in asked for form in known if form in asked[0].keys() ^ asked[1].keys()
+        ]
         self._every, self._few = made_up()
         documents = {document_digest(document): document for document in (*self._every, *self._few)}
         laid = [_directory(side.bundle) for side in (old, new)]
@@ -144,6 +160,7 @@ class GeneratedCalls:
         self._seen: set[int] = set()
         self._asked: set[str] = set()
         self._made: dict[bytes, list[Change]] = {}
+        self.data = merged_data(new.bundle.data, manifests=documents, data=laid[1])
         self.comparison = Comparison(
             old.bundle,
             new.bundle,
@@ -173,17 +190,26 @@ class GeneratedCalls:
             return (base for tool in tools for base in self._bases(tool, clearances, known_tool=False, settle=settle))
 
         taken = 0
-        for share, pair, calls in (
-            (0.5, False, self._singles(known)),
-            (0.7, True, self._pairs(known, changed=True)),
-            (0.85, False, self._singles(bases(made, settle=True))),
-            (0.9, False, self._singles(bases(few, settle=False), _FEW)),
-            (1.0, True, self._pairs(chain(known, bases(paired, settle=True)))),
+        for share, kind, calls in (
+            (
+                0.3,
+                "asked",
+                _in_turn(
+                    (
+                        self._singles(self._meeting(known, whole=True), _FEW),
+                        self._singles(self._meeting(known, whole=False), _NEAR),
+                    )
+                ),
+            ),
+            (0.5, "single", self._singles(known)),
+            (0.7, "pairs", self._pairs(known, changed=True)),
+            (0.85, "single", self._singles(bases(made, settle=True))),
+            (0.9, "single", self._singles(bases(few, settle=False), _FEW)),
+            (1.0, "pairs", self._pairs(chain(known, bases(paired, settle=True)))),
         ):
             for call in islice(self._unasked(calls), max(0, int(self._most * share) - taken)):
                 taken += 1
-                self.extent.pairs += pair
-                self.extent.single += not pair
+                setattr(self.extent, kind, getattr(self.extent, kind) + 1)
                 yield call
         self.extent.cut = taken >= self._most
         self._count(known)
@@ -238,12 +264,27 @@ class GeneratedCalls:
             yield self._call(base)
 
         def changed(number: int, base: _Base) -> Iterator[ComparedCall | None]:
-            every = self._changes(base)[:most]
+            every = [change for change in self._changes(base) if change.dimension not in base.fixed][:most]
             first = sum(change.rank == 0 for change in every)
             start = first if base.known_tool else first + (len(every) - first) * number // len(yielded)
             return (self._call(base, change) for change in (*every[:first], *every[start:], *every[first:start]))
 
         yield from _in_turn(changed(number, base) for number, base in enumerate(yielded))
+
+    def _meeting(self, bases: Iterable[_Base], *, whole: bool) -> Iterator[_Base]:
+        """Yield calls for which all holds that a changed rule asks for; not `whole`: all but one condition."""
+        for base in bases:
+            for conditions in self._asked_for:
+                for met, edits in meeting(base.request, conditions):
+                    request = edited(base.request, *edits)
+                    words = {
+                        dotted(path): change_words(path, value, at(base.request, path))
+                        for path, value in edits
+                        if value != at(base.request, path)
+                    }
+                    if whole == met:
+                        fixed = frozenset(dotted(path) for path, _ in edits)
+                        yield _Base(base.tool, request, (*base.words, *words.items()), base.known_tool, fixed)
 
     def _pairs(self, bases: Iterable[_Base], *, changed: bool = False) -> Iterator[ComparedCall | None]:
         """Yield two changes of each base in turn; `changed`: only while one is new, or read by a changed rule."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
+from pdp.workbench.opa.forms import rule_forms
 from pdp.workbench.opa.modules import modules_of_bundle
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
-from pdp.workbench.opa.syntax import normal_form, package_of, parse_modules, rule_name, rule_names
+from pdp.workbench.opa.syntax import package_of, parse_modules, rule_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
@@ -68,61 +69,89 @@ class BundleRules:
                 obligations[site.obligation].append(site)
         return {**{name: tuple(sites) for name, sites in obligations.items()}, **sites_by_code(self.sites)}
 
-    def rules(self, paths: Collection[str]) -> dict[str, list[_Rule]]:
-        """Return the rules and imports of modules by the name under which they are compared."""
-        names: dict[str, set[str]] = defaultdict(set)
-        for tree in self.trees.values():
-            names[package_of(tree)] |= rule_names(tree)
-        rules: dict[str, list[_Rule]] = defaultdict(list)
-        for path in paths:
-            tree = self.trees[path]
-            package = package_of(tree)
+    def rules(self, other: BundleRules) -> dict[str, list[ComparedRule]]:
+        """Return the rules and imports by the name under which they are compared with those of another bundle."""
+        rules: dict[str, list[ComparedRule]] = defaultdict(list)
+        for path, forms in rule_forms(self.trees, other.trees).items():
+            if self.bundle.modules[path] == other.bundle.modules.get(path):
+                continue
+            package = package_of(self.trees[path])
             sites = [site for site in self.sites if site.module == path]
-            for node in (*(tree.get("imports") or ()), *(tree.get("rules") or ())):
+            for node, form in forms:
                 line = int((node.get("location") or node["path"]["location"])["row"])
                 site = next((site for site in sites if site.line <= line <= site.last_line), None)
                 name = f"{package} {rule_name(node) if 'head' in node else 'imports'}"
                 if site is not None:
                     name = site.code or f"{site.concern} {site.part} without a code"
                 place = f"{self.name}!{path}:{line if site is None else site.line}"
-                rules[name].append(_Rule(site, place, normal_form(node, names[package])))
+                rules[name].append(ComparedRule(site, place, (package, form), path, node))
         return rules
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """A rule or an import: its site if it finds something, its place, and its normal form."""
+class ComparedRule:
+    """A rule or an import.
+
+    Attributes:
+        site: what it finds, if it finds something.
+        place: `FILE:LINE`.
+        form: its package and its form, equal for rules that decide alike.
+        module, node: where it stands.
+    """
 
     site: RuleSite | None
     place: str
-    form: bytes
+    form: tuple[str, bytes]
+    module: str
+    node: Node
 
 
-def rule_changes(old: BundleRules, new: BundleRules) -> tuple[ContentChange, ...]:
-    """Return what changed in the policies, sorted by name; texts for people last.
+def differing_rules(old: BundleRules, new: BundleRules) -> dict[str, tuple[list[ComparedRule], list[ComparedRule]]]:
+    """Return the rules that only the old bundle has, and those that only the new one has, by name.
 
-    A rule's name is its reason code, or `PACKAGE NAME` of a rule without one; rules of one name are one. `old` and
-    `new` are digests of the rules on that side in normal form, None where there is none.
+    A rule's name is its reason code, or `PACKAGE NAME` of a rule without one; rules of one name are one.
 
     Raises:
         FileFaultsError: a module that OPA cannot parse.
         UsageError: OPA cannot be run.
     """
-    modules = old.bundle.modules, new.bundle.modules
-    before, after = (
-        side.rules([path for path in side.bundle.modules if modules[0].get(path) != modules[1].get(path)])
-        for side in (old, new)
-    )
-    changes = [
-        _change(name, before.get(name, []), after.get(name, []))
-        for name in before.keys() | after.keys()
-        if Counter(rule.form for rule in before.get(name, ())) != Counter(rule.form for rule in after.get(name, ()))
-    ]
+    before, after = old.rules(new), new.rules(old)
+    removed, added = _beyond(before, after), _beyond(after, before)
+    return {name: (removed.get(name, []), added.get(name, [])) for name in removed.keys() | added.keys()}
+
+
+def _beyond(
+    rules: Mapping[str, Sequence[ComparedRule]], others: Mapping[str, Sequence[ComparedRule]]
+) -> dict[str, list[ComparedRule]]:
+    """The rules that the others have not, or not so often; a helper that has another name there is there."""
+    left: dict[str, list[ComparedRule]] = defaultdict(list)
+    known = Counter((_compared(name, rule), rule.form) for name, every in others.items() for rule in every)
+    for name, rule in ((name, rule) for name, every in rules.items() for rule in every):
+        known[_compared(name, rule), rule.form] -= 1
+        if known[_compared(name, rule), rule.form] < 0:
+            left[name].append(rule)
+    return left
+
+
+def _compared(name: str, rule: ComparedRule) -> str | None:
+    return None if rule.site is None else name
+
+
+def rule_changes(old: BundleRules, new: BundleRules) -> tuple[ContentChange, ...]:
+    """Return what changed in the policies, sorted by name (see `differing_rules`); texts for people last.
+
+    `old` and `new` are digests of what differs on that side, None where nothing of that name is there.
+
+    Raises:
+        FileFaultsError, UsageError: as of `differing_rules`.
+    """
+    before, after = old.rules(new), new.rules(old)
+    changes = [_change(name, before.get(name, []), after.get(name, [])) for name in differing_rules(old, new)]
     changes += _texts(old, new)
     return tuple(sorted(changes, key=lambda change: (change.direction is Direction.TEXT, change.name)))
 
 
-def _change(name: str, old: Sequence[_Rule], new: Sequence[_Rule]) -> ContentChange:
+def _change(name: str, old: Sequence[ComparedRule], new: Sequence[ComparedRule]) -> ContentChange:
     kind = "added" if not old else "removed" if not new else "changed"
     before, after = ([rule.site for rule in side if rule.site is not None] for side in (old, new))
     direction = Direction.UNCLEAR
@@ -136,7 +165,9 @@ def _change(name: str, old: Sequence[_Rule], new: Sequence[_Rule]) -> ContentCha
         site = (before or after)[0]
         direction = (_ADDED if after else _REMOVED)[site.part]
         what = f"{kind} {site.part}: {site.title}"
-    digests = [digest(canonical(sorted(digest(rule.form) for rule in side))) if side else None for side in (old, new)]
+    digests = [
+        digest(canonical(sorted(digest(rule.form[1]) for rule in side))) if side else None for side in (old, new)
+    ]
     return ContentChange(name, direction, digests[0], digests[1], what, _where(rule.place for rule in (*old, *new)))
 
 

@@ -36,6 +36,8 @@ def verdict(diff: BundleDiff) -> str:
         return "no difference that can change a decision"
     unseen = len(diff.unseen())
     rest = f", and {_count(unseen, 'place')} where a loosening would not be seen" if unseen else ""
+    if unseen and not loosening:
+        loosens = "nothing was found that loosens"
     return f"{_count(len(diff.groups), 'difference')} in decisions, {loosens}{rest}"
 
 
@@ -79,6 +81,7 @@ def _markdown_lines(diff: BundleDiff) -> Iterator[str]:
     yield ""
     for name, bundle in zip(diff.names, (diff.old, diff.new), strict=True):
         yield f"- {_escaped(name)}, release {bundle.release}, {_code(bundle.revision)}"
+    yield from _markdown_summary(diff)
     yield from ("", "### Structure", "", "| direction | what | where |", "|---|---|---|")
     for direction, line, where in _changes(diff.structure) or [("", "no difference", "")]:
         yield f"| {direction} | {_escaped(line)} | {_escaped(where)} |"
@@ -89,6 +92,21 @@ def _markdown_lines(diff: BundleDiff) -> Iterator[str]:
     yield from _markdown_groups(diff.generated)
     yield ""
     yield from (f"- {_escaped(line)}" for line in rest)
+
+
+def _markdown_summary(diff: BundleDiff) -> Iterator[str]:
+    """What a reviewer has to look at, before everything else."""
+    places = {rule.line: f" ({rule.where})" for rule in diff.not_shown}
+    lines = [
+        *(("loosens", name, words) for name, words in diff.loosenings().items()),
+        *(("not shown", name, f"{words}{places.get(words, '')}") for name, words in diff.unseen().items()),
+    ]
+    if lines:
+        yield from ("", "### To be looked at", "")
+        yield from (f"- **{kind}** {_code(name)}: {_escaped(words)}" for kind, name, words in lines[:MOST])
+        yield from (f"- and {len(lines) - MOST} more; --json shows all of them" for _ in lines[MOST : MOST + 1])
+        yield from ("", "Take back what is not wanted. Explain the rest by its id for `pdp release check`. What is not")
+        yield "shown may admit more than it seems to: read the rule, or add a scenario that shows it."
 
 
 def _markdown_groups(groups: Sequence[Group]) -> Iterator[str]:
@@ -149,10 +167,9 @@ def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
     """What the generated calls cover, and what they do not."""
     extent = diff.extent
     uncovered = "not covered: " + "; ".join(diff.not_covered())
-    if not extent.requests:
-        return "none was asked for", uncovered
     unseen = diff.unseen()
     lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", extent.line]
+    lines = lines if extent.requests else ["none was asked for"]
     lines += [f"unseen {name}: {what}" for name, what in unseen.items()]
     if extent.never_allowed and not unseen:
         names = ", ".join(extent.never_allowed)

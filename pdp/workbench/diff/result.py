@@ -9,13 +9,13 @@ from pdp.workbench.diff.generated import Extent
 
 if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
+    from pdp.workbench.diff.exercise import NotShown
     from pdp.workbench.diff.groups import Group
     from pdp.workbench.diff.structure import Structure
 
 UNCOVERED: Final = (
-    "three changes of a call at once, but for one that is approved first",
-    "attributes that a policy reads by a name that it computes, and constants that it computes",
-    "elements of a list in the request that have to be objects of a certain form",
+    "three changes of a call at once, but for what a changed rule asks for and for one that is approved first",
+    "attributes that a policy reads by a name that it computes",
     "plans (authz/plan), but for those of scenarios",
     "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
     "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",
@@ -53,6 +53,7 @@ class BundleDiff:
         structure: the first layer.
         known: the second.
         generated: the third; extent: what it covers.
+        not_shown: the changed rules of which a part is shown by no call.
     """
 
     old: Bundle
@@ -62,6 +63,7 @@ class BundleDiff:
     known: KnownCalls
     generated: tuple[Group, ...]
     extent: Extent = field(default_factory=Extent)
+    not_shown: tuple[NotShown, ...] = ()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -94,12 +96,14 @@ class BundleDiff:
     def unseen(self) -> dict[str, str]:
         """Return where something changed and a loosening would not be seen, by the id that an explanation names.
 
-        That is each tool of which no call was found that is not denied, each attribute that a changed rule reads and
-        there was no room for, and a comparison in which no call was decided. Nothing, where nothing differs.
+        That is each changed rule of which a part is not shown, each tool of which no call was found that is not denied,
+        each attribute that a changed rule reads and there was no room for, and a comparison in which no call was
+        decided. Nothing, where nothing differs.
         """
         if not self.differs:
             return {}
-        places = [f"{name}: no call was found that is ALLOW or STEP_UP" for name in self.extent.never_allowed]
+        places = [rule.line for rule in self.not_shown]
+        places += [f"{name}: no call was found that is ALLOW or STEP_UP" for name in self.extent.never_allowed]
         places += [f"{name}: a changed rule reads it, and there was no room for it" for name in
                   self.extent.dropped_changed]  # fmt: skip
         if not self.decided:

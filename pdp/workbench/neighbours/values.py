@@ -32,7 +32,10 @@ def at(value: Any, path: JsonPath) -> Any:
 
 
 def edited(value: Any, *edits: Edit) -> Any:
-    """Return the value with edits applied in their order; objects on the way are made, and nothing changes in place."""
+    """Return the value with edits applied in their order; nothing changes in place.
+
+    Objects on the way are made, and the position behind the last of a list is one element more.
+    """
     for path, new in edits:
         value = _put(value, path, new)
     return value
@@ -103,10 +106,12 @@ def _put(value: Any, path: JsonPath, new: Any) -> Any:
         return new
     step, rest = path[0], path[1:]
     if isinstance(step, int):
-        if not isinstance(value, list) or step >= len(value):
+        items = [] if value in (None, GONE) else value
+        if not isinstance(items, list) or step > len(items):
             return value
-        inner = [] if not rest and new is GONE else [_put(value[step], rest, new)]
-        return [*value[:step], *inner, *value[step + 1 :]]
+        here = items[step] if step < len(items) else None
+        inner = [] if not rest and new is GONE else [_put(here, rest, new)]
+        return [*items[:step], *inner, *items[step + 1 :]]
     holder = as_dict(value)
     if new is GONE:
         if step not in holder:

@@ -13,6 +13,7 @@ from itertools import chain, combinations, islice, product, zip_longest
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.workbench.neighbours.conditions import FOREIGN
 from pdp.workbench.neighbours.people import acting_agent, agent_changes, approval_changes
 from pdp.workbench.neighbours.values import (
     ANY,
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
     from pdp.workbench.neighbours.values import JsonPath
     from pdp.workbench.neighbours.vocabulary import Vocabulary
-
-FOREIGN: Final = "somebody.else"
-"""A text that no policy knows."""
 
 _ARGUMENTS: Final = ("context", "arguments")
 _DIGEST: Final = ("action", "properties", "manifest_digest")
@@ -94,8 +92,8 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
         values = list(_distinct(_values(request, at(request, path), path, attribute, vocabulary), at(request, path)))
         changed = [
             Change(
-                _dotted(path),
-                _described(path, value, at(request, path)),
+                dotted(path),
+                change_words(path, value, at(request, path)),
                 _with_consequences(request, path, value),
                 attribute.rank,
                 place < (_PAIRED_CHANGED if attribute.rank == 0 else _PAIRED),
@@ -301,8 +299,8 @@ def _equal(request: Any) -> Iterator[Change]:
     for every in same.values():
         for some in dict.fromkeys((*combinations(every, 2), tuple(every))) if len(every) > 1 else ():
             for value in (GONE, None, "", FOREIGN, [], {}, 0, 7, True, False, [7]):
-                words = " and ".join(_described(path, value, None) for path in some)
-                yield Change(" = ".join(map(_dotted, some)), words, tuple((path, value) for path in some))
+                words = " and ".join(change_words(path, value, None) for path in some)
+                yield Change(" = ".join(map(dotted, some)), words, tuple((path, value) for path in some))
 
 
 def _resources(directory: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Edit, ...]]]:
@@ -325,16 +323,18 @@ def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, 
     return ((path, value),)
 
 
-def _dotted(path: JsonPath) -> str:
+def dotted(path: JsonPath) -> str:
+    """Return the name of an attribute."""
     return ".".join("*" if step == ANY else str(step) for step in path)
 
 
-def _described(path: JsonPath, value: Any, current: Any) -> str:
+def change_words(path: JsonPath, value: Any, current: Any) -> str:
+    """Return a change of what stands at a path in words."""
     if value is GONE:
-        return f"without {_dotted(path)}"
+        return f"without {dotted(path)}"
     if isinstance(value, list) and value and isinstance(current, list) and current and value[:-1] == current:
-        return f"with {json.dumps(value[-1])} among {_dotted(path)}"
+        return f"with {json.dumps(value[-1])} among {dotted(path)}"
     if isinstance(value, list) and value and isinstance(current, list) and len(value) == len(current) - 1:
         missing = next((item for item in current if item not in value), None)
-        return f"without {json.dumps(missing)[:_SHOWN]} among {_dotted(path)}"
-    return f"with {_dotted(path)} {json.dumps(value)[:_SHOWN]}"
+        return f"without {json.dumps(missing)[:_SHOWN]} among {dotted(path)}"
+    return f"with {dotted(path)} {json.dumps(value)[:_SHOWN]}"

@@ -11,7 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.workbench.neighbours.values import ANY, is_number, leaves
-from pdp.workbench.opa.syntax import branches, nodes, normal_form, operator, package_of, rule_name, rule_names
+from pdp.workbench.opa.forms import rule_forms
+from pdp.workbench.opa.syntax import branches, nodes, operator, package_of, rule_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,21 +64,30 @@ class Attribute:
 class Vocabulary:
     """Attributes, the most interesting first, and all constants, new ones first.
 
-    `new` are the constants that only one policy has, or has in a rule that differs.
+    `new` are the constants that only one policy has, or has in a rule that differs; `near` the modules that differ or
+    read data that do, that use one of these, or that one of these uses.
     """
 
     attributes: tuple[Attribute, ...]
     strings: tuple[str, ...]
     numbers: tuple[float, ...]
     new: frozenset[Constant] = frozenset()
+    near: frozenset[str] = frozenset()
 
 
 def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
     """Return what a policy reads and compares with; with another one, what both do."""
     sides = [_Side(side) for side in (policy, *(() if other is None else (other,)))]
-    rules = [side.rules() for side in sides]
+    rules = [side.rules(beside) for side, beside in zip(sides, reversed(sides), strict=True)]
     differing: set[_Form] = set() if other is None else rules[0].keys() ^ rules[1].keys()
     changed = frozenset(side[name].module for side in rules for name in differing & side.keys())
+    roots = {
+        root
+        for side in sides
+        for root in side.policy.data
+        if any(side.policy.data[root] != another.policy.data.get(root) for another in sides)
+    }
+    changed = changed.union(*(side.reading(roots) for side in sides))
     near = changed.union(*(side.linked(changed) for side in sides))
     new = _new_constants(sides, rules, differing)
     ranks: dict[JsonPath, int] = {}
@@ -104,7 +114,7 @@ def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
             every |= dict.fromkeys(side.constants(modules))
     for side in sides:
         every |= dict.fromkeys(_constants(leaves(dict(side.policy.data))))
-    return Vocabulary(tuple(attributes), *_sorted_out(every, new), frozenset(new))
+    return Vocabulary(tuple(attributes), *_sorted_out(every, new), frozenset(new), near)
 
 
 class _RuleReads(NamedTuple):
@@ -147,14 +157,15 @@ class _Side:
     def _rules(self) -> Iterator[tuple[str, Node]]:
         return ((path, rule) for path, tree in self.policy.trees.items() for rule in tree.get("rules", ()))
 
-    def rules(self) -> dict[_Form, _RuleReads]:
+    def rules(self, other: _Side) -> dict[_Form, _RuleReads]:
         """Return every rule by what it says, wherever it stands in its package."""
-        names = {path: rule_names(tree) for path, tree in self.policy.trees.items()}
         return {
-            (self.packages[path], normal_form(rule, names[path])): _RuleReads(
+            (self.packages[path], form): _RuleReads(
                 path, (self.packages[path], rule_name(rule)), rule, frozenset(_Reader(self, path, rule).read())
             )
-            for path, rule in self._rules()
+            for path, forms in rule_forms(self.policy.trees, other.policy.trees).items()
+            for rule, form in forms
+            if "head" in rule
         }
 
     def constants(self, modules: Iterable[str]) -> Iterator[Constant]:
@@ -166,6 +177,10 @@ class _Side:
         """Yield the constants of the data that a module reads, but not of manifests, which all do."""
         for root in sorted(self._data[module]):
             yield from _constants(leaves(self.policy.data.get(root)))
+
+    def reading(self, roots: AbstractSet[str]) -> set[str]:
+        """Return the modules that read these roots of data."""
+        return {module for module, read in self._data.items() if read & roots}
 
     def linked(self, modules: Iterable[str]) -> set[str]:
         """Return the modules that use these, or that these use."""

@@ -7,5 +7,6 @@ tool:       OPA as parser, checker and compiler; its errors as faults of the use
 evaluation: many requests in one run of `opa eval`, with modules exchanged
 modules:    the Rego files of a policy, found in folders
 rules:      where each finding's rule stands, read from METADATA without OPA
-syntax:     syntax trees: places, variables, a normal form
+syntax:     syntax trees: places, variables
+forms:      rules of two policies without what has no meaning, names among it
 """

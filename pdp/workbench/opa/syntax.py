@@ -2,11 +2,6 @@
 
 A node's location has row and column (in characters, from 1) and the node's text in base64. OPA gives everything in a
 bare `else` branch the location of the branch; `span` returns None for such a location.
-
-`normal_form` leaves out what has no meaning: locations, comments, and the order in which a set, an object or a body is
-written. OPA itself orders the expressions of a body so that each variable has a value before it is needed. One body
-keeps its order: a comprehension or `every` in it uses the name of a rule which the body declares as a variable as well.
-Before the declaration the name means the rule, after it the variable.
 """
 
 from __future__ import annotations
@@ -20,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place
-from pdp.json import canonical
 from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pdp.workbench.opa.modules import Module
 
@@ -34,8 +28,6 @@ Span = tuple[int, int]
 
 COMPREHENSIONS: Final = frozenset({"arraycomprehension", "setcomprehension", "objectcomprehension"})
 
-_WITHOUT_MEANING: Final = frozenset(("location", "annotations", "comments", "index"))
-_UNORDERED: Final = ("set", "object")
 _TREES: Final = 256
 _PROGRAMS: Final = 4
 
@@ -183,48 +175,3 @@ def nodes(tree: Any) -> Iterator[Node]:
     elif isinstance(tree, list):
         for value in tree:
             yield from nodes(value)
-
-
-def rule_names(tree: Node) -> set[str]:
-    """Return the names that a module's own rules and imports bring about, and those of the two documents."""
-    names = {rule_name(rule).partition(".")[0] for rule in tree.get("rules") or ()}
-    for node in tree.get("imports") or ():
-        names.add(str(node.get("alias") or node["path"]["value"][-1]["value"]))
-    return names | {"input", "data"}
-
-
-def normal_form(node: Any, names: Collection[str]) -> bytes:
-    """Return a part of a tree without what has no meaning: equal forms decide alike.
-
-    Args:
-        node: a rule, an import or any other part.
-        names: what is known by a name beside variables, as of `rule_names` of the modules of its package.
-    """
-    return canonical(_plain(node, frozenset(names)))
-
-
-def _plain(value: Any, names: frozenset[str]) -> Any:
-    if isinstance(value, list):
-        return [_plain(item, names) for item in value]
-    if not isinstance(value, dict):
-        return value
-    plain = {key: _plain(item, names) for key, item in value.items() if key not in _WITHOUT_MEANING}
-    if plain.get("type") == "var" and str(plain.get("value", "")).startswith("$"):
-        # Each `_` is a variable of its own, numbered by its place.
-        return {"type": "var", "value": "$"}
-    if plain.get("type") in _UNORDERED and isinstance(plain.get("value"), list):
-        plain["value"] = sorted(plain["value"], key=canonical)
-    body = value.get("body")
-    if isinstance(body, list) and not _order_matters(body, names):
-        plain["body"] = sorted(plain["body"], key=canonical)
-    return plain
-
-
-def _order_matters(body: list[Node], names: frozenset[str]) -> bool:
-    brought = {name for expression in body for name in declared(expression)} & names
-    return any(brought & variables(inner).keys() for expression in body for inner in _bodies(expression))
-
-
-def _bodies(expression: Node) -> Iterator[Node]:
-    """Yield the comprehensions and `every` within an expression."""
-    return (node for node in nodes(expression) if isinstance(node.get("body"), list))

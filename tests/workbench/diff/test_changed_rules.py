@@ -1,0 +1,136 @@
+"""A changed rule is shown by a call, or reported: back doors, rules that were renamed, and what a reviewer reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.engine.bundle.file import read_bundle
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.policies import BundleRules, rule_changes
+from pdp.workbench.diff.reports import markdown, verdict
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.support.payments import BUNDLE, EXAMPLE
+from tests.workbench.diff.test_bundle_diff import CLEAR, SANCTIONS, compiled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.opa, pytest.mark.process]
+
+OWN = f"own/{SANCTIONS}"
+ARGUMENTS = "input.context.arguments"
+IMPORT = "import data.authz.lib.reason"
+CALLS = 2000
+
+# Each lets a beneficiary pass who is not clear, for those calls alone.
+SHOWN = {
+    "one subject": 'input.subject.id == "mallory"',
+    "one amount": f"{ARGUMENTS}.amount == 13.37",
+    "a magic word": f'is_string({ARGUMENTS}.reference); contains({ARGUMENTS}.reference, "xyzzy")',
+    "texts alike": f"input.context.purpose == {ARGUMENTS}.reference",
+    "texts that others need": f"input.subject.id == {ARGUMENTS}.beneficiary_id",
+    "numbers alike": f"{ARGUMENTS}.amount == input.context.attempt",
+    "three constants": (
+        f'input.subject.id == "clerk"; input.context.purpose == "month.end"; number.at_most({ARGUMENTS}.amount, 17.5)'
+    ),
+    "a constant from parts": 'input.subject.id == concat("", ["eve", "-", _second])',
+    "a function": "_friend(input.subject)",
+    "a remainder": f"is_number({ARGUMENTS}.amount); {ARGUMENTS}.amount % 100 == 37",
+}
+HIDDEN = {
+    "a part of a text": 'split(input.subject.id, "@")[1] == "evil.example"',
+    "a text turned round": 'strings.reverse(input.subject.id) == "yrollam"',
+}
+HELPERS = (
+    '_second := "second"\n\n_friend(person) if {\n\tis_string(person.id)\n\tlower(person.id) in {"carol", "dan"}\n}'
+)
+
+
+def with_doors(folder: Path, opa: Path, *doors: str) -> Path:
+    """The example's bundle with more ways past the sanctions."""
+    rules = "\n\n".join((CLEAR, *(f"_clear if {{ {door} }}" for door in doors), HELPERS))
+    return compiled(folder, opa, (OWN, CLEAR, rules), (OWN, IMPORT, f"import data.authz.lib.number\n{IMPORT}"))
+
+
+def test_every_back_door_is_shown_or_reported(tmp_path: Path, opa: Path) -> None:
+    new = with_doors(tmp_path, opa, *SHOWN.values(), *HIDDEN.values())
+
+    found = bundle_diff(BUNDLE, new, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=CALLS)
+
+    assert found.loosens
+    assert [(rule.rule, rule.text, rule.parts) for rule in found.not_shown] == [
+        ("custom.concerns.sanctions _clear", f"_clear if {{ {door} }}", ("that it is there",))
+        for door in HIDDEN.values()
+    ]
+    places = {name: what for name, what in found.unseen().items() if "no call shows" in what}
+    assert len(places) == len(HIDDEN)
+    assert f"and {len(found.unseen())} places where a loosening would not be seen" in verdict(found)
+    # Before everything else, a reviewer reads what is hidden, and by which name it has to be explained.
+    first, _ = markdown(found).split("### Structure")
+    assert [name for name in (*places, *found.loosenings()) if f"`{name}`" not in first] == []
+
+
+RENAMED = [f"_part_{number:02}" for number in range(40)]
+
+
+def changes(opa: Path, old: str, new: str) -> list[str]:
+    bundle = read_bundle(BUNDLE)
+    sides = [
+        BundleRules(
+            replace(bundle, modules={**bundle.modules, SANCTIONS: f"{bundle.modules[SANCTIONS]}\n{text}"}), "X", opa
+        )
+        for text in (old, new)
+    ]
+    return [change.name for change in rule_changes(*sides)]
+
+
+def chained(names: list[str], variable: str, *more: str) -> str:
+    """Helpers of which each asks the next, so that a name stands in two rules."""
+    rules = [
+        f'{name} if {{\n\t{variable} := input.context.x{number}\n\t{variable} != "{number}"\n\t{following}\n}}'
+        for number, (name, following) in enumerate(zip(names, [*names[1:], "_clear"], strict=True))
+    ]
+    return "\n\n".join((*rules, *more))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(chained([f"_piece_{number}" for number in range(40)], "value"), [], id="renamed"),
+        pytest.param(chained(RENAMED, "vertex"), [], id="a variable renamed"),
+        pytest.param(
+            chained([f"_piece_{number}" for number in range(40)], "value", '_clear if input.subject.id == "mallory"'),
+            ["custom.concerns.sanctions _clear"], id="with an exemption among them",
+        ),
+    ],
+)  # fmt: skip
+def test_of_forty_renamed_rules_only_what_says_something_else_is_a_change(
+    opa: Path, text: str, expected: list[str]
+) -> None:
+    assert changes(opa, chained(RENAMED, "value"), text) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("_a := 1\n\n_b := 2", "_a := 2\n\n_b := 1", id="names that are exchanged"),
+        pytest.param("_a if input.x\n\n_c if _a", "_b if input.y\n\n_c if _b", id="another helper under another name"),
+        pytest.param(
+            "_a if input.x\n\n_c if data.custom.concerns.sanctions[input.y]",
+            "_b if input.x\n\n_c if data.custom.concerns.sanctions[input.y]", id="a name that a reference computes",
+        ),
+        pytest.param(
+            "_a if {\n\tx := input.x\n\ty := input.y\n\tx < y\n}",
+            "_a if {\n\tx := input.x\n\ty := input.y\n\ty < x\n}", id="variables that are exchanged in one place",
+        ),
+        pytest.param(
+            "_a if count([x | some x in input.x]) > 0", "_a if count([x | some y in input.x; x := 1]) > 0",
+            id="another variable",
+        ),
+    ],
+)  # fmt: skip
+def test_what_means_something_else_stays_a_change(opa: Path, old: str, new: str) -> None:
+    assert changes(opa, old, new) != []
