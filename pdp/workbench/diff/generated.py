@@ -159,6 +159,7 @@ class GeneratedCalls:
                 self._directory[name] = {**self._directory.get(name, {}), **as_dict(part)}
         self._seen: set[int] = set()
         self._asked: set[str] = set()
+        self._stuck: set[frozenset[str]] = set()
         self._made: dict[bytes, list[Change]] = {}
         self.data = merged_data(new.bundle.data, manifests=documents, data=laid[1])
         self.comparison = Comparison(
@@ -221,8 +222,11 @@ class GeneratedCalls:
             return self._decided(tool, request)[0]
 
         request = complete_call(tool, self._vocabulary, clearances, self._directory)
-        if settle:
+        codes = denials(request) if settle else frozenset[str]()
+        # What nothing helped against for one generated entry is not tried for each of them: that takes seconds.
+        if codes and (known_tool or codes not in self._stuck):
             request = allowed_call(request, self._vocabulary, denials, self._directory)
+            self._stuck |= {codes} if denials(request) else set()
         _, verdicts = self._decided(tool, request)
         yield _Base(tool, request, (), known_tool)
         if Verdict.STEP_UP in verdicts:

@@ -86,8 +86,9 @@ class BundleDiff:
         return bool(self.loosenings())
 
     def fails(self, fail_on: FailOn | None) -> bool:
-        """Tell whether CI should stop here: on anything that admits more, or on anything at all."""
-        return {None: False, "loosening": self.loosens, "any": self.differs}[fail_on]
+        """Tell whether CI should stop here: on anything that admits more, or may and is not shown, or on anything."""
+        loosens = self.loosens or bool(self.not_shown or self._contracts())
+        return {None: False, "loosening": loosens, "any": self.differs}[fail_on]
 
     def loosenings(self) -> dict[str, str]:
         """Return every change that admits more, or may, by the id that an explanation names; in words."""
@@ -96,19 +97,24 @@ class BundleDiff:
     def unseen(self) -> dict[str, str]:
         """Return where something changed and a loosening would not be seen, by the id that an explanation names.
 
-        That is each changed rule of which a part is not shown, each tool of which no call was found that is not denied,
+        That is each changed rule of which a part is not shown, each tool of which a part changed that a bundle has only
+        a digest of, each tool of which no call was found that is not denied,
         each attribute that a changed rule reads and there was no room for, and a comparison in which no call was
         decided. Nothing, where nothing differs.
         """
         if not self.differs:
             return {}
-        places = [rule.line for rule in self.not_shown]
+        places = [*(rule.line for rule in self.not_shown), *self._contracts()]
         places += [f"{name}: no call was found that is ALLOW or STEP_UP" for name in self.extent.never_allowed]
         places += [f"{name}: a changed rule reads it, and there was no room for it" for name in
                   self.extent.dropped_changed]  # fmt: skip
         if not self.decided:
             places.append("no call was decided: neither a generated one nor one of a scenario or log")
         return {self.structure.id_of("unseen", place): place for place in places}
+
+    def _contracts(self) -> list[str]:
+        """The tools of which something changed that a bundle has only a digest of, in words."""
+        return [change.line for change in self.structure.manifests if change.name.endswith(": contract")]
 
     def not_covered(self) -> tuple[str, ...]:
         """Return what the generated calls do not cover, in words."""

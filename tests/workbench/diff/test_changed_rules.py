@@ -36,7 +36,7 @@ SHOWN = {
     "three constants": (
         f'input.subject.id == "clerk"; input.context.purpose == "month.end"; number.at_most({ARGUMENTS}.amount, 17.5)'
     ),
-    "a constant from parts": 'input.subject.id == concat("", ["eve", "-", _second])',
+    "a constant from parts": 'input.subject.id == concat("", ["ev", "e-", "second"])',
     "a function": "_friend(input.subject)",
     "a remainder": f"is_number({ARGUMENTS}.amount); {ARGUMENTS}.amount % 100 == 37",
 }
