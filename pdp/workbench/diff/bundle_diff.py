@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 GENERATED: Final = 50_000
 """How many calls are generated at most, by default."""
 
-_LISTED: Final = 1000
-_OF_EACH: Final = 20
+_LISTED: Final = 750
+_OF_EACH: Final = 2
 
 
 def bundle_diff(
@@ -118,7 +118,7 @@ class _ShownCalls:
     def __init__(self) -> None:
         self.differed: list[bytes] = []
         self.others: list[bytes] = []
-        self._counts: Counter[DecisionChange] = Counter()
+        self._counts: Counter[tuple[DecisionChange, str, Any]] = Counter()
 
     def asked(self, calls: Iterable[ComparedCall]) -> Iterator[ComparedCall]:
         """Yield the calls, and note the first."""
@@ -130,9 +130,12 @@ class _ShownCalls:
     def differing(self, differences: Iterable[Difference]) -> Iterator[Difference]:
         """Yield the differences, and note some of each kind."""
         for difference in differences:
-            self._counts[difference.change] += 1
-            if not difference.call.plan and self._counts[difference.change] <= _OF_EACH:
-                self.differed.append(difference.call.new)
+            # Several changed rules may make the same difference: what else the calls have in common tells them apart.
+            call = difference.call
+            alike = difference.change, call.tool, call.variant[:-1]
+            self._counts[alike] += 1
+            if not call.plan and self._counts[alike] <= _OF_EACH and len(self.differed) < _LISTED:
+                self.differed.append(call.new)
             yield difference
 
 

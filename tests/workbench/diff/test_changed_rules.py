@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.opa, pytest.mark.process]
 OWN = f"own/{SANCTIONS}"
 ARGUMENTS = "input.context.arguments"
 IMPORT = "import data.authz.lib.reason"
-CALLS = 2000
+CALLS = 3000
 
 # Each lets a beneficiary pass who is not clear, for those calls alone.
 SHOWN = {
@@ -61,12 +61,12 @@ def test_every_back_door_is_shown_or_reported(tmp_path: Path, opa: Path) -> None
     found = bundle_diff(BUNDLE, new, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=CALLS)
 
     assert found.loosens
-    assert [(rule.rule, rule.text, rule.parts) for rule in found.not_shown] == [
-        ("custom.concerns.sanctions _clear", f"_clear if {{ {door} }}", ("that it is there",))
-        for door in HIDDEN.values()
-    ]
+    reported = {rule.text: rule.parts for rule in found.not_shown}
+    assert [reported.get(f"_clear if {{ {door} }}") for door in HIDDEN.values()] == [("that it is there",)] * len(
+        HIDDEN
+    )
     places = {name: what for name, what in found.unseen().items() if "no call shows" in what}
-    assert len(places) == len(HIDDEN)
+    assert len(places) == len(found.not_shown)
     assert f"and {len(found.unseen())} places where a loosening would not be seen" in verdict(found)
     # Before everything else, a reviewer reads what is hidden, and by which name it has to be explained.
     first, _ = markdown(found).split("### Structure")
