@@ -6,4 +6,5 @@ mutants: the changes as the files state them, and the request of each that shows
 witnesses: what the witnesses start from.
 noticed: the effect of a change, and the unit tests that notice it, in one run of OPA.
 test_hand_mutants: each change has the effect that is stated, and unit tests notice what is weakened.
+test_hidden_exemption: an exemption for one clerk in a rename of forty rules.
 """

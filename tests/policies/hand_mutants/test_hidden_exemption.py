@@ -1,0 +1,75 @@
+"""Forty rules get other names, and one of them an exemption: the difference of the bundles shows it, and it alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.workbench.bundles.build import compile_bundle
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.support.payments import EXAMPLE, effective
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdp.workbench.diff.result import BundleDiff
+
+pytestmark = [pytest.mark.opa, pytest.mark.process]
+
+CALLS = 300
+RULES = 40
+EXEMPT = 17
+CONCERN = """# METADATA
+# title: Accounts
+# description: Accounts from which no money goes.
+package custom.concerns.accounts
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Account closed
+# description: No money goes from this account.
+# custom:
+#   code: accounts.closed
+deny contains reason.new(rego.metadata.rule(), {}) if _closed
+"""
+
+
+def built(folder: Path, opa: Path, prefix: str, exemption: str = "") -> Path:
+    """The payments example with forty accounts that are closed, each by a rule of its own."""
+    rules = [
+        f"_closed if {prefix}{number:02}\n\n{prefix}{number:02} if {{\n"
+        f'\tinput.context.arguments.source_account == "acct-{number}"\n{exemption if number == EXEMPT else ""}}}\n'
+        for number in range(RULES)
+    ]
+    rego = folder / f"own{prefix}/custom/concerns/accounts/accounts.rego"
+    rego.parent.mkdir(parents=True)
+    rego.write_text("\n".join((CONCERN, *rules)))
+    file = folder / f"bundle{prefix}.tar.gz"
+    policies = [baseline_policies_path(), EXAMPLE / "policies", folder / f"own{prefix}"]
+    manifests = {effective().digest: effective().document}
+    file.write_bytes(compile_bundle(policies=policies, release=1, opa=opa, manifests=manifests))
+    return file
+
+
+def compared(folder: Path, opa: Path, exemption: str = "") -> BundleDiff:
+    old, new = built(folder, opa, "_account_"), built(folder, opa, "_closed_", exemption)
+    return bundle_diff(old, new, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=CALLS)
+
+
+def test_a_rename_is_silent(tmp_path: Path, opa: Path) -> None:
+    diff = compared(tmp_path, opa)
+
+    assert (diff.structure.rules, diff.groups, diff.loosenings()) == ((), (), {})
+
+
+def test_an_exemption_in_it_is_shown_or_reported(tmp_path: Path, opa: Path) -> None:
+    diff = compared(tmp_path, opa, '\tinput.subject.id != "clerk-7"\n')
+
+    exempt = {f"custom.concerns.accounts {prefix}{EXEMPT}" for prefix in ("_account_", "_closed_")}
+    changed = {change.name for change in diff.structure.rules}
+    assert changed & exempt
+    assert diff.loosens or any(f"_closed_{EXEMPT}" in place for place in diff.unseen().values())
