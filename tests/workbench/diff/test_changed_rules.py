@@ -37,16 +37,14 @@ SHOWN = {
         f'input.subject.id == "clerk"; input.context.purpose == "month.end"; number.at_most({ARGUMENTS}.amount, 17.5)'
     ),
     "a constant from parts": 'input.subject.id == concat("", ["ev", "e-", "second"])',
-    "a function": "_friend(input.subject)",
+    "a function": "_friend(input.subject.id)",
     "a remainder": f"is_number({ARGUMENTS}.amount); {ARGUMENTS}.amount % 100 == 37",
 }
 HIDDEN = {
-    "a part of a text": 'split(input.subject.id, "@")[1] == "evil.example"',
-    "a text turned round": 'strings.reverse(input.subject.id) == "yrollam"',
+    "a part of a text": 'is_string(input.subject.id); indexof(input.subject.id, "llam") == 2',
+    "a text turned round": 'is_string(input.subject.id); strings.reverse(input.subject.id) == "yrollam"',
 }
-HELPERS = (
-    '_second := "second"\n\n_friend(person) if {\n\tis_string(person.id)\n\tlower(person.id) in {"carol", "dan"}\n}'
-)
+HELPERS = '_second := "second"\n\n_friend(name) if {\n\tis_string(name)\n\tlower(name) in {"carol", "dan"}\n}'
 
 
 def with_doors(folder: Path, opa: Path, *doors: str) -> Path:
