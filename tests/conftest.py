@@ -6,8 +6,10 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
+from tests.support import be_patient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What runs in a shell's background ignores interrupts, and hands that on to the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+be_patient()
+# How long an example takes says something about the machine.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -125,10 +125,10 @@ def _waiting(
     begin: Callable[[], tuple[Begun | None, Approval | None]], *, blocking: bool
 ) -> Generator[Step, Any, tuple[Begun | None, Approval | None]]:
     """Begin, and while another call with the same key runs, begin again: at most `PATIENCE` seconds."""
-    end, wait = time.time() + PATIENCE, _FIRST_WAIT
+    end, wait = time.monotonic() + PATIENCE, _FIRST_WAIT
     while True:
         begun, used = yield Work(begin, blocking)
-        left = end - time.time()
+        left = end - time.monotonic()
         if not isinstance(begun, Running) or left <= 0:
             return begun, used
         yield Pause(min(wait, left))

@@ -735,5 +735,5 @@ class ApprovalMachine(RuleBasedStateMachine):
         assert len(self.approvals.list(state=ApprovalState.PENDING)) <= 1
 
 
-ApprovalMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+ApprovalMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestApprovalMachine = ApprovalMachine.TestCase

@@ -261,7 +261,8 @@ _many := [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
 """
 
 
-def test_a_policy_without_end_is_a_denial(tmp_path: Path) -> None:
+def test_a_policy_without_end_is_a_denial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdp.engine.opa.engine.TIMEOUT", 1)
     file = tmp_path / "hungry.tar.gz"
     assert pdp("bundle", "build", "-o", file, "--policies", concern(tmp_path, "hungry", HUNGRY)).code == 0
     for engine, code, message in (

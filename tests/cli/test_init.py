@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pdp import __version__
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT
 from tests.support.command_line import pdp
 
 FILES = [
@@ -124,7 +124,7 @@ def test_all_that_its_workflow_runs_passes_at_once(project: Path, opa: Path, tmp
     for command in commands(project):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
-            cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=120,
+            cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         said[command.split()[1] if command.startswith("pdp") else "opa"] = done.stdout

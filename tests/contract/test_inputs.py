@@ -70,7 +70,7 @@ def test_nobody_can_change_what_another_call_gets() -> None:
         given_to_one["sources"] = []  # type: ignore[index]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=8), st.text(max_size=8))
 def test_normalising_is_idempotent(configured: str, state: str) -> None:
     once = Config([MODE]).resolve({"mode": configured}, {"mode": state})
@@ -190,7 +190,7 @@ def test_places_of_others_stay() -> None:
 JSON = st.dictionaries(st.sampled_from("abk"), st.lists(st.integers(-9, 9), max_size=3), max_size=3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(JSON, JSON)
 def test_only_declared_keys_change(before: dict[str, Any], result: dict[str, Any]) -> None:
     assert state_after(before, [effect("append", "array")], result) == {

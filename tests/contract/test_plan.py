@@ -208,7 +208,7 @@ STEPS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(STEPS, max_size=5))
 def test_settled_plans_stay_and_both_declarations_agree(steps: list[Any]) -> None:
     result = checked(*steps)

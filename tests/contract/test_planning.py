@@ -42,7 +42,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory, opa: Path) -> Iterator[tup
     with (
         EmbeddedEngine(bundle) as embedded,
         local_opa(opa, bundle=bundle) as local,
-        SidecarEngine(local.url, token=local.token, timeout=30) as sidecar,
+        SidecarEngine(local.url, token=local.token) as sidecar,
     ):
         yield embedded, sidecar
 

@@ -54,7 +54,7 @@ def test_only_scalars_that_json_has_too_get_a_type(scalar: str, value: object) -
         max_leaves=20,
     ).filter(lambda value: isinstance(value, dict | list))
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_json_reads_as_json_reads_it(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, indent="\t", ensure_ascii=False)):
         assert read_document("file.json", text=text).value == value

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment
 
 
@@ -17,7 +17,7 @@ from tests.support.command_line import environment
 def test_what_is_asked_of_a_benchmark_is_answered_before_it_runs(name: str, option: str, code: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", option],
-        capture_output=True, text=True, check=False, cwd=ROOT, env=environment(), timeout=120,
+        capture_output=True, text=True, check=False, cwd=ROOT, env=environment(), timeout=PATIENCE,
     )  # fmt: skip
 
     said = done.stdout if code == 0 else done.stderr

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import http.client
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT, until
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TOKEN = "a-token-of-the-test"  # noqa: S105
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port that nobody has, and below those that the system gives to whoever asks for any."""
+    while True:
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", random.randrange(10_000, 30_000)))  # noqa: S311 - no secret
+            return int(free.getsockname()[1])
 
 
 def answers(port: int, method: str, path: str, body: str = "", token: str = TOKEN) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request(method, path, body, {"Authorization": f"Bearer {token}", "Content-Type": "application/json"})
         return connection.getresponse().status
@@ -53,26 +56,24 @@ def port(opa: Path) -> Iterator[int]:
     chosen = free_port()
     process = started(opa, chosen)
     try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                if answers(chosen, "GET", "/health?bundle") == 200:
-                    break
-            except OSError:
-                pass
+
+        def ready() -> bool:
             assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            with suppress(OSError):
+                return answers(chosen, "GET", "/health?bundle") == 200
+            return False
+
+        assert until(ready)
         yield chosen
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE)
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pdp", "demo", *arguments],
-        capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "PDP_OPA_TOKEN": TOKEN},
+        capture_output=True, text=True, check=False, timeout=PATIENCE, env={**os.environ, "PDP_OPA_TOKEN": TOKEN},
     )  # fmt: skip
 
 
@@ -95,7 +96,7 @@ def test_the_demo_waits_for_a_sidecar_that_starts_later(opa: Path) -> None:
     finally:
         later.join()
         running[0].terminate()
-        running[0].wait(timeout=30)
+        running[0].wait(timeout=PATIENCE)
 
     assert (told.returncode, told.stderr) == (0, "")
 
@@ -121,7 +122,7 @@ def test_the_sidecar_does_nothing_else(port: int, method: str, path: str, token:
 def docker_runs() -> bool:
     if shutil.which("docker") is None:
         return False
-    return subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=60).returncode == 0
+    return subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=PATIENCE).returncode == 0
 
 
 @pytest.mark.process
@@ -138,4 +139,4 @@ def test_docker_compose() -> None:
         )  # fmt: skip
         assert told.returncode == 0, told.stdout + told.stderr
     finally:
-        subprocess.run([*compose, "down"], check=False, env=environment, timeout=120)
+        subprocess.run([*compose, "down"], check=False, env=environment, timeout=PATIENCE)

@@ -14,7 +14,7 @@ import pytest
 from pdp import Pep
 from pdp.contract.registry.registry import Registry
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, pdp
 
 WORKSTATION = ROOT / "examples/workstation"
@@ -43,7 +43,7 @@ def started(*options: object, stdout: int = subprocess.PIPE) -> subprocess.Compl
     """What the agent came to, run likewise."""
     return subprocess.run(
         [sys.executable, str(WORKSTATION / "agent.py"), *map(str, options)],
-        stdout=stdout, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment(), timeout=120, text=True,
+        stdout=stdout, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment(), timeout=PATIENCE, text=True,
     )  # fmt: skip
 
 

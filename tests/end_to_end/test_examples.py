@@ -20,7 +20,7 @@ from pdp.manifest.load import load_effective
 from pdp.workbench.opa.modules import collect
 from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.scenarios.files.suite import find_suites
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT
 from tests.support.command_line import OPTIONS, Done, environment, pdp, pdp_process, written
 from tests.support.payments import EXAMPLE
 
@@ -73,7 +73,7 @@ def test_the_code_of_a_page_prints_what_it_says(page: str, prints: str, tmp_path
     program = f"import json\nfor block in json.load(open({str(each)!r})):\n    exec(block, {{}})"
 
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE,
         env=environment(PYTHONPATH=str(ROOT)),
     )  # fmt: skip
 

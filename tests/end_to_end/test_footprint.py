@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, written
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def footprint(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     manifest = written(folder / "manifest.json", MANIFEST)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, manifest],
-        capture_output=True, text=True, check=False, cwd=folder, env=environment(PYTHONPATH=str(ROOT)), timeout=60,
+        capture_output=True, text=True, check=False, cwd=folder, env=environment(PYTHONPATH=str(ROOT)),
+        timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     measured: dict[str, Any] = json.loads(done.stdout)

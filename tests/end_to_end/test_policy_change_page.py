@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT
 from tests.support.command_line import Done, pdp
 
 PAGE = ROOT / "docs/policy-change.md"
@@ -52,7 +52,7 @@ def commands(page: str) -> list[Command]:
 def ran(text: str) -> Done:
     """What a command came to: in this process where it is one of `pdp` by itself, which is faster."""
     if not text.startswith("pdp ") or "|" in text or ">" in text:
-        ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=300)
+        ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False, timeout=PATIENCE)
         return Done(ended.returncode, ended.stdout, ended.stderr)
     words = shlex.split(text.replace("\\\n", " "))[1:]
     return pdp(*words, *(GENERATE if words[:2] in COMPARING else ()))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, payments
+from tests.support import PATIENCE, ROOT, payments
 
 
 def installed(folder: Path) -> Path:
@@ -37,7 +37,13 @@ def run(programs: Path, *arguments: str | Path, cwd: Path, **variables: str) -> 
     foreign = ("PYTHON", "PDP_", "VIRTUAL_ENV")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | variables
     return subprocess.run(
-        [programs / "pdp", *arguments], cwd=cwd, env=clean, capture_output=True, text=True, check=False, timeout=120
+        [programs / "pdp", *arguments],
+        cwd=cwd,
+        env=clean,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
     )
 
 
@@ -97,6 +103,6 @@ def a_new_project_tests_itself(programs: Path, folder: Path, opa: Path) -> None:
 
 
 def opa_tested(opa: Path, *folders: Path) -> str:
-    done = subprocess.run([opa, "test", *folders], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([opa, "test", *folders], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -116,7 +116,7 @@ def bad(refused: list[Any], chosen: tuple[int, int, str, int]) -> Any:
     return spoiled(request, where[chosen[1] % len(where)], chosen[2], chosen[3])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chosen=st.lists(drawn, min_size=5, max_size=20))
 def test_nothing_that_is_wrong_opens_a_request(
     embedded: EmbeddedEngine, refused: list[Any], chosen: list[tuple[int, int, str, int]]

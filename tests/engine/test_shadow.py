@@ -19,7 +19,7 @@ from pdp.engine.shadow import ShadowCounts, ShadowDifference
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
 from pdp.workbench.opa.local import local_opa
-from tests.support import payments
+from tests.support import PATIENCE, payments
 from tests.support.bundle_releases import lax, scenario_requests, strict, wire_body
 from tests.support.scripted import Scripted, answer, duty, until_approved
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.decision import Decision
-
-LONG = 30.0
 
 
 def usual() -> EmbeddedEngine:
@@ -47,7 +45,7 @@ def constant(**answers: Any) -> Scripted:
 
 def shadowed(engine: Engine, shadow: Engine, **options: Any) -> ShadowEngine:
     """Closing it waits until the shadow was asked about everything."""
-    return ShadowEngine(engine, shadow, **{"closing": LONG} | options)
+    return ShadowEngine(engine, shadow, **{"closing": PATIENCE} | options)
 
 
 class Raising(Engine):
@@ -77,7 +75,7 @@ class Stuck(Engine):
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         self.asked.set()
-        self.go.wait(LONG)
+        self.go.wait(PATIENCE)
         return orjson.dumps(answer())
 
     def close(self) -> None:
@@ -240,7 +238,7 @@ def test_arguments_that_cannot_be_used(options: dict[str, Any], message: str) ->
         (lambda: Raising(SystemExit("the secret")), "SystemExit"),
         (lambda: constant(verdict="MAYBE"), "engine.answer_invalid"),
         (
-            lambda: constant(obligations=[{"id": "a", "on": "ALLOW", "parameters": {"n": 2**60, "x": 1.0}}]),
+            lambda: constant(obligations=[{"id": "a", "on": "ALLOW", "parameters": {"n": 2**60, "\ue000": 1}}]),
             "JsonValueError",
         ),
     ],
@@ -263,7 +261,7 @@ def test_a_shadow_that_never_answers_delays_nobody_and_the_rest_is_dropped() -> 
     stuck = Stuck()
     engine = ShadowEngine(constant(), stuck, waiting=3, closing=0.05)
     engine.evaluate(b"{}")
-    assert stuck.asked.wait(LONG)
+    assert stuck.asked.wait(PATIENCE)
     for _ in range(100):
         assert engine.decide_body(b"{}").verdict == "ALLOW"
     assert engine.counts() == ShadowCounts(waiting=3, dropped=98)
@@ -271,7 +269,7 @@ def test_a_shadow_that_never_answers_delays_nobody_and_the_rest_is_dropped() -> 
     assert engine.decide_body(b"{}").verdict == "ALLOW"
     assert engine.counts() == ShadowCounts(waiting=3, dropped=99)
     stuck.go.set()
-    assert stuck.closed.wait(LONG)
+    assert stuck.closed.wait(PATIENCE)
     assert engine.counts() == ShadowCounts(same=3, dropped=99)
 
 
@@ -311,7 +309,7 @@ def test_an_observer_may_close_the_engine() -> None:
 
     engine = shadowed(constant(), constant(verdict="DENY"), on_difference=observe)
     engine.evaluate(b"{}")
-    assert closed.wait(LONG / 3)
+    assert closed.wait(PATIENCE / 3)
     engine.close()
 
 
@@ -326,7 +324,7 @@ def test_a_slow_shadow_is_waited_for_once_however_often_the_engine_is_closed() -
 
     closing = threading.Thread(target=close, daemon=True)
     closing.start()
-    closing.join(LONG / 3)
+    closing.join(PATIENCE / 3)
     assert not closing.is_alive()
     stuck.go.set()
 
@@ -338,7 +336,7 @@ def test_a_forked_child_decides_nothing_and_never_hangs(engine: Callable[[], Eng
         with shadowing._lock:
             child = os.fork()
             if child == 0:
-                signal.alarm(int(LONG))
+                signal.alarm(int(PATIENCE))
                 denied = False
                 with contextlib.suppress(BaseException):
                     (reason,) = shadowing.decide_body(wire_body()).reasons
@@ -381,7 +379,7 @@ def test_counts_are_exact_under_sixteen_threads() -> None:
 def test_a_sidecar_as_shadow(opa: Path) -> None:
     bodies, plans = scenario_requests()
     with local_opa(opa, bundle=lax()) as running:
-        sidecar = SidecarEngine(running.url, token=running.token, timeout=LONG)
+        sidecar = SidecarEngine(running.url, token=running.token, timeout=PATIENCE)
         for engine in (beside := shadowed(usual(), sidecar), within := shadowed(usual(), loose())):
             with engine:
                 for body in bodies:

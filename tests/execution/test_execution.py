@@ -33,6 +33,7 @@ from pdp.execution.runner import ToolRunner, arun_once, run_once
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.proposal import Execution, Failure, FailureCode
+from tests.support import PATIENCE
 
 _who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
@@ -113,13 +114,14 @@ TIMED_OUT = Failure(FailureCode.TOOL_TIMEOUT, "the tool gave no result within 0.
 def test_a_tool_that_takes_too_long(asynchronous: bool) -> None:
     released = threading.Event()
     try:
-        assert executed(lambda number: released.wait(60), 0.05, asynchronous).failure == TIMED_OUT
+        assert executed(lambda number: released.wait(PATIENCE), 0.05, asynchronous).failure == TIMED_OUT
     finally:
         released.set()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_coroutine_that_takes_too_long_is_cancelled(asynchronous: bool) -> None:
+def test_a_coroutine_that_takes_too_long_is_cancelled(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "STOP_SECONDS", PATIENCE)
     cancelled = []
 
     async def waiting(number: int) -> None:
@@ -229,18 +231,18 @@ async def test_a_caller_that_is_cancelled_does_not_wait_for_a_plain_function() -
 
     def waiting() -> None:
         began.set()
-        release.wait(60)
+        release.wait(PATIENCE)
         ended.set()
 
     calling = asyncio.create_task(arun_once(waiting, {}, None))
-    await asyncio.to_thread(began.wait, 60)
+    await asyncio.to_thread(began.wait, PATIENCE)
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
 
     assert not ended.is_set()
     release.set()
-    assert await asyncio.to_thread(ended.wait, 60)
+    assert await asyncio.to_thread(ended.wait, PATIENCE)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -275,7 +277,7 @@ def test_a_coroutine_that_blocks_its_loop_is_not_waited_for(monkeypatch: pytest.
     release = threading.Event()
 
     async def blocking() -> None:
-        release.wait(60)
+        release.wait(PATIENCE)
 
     try:
         assert run_once(blocking, {}, 0.05).failure == TIMED_OUT
@@ -288,7 +290,7 @@ def join_tools() -> None:
     """Wait for the threads of tools that nobody waited for: what they log is not the next test's."""
     for thread in threading.enumerate():
         if thread.name == "pdp-tool":
-            thread.join(60)
+            thread.join(PATIENCE)
 
 
 async def test_what_a_coroutine_that_blocks_its_callers_loop_comes_to_counts_however_late() -> None:
@@ -323,7 +325,7 @@ async def test_what_a_coroutine_comes_to_after_its_time_out_is_nobodys(
 
     execution = await arun_once(slow, {}, 0.01)
     release.set()
-    await asyncio.wait_for(ended.wait(), 60)
+    await asyncio.wait_for(ended.wait(), PATIENCE)
     await asyncio.sleep(0)
     gc.collect()
 
@@ -335,7 +337,7 @@ def test_many_tools_that_hang_keep_no_other_from_running() -> None:
     release = threading.Event()
 
     async def many() -> list[Execution]:
-        hanging = [arun_once(lambda: release.wait(60), {}, 0.05) for _ in range(50)]
+        hanging = [arun_once(lambda: release.wait(PATIENCE), {}, 0.05) for _ in range(50)]
         late = await asyncio.gather(*hanging)
         return [*late, await arun_once(double, {"number": 21}, 30)]
 
@@ -350,7 +352,9 @@ def test_many_tools_that_hang_keep_no_other_from_running() -> None:
 
 INTERRUPTED = """
 import asyncio, sys
+from pdp.execution import runner
 from pdp.execution.runner import run_once
+runner.STOP_SECONDS = 600
 async def waiting():
     print("began", flush=True)
     try:
@@ -381,11 +385,11 @@ def test_a_plain_function_that_ends_late_disturbs_nobody(caplog: pytest.LogCaptu
 
     def waiting() -> None:
         late.append(threading.current_thread())
-        release.wait(60)
+        release.wait(PATIENCE)
 
     assert asyncio.run(arun_once(waiting, {}, 0.05)).failure == TIMED_OUT
     release.set()
-    late[0].join(60)
+    late[0].join(PATIENCE)
 
     assert caplog.records == []
 
@@ -510,7 +514,7 @@ def test_values_of_sensitive_arguments_are_masked_however_they_are_spelled() -> 
     assert masked(SECRETS, names) == {**dict.fromkeys(SECRETS, MASK), "note": "open"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(secret=st.text("0123456789", min_size=4, max_size=30), before=st.text(max_size=400), after=st.text(max_size=30))
 def test_no_secret_ever_shows(secret: str, before: str, after: str) -> None:
     shown = failure_of(ToolError(f"{before}{secret}{after}"), Mask(["secret"], {"secret": secret})).message
@@ -660,9 +664,9 @@ def test_threads_that_hang_make_a_tool_unavailable(coroutine: bool, monkeypatch:
     hold = threading.Event()
 
     async def blocking() -> None:
-        hold.wait(30)
+        hold.wait(PATIENCE)
 
-    function = blocking if coroutine else lambda: hold.wait(30)
+    function = blocking if coroutine else lambda: hold.wait(PATIENCE)
     runner = ToolRunner(entry(effect_class="read-internal", timeout="PT0.01S"), function)
     try:
         codes = [execution.failure.code for _ in range(65) if (execution := runner.run({})).failure is not None]

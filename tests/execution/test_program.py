@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Program, Tool
 from pdp.manifest.programs import argv_item
 from pdp.proposal import Execution, Failure, FailureCode
+from tests.support import timely, until
 
 FAILED = FailureCode.TOOL_EXECUTION_FAILED
 
@@ -127,7 +127,7 @@ def test_an_argument_that_cannot_stand_there(
 VALUES = st.text(st.characters(codec="utf-8"), max_size=20) | st.integers(-9, 9) | st.booleans()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(st.sampled_from(["ignore_case", "limit", "pattern", "paths"]), VALUES | st.lists(VALUES)))
 def test_no_argument_ever_becomes_an_option(arguments: dict[str, Any]) -> None:
     """What stands before `--` are the template's own options, their values, and nothing else."""
@@ -315,10 +315,7 @@ def all_end(numbers: Path, count: int) -> bool:
     assert len(listed) == count
     if not listed:
         return True
-    until = time.monotonic() + 30
-    while (left := states("-p", ",".join(listed))) and time.monotonic() < until:
-        time.sleep(0.01)
-    return not left
+    return until(lambda: not states("-p", ",".join(listed)))
 
 
 async def cancelled(calling: asyncio.Task[Any], ready: Path) -> None:
@@ -349,14 +346,18 @@ def test_a_time_out_ends_the_whole_family(
     tmp_path: Path, trap: str, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "TERM_SECONDS", 0.2)
-    numbers = tmp_path / "numbers"
+    runs: list[Path] = []
 
-    execution = executed(family("wait", trap, timeout="PT2S"), asynchronous, file=str(numbers))
+    def run(seconds: float) -> Execution:
+        runs.append(tmp_path / str(seconds))
+        return executed(family("wait", trap, timeout=f"PT{seconds}S"), asynchronous, file=str(runs[-1]))
+
+    execution = timely(run, lambda _: runs[-1].with_suffix(".ready").exists(), 1)
 
     assert execution.failure == Failure(
-        FailureCode.TOOL_TIMEOUT, "the tool gave no result within 2 seconds", {"effect": "unknown"}
+        FailureCode.TOOL_TIMEOUT, f"the tool gave no result within {runs[-1].name} seconds", {"effect": "unknown"}
     )
-    assert all_end(numbers, 3)
+    assert all_end(runs[-1], 3)
 
 
 @pytest.mark.process
@@ -455,7 +456,7 @@ def test_a_program_that_left_its_group_does_not_keep_the_call_waiting(
     monkeypatch.setattr(program, "TERM_SECONDS", 0.1)
 
     left = tmp_path / "left"
-    text = f"setsid sh -c 'echo $$; echo > {left}; exec sleep 30' & until [ -e {left} ]; do sleep 0.01; done"
+    text = f"setsid sh -c 'echo $$; echo > {left}; exec sleep 600' & until [ -e {left} ]; do sleep 0.01; done"
     execution = executed(script(text))
 
     assert execution.failure is None

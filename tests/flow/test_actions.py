@@ -16,7 +16,7 @@ from pdp.manifest.load import load_effective
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
-from tests.support import desk
+from tests.support import PATIENCE, desk
 from tests.support.desk import (
     CHIEF,
     SOON,
@@ -141,7 +141,7 @@ def test_a_commit_that_the_policy_allows_is_staged_and_approved_in_one_go(pep: P
 def test_equal_commits_at_the_same_time_have_an_action_each(pep: Pep) -> None:
     together = threading.Barrier(4)
     # Each is still running when the others are approved.
-    tools = {"post_note": lambda account, amount: together.wait(30)}
+    tools = {"post_note": lambda account, amount: together.wait(PATIENCE)}
     pep = pep.with_changes(tools=tools)
     with ThreadPoolExecutor(4) as threads:
         evaluations = list(threads.map(lambda _: pep.call(propose("post_note"), session()), range(4)))

@@ -15,7 +15,7 @@ from pdp.engine.protocol import DECISION, Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError, EngineTimeoutError
 from pdp.json import canonical
-from tests.support import payments
+from tests.support import PATIENCE, payments
 from tests.support.desk import Call, FailingAudit, both_ways, events
 from tests.support.payments import Hub, session, wire
 
@@ -393,7 +393,7 @@ async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
 
     pep = Pep(payments.effective(), Waiting(b""), tools={"initiate_wire": hub.initiate_wire})
     task = asyncio.create_task(pep.acall(wire(amount=20000), session()))
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), PATIENCE)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):

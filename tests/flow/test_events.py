@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from pdp import Approvals, MemoryAudit, Pep
 from pdp.errors import UsageError
 from pdp.execution.events import ToolEvent
+from tests.support import PATIENCE
 from tests.support.desk import Call, Desk, both_ways, propose, session
 from tests.support.scripted import Collected
 
@@ -98,7 +99,7 @@ async def test_a_cancelled_run_is_told_as_cancelled(base: Pep, works: Desk, seen
 
     pep = observed(base, works, tools={"keep_draft": keep_draft}, observers=[seen])
     task = asyncio.create_task(pep.acall(propose("keep_draft"), session()))
-    await asyncio.wait_for(begun.wait(), 30)
+    await asyncio.wait_for(begun.wait(), PATIENCE)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

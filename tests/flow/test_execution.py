@@ -35,7 +35,7 @@ from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlActions, SqlApprovals
-from tests.support import desk
+from tests.support import PATIENCE, be_patient, desk
 from tests.support.desk import (
     CHIEF,
     SOON,
@@ -150,7 +150,7 @@ def test_a_live_run_of_another_thread_is_waited_for(pep: Pep, call: Call) -> Non
     def book_entry(account: str, amount: float) -> str:
         runs.append(account)
         entered.set()
-        assert may_end.wait(30)
+        assert may_end.wait(PATIENCE)
         return "booked"
 
     class Watched:
@@ -171,7 +171,7 @@ def test_a_live_run_of_another_thread_is_waited_for(pep: Pep, call: Call) -> Non
     used = pep.with_changes(tools={"book_entry": book_entry}, keys=watched)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(used.call, propose("book_entry"), session())
-        assert entered.wait(30)
+        assert entered.wait(PATIENCE)
         second = call(used, propose("book_entry"), session())
 
     assert [(each.executed, each.result) for each in (first.result(), second)] == [(True, "booked"), (False, "booked")]
@@ -305,7 +305,7 @@ async def test_a_cancelled_call_leaves_its_key_taken(pep: Pep) -> None:
 
     used = pep.with_changes(tools={"book_entry": book_entry})
     task = asyncio.create_task(used.acall(propose("book_entry"), session()))
-    await asyncio.wait_for(begun.wait(), 30)
+    await asyncio.wait_for(begun.wait(), PATIENCE)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -329,7 +329,7 @@ class Slow:
         def stopped(store: Any, *given: Any, **named: Any) -> Any:
             done = whole(store, *given, **named) if after else None
             self.entered.set()
-            assert self.may_end.wait(30)
+            assert self.may_end.wait(PATIENCE)
             return done if after else whole(store, *given, **named)
 
         monkeypatch.setattr(owner, step, stopped)
@@ -337,7 +337,7 @@ class Slow:
     async def cancelled_in(self, pep: Pep) -> None:
         """Cancel a call while the step is under way."""
         task = asyncio.create_task(pep.acall(propose("book_entry"), session()))
-        assert await asyncio.to_thread(self.entered.wait, 30)
+        assert await asyncio.to_thread(self.entered.wait, PATIENCE)
         task.cancel()
         await asyncio.sleep(0)
         self.may_end.set()
@@ -379,12 +379,12 @@ async def test_a_call_that_nobody_awaits_any_more_keeps_its_key(base: Pep) -> No
 
     def book_entry(account: str, amount: float) -> None:
         entered.set()
-        may_end.wait(30)
+        may_end.wait(PATIENCE)
 
     used = base.with_changes(audit=MemoryAudit(), tools={"book_entry": book_entry}, keys=MemoryIdempotency())
     call = used.acall(propose("book_entry"), session())
     call.send(None)  # with everything in memory, the first that it waits for is the tool
-    assert await asyncio.to_thread(entered.wait, 30)
+    assert await asyncio.to_thread(entered.wait, PATIENCE)
     call.close()
     again = await used.acall(propose("book_entry"), session())
     may_end.set()
@@ -505,7 +505,7 @@ def test_two_enforcement_points_that_open_one_file_several_times_are_as_good_as_
                 threads.submit(points[at % 2].call, propose("book_entry"), session(idempotency_key=f"k{at // 4}"))
                 for at in range(80)
             ]
-            booked = Counter(call.result(60).executed for call in calls)
+            booked = Counter(call.result(PATIENCE).executed for call in calls)
 
     assert [(each.verdict, each.executed) for each in ran] == [(Verdict.ALLOW, True), (Verdict.ALLOW, False)]
     assert booked == {True: 20, False: 60}
@@ -620,6 +620,7 @@ _context.set_forkserver_preload(["tests.flow.test_execution"])
 
 
 def _killed(url: str, folder: str) -> None:
+    be_patient()
     manifest = desk.effective(Path(folder))
     log = Armed()
     with Database.open(url) as store, desk.engine(manifest) as engine:
@@ -635,7 +636,7 @@ def test_a_process_killed_while_it_takes_them_has_used_neither_approval_nor_key(
     approval_id = granted(in_sqlite, propose("send_letter")).id
     process = _context.Process(target=_killed, args=(f"sqlite:///{tmp_path}/pdp.db", str(tmp_path)))
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     key, arguments = key_of(propose("send_letter"))
 
     assert process.exitcode == -signal.SIGKILL

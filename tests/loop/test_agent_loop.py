@@ -21,6 +21,7 @@ from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
 from pdp.manifest.load import load_effective
 from pdp.patterns.run import Deployment, Pin
 from pdp.stores.approvals import ApprovalState
+from tests.support import PATIENCE
 
 MANIFEST = """
 manifest_version: 2026.1.0
@@ -58,7 +59,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 
     def meet_other(name: str) -> str:
         # Nobody passes alone: this ends only where both calls run at the same time.
-        meeting.wait(timeout=20)
+        meeting.wait(timeout=PATIENCE)
         return f"{name} met the other"
 
     def break_down() -> None:
@@ -316,7 +317,7 @@ def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep) -> None:
             live.append(1)
             most.append(len(live))
         # Sixteen meet, or none ends.
-        together.wait(timeout=20)
+        together.wait(timeout=PATIENCE)
         with lock:
             live.pop()
 

@@ -330,7 +330,7 @@ def looser_fields(strict: Tool, stated: ActionRules | DeclaredTool) -> set[str]:
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_merging_never_loosens_and_twice_changes_nothing(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
     tool, rules = declared(**manifest), ActionRules.model_validate(governance)
     effective = effective_tool(tool, rules)
@@ -341,7 +341,7 @@ def test_merging_never_loosens_and_twice_changes_nothing(manifest: dict[str, Any
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_field_that_one_side_states_holds_as_stated(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
     tool, rules = declared(**manifest), ActionRules.model_validate(governance)
     alone = {**merged_fields(tool, None), **merged_fields(declared(), rules)}
@@ -355,7 +355,7 @@ def test_a_field_that_one_side_states_holds_as_stated(manifest: dict[str, Any], 
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_sides_can_be_exchanged_save_for_the_mappings(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
     for fields in (manifest, governance):
         fields.pop("resource", None)

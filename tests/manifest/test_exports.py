@@ -133,7 +133,7 @@ _DECLARED_ONLY = st.fixed_dictionaries(
 
 
 @given(_GOVERNED, _DECLARED_ONLY, _GOVERNED, st.sampled_from(list(ExportFormat)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_nothing_of_governance_ever_shows(
     governable: dict[str, Any], other: dict[str, Any], rules: dict[str, Any], form: ExportFormat
 ) -> None:

@@ -17,7 +17,7 @@ from pdp.engine.protocol import DECISION
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
 from pdp.obligations.handlers import Delivery, ObligationError
-from tests.support import payments
+from tests.support import PATIENCE, payments
 from tests.support.desk import FailingAudit
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, answer, duty
@@ -544,7 +544,7 @@ async def test_a_call_cancelled_at_its_second_decision_is_recorded() -> None:
 
     pep = Pep(EFFECTIVE, Waiting(lowered(set={"amount": 1})), obligations={"own": Own()})
     task = asyncio.create_task(pep.acall(wire(), session()))
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), PATIENCE)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):

@@ -250,7 +250,7 @@ def compare(engines: Engines, engine: Engine, says: Any, chosen: list[int]) -> C
     return seen
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(says=said, chosen=st.lists(st.integers(0, len(ALL) - 1), min_size=1, max_size=12))
 def test_a_custom_concern_opens_nothing(engines: Engines, says: Any, chosen: list[int]) -> None:
     with engines.with_probe(says) as engine:
@@ -259,7 +259,6 @@ def test_a_custom_concern_opens_nothing(engines: Engines, says: Any, chosen: lis
 
 @settings(
     max_examples=8,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -267,7 +266,7 @@ def test_a_custom_concern_opens_nothing(engines: Engines, says: Any, chosen: lis
 def test_nor_with_the_other_engine(engines: Engines, opa: Path, says: Any, chosen: list[int]) -> None:
     with (
         local_opa(opa, bundle=engines.probing, manifests=of_manifests(), data={"settings": {"probe": says}}) as local,
-        SidecarEngine(local.url, token=local.token, timeout=30) as sidecar,
+        SidecarEngine(local.url, token=local.token) as sidecar,
         engines.with_probe(says) as embedded,
     ):
         compare(engines, sidecar, says, chosen)

@@ -54,7 +54,7 @@ def embedded(bundle: Bundle) -> Iterator[EmbeddedEngine]:
 def sidecar(packed: Path, opa: Path) -> Iterator[SidecarEngine]:
     with (
         local_opa(opa, bundle=read_bundle(packed)) as local,
-        SidecarEngine(local.url, token=local.token, timeout=30) as engine,
+        SidecarEngine(local.url, token=local.token) as engine,
     ):
         yield engine
 

@@ -20,6 +20,7 @@ from pdp.proposal import Execution
 from pdp.stores.keys import Fresh, IdempotencyKey, Running, Stored, Unknown
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
+from tests.support import PATIENCE, be_patient
 from tests.support.postgres import DATABASES, empty_database
 
 pytestmark = pytest.mark.process
@@ -56,6 +57,7 @@ def _until_killed(url: str, names: list[str], effects: Path, dies_at: int | str 
     With None it lives, and writes how many functions it called into `calls` beside `effects`.
     """
     calls = 0
+    be_patient()
 
     def count(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal calls
@@ -90,7 +92,7 @@ def keys(url: str) -> Iterator[SqlIdempotency]:
 
 def _joined(processes: list[ForkServerProcess]) -> list[int | None]:
     for process in processes:
-        process.join(120)
+        process.join(PATIENCE)
     codes = [process.exitcode for process in processes]
     for process in processes:
         process.close()

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
+from unittest.mock import patch
+
+from pdp.audit.file import FileAudit
+from pdp.engine.bundle.follow import FollowingEngine
+from pdp.engine.opa.engine import SidecarEngine
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.workbench.opa.local import local_opa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,13 +23,60 @@ T = TypeVar("T")
 ROOT: Final = Path(__file__).parents[2]
 """The repository."""
 
+PATIENCE: Final = 600.0
+"""Seconds for what comes in any case, however busy the machine is. A test that passes never waits for them."""
+
+_DEFAULTS: Final = (
+    (EmbeddedEngine.__init__, ("deadline",)),
+    (SidecarEngine.__init__, ("timeout", "connect_timeout")),
+    (FollowingEngine.__init__, ("deadline", "timeout")),
+    (FileAudit.__init__, ("patience",)),
+    (local_opa.__wrapped__, ("start_timeout",)),  # type: ignore[attr-defined]
+)
+_CONSTANTS: Final = (
+    "pdp.engine.wasm.engine.DEADLINE", "pdp.engine.opa.engine.TIMEOUT", "pdp.engine.opa.engine.CONNECT_TIMEOUT",
+    "pdp.flow.reserve.PATIENCE", "pdp.stores.sql.database.BUSY_SECONDS", "pdp.stores.sql.database.TURN_SECONDS",
+    "pdp.workbench.bundles.publish.PATIENCE",
+)  # fmt: skip
+
+
+def be_patient() -> None:
+    """Give engines, stores and locks of this process the time that a busy machine needs, unless a test gives another.
+
+    The defaults are for production: there a late answer is a denial. A test is about something else, or states a time.
+    """
+    for function, names in _DEFAULTS:
+        function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), **dict.fromkeys(names, PATIENCE)}
+    for name in _CONSTANTS:
+        patch(name, int(PATIENCE)).start()
+
+
+def until(condition: Callable[[], object]) -> bool:
+    """Wait for what another thread or process does, and return whether it came."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def timely(attempt: Callable[[float], T], in_time: Callable[[T], bool], seconds: float = 0.2) -> T:
+    """Return what an attempt gives that has some seconds, and ever more where they are too few for what comes first.
+
+    For a deadline that has to fire after something else has happened, which takes as long as the machine needs.
+    """
+    while not in_time(given := attempt(seconds)) and seconds < PATIENCE:
+        seconds *= 4
+    return given
+
 
 def at_once(steps: Sequence[Callable[[], T]]) -> list[T]:
     """Take the steps, none before all threads are there, and return what they give, in their order."""
     together = threading.Barrier(len(steps))
 
     def take(step: Callable[[], T]) -> T:
-        together.wait(60)
+        together.wait(PATIENCE)
         return step()
 
     with ThreadPoolExecutor(len(steps)) as threads:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Literal
+
+from tests.support import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +40,11 @@ class BundleServer:
         self.released = threading.Event()
         self._arrived = threading.Condition()
         self._server: ThreadingHTTPServer | None = None
-        self._port = 0
+        # Bound as long as the server may start again: nobody else gets the port meanwhile.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self._port = self._reserved.getsockname()[1]
         self.start()
 
     @property
@@ -45,9 +52,8 @@ class BundleServer:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Serve, on the port of the last time if there was one."""
+        """Serve, at the same address each time."""
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), _handler(self))
-        self._port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def kill(self) -> None:
@@ -58,18 +64,22 @@ class BundleServer:
             self._server.server_close()
             self._server = None
 
+    def forget(self) -> None:
+        """Give up the address."""
+        self._reserved.close()
+
     def note(self, path: str, status: int) -> None:
         with self._arrived:
             self.asked.append((path, status))
             self._arrived.notify_all()
 
-    def wait_for(self, path: str, status: int, *, times: int = 1, seconds: float = 20.0) -> bool:
+    def wait_for(self, path: str, status: int, *, times: int = 1, seconds: float = PATIENCE) -> bool:
         """Wait until something was answered so often, from now on."""
         with self._arrived:
             seen = len(self.asked)
             return self._arrived.wait_for(lambda: self.asked[seen:].count((path, status)) >= times, seconds)
 
-    def wait_until_slow(self, *, seconds: float = 20.0) -> bool:
+    def wait_until_slow(self, *, seconds: float = PATIENCE) -> bool:
         """Wait until somebody is being answered slowly, whether that began before or begins now."""
         with self._arrived:
             return self._arrived.wait_for(lambda: _SLOW in self.asked, seconds)
@@ -82,6 +92,7 @@ def serving(folder: Path) -> Iterator[BundleServer]:
         yield server
     finally:
         server.kill()
+        server.forget()
 
 
 def _handler(server: BundleServer) -> type[BaseHTTPRequestHandler]:
@@ -148,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content[:1])
             self.wfile.flush()
             self.served.note(*_SLOW)
-            self.served.released.wait(60)
+            self.served.released.wait(PATIENCE)
             content = content[1:]
         self.wfile.write(content)
         while fault == "endless":

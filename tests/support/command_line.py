@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from pdp.cli import run_command
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT
 from tests.support.payments import EXAMPLE
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def pdp_process(*arguments: object, stdin: bytes = b"", **variables: str) -> Don
     """Run one command as a process of its own, `variables` being added to its environment."""
     done = subprocess.run(
         [sys.executable, "-m", "pdp", *map(str, arguments)],
-        input=stdin, capture_output=True, check=False, cwd=ROOT, env=environment(**variables), timeout=60,
+        input=stdin, capture_output=True, check=False, cwd=ROOT, env=environment(**variables), timeout=PATIENCE,
     )  # fmt: skip
     return _checked(Done(done.returncode, done.stdout.decode(), done.stderr.decode()))
 

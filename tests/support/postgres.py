@@ -24,9 +24,10 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from tests.support import PATIENCE
+
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.process))
 
-_START_SECONDS = 60
 _numbers = count()
 
 
@@ -116,7 +117,7 @@ def _programs(home: Path) -> Path:
 
 
 def _until_ready(url: str, process: subprocess.Popen[bytes], log: Callable[[], str]) -> None:
-    end = time.monotonic() + _START_SECONDS
+    end = time.monotonic() + PATIENCE
     engine = create_engine(url)
     while True:
         try:
@@ -133,7 +134,7 @@ def _until_ready(url: str, process: subprocess.Popen[bytes], log: Callable[[], s
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(10)
+        process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -403,7 +403,7 @@ def test_json_that_says_the_same_in_other_bytes_is_refused(name: str, spelled: C
     )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(changes=st.lists(st.tuples(st.integers(0, len(PACKED) - 1), st.integers(0, 255)), max_size=4))
 def test_any_change_of_the_file_is_an_error(changes: list[tuple[int, int]]) -> None:
     content = bytearray(gzip.decompress(PACKED))
@@ -417,7 +417,7 @@ def test_any_change_of_the_file_is_an_error(changes: list[tuple[int, int]]) -> N
     assert bundle == read_bundle(PACKED)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(content=st.binary(max_size=2000))
 def test_no_bytes_make_it_fail_in_another_way(content: bytes) -> None:
     for packed in (content, gzip.compress(content)):

@@ -6,10 +6,9 @@ import contextlib
 import gc
 import json
 import os
-import socket
 import subprocess
+import tempfile
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +21,7 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import PLAN, Engine
 from pdp.errors import BundleError, UsageError
 from pdp.workbench.bundles.publish import publish_bundle, roll_back
+from tests.support import PATIENCE, until
 from tests.support.bundle_releases import bundle, key, tiny
 from tests.support.bundle_server import BundleServer, serving
 
@@ -231,7 +231,7 @@ def test_an_older_release_in_the_channel_is_refused(folder: Path, file: Path, se
     ],
 )
 def test_a_server_that_fails_changes_nothing(folder: Path, server: BundleServer, fault: Fault, message: str) -> None:
-    with following(url(server), timeout=20) as engine:
+    with following(url(server), timeout=PATIENCE) as engine:
         released(folder, bundle(2))
         server.fault = fault
         source: Any = engine._read
@@ -444,13 +444,23 @@ def polling_opa(opa: Path, server: BundleServer, folder: Path) -> Iterator[Sidec
     trusted = [key(name).public for name in ("one", "two")]
     keys = json.dumps({each.id: {"algorithm": "ES256", "key": each.pem} for each in trusted})
     (folder / "opa.yaml").write_text(CONFIG.format(url=server.url, keys=keys))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    options = (f"--addr={address}", "--skip-version-check", f"--config-file={folder}/opa.yaml")
     with (
+        # A short path: that of a Unix socket has to stay below 108 characters.
+        tempfile.TemporaryDirectory(prefix="pdp-opa-") as short,
         (folder / "opa.log").open("wb") as log,
-        subprocess.Popen([opa, "run", "--server", *options], stdout=log, stderr=log) as process,
-        SidecarEngine(f"http://{address}", failures=1_000_000) as engine,
+        subprocess.Popen(
+            [
+                opa,
+                "run",
+                "--server",
+                f"--addr=unix://{short}/opa.sock",
+                "--skip-version-check",
+                f"--config-file={folder}/opa.yaml",
+            ],
+            stdout=log,
+            stderr=log,
+        ) as process,
+        SidecarEngine(f"unix://{short}/opa.sock", failures=1_000_000) as engine,
     ):
         try:
             yield engine
@@ -460,12 +470,7 @@ def polling_opa(opa: Path, server: BundleServer, folder: Path) -> Iterator[Sidec
 
 def becomes(engine: Engine, release: int) -> bool:
     """Wait until that release decides."""
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        if decided_by(engine) == release:
-            return True
-        time.sleep(0.05)
-    return False
+    return until(lambda: decided_by(engine) == release)
 
 
 @pytest.mark.opa

@@ -17,6 +17,7 @@ from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.workbench.bundles.publish import publish_bundle
+from tests.support import PATIENCE
 from tests.support.bundle_releases import lax_file, strict_file, usual_file, wire_body
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def test_threads(tmp_path: Path) -> None:
     def call(caller: Caller) -> None:
         body = caller.next_body()
         caller.take(body, engine.decide_body(body))
-        began.wait(60)
+        began.wait(PATIENCE)
         while not caller.done:
             body = caller.next_body()
             caller.take(body, engine.decide_body(body))
@@ -137,14 +138,14 @@ def test_threads(tmp_path: Path) -> None:
         threads = [threading.Thread(target=call, args=(caller,)) for caller in callers]
         for thread in threads:
             thread.start()
-        began.wait(60)
+        began.wait(PATIENCE)
         for release in range(2, LAST + 1):
             put(folder, release)
             assert engine.refresh().release == release
             # Each release is decided by before the next one comes.
-            assert seen[release].wait(60)
+            assert seen[release].wait(PATIENCE)
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
     check(callers)
 
 
@@ -167,6 +168,6 @@ async def test_tasks(tmp_path: Path) -> None:
             # In a thread, so that decisions go on while the next bundle is fetched, checked and compiled.
             await asyncio.to_thread(put, folder, release)
             assert (await asyncio.to_thread(engine.refresh)).release == release
-            await asyncio.wait_for(seen[release].wait(), 60)
+            await asyncio.wait_for(seen[release].wait(), PATIENCE)
         await asyncio.gather(*tasks)
     check(callers)

@@ -49,7 +49,7 @@ def shared(bundle: Bundle) -> Iterator[EmbeddedEngine]:
 
 @pytest.fixture
 def engine(bundle: Bundle) -> Iterator[EmbeddedEngine]:
-    with EmbeddedEngine(bundle, deadline=0.2, memory_limit=16 * 1024 * 1024) as made:
+    with EmbeddedEngine(bundle, memory_limit=16 * 1024 * 1024) as made:
         yield made
 
 
@@ -135,7 +135,7 @@ def test_a_request_has_at_most_one_mebibyte(engine: EmbeddedEngine) -> None:
 
 
 @pytest.mark.opa
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.binary(max_size=200))
 def test_no_bytes_are_ever_allowed_by_accident(shared: EmbeddedEngine, text: bytes) -> None:
     decided = shared.decide_body(text)

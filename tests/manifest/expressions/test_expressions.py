@@ -289,7 +289,7 @@ _WORDS = st.sampled_from(
 
 @given(st.lists(_WORDS, max_size=25).map("".join))
 @example("arguments[")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_text_is_compiled_or_refused_and_evaluates_or_fails(text: str) -> None:
     inputs = {"a": 1, "l": [1, "2", {"a": []}], "s": "t"}
     with suppress(ExpressionError):

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pdp.stores.sql import database as database_module
 from pdp.stores.sql import tables
 from pdp.stores.sql.database import Database, read_url
 from pdp.stores.sql.tables import SCHEMA, VERSIONS, metadata
-from tests.support import at_once
+from tests.support import PATIENCE, at_once
 from tests.support.postgres import DATABASES, empty_database, server
 
 HINT = "(write sqlite:///path/to/file.db or postgresql://user@host/database)"
@@ -232,16 +233,16 @@ def test_a_thread_that_never_ends_its_turn_is_not_waited_for_without_end(
 def test_a_server_ends_the_transaction_of_a_process_that_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "BUSY_SECONDS", 1)
     url = empty_database("postgresql", tmp_path)
     lock = text("LOCK TABLE pdp_actions IN ACCESS EXCLUSIVE MODE")
-    with Database.open(url, upgrade=True) as stopped, Database.open(url) as other:
+    with ExitStack() as opened:
+        other = opened.enter_context(Database.open(url, upgrade=True))
+        monkeypatch.setattr(database_module, "BUSY_SECONDS", 1)
+        stopped = opened.enter_context(Database.open(url))
         # Entered and left alone, as by a process that does not go on.
         transaction = stopped.write()
         transaction.__enter__().execute(lock)
         with other.write() as connection:
-            connection.execute(text("SET LOCAL lock_timeout = 0"))
-            connection.execute(text("SET LOCAL statement_timeout = 60000"))
             connection.execute(lock)
         with pytest.raises(StoreError, match="idle-in-transaction timeout"):
             transaction.__exit__(None, None, None)
@@ -270,7 +271,7 @@ def test_stores_on_one_file_take_turns(tmp_path: Path, monkeypatch: pytest.Monke
             # By itself SQLite would give up before that.
             with pytest.raises(TimeoutError):
                 waiting.result(0.5)
-        assert waiting.result(60) == 1
+        assert waiting.result(PATIENCE) == 1
 
 
 def test_stores_on_two_files_do_not_wait_for_each_other(tmp_path: Path) -> None:
@@ -286,7 +287,7 @@ def test_stores_on_two_files_do_not_wait_for_each_other(tmp_path: Path) -> None:
             with other.write() as own:
                 return own.execute(text("SELECT 1")).scalar()
 
-        assert threads.submit(write).result(60) == 1
+        assert threads.submit(write).result(PATIENCE) == 1
 
 
 def test_an_error_does_not_tell_what_was_written(url: str) -> None:
@@ -373,13 +374,13 @@ def test_what_was_opened_before_a_fork_is_refused_in_the_child(url: str) -> None
         def write() -> None:
             with opened.write():
                 begun.set()
-                assert forked.wait(60)
+                assert forked.wait(PATIENCE)
 
         writing = threads.submit(write)
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE)
         answers = [in_child(lambda: add_action(opened)), in_child(added_by_another)]
         forked.set()
-        writing.result(60)
+        writing.result(PATIENCE)
     server = opened.dialect == "postgresql"
 
     assert answers == [refusal, "added" if server else refusal]

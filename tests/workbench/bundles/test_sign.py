@@ -247,7 +247,7 @@ def test_no_flipped_byte_is_ever_loaded() -> None:
     assert loaded == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=300))
 def test_no_random_text_is_a_signature(content: bytes) -> None:
     packed = members(PLAIN, _signatures_json=content)

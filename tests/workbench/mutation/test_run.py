@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.rego_edits import rego_mutants
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import load_suite, policy_modules
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT, until
 from tests.support.command_line import environment, pdp
 from tests.support.mutation_project import CONDITION, MODULE, REGO, mutated, weak_project, wire
 from tests.support.scenario_files import READ, one, project
@@ -176,13 +175,14 @@ def test_a_process_that_is_interrupted_tells_what_it_knows(opa: Path, tmp_path: 
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         env=environment(PDP_OPA=str(program), PYTHONPATH=str(ROOT)),
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not log.exists() or log.read_text().count("run") < 60:
+
+    def judging() -> bool:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return log.exists() and log.read_text().count("run") >= 60
+
+    assert until(judging)
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
 
     assert process.returncode == 130
     assert err == ""

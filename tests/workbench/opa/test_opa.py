@@ -15,6 +15,7 @@ import pytest
 from pdp.errors import UsageError
 from pdp.workbench.opa.install import OpaInstallError, install_opa, release_asset
 from pdp.workbench.opa.program import OPA_VERSION, cached_opa, find_opa, opa_version
+from tests.support import PATIENCE
 from tests.support.hostile_opa import HostileOpa, http
 
 if TYPE_CHECKING:
@@ -184,8 +185,9 @@ WRONG = checksum(OTHER)
     ],
 )  # fmt: skip
 def test_a_release_that_is_not_whole_is_refused(behave: Callable[[Peer], None], message: str) -> None:
+    patience = 0.2 if behave is hang else PATIENCE
     with HostileOpa(behave) as server, pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, base_url=server.url, patience=0.2, largest=50_000)
+        install_opa(lambda _: None, base_url=server.url, patience=patience, largest=50_000)
 
     assert caught.value.message.startswith(f"OPA 1.22.0 could not be installed: {server.url}{message}")
     assert find_opa() is None

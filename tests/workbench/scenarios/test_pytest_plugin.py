@@ -13,7 +13,7 @@ from pdp.cli.commands.init import project_files
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
 from pdp.workbench.opa.local import docker_runs, opa_server
 from pdp.workbench.scenarios.pytest_scenarios import _item_names
-from tests.support import payments
+from tests.support import PATIENCE, payments
 from tests.support.command_line import pdp
 
 pytest_plugins = "pytester"
@@ -64,7 +64,7 @@ def test_a_server(opa_server, pep):
         json.dumps({"input": evaluation.request}).encode(),
         {"Content-Type": "application/json", "Authorization": f"Bearer {opa_server.token}"},
     )
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
         result = json.load(answer)["result"]
     assert [reason["code"] for reason in result["reasons"]] == ["replies.recipient_not_allowed"]
     assert opa_server.token not in repr(opa_server)
@@ -376,7 +376,7 @@ def test_the_server_is_a_container_where_docker_runs_and_a_process_elsewhere() -
             f"{server.url}/v1/data/authz/decision", b'{"input": {}}',
             {"Content-Type": "application/json", "Authorization": f"Bearer {server.token}"},
         )  # fmt: skip
-        with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310 - likewise
+        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:  # noqa: S310 - likewise
             assert json.load(answer)["result"]["verdict"] == "DENY"
 
     assert server.container == docker_runs()
