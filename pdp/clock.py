@@ -26,7 +26,7 @@ def is_time(text: str) -> bool:
     if not _TIME.fullmatch(text):
         return False
     try:
-        return bool(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC))
+        return bool(datetime.fromisoformat(text))
     except ValueError:
         return False
 

@@ -68,10 +68,20 @@ class FrozenList(list[Any]):
 
 def frozen(value: Any) -> Any:
     """Return a value of JSON that is read-only through and through, in copies of its objects and lists."""
-    kind = type(value)
-    if kind is dict:
-        return FrozenObject({name: frozen(item) for name, item in value.items()})
-    return FrozenList([frozen(item) for item in value]) if kind is list else value
+    # Every answer of an engine is frozen: the copy is made as a whole, and only what is nested is replaced.
+    if type(value) is dict:
+        members = FrozenObject(value)
+        for name, item in value.items():
+            if type(item) is dict or type(item) is list:
+                dict.__setitem__(members, name, frozen(item))
+        return members
+    if type(value) is list:
+        items = FrozenList(value)
+        for index, item in enumerate(value):
+            if type(item) is dict or type(item) is list:
+                list.__setitem__(items, index, frozen(item))
+        return items
+    return value
 
 
 def thawed(value: Any) -> Any:

@@ -14,11 +14,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
 
 from pdp.clock import is_time
 from pdp.errors import UsageError
-from pdp.json import FrozenObject, canonical, check_json, frozen
+from pdp.json import FrozenList, FrozenObject, canonical, check_json, frozen
 from pdp.request import Entity
 
 if TYPE_CHECKING:
@@ -111,29 +112,26 @@ class Session(BaseModel):
 
     claims: dict[str, Any]
     purpose: str | None = None
-    facts: dict[str, Any] = Field(default_factory=dict)
+    facts: dict[str, Any] = Field(default_factory=FrozenObject)
     idempotency_key: str | None = None
     run_id: str | None = None
     request_id: str | None = None
     agent: str | None = None
-    plan: list[Any] = Field(default_factory=list)
-    state: dict[str, Any] = Field(default_factory=dict)
-    config: dict[str, Any] = Field(default_factory=dict)
+    plan: list[Any] = Field(default_factory=FrozenList)
+    state: dict[str, Any] = Field(default_factory=FrozenObject)
+    config: dict[str, Any] = Field(default_factory=FrozenObject)
     time: str | None = None
 
-    @field_validator("claims", "facts", "plan", "state", "config", mode="before")
+    @field_validator("claims", "facts", "plan", "state", "config", mode="plain")
     @classmethod
-    def _own_copy(cls, value: Any) -> Any:
-        # A copy, so that nobody changes what was decided on while it is decided on.
+    def _own_copy(cls, value: Any, field: ValidationInfo) -> Any:
+        if not isinstance(value, list if field.field_name == "plan" else dict):
+            raise PydanticKnownError("list_type" if field.field_name == "plan" else "dict_type")
         # Depth 2: in the request, claims stand two levels deeper than in the session.
         check_json(value, depth=2)
-        return orjson.loads(canonical(value))
-
-    @field_validator("claims", "facts", "plan", "state", "config")
-    @classmethod
-    def _read_only(cls, value: Any) -> Any:
-        # Whoever is handed a session, such as a guarded tool through `using`, would else decide its next call.
-        return frozen(value)
+        # A copy, so that nobody changes what was decided on while it is decided on; and read-only, as whoever is handed
+        # a session, such as a guarded tool through `using`, would else decide its next call.
+        return frozen(orjson.loads(canonical(value)))
 
     @field_validator("purpose", "idempotency_key", "run_id", "request_id", "agent")
     @classmethod

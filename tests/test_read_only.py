@@ -96,6 +96,7 @@ REACHED: dict[str, Callable[[Pep, Session], Any]] = {
     "facts": lambda _, session: session.facts,
     "state": lambda _, session: session.state,
     "config": lambda _, session: session.config,
+    "facts that nobody stated": lambda *_: Session(claims={}).facts,
     "a plan's step": lambda _, session: session.plan[0]["arguments"],
     "the subject's properties": lambda _, session: session.subject.properties["limits"],
     "what expressions see": lambda _, session: session.variables,

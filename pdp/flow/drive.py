@@ -171,5 +171,10 @@ def _close(flow: Generator[Step, Any, object]) -> None:
         # Not GeneratorExit, upon which the flow's parts could do nothing more.
         step = flow.throw(asyncio.CancelledError())
         while isinstance(step, Work):
-            step = flow.send(step.do())
+            try:
+                answer = step.do()
+            except Exception as error:  # noqa: BLE001 - the flow says what becomes of it
+                step = flow.throw(error)
+            else:
+                step = flow.send(answer)
         flow.close()

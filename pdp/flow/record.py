@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.event import recordable
@@ -16,7 +15,7 @@ from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
     from pdp.audit.chain import AuditLog
     from pdp.audit.event import AuditEvent
@@ -33,11 +32,14 @@ def record_decision(decided: Decided, log: AuditLog, *, superseded: bool = False
 
     `superseded`: another proposal takes its place, and this one will not run.
     """
-    error = yield from _append(partial(_decision_event, decided, log, superseded=superseded), log)
-    if error is None:
-        return decided
-    _log.error("an audit event could not be written, which is a DENY", exc_info=error)
-    return decided.denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
+    try:
+        waiting = log.offer(_decision_event(decided, log, superseded=superseded))
+        if waiting is not None:
+            yield Work(waiting, blocking=True)
+    except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
+        _log.exception("an audit event could not be written, which is a DENY")
+        return decided.denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
+    return decided
 
 
 def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Executed]:
@@ -45,38 +47,18 @@ def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Exe
 
     If that fails, the outcome of a tool that ran is unknown; one that was refused stays refused.
     """
-    error = yield from _append(partial(_result_event, executed, log), log)
-    if error is None:
-        return executed
-    from pdp.execution.runner import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
-
-    _log.critical("the result of an allowed call could not be recorded", exc_info=error)
-    if executed.execution.failure is not None and not executed.execution.started:
-        return executed
-    return Executed(executed.decided, unrecorded(), executed.action)
-
-
-def _append(make: Callable[[], AuditEvent], log: AuditLog) -> Generator[Step, Any, Exception | None]:
-    """Record an event, and return the error that keeps it out of the stream, whatever that is.
-
-    A stream that is held by another is waited for, which no event loop does itself.
-    """
     try:
-        waiting = log.offer(make())
-    except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
-        return error
-    if waiting is None:
-        return None
+        waiting = log.offer(_result_event(executed, log))
+        if waiting is not None:
+            yield Work(waiting, blocking=True)
+    except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
+        from pdp.execution.runner import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
 
-    def wait() -> Exception | None:
-        try:
-            waiting()
-        except Exception as error:  # noqa: BLE001 - likewise
-            return error
-        return None
-
-    failure: Exception | None = yield Work(wait, blocking=True)
-    return failure
+        _log.critical("the result of an allowed call could not be recorded", exc_info=True)
+        if executed.execution.failure is not None and not executed.execution.started:
+            return executed
+        return Executed(executed.decided, unrecorded(), executed.action)
+    return executed
 
 
 def telemetry_attributes(decided: Decided, log: AuditLog) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, Engine, check_seconds
@@ -29,6 +27,7 @@ _LEAST_MEMORY: Final = 1024 * 1024
 _MOST_MEMORY: Final = 2 * 1024 * 1024 * 1024
 _BEFORE: Final = b'[{"result":'
 _AFTER: Final = b"}]"
+_UNDEFINED: Final = b"[]"
 
 
 class EmbeddedEngine(Engine):
@@ -97,15 +96,12 @@ class EmbeddedEngine(Engine):
         if entrypoint is None:
             raise EngineError(f"the bundle has no entrypoint {document}", hint="build it again: pdp bundle build")
         text = self._pool.evaluate(entrypoint, body)
-        try:
-            results = orjson.loads(text)
-        except ValueError as error:
-            raise AnswerInvalidError("the policy's answer is not JSON") from error
-        if type(results) is not list or len(results) != 1:
+        if text == _UNDEFINED:
             raise AnswerInvalidError(
                 "the policy leaves its decision undefined", hint=f"{document} must be defined for every input"
             )
-        if not (text.startswith(_BEFORE) and text.endswith(_AFTER) and len(results[0]) == 1):
+        # Whoever gets the document parses it: it is JSON by itself only where the set has this one result.
+        if not (text.startswith(_BEFORE) and text.endswith(_AFTER)):
             raise AnswerInvalidError("the policy's answer is not a result set of OPA")
         return text[len(_BEFORE) : -len(_AFTER)]
 
