@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from enum import StrEnum
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.event import recordable
 from pdp.clock import to_milliseconds, to_seconds
-from pdp.errors import AuditError, PdpError, StoreFullError
+from pdp.errors import AuditError, PdpError, StoreError, StoreFullError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.session import Person, is_plain_name
 from pdp.stores.actions import ActionState
@@ -29,7 +30,7 @@ from pdp.stores.approvals import Approval, ApprovalState, Grant, check_time
 from pdp.stores.memory import MemoryApprovals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pdp.audit.chain import AuditLog
     from pdp.audit.event import AuditEvent
@@ -46,6 +47,9 @@ MOST_OF_A_RUN: Final = 100
 
 MOST_OF_A_SUBJECT: Final = 1_000
 """How many approvals of one subject are pending in all."""
+
+TURN_SECONDS: Final = 30.0
+"""How long one step waits for the steps of other threads, before it fails."""
 
 _LONGEST: Final = 1024
 _BY_PEOPLE: Final = ("granted", "denied")
@@ -122,7 +126,6 @@ class Approvals:
         self.store: ApprovalStore = MemoryApprovals() if store is None else store
         self.audit = audit
         self.actions: ActionStore | None = None
-        # Holds check, event and swap together, so that in one process no event says what then did not happen.
         self._lock = threading.RLock()
 
     def attach(self, audit: AuditLog, actions: ActionStore) -> None:
@@ -135,6 +138,16 @@ class Approvals:
         other = copy(self)
         other.audit = audit
         return other
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold check, event and swap together, so that in one process no event says what then did not happen."""
+        if not self._lock.acquire(timeout=TURN_SECONDS):
+            raise StoreError(f"approvals: another thread has held them for {TURN_SECONDS:g} s")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     @property
     def blocking(self) -> bool:
@@ -169,7 +182,7 @@ class Approvals:
             # Staging may read the application's sources: not under the lock, which every other step waits for.
             action = stage()
             opened = replace(new, action_id=None if action is None else action.id)
-            with self._lock:
+            with self._turn():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
                 for expired in undecided:
@@ -268,7 +281,7 @@ class Approvals:
 
         # The approvals are held before the step's transaction, as by whoever takes a step on them: otherwise each could
         # hold what the other waits for.
-        with self._lock:
+        with self._turn():
             try:
                 result = step(consume)
             except Exception:
@@ -324,7 +337,7 @@ class Approvals:
         within: Transaction | None = None,
     ) -> Approval:
         """Take a step on an approval that is open; `change` returns the new record and who makes the step."""
-        with self._lock:
+        with self._turn():
             while True:
                 old = self.get(approval_id)
                 try:

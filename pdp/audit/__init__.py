@@ -3,6 +3,5 @@
 event: what an event holds
 chain: the append-only stream of events, in memory; the check of a whole chain
 file: the stream in a file, which several processes append to, and its rotation
-key: where the key of a stream comes from
-head: which event is a stream's last, in a second place
+apart: what of it lies in another folder: its key, and its head, which names the last event
 """

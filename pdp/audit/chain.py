@@ -84,7 +84,7 @@ class AuditLog(ABC):
         with self._lock:
             self._record(event)
 
-    def offer(self, event: AuditEvent) -> Callable[[], None] | None:
+    def offer(self, event: AuditEvent) -> Callable[[], object] | None:
         """Record one event as `append` does, and return None; or what records it, if that may have to wait.
 
         Raises:
@@ -160,21 +160,16 @@ def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any
         _ = event["seq"] + 0, event["prev_hash"], event["type"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AuditError("not an event") from error
-    if intact:
-        return event
-    if (kind, expected) == ("hmac-sha256", "sha256"):
-        raise AuditError("the chain is keyed, and its key was not given")
-    if (kind, expected) == ("sha256", "hmac-sha256"):
-        raise AuditError("the event is not keyed, and a key was given")
-    raise AuditError("the hash does not match")
+    if not intact:
+        other_kind = "it is keyed, and no key was given, or the other way round"
+        raise AuditError("the hash does not match" if kind == expected else other_kind)
+    return event
 
 
 def chained_events(
     lines: Iterable[bytes],
     hashing: Callable[[bytes], str],
     after: tuple[int, str] | None = None,
-    *,
-    anywhere: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Check the events of lines one after the other, and return each.
 
@@ -183,7 +178,6 @@ def chained_events(
         hashing: from `chain_hash`.
         after: `seq` and `hash` of the event before the first line; without it, the stream begins there, or goes on
             there from a file that was rotated.
-        anywhere: the first line may be any event.
 
     Raises:
         AuditError: an event was changed, left out, put in or moved; the message names the first such line.
@@ -194,8 +188,7 @@ def chained_events(
         except AuditError as error:
             raise AuditError(f"audit line {number}: {error.message}") from error
         if after is None:
-            goes_on = anywhere or event["type"] == ROTATED
-            after = (event["seq"] - 1, event["prev_hash"]) if goes_on else (-1, GENESIS)
+            after = (event["seq"] - 1, event["prev_hash"]) if event["type"] == ROTATED else (-1, GENESIS)
         if (event["seq"] - 1, event["prev_hash"]) != after:
             raise AuditError(f"audit line {number}: events before it were left out, put in or moved")
         after = event["seq"], event["hash"]

@@ -5,8 +5,9 @@ Arguments and results stand as keyed digests (HMAC-SHA-256 with a key of the str
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
+
+from pdp.json import digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,12 +15,8 @@ if TYPE_CHECKING:
 ROTATED: Final = "audit.rotated"
 """The type of the first event of a file that goes on from one that was rotated."""
 
-RECOVERED: Final = "audit.recovered"
-"""The type of the event that follows an unfinished line; `arguments_digest` is that of the line, which was cut."""
-
 _TEXT_LENGTH: Final = 256
-_DIGEST_MARK: Final = "~sha256:"
-_START_LENGTH: Final = _TEXT_LENGTH - len(_DIGEST_MARK) - 64
+_START_LENGTH: Final = _TEXT_LENGTH - len("~sha256:") - 64
 
 
 class AuditEvent(TypedDict, total=False):
@@ -68,8 +65,7 @@ def recordable(text: object) -> str | None:
     if text is None or (type(text) is str and len(text) < _TEXT_LENGTH and text.isascii()):
         return text
     whole = str(text)
-    encoded = whole.encode(errors="surrogatepass")
     start = whole[:_TEXT_LENGTH].encode(errors="backslashreplace").decode()
     if len(whole) < _TEXT_LENGTH and start == whole:
         return whole
-    return start[:_START_LENGTH].ljust(_START_LENGTH) + _DIGEST_MARK + hashlib.sha256(encoded).hexdigest()
+    return start[:_START_LENGTH].ljust(_START_LENGTH) + "~" + digest(whole.encode(errors="surrogatepass"))

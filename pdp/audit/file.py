@@ -1,8 +1,8 @@
 """The stream of events in a file, which several processes append to, and which is rotated on request.
 
 Whoever appends holds the file's lock, for a bounded time, and first makes sure that the file is the one it has seen:
-the same file under the path, not shorter, its last line as it was, and what others have appended chained to it. A file
-that takes its place has to go on exactly where it ends.
+the same file under the path, not shorter, the last line that it saw as it was, and a whole event of this stream at its
+end, which the head names. A file that takes its place has to go on exactly where it ends.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from errno import ENOSPC
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.audit.chain import AuditLog, chained_events
-from pdp.audit.event import RECOVERED, ROTATED
-from pdp.audit.head import Head
-from pdp.audit.key import key_bytes
+from pdp.audit.apart import Head, key_bytes
+from pdp.audit.chain import GENESIS, AuditLog, checked_event
+from pdp.audit.event import ROTATED
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.json import parse_json
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pdp.audit.apart import StreamKey
     from pdp.audit.event import AuditEvent
-    from pdp.audit.key import StreamKey
 
 _log = logging.getLogger("pdp.audit")
 
@@ -38,11 +37,10 @@ PATIENCE: Final = 5.0
 """Seconds that an event waits for a stream that another thread or process holds."""
 
 LINE_BYTES: Final = 64 * 1024
-"""Bytes that a line has at most, its line break included, and that are read of what others have appended."""
+"""Bytes that a line has at most, its line break included."""
 
 _POLL: Final = 0.005
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-_START: Final = b'{"agent":'
 _EVIDENCE: Final = "see `pdp audit verify`; move it away as evidence, and start again with a new one"
 
 
@@ -51,8 +49,8 @@ class FileAudit(AuditLog):
 
     Args:
         path: the file; it is made when it is not there, and continued when it is.
-        key: at least 32 bytes, what returns them, or a file elsewhere that holds them. Without one the chain is not
-            keyed: whoever can write the file can write it anew.
+        key: at least 32 bytes, what returns them, or a file in another folder that holds them. Without one the chain
+            is not keyed: whoever can write the file can write it anew.
         head: a file in another folder, which names the last event, so that a stream that was cut or replaced shows.
         fsync: wait until each event is on the disk, not only with the operating system.
         patience: seconds that an event waits for a stream that another thread or process holds.
@@ -78,13 +76,12 @@ class FileAudit(AuditLog):
         self._process = os.getpid()
         self._fsync = fsync
         self._patience = patience
+        self._head = None if head is None else Head(head, path, make=True)
         self._file = -1
         self._size, self._last = 0, b""
-        self._head = None if head is None else Head(head, path)
         try:
             self._adopt(os.open(self.path, _FLAGS | os.O_CREAT, 0o600))
-            self._hold(time.monotonic() + patience)
-            self._leave()
+            self._append(None, time.monotonic() + patience)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -97,15 +94,11 @@ class FileAudit(AuditLog):
         """Chain and record one event; wait for the stream at most its patience. Raises as `AuditLog.append`."""
         self._append(event, time.monotonic() + self._patience)
 
-    def offer(self, event: AuditEvent) -> Callable[[], None] | None:
+    def offer(self, event: AuditEvent) -> Callable[[], object] | None:
         """As `AuditLog.offer`. The patience counts from here, however late what is returned is called."""
-        if self._fsync or not self._hold(None):
-            return partial(self._append, event, time.monotonic() + self._patience)
-        try:
-            self._record(event)
-        finally:
-            self._leave()
-        return None
+        if not self._fsync and self._append(event, None):
+            return None
+        return partial(self._append, event, time.monotonic() + self._patience)
 
     def close(self) -> None:
         """Close the file. Appending afterwards is an AuditError, as is closing it while another thread waits for it."""
@@ -115,20 +108,14 @@ class FileAudit(AuditLog):
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
-            if self._head is not None:
-                self._head.close()
         finally:
             self._lock.release()
 
-    def _append(self, event: AuditEvent, until: float) -> None:
-        self._hold(until)
-        try:
-            self._record(event)
-        finally:
-            self._leave()
+    def _append(self, event: AuditEvent | None, until: float | None) -> bool:
+        """Take up the end of the stream and record an event, if any.
 
-    def _hold(self, until: float | None) -> bool:
-        """Hold the stream, and know its end; `until` when to wait, None: return False instead of waiting."""
+        Until when to wait for others; None: return False instead of waiting.
+        """
         if os.getpid() != self._process:
             # Its lock may be held by a thread that is not there, and file locks are shared with the parent.
             raise AuditError(f"audit file {self.path} was opened before this process was forked", hint="open it again")
@@ -137,132 +124,105 @@ class FileAudit(AuditLog):
             if until is None:
                 return False
             raise self._fault(f"was held by another thread for {self._patience:g} s")
-        held = False
         try:
             if self._file < 0:
                 raise self._fault("is closed")
-            held = _locked(self._file, until) and self._catch_up(until)
+            held = self._hold(until)
+            if held and event is not None:
+                self._record(event)
         except BlockingIOError:
             raise self._fault(f"was held by another process for {self._patience:g} s", "`lslocks` names it") from None
         except OSError as error:
-            raise self._fault(f"cannot be used: {error.strerror}", "was it moved or deleted? start again") from error
+            raise self._fault(f"cannot be used: {error.strerror}", "check file, folder and disk") from error
         finally:
-            if not held:
-                self._leave()
+            try:
+                if self._file >= 0:
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
+            finally:
+                self._lock.release()
         return held
 
-    def _leave(self) -> None:
-        try:
-            if self._file >= 0:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-        finally:
-            self._lock.release()
+    def _hold(self, until: float | None) -> bool:
+        """Lock the file that the stream ends in, and take up its end; False where that needs waiting."""
+        while _locked(self._file, until):
+            status = os.stat(self._name)  # noqa: PTH116 - before every event, and a `Path` takes twice as long
+            if (status.st_dev, status.st_ino) == self._identity:
+                self._read_on(status.st_size, self._head)
+                if not (status.st_nlink > 1 and self._size and self._rotated(status)):
+                    return True
+            self._follow()
+        return False
 
-    def _catch_up(self, until: float | None) -> bool:
-        """Take up what others have appended, and rotate if asked to; False where that needs waiting."""
-        status = os.stat(self._name)  # noqa: PTH116 - before every event, and a `Path` takes twice as long
-        while (status.st_dev, status.st_ino) != self._identity:
-            if not self._follow(until):
-                return False
-            status = self.path.stat()
-        torn = self._read_on(status.st_size, self._head)
-        if torn:
-            self._cut(torn)
-        if status.st_nlink > 1 and self._size:
-            self._rotate(status)
-        return True
-
-    def _read_on(self, size: int, head: Head | None) -> bytes:
-        """Make sure that what was seen of the file is there, and take up the chain where the file ends.
-
-        `head`: has to name the end that was seen, or an event after it: a crash leaves it behind, and never ahead.
-        Returns: a line at the end that its writer did not live to finish.
-        """
+    def _read_on(self, size: int, head: Head | None) -> None:
+        """Make sure that what was seen of the file is there, and take up the chain after its last event."""
         seen = len(self._last)
         if size < self._size or os.pread(self._file, seen, self._size - seen) != self._last:
             raise self._fault("has lost or changed events that this process has seen", _EVIDENCE)
-        if size == self._size and (head is None or head.names(self._seq - 1, self._prev)):
-            return b""
-        start = max(self._size, size - LINE_BYTES)
-        *lines, torn = os.pread(self._file, size - start, start).split(b"\n")
-        end = (self._seq - 1, self._prev)
-        if start == self._size:
-            events = self._checked(lines, end if self._seq else None)
-        else:
-            # The first line of these is a part of one.
-            events = self._checked(lines[1:], anywhere=True)
-        if events:
-            if events[0]["seq"] < self._seq:
-                raise self._fault("cannot be continued: it repeats events", _EVIDENCE)
-            end = (events[0]["seq"] - 1, events[0]["prev_hash"])
-        ends = [end, *((event["seq"], event["hash"]) for event in events)]
-        named = None if head is None else head.last()
-        if named is not None and named not in ends:
+        torn = b""
+        if size > self._size:
+            # This holds the last line, and the part of one that a writer wrote who was killed.
+            start = max(self._size, size - 2 * LINE_BYTES)
+            *lines, torn = os.pread(self._file, size - start, start).split(b"\n")
+            if lines:
+                self._take_up(lines[-1])
+            elif start > self._size or not seen:
+                raise self._fault("cannot be continued: it does not end in a whole event", _EVIDENCE)
+            self._size = size - len(torn)
+        if head is not None and head.last() != (self._seq - 1, self._prev):
+            self._make_good(head)
+        if torn:
+            os.ftruncate(self._file, self._size)
+            _log.warning("audit file %s: an unfinished line of %d bytes was cut", self.path, len(torn))
+
+    def _make_good(self, head: Head) -> None:
+        """Let the head name the last event; it names the one before where a writer was killed before it wrote it."""
+        named = head.last()
+        before = parse_json(self._last)["prev_hash"] if self._last else GENESIS
+        if named not in ((self._seq - 2, before), (-1, GENESIS)):
             raise self._fault(f"does not end at its head, event {named[0]}", _EVIDENCE)
-        whole = size - len(torn) if events else self._size
-        # A power failure may leave zeros in the place of what was to be written.
-        text = torn.rstrip(b"\0")
-        if text.endswith(b"}") or text[: len(_START)] != _START[: len(text)] or whole + len(torn) != size:
-            raise self._fault("cannot be continued: it does not end in a whole event", _EVIDENCE)
-        if head is not None:
-            head.write(*ends[-1], fsync=self._fsync)
-        if events:
-            self._seq, self._prev = ends[-1][0] + 1, ends[-1][1]
-            self._size, self._last = whole, lines[-1] + b"\n"
-        return torn
+        head.write(self._seq - 1, self._prev, fsync=self._fsync)
 
-    def _cut(self, torn: bytes) -> None:
-        """Cut a line that was never reported as recorded, and record that."""
-        os.ftruncate(self._file, self._size)
-        _log.warning("audit file %s: an unfinished line of %d bytes was cut", self.path, len(torn))
-        self._record({**_event(RECOVERED), "arguments_digest": self.digest(torn), "outcome": "unknown"})
+    def _take_up(self, line: bytes, *, follows: bool = False) -> None:
+        """Take up the chain after the event of a line; `follows`: after nothing but what was seen."""
+        event = self._checked(line)
+        if event["seq"] < self._seq or (follows and (event["seq"], event["prev_hash"]) != (self._seq, self._prev)):
+            raise self._fault("cannot be continued: events were left out, put in, moved or repeated", _EVIDENCE)
+        self._seq, self._prev, self._last = event["seq"] + 1, event["hash"], line + b"\n"
 
-    def _follow(self, until: float | None) -> bool:
-        """Go on in the file that goes on from this one, which was rotated; False where that needs waiting."""
+    def _follow(self) -> None:
+        """Go on in the file that goes on from this one, which was rotated."""
         self._read_on(os.fstat(self._file).st_size, None)
-        file = os.open(self.path, _FLAGS)
-        # Where it was rotated more than once meanwhile, the path is a later file, and the next one has its number by
-        # now. In this order, as it may be rotated at any moment.
-        if b'"seq":%d,' % self._seq not in _first_line(file) and _rotated_name(self.path, self._seq).exists():
-            os.close(file)
-            file = os.open(_rotated_name(self.path, self._seq), _FLAGS)
-        followed = False
+        file = _next_file(self.path, self._seq)
         try:
-            self._checked([_first_line(file)], (self._seq - 1, self._prev))
-            followed = _locked(file, until)
-        finally:
-            if not followed:
-                os.close(file)
-        if followed:
-            self._adopt(file)
-        return followed
+            self._take_up(_first_line(file), follows=True)
+        except BaseException:
+            os.close(file)
+            raise
+        self._size = len(self._last)
+        self._adopt(file)
 
-    def _rotate(self, status: os.stat_result) -> None:
-        """Begin a new file that goes on from this one, if that was requested. Where it cannot be, this one goes on."""
-        [first] = self._checked([_first_line(self._file)], anywhere=True)
-        kept = _rotated_name(self.path, first["seq"])
+    def _rotated(self, status: os.stat_result) -> bool:
+        """Put a file that goes on from this one in its place, if that was requested, and return whether it is there."""
+        kept = _rotated_name(self.path, self._checked(_first_line(self._file))["seq"])
         if not (kept.exists() and os.path.samestat(kept.stat(), status)):
-            return
+            return False
         path = self.path.resolve()
         draft = path.with_name(path.name + ".next")
-        line, _ = self._chained(_event(ROTATED))
-        file = -1
+        line, _ = self._chained({"time": to_milliseconds(time.time()), "type": ROTATED})
         try:
             draft.unlink(missing_ok=True)
             file = os.open(draft, _FLAGS | os.O_CREAT | os.O_EXCL, stat.S_IMODE(status.st_mode))
-            # Held before anybody else can see it.
-            _locked(file, None)
-            self._write_line(file, line)
-            draft.rename(path)
-            if self._fsync:
-                _sync_folder(path.parent)
-        except OSError:
-            if file >= 0:
+            try:
+                self._write_line(file, line)
+            finally:
                 os.close(file)
+            draft.rename(path)
+        except OSError:
             _log.exception("audit file %s cannot be rotated, and goes on", self.path)
-        else:
-            self._adopt(file)
-            self._read_on(len(line) + 1, self._head)
+            return False
+        if self._fsync:
+            _sync_folder(path.parent)
+        return True
 
     def _write(self, line: bytes, line_hash: str) -> None:
         if len(line) >= LINE_BYTES:
@@ -271,12 +231,10 @@ class FileAudit(AuditLog):
             self._write_line(self._file, line)
             if self._head is not None:
                 self._head.write(self._seq, line_hash, fsync=self._fsync)
-        except (OSError, AuditError) as error:
+        except (OSError, AuditError):
             # A part of a line would spoil the chain for all that follow, and what is refused did not happen.
             with suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            if isinstance(error, OSError):
-                raise self._fault(f"cannot be written: {error.strerror}") from error
             raise
         self._size += len(line) + 1
         self._last = line + b"\n"
@@ -288,23 +246,19 @@ class FileAudit(AuditLog):
             os.fsync(file)
 
     def _adopt(self, file: int) -> None:
-        """Take a file in the place of the one that is open; none of it is seen yet."""
+        """Take a file in the place of the one that is open."""
         status = os.fstat(file)
         if self._file >= 0:
             os.close(self._file)
         self._file, self._identity = file, (status.st_dev, status.st_ino)
-        self._size, self._last = 0, b""
         if not stat.S_ISREG(status.st_mode):
             raise self._fault("is not a regular file")
 
-    def _checked(
-        self, lines: list[bytes], after: tuple[int, str] | None = None, *, anywhere: bool = False
-    ) -> list[dict[str, Any]]:
+    def _checked(self, line: bytes) -> dict[str, Any]:
         try:
-            return [*chained_events(lines, self._hash, after, anywhere=anywhere)]
+            return checked_event(line, self._hash)
         except AuditError as error:
-            # Without the line's number, which counts from what was read.
-            raise self._fault(f"cannot be continued: {error.message.partition(': ')[2]}", _EVIDENCE) from error
+            raise self._fault(f"cannot be continued: {error.message}", _EVIDENCE) from error
 
     def _fault(self, message: str, hint: str | None = None) -> AuditError:
         return AuditError(f"audit file {self.path} {message}", hint=hint)
@@ -341,6 +295,18 @@ def _rotated_name(path: Path, first: int) -> Path:
     return real.with_name(f"{real.name}.{first:012}")
 
 
+def _next_file(path: Path, seq: int) -> int:
+    """Open the file that goes on with this event: the one under the path, or, if that was rotated too, another one."""
+    # In this order, as it may be rotated at any moment.
+    file = os.open(path, _FLAGS)
+    try:
+        rotated = os.open(_rotated_name(path, seq), _FLAGS)
+    except OSError:
+        return file
+    os.close(file)
+    return rotated
+
+
 def _first_line(file: int) -> bytes:
     return os.pread(file, LINE_BYTES, 0).partition(b"\n")[0]
 
@@ -367,7 +333,3 @@ def _locked(file: int, until: float | None) -> bool:
             time.sleep(min(_POLL, left))
         else:
             return True
-
-
-def _event(kind: str) -> AuditEvent:
-    return {"time": to_milliseconds(time.time()), "type": kind}

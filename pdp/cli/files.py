@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
+from pdp.audit.apart import key_of_environment
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.file import FileAudit
-from pdp.audit.key import key_of_environment
 from pdp.cli.output import complain
 from pdp.documents import faults_of, read_document
 from pdp.errors import AuditError, FileFaultsError, UsageError

@@ -18,7 +18,7 @@ from pdp.approvals import approvals as approvals_module
 from pdp.approvals.approvals import Refusal
 from pdp.audit.chain import verify_chain
 from pdp.audit.event import AuditEvent, recordable
-from pdp.errors import AuditError, StoreFullError, UsageError
+from pdp.errors import AuditError, StoreError, StoreFullError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool
 from pdp.session import Person
@@ -606,6 +606,19 @@ def test_staging_for_one_approval_does_not_hold_up_a_step_on_another() -> None:
         approval = approvals.open(body(), entry(), ["approvals.required"], stage)
 
     assert [stored.id for stored in approvals.list()] == [other.id, approval.id]
+
+
+def test_a_step_waits_for_those_of_other_threads_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals_module, "TURN_SECONDS", 0.05)
+    approvals = Approvals()
+    approval = opened(approvals)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(approvals._lock.acquire).result()
+        with pytest.raises(StoreError, match=r"approvals: another thread has held them for 0\.05 s"):
+            approvals.grant(approval.id, APPROVER, SOON)
+        other.submit(approvals._lock.release).result()
+
+    assert approvals.grant(approval.id, APPROVER, SOON).state is ApprovalState.GRANTED
 
 
 def test_two_calls_that_stage_at_once_open_one_approval() -> None:

@@ -280,7 +280,7 @@ def test_a_refused_stream_keeps_neither_lock_nor_descriptor(path: Path, opened: 
 # not what was seen of it
 
 LOST = "has lost or changed events that this process has seen"
-REPLACED = "events before it were left out, put in or moved"
+REPLACED = "events were left out, put in, moved or repeated"
 
 
 def unlinked(path: Path) -> None:
@@ -354,7 +354,7 @@ def repeated(path: Path) -> None:
         (emptied, LOST),
         (rewritten_in_place, LOST),
         (longer_and_rewritten, LOST),
-        (repeated, "cannot be continued: "),
+        (repeated, f"cannot be continued: {REPLACED}"),
     ],
 )
 def test_a_stream_that_is_not_what_was_seen_of_it_takes_no_more_events(
@@ -379,7 +379,7 @@ def test_a_call_whose_audit_file_is_gone_is_denied(path: Path, opened: Appended)
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(b'{"seq": 0', id="cut off, and not as this stream writes"),
+        pytest.param(b'{"agent":nu', id="an unfinished line alone"),
         pytest.param(b"hello\n", id="not JSON"),
         pytest.param(b'{"seq": 0, "hash": "x"}\n', id="changed"),
         pytest.param(b"[]\n", id="a list"),
@@ -397,33 +397,23 @@ def test_a_file_without_a_whole_last_event_is_not_continued(path: Path, content:
     assert path.read_bytes() == content
 
 
-def test_an_event_without_its_line_break_is_not_continued(path: Path, opened: Appended) -> None:
-    opened(2)
-    os.truncate(path, path.stat().st_size - 1)
-
-    with pytest.raises(AuditError, match="does not end in a whole event"):
-        opened()
-
-
 # what a killed writer, a full disk and a large event leave
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"agent":nu', b'{"agent":null,"app' + b"\0" * 100, b"\0" * 4096])
-@pytest.mark.parametrize("seen", [0, 2])
-def test_a_line_that_its_writer_did_not_finish_is_cut_and_recorded(
-    path: Path, head: Path, opened: Appended, torn: bytes, seen: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("torn", [b"{", b'{"agent":null,"app' + b"\0" * 100, b"x" * (LINE_BYTES - 1)])
+@pytest.mark.parametrize("unseen", [0, 1])
+def test_a_line_that_its_writer_did_not_finish_is_cut(
+    path: Path, head: Path, opened: Appended, torn: bytes, unseen: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = opened(seen, head=head)
+    log = opened(2, head=head)
+    opened(unseen, head=head)
     whole = path.read_bytes()
     path.write_bytes(whole + torn)
     for writer in (log, opened(head=head)):
         writer.append(event())
 
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert b"".join(lines[:seen]) == whole
-    assert (verified(path), len(lines)) == (seen + 3, seen + 3)
-    assert b'"type":"audit.recovered"' in lines[seen]
-    assert log.digest(torn).encode() in lines[seen]
+    assert path.read_bytes().startswith(whole)
+    assert verified(path) == 4 + unseen
     assert [record.getMessage() for record in caplog.records] == [
         f"audit file {path}: an unfinished line of {len(torn)} bytes was cut"
     ]
@@ -458,7 +448,7 @@ def test_a_full_disk_leaves_the_stream_as_it_was_and_the_next_event_has_room(pat
 
     lines = done.stdout.splitlines()
     assert len(lines) == 6
-    assert {line.removeprefix(f"audit file {path} cannot be written: ") for line in lines} == {
+    assert {line.removeprefix(f"audit file {path} cannot be used: ") for line in lines} == {
         "File too large True", "No space left on device True",
     }  # fmt: skip
     assert verified(path, None) == 2
@@ -500,7 +490,7 @@ def test_a_stream_that_does_not_reach_its_head_is_refused_at_open_and_keeps_its_
     with path.open("ab") as file:
         file.write(torn)
 
-    with pytest.raises(AuditError, match="does not end at its head, event 2"):
+    with pytest.raises(AuditError, match=r"does not end (at its head, event 2|in a whole event)"):
         opened(head=head)
     assert head.read_bytes() == known
 
@@ -543,14 +533,11 @@ def test_a_head_that_cannot_be_written_keeps_the_event_out(path: Path, head: Pat
     head.rename(head.with_name("moved"))
 
     assert refused(log) == f"head {head}: No such file or directory"
-    head.write_bytes(b"")
-    assert refused(log) == f"head {head} was changed: it does not name an event"
     assert path.read_bytes() == content
-    other = opened(1)
-    assert refused(log) == f"head {head} was changed: it does not name an event"
+    opened(1)
     head.with_name("moved").rename(head)
     log.append(event())
-    assert (verified(path), other.offer(event())) == (3, None)
+    assert verified(path) == 3
 
 
 # key
@@ -559,19 +546,18 @@ def test_a_head_that_cannot_be_written_keeps_the_event_out(path: Path, head: Pat
 @pytest.mark.parametrize("other", [None, b"x" * 32])
 def test_a_stream_is_continued_with_its_own_key_alone(opened: Appended, other: bytes | None) -> None:
     opened(1)
-    with pytest.raises(AuditError, match=r"cannot be continued: the (chain is keyed|hash does not match)"):
+    with pytest.raises(AuditError, match=r"cannot be continued: (it is keyed, and no key was|the hash does not match)"):
         opened(key=other)
 
 
 def test_a_stream_without_a_key_is_not_continued_with_one(opened: Appended) -> None:
     opened(1, key=None)
-    with pytest.raises(AuditError, match="the event is not keyed, and a key was given"):
+    with pytest.raises(AuditError, match="it is keyed, and no key was given, or the other way round"):
         opened()
 
 
 def test_a_key_comes_from_a_callback_or_a_file_elsewhere(path: Path, tmp_path: Path, opened: Appended) -> None:
     (tmp_path / "key").write_bytes(KEY + b"\n")
-    (tmp_path / "key").chmod(0o400)
     for key in (KEY, lambda: KEY, tmp_path / "key"):
         log = opened(1, key=key)
         assert "x01" not in repr(log) + repr(vars(log))
@@ -579,19 +565,13 @@ def test_a_key_comes_from_a_callback_or_a_file_elsewhere(path: Path, tmp_path: P
     assert verified(path) == 3
 
 
-def key_file(path: Path, content: bytes = KEY, mode: int = 0o400) -> Path:
+def key_file(path: Path) -> Path:
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)
-    path.chmod(mode)
+    path.write_bytes(KEY)
     return path
 
 
-def apart(path: Path, mode: int) -> Path:
-    return key_file(path.parent.parent / "key", mode=mode)
-
-
-BESIDE = "lies in the folder of its stream, or below (move it to another folder)"
-OPEN = "can be written by who owns the stream or by a group, or used by all (run `chmod 400` on it)"
+BESIDE = "lies in the folder of its stream, or below (use another folder)"
 SHORT = "has less than 32 bytes (make one with `openssl rand -hex 32`)"
 
 
@@ -600,20 +580,15 @@ SHORT = "has less than 32 bytes (make one with `openssl rand -hex 32`)"
     [
         pytest.param(lambda path: key_file(path.with_name("key")), f"audit key file KEY {BESIDE}", id="beside"),
         pytest.param(lambda path: key_file(path.parent / "keys" / "k"), f"audit key file KEY {BESIDE}", id="below"),
-        pytest.param(lambda path: apart(path, 0o600), f"audit key file KEY {OPEN}", id="own"),
-        pytest.param(lambda path: apart(path, 0o460), f"audit key file KEY {OPEN}", id="group"),
-        pytest.param(lambda path: apart(path, 0o404), f"audit key file KEY {OPEN}", id="all"),
         pytest.param(
             lambda path: path.parent.parent / "none",
-            "audit key file KEY cannot be read: No such file or directory (check folder and permissions)", id="none",
+            "audit key file KEY cannot be read: No such file or directory", id="none",
         ),
         pytest.param(lambda _: b"secret" * 5, f"the key of audit file STREAM {SHORT}", id="short"),
         pytest.param(lambda _: lambda: "s" * 40, f"the key of audit file STREAM {SHORT}", id="text"),
     ],
 )  # fmt: skip
-def test_a_key_beside_the_stream_or_open_to_others_is_refused(
-    path: Path, key: Callable[[Path], Any], message: str
-) -> None:
+def test_a_key_beside_the_stream_or_too_short_is_refused(path: Path, key: Callable[[Path], Any], message: str) -> None:
     given = key(path)
     with pytest.raises(AuditError) as caught:
         FileAudit(path, key=given)

@@ -24,8 +24,11 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stream").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PDP_AUDIT_KEY", raising=False)
-    Path("key").write_text(KEY + "\n")
-    Path("key").chmod(0o400)
+
+
+@pytest.fixture
+def _keyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
 
 
 STREAM, HEAD = Path("stream/audit.jsonl"), Path("head")
@@ -38,10 +41,11 @@ def write(count: int, **options: Any) -> None:
     log.close()
 
 
+@pytest.mark.usefixtures("_keyed")
 def test_an_intact_stream() -> None:
     write(3, key=KEY.encode(), head=HEAD)
 
-    done = pdp("audit", "verify", str(STREAM), "--key-file", "key", "--head", "head")
+    done = pdp("audit", "verify", str(STREAM), "--head", "head")
     assert (done.code, done.out, done.err) == (0, "intact: events 0 to 2\n", "")
 
 
@@ -54,13 +58,13 @@ def test_what_was_not_checked_is_said() -> None:
     assert pdp("audit", "verify", str(STREAM)).out == f"intact: no events\n{NO_HEAD}"
 
 
-def test_the_answer_as_json_is_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_keyed")
+def test_the_answer_as_json_is_a_head() -> None:
     write(2, key=KEY.encode(), head=HEAD)
-    monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
 
     answer = json.loads(pdp("audit", "verify", str(STREAM), "--head", "head", "--json").out)
     named = json.loads(HEAD.read_text())
-    assert answer == {"intact": True, "events": 2, **named, "keyed": True, "fault": None, "notes": []}
+    assert answer == {"intact": True, **named, "keyed": True, "fault": None, "notes": []}
     HEAD.write_text(json.dumps({name: answer[name] for name in ("seq", "hash")}))
     write(1, key=KEY.encode(), head=HEAD)
     assert pdp("audit", "verify", str(STREAM), "--head", "head").code == 0
@@ -81,17 +85,14 @@ def unfinished(lines: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize(
     ("change", "options", "fault"),
     [
-        (changed, ["--key-file", "key"], "audit line 2: the hash does not match"),
-        (cut, ["--key-file", "key", "--head", "head"], "it does not reach its head, event 2"),
-        (lambda _: [], ["--key-file", "key", "--head", "head"], "it does not reach its head, event 2"),
-        (lambda lines: lines, [], "audit line 1: the chain is keyed, and its key was not given"),
-        (
-            unfinished, ["--key-file", "key"],
-            "the last line is unfinished: it was never recorded, and whoever appends next cuts it",
-        ),
-        (lambda lines: [*lines, b"x" * 100_000], ["--key-file", "key"], "the last line is unfinished"),
+        (changed, [], "audit line 2: the hash does not match"),
+        (cut, ["--head", "head"], "it does not reach its head, event 2"),
+        (lambda _: [], ["--head", "head"], "it does not reach its head, event 2"),
+        (unfinished, [], "the last line is unfinished: it was never recorded, and whoever appends next cuts it"),
+        (lambda lines: [*lines, b"x" * 100_000], [], "the last line is unfinished"),
     ],
-)  # fmt: skip
+)
+@pytest.mark.usefixtures("_keyed")
 def test_a_stream_that_is_not_intact(
     change: Callable[[list[bytes]], list[bytes]], options: list[str], fault: str
 ) -> None:
@@ -106,21 +107,23 @@ def test_a_stream_that_is_not_intact(
 
 def test_a_head_that_is_empty_fits_an_empty_stream_alone() -> None:
     HEAD.touch()
-    STREAM.touch()
+    write(0, head=HEAD)
     assert pdp("audit", "verify", str(STREAM), "--head", "head").code == 0
     write(1)
     done = pdp("audit", "verify", str(STREAM), "--head", "head")
-    assert (done.code, done.out.split("\n")[0]) == (
-        1,
-        f"not intact: {STREAM}: it does not reach its head, which is empty",
-    )
+    assert done.code == 1
+    assert done.out.startswith(f"not intact: {STREAM}: it does not reach its head, event -1\n")
 
 
-def test_a_keyed_stream_that_was_written_anew_without_the_key() -> None:
-    write(3)
+@pytest.mark.parametrize("key", [None, KEY.encode()])
+def test_a_stream_is_verified_with_its_own_key_alone(monkeypatch: pytest.MonkeyPatch, key: bytes | None) -> None:
+    write(3, key=key)
+    if key is None:
+        monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
 
-    done = pdp("audit", "verify", str(STREAM), "--key-file", "key")
-    assert done.out.startswith(f"not intact: {STREAM}: audit line 1: the event is not keyed, and a key was given\n")
+    done = pdp("audit", "verify", str(STREAM))
+    fault = "audit line 1: it is keyed, and no key was given, or the other way round"
+    assert done.out.startswith(f"not intact: {STREAM}: {fault}\n")
 
 
 def test_a_stream_is_rotated_by_its_next_writer_and_verified_over_its_files() -> None:
@@ -146,7 +149,7 @@ def test_a_stream_is_rotated_by_its_next_writer_and_verified_over_its_files() ->
         (["rotate", "none"], "audit file none cannot be rotated: No such file or directory"),
         (["verify", "none"], "none: No such file or directory"),
         (["verify", "stream/none", "--head", "nowhere"], "head nowhere: No such file or directory"),
-        (["verify", "x", "--key-file", "key"], "audit key file key lies in the folder of its stream, or below"),
+        (["verify", "x", "--head", "head"], "head head lies in the folder of its stream, or below"),
     ],
 )
 def test_what_cannot_be_used_is_bad_usage(command: list[str], message: str) -> None:
@@ -156,8 +159,8 @@ def test_what_cannot_be_used_is_bad_usage(command: list[str], message: str) -> N
     assert message in done.err
 
 
-def test_commands_write_with_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PDP_AUDIT_KEY", KEY)
+@pytest.mark.usefixtures("_keyed")
+def test_commands_write_with_the_key_of_the_environment() -> None:
     log = open_audit(STREAM)
     log.append({"time": "t", "type": "x"})
     log.close()

@@ -74,7 +74,7 @@ def test_the_code_of_a_page_prints_what_it_says(page: str, prints: str, tmp_path
 
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE,
-        env=environment(PYTHONPATH=str(ROOT)),
+        env=environment(PYTHONPATH=str(ROOT), PDP_AUDIT_KEY="k" * 64),
     )  # fmt: skip
 
     assert (done.stderr, done.stdout) == ("", prints)

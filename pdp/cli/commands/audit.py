@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pdp.audit.apart import Head, key_bytes, key_of_environment
 from pdp.audit.chain import chain_hash, chained_events
 from pdp.audit.event import ROTATED
 from pdp.audit.file import LINE_BYTES, request_rotation
-from pdp.audit.head import Head
-from pdp.audit.key import key_bytes, key_of_environment
 from pdp.cli import Exit
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
 from pdp.cli.output import print_json, tell
@@ -32,33 +31,43 @@ _LATER: Final = "it begins with a rotation: the files before were not checked"
 def verify(
     files: Annotated[list[Path], file_argument("FILE...", help="The stream: its rotated files in order, then it.")],
     head: Annotated[Path | None, file_option("--head", help="The head that the stream has elsewhere.")] = None,
-    key_file: Annotated[
-        Path | None, file_option("--key-file", help="The stream's key; else the variable PDP_AUDIT_KEY.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that no event of a stream was changed, left out, put in or moved.
+    """Check that no event of a stream was changed, left out, put in or moved. PDP_AUDIT_KEY holds its key.
 
     Exit code: 0 intact, 1 not, 2 bad usage or file.
     """
     stream = files[-1]
     try:
-        key = key_of_environment(key_file)
+        key = key_of_environment()
         hashing = chain_hash(None if key is None else key_bytes(key, stream))
-        named = None if head is None else Head(head, stream, write=False).last()
+        named = None if head is None else Head(head, stream).last()
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from error
-    count, first, last, fault = 0, None, None, None
-    reached = head is None
+    first: dict[str, Any] = {}
+    last: dict[str, Any] = {}
+    reached = named is None
+    fault: str | None = None
     try:
         for event in _events(files, hashing):
-            count, first, last = count + 1, first or event, event
+            first, last = first or event, event
             reached = reached or (event["seq"], event["hash"]) == named
     except AuditError as error:
         fault = error.message
-    if fault is None and not (reached or (named is None and last is None)):
-        fault = f"{stream}: it does not reach its head, " + (f"event {named[0]}" if named else "which is empty")
-    _show(count, first, last, fault, with_head=head is not None, as_json=as_json)
+    if named is not None and not (fault or reached) and (last or named[0] >= 0):
+        fault = f"{stream}: it does not reach its head, event {named[0]}"
+    keyed = last.get("hash", "").startswith("hmac-")
+    notes = [] if keyed or not last else [_UNKEYED]
+    notes += [] if named else [_NO_HEAD]
+    notes += [_LATER] if first.get("type") == ROTATED else []
+    if as_json:
+        answer = {"seq": last.get("seq"), "hash": last.get("hash"), "keyed": keyed, "fault": fault, "notes": notes}
+        print_json({"intact": fault is None, **answer})
+    else:
+        reach = f"events {first['seq']} to {last['seq']}" if last else "no events"
+        tell(printable(f"intact: {reach}" if fault is None else f"not intact: {fault}"))
+        for note in notes:
+            tell(f"note: {note}")
     raise typer.Exit(Exit.OK if fault is None else Exit.FAILED)
 
 
@@ -95,28 +104,3 @@ def _lines(file: Path) -> Iterator[bytes]:
             if not line.endswith(b"\n"):
                 raise AuditError("the last line is unfinished: it was never recorded, and whoever appends next cuts it")
             yield line
-
-
-def _show(
-    count: int,
-    first: dict[str, Any] | None,
-    last: dict[str, Any] | None,
-    fault: str | None,
-    *,
-    with_head: bool,
-    as_json: bool,
-) -> None:
-    keyed = last is not None and last["hash"].startswith("hmac-")
-    notes = [] if keyed or last is None else [_UNKEYED]
-    notes += [] if with_head else [_NO_HEAD]
-    notes += [_LATER] if first is not None and first["type"] == ROTATED else []
-    if as_json:
-        print_json({
-            "intact": fault is None, "events": count, "seq": last and last["seq"], "hash": last and last["hash"],
-            "keyed": keyed, "fault": fault, "notes": notes,
-        })  # fmt: skip
-        return
-    reach = f"events {first['seq']} to {last['seq']}" if first and last else "no events"
-    tell(printable(f"intact: {reach}" if fault is None else f"not intact: {fault}"))
-    for note in notes:
-        tell(f"note: {note}")
