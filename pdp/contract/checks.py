@@ -107,7 +107,7 @@ def check(  # noqa: PLR0911 - a return for each check
         reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
         return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
     if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
-        fault = schema_fault(tool, proposal.arguments)
+        fault = schema_fault(tool, proposal.arguments, len(proposal.text))
         if fault is not None:
             rejection = _masked(Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, proposal.arguments)
             return Rejected("schema", proposal, rejection, tool, schema_valid=False)
@@ -154,9 +154,8 @@ def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) 
     )
 
 
-def schema_fault(tool: CompiledTool, arguments: dict[str, Any]) -> str | None:
-    """Return why a tool takes no such arguments, the same for the same ones; None: its schema admits them."""
-    size = len(canonical(arguments))
+def schema_fault(tool: CompiledTool, arguments: dict[str, Any], size: int) -> str | None:
+    """Return why a tool takes no such arguments, of `size` bytes, the same for the same ones; None: it takes them."""
     if size > tool.max_bytes:
         return f"arguments have {size} bytes, at most {tool.max_bytes} are admitted"
     return "; ".join(fault_lines(tool.validator, arguments, "arguments")[:_MOST_FAULTS]) or None
@@ -174,7 +173,7 @@ def _corrected(
 
     def fault(corrected: dict[str, Any]) -> str | None:
         tried.append(corrected)
-        return schema_fault(tool, corrected)
+        return schema_fault(tool, corrected, len(canonical(corrected)))
 
     result = invariants.applied(proposal.arguments, context, fault)
     for trip in result.trips:

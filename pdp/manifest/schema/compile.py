@@ -19,7 +19,7 @@ from pdp.manifest.schema.cost import MAX_COST, SchemaCost
 from pdp.manifest.schema.references import referred, self_contained, subschemas, with_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from jsonschema_rs import Draft202012Validator, ValidationError
 
@@ -30,7 +30,6 @@ _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", 
 # Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
 _INTO_BRANCH: Final = re.compile(r"/(anyOf|oneOf)/(\d+)")
-_SHARING: Final = frozenset((*_APPLIED, "$ref", "patternProperties"))
 _LONGEST_MESSAGE: Final = 300
 # Values of so much work are small enough to list every fault of them.
 _EVERY_FAULT: Final = 1_000
@@ -100,9 +99,8 @@ class SchemaValidator:
         import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
 
         self._schema = schema
-        # Without these, each value is looked at by one schema. A schema that costs too much is refused before the
-        # library reads it, which takes as long.
-        if any(part.keys() & _SHARING for _, part in subschemas(schema)) and jsonschema_rs.meta.is_valid(schema):
+        # A schema that costs too much is refused before the library reads it, which takes as long.
+        if jsonschema_rs.meta.is_valid(schema):
             self._cost  # noqa: B018
         self.is_valid: Callable[[Any], bool] = _validator(schema).is_valid
 
@@ -126,17 +124,17 @@ class SchemaValidator:
             return [([], f"too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted")]
         if self.is_valid(value):
             return []
-        errors: Iterable[ValidationError]
+        errors: Iterable[ValidationError] = ()
         if cost <= _EVERY_FAULT and len(orjson.dumps(value)) <= _EVERY_FAULT * 8:
             errors = self._explaining.iter_errors(value)
-        else:
+        elif cost <= MAX_COST // 2:  # to say where takes as long as to look whether it passes
             errors = _first_error(self._explaining, value)
         faults = [(list(error.instance_path), _shortened(error.message)) for error in errors]
-        return sorted(faults, key=_in_order) or [([], "is refused by the schema")]
+        return sorted(faults, key=_in_order) or [([], "is refused by the schema, and too large to say where")]
 
     @cached_property
     def _explaining(self) -> Draft202012Validator:
-        return _validator(_with_one_branch(self._schema))
+        return _validator(_with_one_branch(self._schema, self._cost.recursive))
 
 
 def fault_lines(validator: SchemaValidator, value: Any, name: str) -> list[str]:
@@ -172,20 +170,23 @@ def _shortened(message: str) -> str:
     return f"{message[: _LONGEST_MESSAGE // 2]} ... {message[5 - _LONGEST_MESSAGE // 2 :]}"
 
 
-def _with_one_branch(schema: Any) -> Any:
-    """Return a schema that admits the same, and says of its branches only that none fits.
+def _with_one_branch(schema: Any, recursive: Container[int]) -> Any:
+    """Return a schema that admits the same, and says of its branches and what is recursive only that none fits.
 
-    The library lists every error of every branch, and those of their branches, before it reports the first one. Of a
-    condition it asks only whether it holds.
+    The library lists every error of every branch, and those of their branches, before it reports the first one; and it
+    follows a recursive reference as often as it meets it. Of a condition it asks only whether it holds.
     """
     if not isinstance(schema, dict):
         return schema
-    copy = with_parts(schema, lambda part, _: _with_one_branch(part))
+    copy = with_parts(schema, lambda part, _: _with_one_branch(part, recursive))
     for key in ("anyOf", "oneOf"):
         if key in copy:
             copy[key] = [{"if": {key: copy[key]}, "else": False}]
     if "$ref" in copy:
         copy["$ref"] = _INTO_BRANCH.sub(r"/\1/0/if/\1/\2", copy["$ref"])
+        if id(schema) in recursive:
+            condition = {"if": {"$ref": copy.pop("$ref")}, "else": False}
+            copy["allOf"] = [*copy.get("allOf", ()), {"anyOf": [condition]}]
     return copy
 
 
