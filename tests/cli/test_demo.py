@@ -88,9 +88,10 @@ def test_what_was_recorded(demo: Path) -> None:
 
 def test_a_story_that_does_not_go_as_it_should_is_a_failure(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(story_of_payments, "PATIENCE", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    done = pdp("demo", "--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{port}")
+    # Bound and not listening: nobody else gets the port meanwhile.
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        done = pdp("demo", "--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{closed.getsockname()[1]}")
     story = told(done, demo)
     assert done.code == 1
     assert "Payment hub (a stand-in): called not at all\nAudit: 8 events (8 decisions, 0 results)" in story

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import http.client
 import os
-import random
 import shutil
 import socket
 import subprocess
-import sys
+import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,19 @@ import pytest
 import yaml
 
 from tests.support import PATIENCE, ROOT, until
+from tests.support.command_line import Done, pdp
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TOKEN = "a-token-of-the-test"  # noqa: S105
 
 
-def free_port() -> int:
-    """A port that nobody has, and below those that the system gives to whoever asks for any."""
-    while True:
-        with socket.socket() as free, suppress(OSError):
-            free.bind(("127.0.0.1", random.randrange(10_000, 30_000)))  # noqa: S311 - no secret
-            return int(free.getsockname()[1])
+@contextmanager
+def free_port() -> Iterator[int]:
+    """A port that nobody is given in this block, and on which a server may listen."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 def answers(port: int, method: str, path: str, body: str = "", token: str = TOKEN) -> int:
@@ -53,9 +54,7 @@ def started(opa: Path, chosen: int) -> subprocess.Popen[bytes]:
 
 @pytest.fixture(scope="module")
 def port(opa: Path) -> Iterator[int]:
-    chosen = free_port()
-    process = started(opa, chosen)
-    try:
+    with free_port() as chosen, started(opa, chosen) as process:
 
         def ready() -> bool:
             assert process.poll() is None
@@ -63,42 +62,44 @@ def port(opa: Path) -> Iterator[int]:
                 return answers(chosen, "GET", "/health?bundle") == 200
             return False
 
-        assert until(ready)
-        yield chosen
-    finally:
-        process.terminate()
-        process.wait(timeout=PATIENCE)
+        try:
+            assert until(ready)
+            yield chosen
+        finally:
+            process.terminate()
 
 
-def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pdp", "demo", *arguments],
-        capture_output=True, text=True, check=False, timeout=PATIENCE, env={**os.environ, "PDP_OPA_TOKEN": TOKEN},
-    )  # fmt: skip
-
-
-@pytest.mark.opa
-def test_the_demo_runs_against_the_sidecar(port: int) -> None:
-    told = demo("--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{port}")
-
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "called once" in told.stdout
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], Done]:
+    """Runs the demo against the OPA at a port. In this process, where it waits for OPA as long as that takes."""
+    monkeypatch.setattr("pdp.cli.commands.demo.PATIENCE", PATIENCE)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("PDP_OPA_TOKEN", TOKEN)
+    return lambda port: pdp("demo", "--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{port}")
 
 
 @pytest.mark.opa
-def test_the_demo_waits_for_a_sidecar_that_starts_later(opa: Path) -> None:
-    chosen = free_port()
+def test_the_demo_runs_against_the_sidecar(port: int, demo: Callable[[int], Done]) -> None:
+    done = demo(port)
+
+    assert (done.code, done.err) == (0, "")
+    assert "called once" in done.out
+
+
+@pytest.mark.opa
+def test_the_demo_waits_for_a_sidecar_that_starts_later(opa: Path, demo: Callable[[int], Done]) -> None:
     running: list[subprocess.Popen[bytes]] = []
-    later = threading.Timer(1.0, lambda: running.append(started(opa, chosen)))
-    later.start()
-    try:
-        told = demo("--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{chosen}")
-    finally:
-        later.join()
-        running[0].terminate()
-        running[0].wait(timeout=PATIENCE)
+    with free_port() as chosen:
+        later = threading.Timer(1.0, lambda: running.append(started(opa, chosen)))
+        later.start()
+        try:
+            done = demo(chosen)
+        finally:
+            later.join()
+            running[0].terminate()
+            running[0].wait(timeout=PATIENCE)
 
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (done.code, done.err) == (0, "")
 
 
 @pytest.mark.opa

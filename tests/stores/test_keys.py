@@ -32,7 +32,7 @@ from pdp.stores.keys import (
 from pdp.stores.memory import MemoryIdempotency
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
-from tests.support import at_once, payments
+from tests.support import PATIENCE, at_once, payments
 from tests.support.postgres import DATABASES, empty_database
 
 NOW = 1_782_900_000.0
@@ -378,7 +378,7 @@ def test_two_hundred_calls_with_twenty_keys_run_each_once(keys: IdempotencyStore
 
     def call(number: int) -> tuple[str, Any]:
         key = KEY._replace(key=str(number % 20))
-        while isinstance(begun := begin(keys, key, now=time.time()), Running):
+        while isinstance(begun := begin(keys, key, now=time.time(), lasting=PATIENCE), Running):
             time.sleep(0.002)
         if isinstance(begun, Stored):
             return key.key, begun.execution.result

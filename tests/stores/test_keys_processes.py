@@ -35,7 +35,7 @@ def _key(name: str) -> IdempotencyKey:
 
 def _run(keys: SqlIdempotency, name: str, effects: Path) -> str:
     """Do what an enforcement point does with a key, and return what it found."""
-    begun = keys.begin(_key(name), "sha256:a", ttl=None, now=time.time())
+    begun = keys.begin(_key(name), "sha256:a", ttl=None, now=time.time(), lasting=PATIENCE)
     if isinstance(begun, Fresh):
         _have_effect(name, effects)
         keys.finish(begun.token, Execution(result=name), now=time.time())

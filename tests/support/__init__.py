@@ -35,8 +35,8 @@ _DEFAULTS: Final = (
 )
 _CONSTANTS: Final = (
     "pdp.engine.wasm.engine.DEADLINE", "pdp.engine.opa.engine.TIMEOUT", "pdp.engine.opa.engine.CONNECT_TIMEOUT",
-    "pdp.flow.reserve.PATIENCE", "pdp.stores.sql.database.BUSY_SECONDS", "pdp.stores.sql.database.TURN_SECONDS",
-    "pdp.workbench.bundles.publish.PATIENCE",
+    "pdp.flow.reserve.PATIENCE", "pdp.flow.reserve.LASTING", "pdp.stores.sql.database.BUSY_SECONDS",
+    "pdp.stores.sql.database.TURN_SECONDS", "pdp.workbench.bundles.publish.PATIENCE",
 )  # fmt: skip
 
 

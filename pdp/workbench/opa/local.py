@@ -117,13 +117,15 @@ def local_opa(
         EngineError: OPA does not start.
     """
     token = secrets.token_hex(32) if tcp else None
-    with tempfile.TemporaryDirectory(prefix="pdp-opa-") as name:
+    with tempfile.TemporaryDirectory(prefix="pdp-opa-") as name, socket.socket() as reserved:
         folder = Path(name)
         _write(folder, bundle, manifests, data, lock=tcp)
         address = url = f"unix://{folder / 'opa.sock'}"
         if tcp:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                address = f"127.0.0.1:{free.getsockname()[1]}"
+            # Bound without listening, and not alone: OPA may have the port, and nobody is given it as a free one.
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{reserved.getsockname()[1]}"
             url = f"http://{address}"
         log = folder / "opa.log"
         try:
