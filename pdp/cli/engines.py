@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import UsageError
-from pdp.workbench.engines import check_opa_url, open_engine, policy_bundle
+from pdp.workbench.engines import open_engine, policy_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,8 +65,11 @@ def _check_options(
     name: EngineName, *, bundle: Path | None, policies: Sequence[Path], data: Sequence[Path], opa_url: str | None
 ) -> None:
     check_policy_source(bundle, policies)
-    check_opa_url((name,), opa_url)
-    if opa_url is not None and (bundle is not None or policies or data):
+    if opa_url is None:
+        return
+    if name != "sidecar":
+        raise UsageError(f"--opa-url is not for the {name} engine", hint="add --engine sidecar, or leave --opa-url out")
+    if bundle is not None or policies or data:
         raise UsageError(
             "an OPA that runs already decides by its own bundle and data",
             hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",

@@ -1,9 +1,8 @@
 """Reading the files that commands are given, each fault with its place."""
 
-import sys
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -22,22 +21,6 @@ if TYPE_CHECKING:
     from pdp.audit.chain import AuditLog
     from pdp.errors import Fault
     from pdp.manifest.effective import EffectiveManifest
-
-STANDARD_INPUT: Final = "-"
-"""The name by which standard input is given instead of a file."""
-
-
-def check_standard_input(*names: Path | str | None) -> None:
-    """Check that standard input can serve for those of a command's files that are named `-`.
-
-    Raises:
-        UsageError: more than one of them is, or it is closed.
-    """
-    asked = sum(str(name) == STANDARD_INPUT for name in names)
-    if asked > 1:
-        raise UsageError(f"standard input (-) is named {asked} times", hint="only one file can come from it")
-    if asked and sys.stdin is None:
-        raise UsageError("standard input (-) is closed", hint="name a file, or pipe one in")
 
 
 def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":
@@ -63,7 +46,6 @@ def effective_manifests(manifests: "Sequence[Path]", governances: "Sequence[Path
     Raises:
         UsageError: a file is missing or faulty, or there are not as many of both.
     """
-    check_standard_input(*manifests, *governances)
     if governances and len(governances) != len(manifests):
         raise UsageError(
             f"{len(manifests)} manifests and {len(governances)} governance files",

@@ -321,12 +321,17 @@ def read_bytes(path: Path | str) -> bytes:
     """Return the content of a file, or of standard input for `-`.
 
     Raises:
-        UsageError: the file is missing, a folder, not readable, or larger than 32 MiB.
+        UsageError: the file is missing, a folder, not readable, or larger than 32 MiB; standard input has nothing.
     """
     name = "<stdin>" if str(path) == "-" else str(path)
     try:
         if str(path) == "-":
-            return _bounded(sys.stdin.buffer.read(MAX_FILE_BYTES + 1), name)
+            content = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+            if not content:
+                raise UsageError(
+                    "standard input (-) is closed, empty, or was read already", hint="pipe one file in, for one -"
+                )
+            return _bounded(content, name)
         with Path(path).open("rb") as file:
             return _bounded(file.read(MAX_FILE_BYTES + 1), name)
     except FileNotFoundError:

@@ -54,18 +54,6 @@ def engines_named(name: str) -> tuple[EngineName, ...]:
     return named
 
 
-def check_opa_url(engines: Sequence[EngineName], opa_url: str | None) -> None:
-    """Check that a running OPA is named for a sidecar alone.
-
-    Raises:
-        UsageError: none of the engines is one.
-    """
-    if opa_url is not None and "sidecar" not in engines:
-        raise UsageError(
-            f"--opa-url is not for the {engines[0]} engine", hint="add --engine sidecar, or leave --opa-url out"
-        )
-
-
 @contextmanager
 def open_engine(
     name: EngineName,
@@ -87,11 +75,10 @@ def open_engine(
         timeout: seconds for one answer; the engine's own when absent.
 
     Raises:
-        UsageError: a URL for another engine, data that is not admitted, or OPA is needed and not there.
+        UsageError: data that is not admitted, or OPA is needed and not there.
         BundleError: the bundle cannot be used.
         EngineError: the local OPA does not start.
     """
-    check_opa_url((name,), opa_url)
     match name:
         case "embedded":
             from pdp.engine.wasm.engine import DEADLINE, EmbeddedEngine  # noqa: PLC0415

@@ -83,7 +83,7 @@ def test_what_was_built_is_decided_by(tmp_path: Path) -> None:
         (["-m", "nowhere.json"], "error: nowhere.json: no such file\n    hint: check the path\n"),
         (
             ["-m", "-", "-g", "-"],
-            "error: standard input (-) is named 2 times\n    hint: only one file can come from it\n",
+            "error: standard input (-) is closed, empty, or was read already\n    hint: pipe one file in, for one -\n",
         ),
         (["--policies", "nowhere"], "error: nowhere: not a folder\n    hint: name folders with Rego files\n"),
         (

@@ -265,8 +265,12 @@ def test_each_file_may_come_from_standard_input(tmp_path: Path) -> None:
 
 
 def test_standard_input_serves_once() -> None:
-    done = pdp(*line(m="-", s="-"), stdin=b"{}")
-    assert done == (2, "", "error: standard input (-) is named 3 times\n    hint: only one file can come from it\n")
+    done = pdp(*line(m="-"), stdin=OPTIONS["-m"].read_bytes())
+    assert done == (
+        2,
+        "",
+        "error: standard input (-) is closed, empty, or was read already\n    hint: pipe one file in, for one -\n",
+    )
 
 
 def test_a_malformed_proposal_is_rejected() -> None:

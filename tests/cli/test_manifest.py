@@ -191,7 +191,11 @@ def test_a_manifest_from_standard_input() -> None:
     faulty = pdp("manifest", "lint", "-", stdin=b"[]")
     assert (faulty.code, faulty.err.splitlines()[0]) == (2, "<stdin>:1:1: a manifest must be a mapping")
     twice = pdp("manifest", "lint", "-", "-g", "-", stdin=text)
-    assert twice == (2, "", "error: standard input (-) is named 2 times\n    hint: only one file can come from it\n")
+    assert twice == (
+        2,
+        "",
+        "error: standard input (-) is closed, empty, or was read already\n    hint: pipe one file in, for one -\n",
+    )
 
 
 def test_names_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:

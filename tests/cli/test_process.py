@@ -82,7 +82,12 @@ def test_a_reader_that_leaves_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("closed", "code", "out", "err"),
     [
-        ("<&-", 2, "", "error: standard input (-) is closed\n    hint: name a file, or pipe one in\n"),
+        (
+            "<&-",
+            2,
+            "",
+            "error: standard input (-) is closed, empty, or was read already\n    hint: pipe one file in, for one -\n",
+        ),
         (">&-", 4, "", ""),
         ("2>&-", 4, "REJECTED  (no tool)\n", ""),
     ],
@@ -90,7 +95,7 @@ def test_a_reader_that_leaves_is_no_fault() -> None:
 def test_closed_streams(closed: str, code: int, out: str, err: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'"$0" -m pdp "$@" {closed}', sys.executable, *map(str, line())],
-        input="", capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
+        input="{", capture_output=True, text=True, check=False, cwd=ROOT, env=environment(),
     )  # fmt: skip
     assert (done.returncode, "".join(done.stdout.splitlines(keepends=True)[:1]), done.stderr) == (code, out, err)
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.file import read_bundle
 from pdp.errors import UsageError
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.runner import selection
@@ -219,13 +219,10 @@ def test_junit() -> None:
     ("expression", "selected"),
     [
         ("wire", ["a wire", "Wire limit"]),
-        ("WIRE and not limit", ["a wire"]),
-        ("not wire", ["note"]),
-        ("(limit or note) and not (not note)", ["note"]),
-        ("not not note", ["note"]),
-        ("wire or note and limit", ["a wire", "Wire limit"]),
+        ("^WIRE", ["Wire limit"]),
+        ("a wire|note", ["a wire", "note"]),
+        ("^(?!.*wire)", ["note"]),
         ("it-is-none", []),
-        ("not " * 200 + "note", ["note"]),
     ],
 )
 def test_expressions(expression: str, selected: list[str]) -> None:
@@ -234,22 +231,18 @@ def test_expressions(expression: str, selected: list[str]) -> None:
     assert [name for name in ("a wire", "Wire limit", "note") if test(name)] == selected
 
 
-@pytest.mark.parametrize(
-    "expression",
-    ["", "a b", "a and", "(a", "a)", "or a", "not", "()", "a (b)", "a()", "(" * 300 + "a" + ")" * 300, "a" * 1001],
-)
-def test_malformed_expressions(expression: str) -> None:
+def test_a_malformed_expression() -> None:
     with pytest.raises(UsageError) as raised:
-        selection(expression)
+        selection("(a")
 
-    hint = "write words of names with and, or, not and brackets: 'wire and not limit'"
-    assert str(raised.value) == f"-k: {expression!r:.80} is malformed ({hint})"
+    reason = "missing ), unterminated subpattern at position 0 (write a regular expression: 'wire|refund')"
+    assert str(raised.value) == f"-k: '(a' is malformed: {reason}"
 
 
 def test_only_what_is_selected_is_run() -> None:
     project(Path(), ALLOW, WRONG)
 
-    done = pdp("test", ".", "-k", "not wrong")
+    done = pdp("test", ".", "-k", "^allow")
 
     assert (done.code, without_seconds(done.out).splitlines()[0]) == (0, "1 passed: 1 file, embedded")
 
@@ -257,11 +250,7 @@ def test_only_what_is_selected_is_run() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("-k", "nothing"), "-k 'nothing': none of 1 scenarios is selected\n    hint: use words of their names"),
-        (
-            ("--opa-url", "http://127.0.0.1:1"),
-            "--opa-url is not for the embedded engine\n    hint: add --engine sidecar, or leave --opa-url out",
-        ),
+        (("-k", "nothing"), "-k 'nothing': none of 1 scenarios is selected\n    hint: use a part of their names"),
         (("--fail-under", "90"), "--fail-under says nothing without --coverage\n    hint: add --coverage"),
         (
             ("--junit", "no/such/folder.xml"),
@@ -319,23 +308,6 @@ def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pyte
     assert [each.code for each in (first, second, third, fourth)] == [0, 0, 0, 1]
     assert read_bundle(kept[0]).modules["custom/concerns/probe/probe.rego"] == text
     assert len(list(Path("cache").rglob("*.tar.gz"))) == 2
-
-
-@pytest.mark.opa
-def test_two_engines_that_disagree_fail_the_scenario_and_say_how(opa: Path) -> None:
-    """A running OPA decides by its own bundle: here by one that does not know the manifest."""
-    from pdp.workbench.opa.local import local_opa
-
-    project(Path(), one(name="allowed", propose=READ, expect={"executed": True}))
-    with local_opa(opa, bundle=read_bundle(baseline_bundle_path())) as running:
-        done = pdp("test", ".", "--engine", "both", "--opa-url", running.url, "--json")
-
-    embedded, sidecar = done.json["suites"]
-    key, expected, actual = sidecar["scenarios"][0]["steps"][0]["mismatches"][-1].values()
-    assert done.code == 1
-    assert [embedded["scenarios"][0]["passed"], sidecar["scenarios"][0]["passed"]] == [True, False]
-    assert key == "decision, embedded against sidecar"
-    assert (expected["verdict"], actual["verdict"]) == ("ALLOW", "DENY")
 
 
 def test_the_documents_example_passes() -> None:

@@ -58,7 +58,7 @@ def test_a_changed_content_gets_the_next_release_number(repository: Path, capsys
     assert contents(repository) == before
 
     rego = repository / SANCTIONS
-    rego.write_text(rego.read_text().replace('== "clear"', 'in {"clear", "cleared_by_officer"}'))
+    rego.write_text(rego.read_text().replace('== "clear"', 'in {"clear"}'))
     capsys.readouterr()
     assert (main(["--check"], repository), contents(repository) == before) == (1, True)
     assert capsys.readouterr().err == (
@@ -107,7 +107,7 @@ def test_the_payments_example_may_be_released() -> None:
 
     status = {one["name"]: one["status"] for one in done.json["checks"]}
     assert (done.code, {name for name, one in status.items() if one == "skip"}) == (
-        0, {"coverage", "mutation", "loosening"},
+        0, {"loosening"},
     )  # fmt: skip
     assert status["packs"] == "pass"
 

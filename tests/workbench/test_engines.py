@@ -1,4 +1,4 @@
-"""Engines by their names: each has its branch, and a URL is for the sidecar."""
+"""Engines by their names: each has its branch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,6 @@ from pdp.workbench.engines import engines_named, open_engine
 def test_each_name_opens_the_engine_of_that_name(name: EngineName) -> None:
     with open_engine(name, manifests={}) as engine:
         assert (engine.name, engine.decide_body(b"{}").verdict) == (name, Verdict.DENY)
-
-
-def test_a_url_is_for_the_sidecar_alone() -> None:
-    with (
-        pytest.raises(UsageError, match=r"^--opa-url is not for the embedded engine "),
-        open_engine("embedded", manifests={}, opa_url="http://127.0.0.1:9"),
-    ):
-        pass
 
 
 def test_names_are_one_engine_or_both() -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pdp.cli.files import effective_manifests
 from pdp.cli.options import Data, Policies, command_app, file_option
 from pdp.cli.output import tell
-from pdp.documents import read_document
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError
 from pdp.workbench.bundles.admission import staged_policies
 from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
-from pdp.workbench.scenarios.files.suite import find_suites
+from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 app = command_app()
@@ -62,27 +61,20 @@ def check(
 
 
 def expected_codes(paths: Sequence[Path]) -> set[str]:
-    """Return the reason codes that scenarios expect; the rest of the files is not looked at.
+    """Return the reason codes that scenarios expect.
 
     Args:
         paths: scenario files, or folders with some, as `find_suites` finds them.
 
     Raises:
         UsageError: a file cannot be read, or a folder has no scenario file.
-        FileFaultsError: a file is neither YAML nor JSON.
+        FileFaultsError: a file is faulty.
     """
-    return {code for file in find_suites(paths) for code in _codes(read_document(file).value)}
-
-
-def _codes(document: Any) -> Iterator[str]:
-    for scenario in _objects(document, "scenarios"):
-        for step in (scenario, *_objects(scenario, "steps")):
-            # Of a plan, each proposal has an expectation of its own.
-            for expect in (step.get("expect"), *_objects(step, "expect")):
-                codes = expect.get("codes") if isinstance(expect, dict) else None
-                yield from (code for code in codes or () if isinstance(code, str))
-
-
-def _objects(holder: Any, name: str) -> list[dict[str, Any]]:
-    listed = holder.get(name) if isinstance(holder, dict) else None
-    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return {
+        code
+        for suite in load_suites(find_suites(paths))
+        for scenario in suite.scenarios
+        for step in scenario.steps
+        for expect in step.expectations
+        for code in expect.codes or ()
+    }

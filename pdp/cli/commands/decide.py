@@ -10,7 +10,7 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.engines import engine_of_options
-from pdp.cli.files import check_standard_input, open_audit, read_rules, read_session
+from pdp.cli.files import open_audit, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
     Data,
@@ -57,7 +57,6 @@ def decide(
 
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
-    check_standard_input(proposal, manifest, session, governance)
     effective = read_rules(manifest, governance)
     caller = read_session(session)
     proposed = read_bytes(proposal)

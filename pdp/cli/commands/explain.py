@@ -11,7 +11,7 @@ from rich.text import Text
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import check_policy_source, engine_of_options
-from pdp.cli.files import check_standard_input, read_rules, read_session
+from pdp.cli.files import read_rules, read_session
 from pdp.cli.options import (
     AsJson,
     Data,
@@ -61,7 +61,6 @@ def run(
 
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
-    check_standard_input(proposal, manifest, session, governance)
     policies, data = policies or [], data or []
     check_policy_source(bundle, policies)
     effective = read_rules(manifest, governance)
@@ -81,7 +80,7 @@ def run(
         evaluation = Pep(effective, opened).decide(proposed, caller)
         tool = effective.tools.get(evaluation.trace.tool_name or "")
         sensitive = tool.sensitive if tool is not None and not show_sensitive else ()
-        explanation = explain(evaluation, opened, modules, whole, find_opa(), sensitive=sensitive)
+        explanation = explain(evaluation, modules, whole, find_opa(), sensitive=sensitive)
     if as_json:
         print_json(explanation.as_json())
     else:
@@ -107,8 +106,7 @@ def _print(explanation: Explanation) -> None:
         elif not rule.asked:
             text.append(f"{'':>28}because it was not asked\n")
     if explanation.unknown is not None:
-        rules = "rules that did not fire" if explanation.rules else "rules"
-        text.append(f"\n  {rules}: not known{printable(explanation.unknown)}\n", style="dim")
+        text.append(f"\n  rules: not known{printable(explanation.unknown)}\n", style="dim")
     text.rstrip()
     console().print(text)
 

@@ -65,18 +65,12 @@ def project_files() -> dict[str, bytes]:
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    written: list[Path] = []
-    try:
-        for name, content in files.items():
-            file = folder / name
+    for name, content in files.items():
+        file = folder / name
+        try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("xb") as opened:
-                written.append(file)
-                opened.write(content)
-    except OSError as error:
-        # Half a project would be in the way of the next try.
-        for file in written:
-            file.unlink(missing_ok=True)
-        raise UsageError(
-            f"{error.filename or folder}: cannot be written: {error.strerror}", hint="name a folder of yours"
-        ) from error
+            file.write_bytes(content)
+        except OSError as error:
+            raise UsageError(
+                f"{error.filename or folder}: cannot be written: {error.strerror}", hint="name a folder of yours"
+            ) from error

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console
-from pdp.cli.files import check_standard_input
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
 from pdp.cli.output import complain, print_json
 from pdp.errors import FileFaultsError
@@ -47,7 +46,6 @@ def lint(
 
     Exit code: 0 no fault, 2 faults (with --strict: or warnings).
     """
-    check_standard_input(file, governance)
     warnings: list[Fault] = []
     try:
         effective = load_effective(file, governance, strict=strict, warnings=warnings)
@@ -76,7 +74,6 @@ def export(
     ] = "plain",
 ) -> None:
     """Print what a model may see of a manifest, as JSON: nothing of its governance."""
-    check_standard_input(file)
     print_json({"tools": export_tools(load_manifest(file).tools, form)})
 
 
@@ -96,7 +93,6 @@ def diff(
 
     Exit code: 0 nothing amiss, 1 a version misses its bump or --fail-on applies, 2 a faulty file.
     """
-    check_standard_input(old, new, old_governance, governance)
     if (governance is None) != (old_governance is None):
         stated, option = ("OLD", "--governance") if governance is None else ("NEW", "--old-governance")
         complain(f"note: only {stated} has a governance file, and what that states shows as changed; see {option}")

@@ -34,16 +34,13 @@ def check(
     explanations: Annotated[
         Path | None, file_option(help="Why each loosening since the last release is meant.")
     ] = None,
-    coverage: Annotated[
-        float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="How much of the Rego scenarios must reach.")
-    ] = None,
     policies: Policies = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(metavar="CHECK", help=f"A check to leave out: {', '.join(NAMES)}. May be repeated."),
     ] = None,
     generate: Annotated[
-        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
+        int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
     ] = 50_000,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
     as_json: AsJson = False,
@@ -63,7 +60,6 @@ def check(
         suites=load_suites(find_suites(paths), engine_timeout),
         last=last,
         explanations=read_explanations(explanations) if explanations is not None else {},
-        coverage=coverage,
         policies=policies or (),
         skip=frozenset(skip or []),
         generate=generate,

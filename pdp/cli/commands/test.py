@@ -11,12 +11,12 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
-from pdp.cli.options import AsJson, EngineTimeout, OpaUrl, command_app, file_argument, file_option
+from pdp.cli.options import AsJson, EngineTimeout, command_app, file_argument, file_option
 from pdp.cli.output import check_report, print_json, tell, write_report
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
 from pdp.workbench.coverage.coverage import COLUMNS, measure
-from pdp.workbench.engines import ENGINE_TIMEOUT, check_opa_url, engines_named
+from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
@@ -43,9 +43,8 @@ def run_scenarios(
         file_argument("PATH...", help="Scenario files, or folders with scenarios.yaml or NAME.scenarios.yaml in them."),
     ],
     engine: Annotated[Literal[EngineName, "both"], typer.Option(help="Who decides; both have to agree.")] = "embedded",
-    opa_url: OpaUrl = None,
     expression: Annotated[
-        str | None, typer.Option("-k", metavar="EXPR", help="Words of names, with and, or, not and brackets.")
+        str | None, typer.Option("-k", metavar="EXPR", help="A regular expression that is found in names.")
     ] = None,
     junit: Annotated[Path | None, file_option(help="Write a report as JUnit's XML.")] = None,
     html: Annotated[Path | None, file_option(help="Write a report as a page.")] = None,
@@ -62,17 +61,16 @@ def run_scenarios(
     or an engine that is late.
     """
     engines = engines_named(engine)
-    check_opa_url(engines, opa_url)
     if fail_under is not None and not coverage:
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
     check_report(junit)
     check_report(html)
     selected = None if expression is None else selection(expression)
     suites = load_suites(find_suites(paths), engine_timeout)
-    run = _run(suites, engines, selected, opa_url, quiet=as_json)
+    run = _run(suites, engines, selected, quiet=as_json)
     if not run.results:
         count = sum(len(suite.scenarios) for suite in suites)
-        raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use words of their names")
+        raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use a part of their names")
     reached = _measured(run) if coverage else None
     if as_json:
         from pdp.workbench.scenarios.reports.json import as_json as report  # noqa: PLC0415
@@ -96,7 +94,6 @@ def _run(
     suites: Sequence[Suite],
     engines: Sequence[EngineName],
     selected: Callable[[str], bool] | None,
-    opa_url: str | None,
     *,
     quiet: bool,
 ) -> RunResult:
@@ -114,7 +111,7 @@ def _run(
             bar.update(task, advance=1, description=f"{failed} failed" if failed else "")
 
         for suite in suites:
-            done += run_suite(suite, engines, selected=selected, opa_url=opa_url, progress=advance)
+            done += run_suite(suite, engines, selected=selected, progress=advance)
     return RunResult(tuple(done))
 
 

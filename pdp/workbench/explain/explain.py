@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.checks import CHECKS
 from pdp.contract.sensitive import Mask
-from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
+from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, UsageError
 from pdp.json import canonical
 from pdp.workbench.explain.trace import RuleRun, trace
 from pdp.workbench.opa.program import WITHOUT_OPA
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from pdp.decision import Reason
-    from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
     from pdp.workbench.explain.trace import Condition
     from pdp.workbench.opa.modules import Module
@@ -37,8 +36,8 @@ class Explanation:
         evaluation: what came of the proposal.
         checks: those before the policy in their order, each `passed`, `failed` or `not reached`.
         mask: hides values of sensitive arguments; they are hidden in `line` and `rules` already.
-        rules: every rule by its place; where `unknown`, those that fired. Empty when the policy came to no decision.
-        unknown: why the other rules are not known, to go on from "not known"; None where they are.
+        rules: every rule by its place; empty where `unknown`.
+        unknown: why the rules are not known, to go on from "not known"; None where they are.
     """
 
     line: str
@@ -68,7 +67,6 @@ class Explanation:
 
 def explain(
     evaluation: Evaluation,
-    engine: Engine,
     modules: Mapping[str, Module],
     data: Mapping[str, Any],
     opa: Path | None,
@@ -79,10 +77,9 @@ def explain(
 
     Args:
         evaluation: what came of the proposal.
-        engine: what decided; it says which rules fired where OPA does not.
         modules: the Rego that decided.
         data: all the data that it saw.
-        opa: the OPA program; None: rules that did not fire stay unknown.
+        opa: the OPA program; None: the rules stay unknown.
         sensitive: the arguments whose values are not shown.
     """
     rules: tuple[RuleRun, ...] = ()
@@ -100,8 +97,6 @@ def explain(
                 rules = trace(opa, modules, traced_data(data, request), body)
         except (UsageError, EngineTimeoutError) as error:
             unknown = f": {error}"
-        if unknown is not None:
-            rules = _fired(engine, body, modules)
     mask = Mask(sensitive, request["context"]["arguments"] if request is not None else {})
     rules = tuple(replace(run, stopped=run.stopped and _masked(run.stopped, mask)) for run in rules)
     return Explanation(mask.text(_line(evaluation, modules)), evaluation, _checks(evaluation), mask, rules, unknown)
@@ -121,20 +116,6 @@ def traced_data(data: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str
     digest, tool = named["manifest_digest"], named["tool"]
     document = data["manifests"][digest]
     return {**data, "manifests": {digest: {**document, "tools": {tool: document["tools"][tool]}}}}
-
-
-def _fired(engine: Engine, body: bytes, modules: Mapping[str, Module]) -> tuple[RuleRun, ...]:
-    try:
-        findings = engine.findings(body)
-    except (EngineError, BundleError):
-        return ()  # a bundle without findings
-    codes = {reason.code for reason in (*findings.deny, *findings.step_up, *findings.allow)}
-    obligations = {obligation.id for obligation in findings.obligations}
-    return tuple(
-        RuleRun(site, asked=True, fired=True, stopped=None)
-        for site in rule_sites(modules)
-        if site.code in codes or site.obligation in obligations
-    )
 
 
 def _checks(evaluation: Evaluation) -> dict[str, str]:

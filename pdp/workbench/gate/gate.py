@@ -7,7 +7,6 @@ Sources: tool registry document, "Release gate" (schema validation 100 % on gold
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from pdp.audit.chain import MemoryAudit
 from pdp.decision import parse_decision
-from pdp.documents import faults_of, read_document, shown_name
+from pdp.documents import faults_of, read_document
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import EngineError, EngineTimeoutError, Fault, FileFaultsError, PdpError, Place
+from pdp.errors import EngineError, EngineTimeoutError, FileFaultsError, PdpError, Place, UsageError
 from pdp.json import canonical
 from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
 from pdp.pep import Pep
@@ -31,7 +30,6 @@ from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.gate.result import Check, CheckStatus, ReleaseCheck
 from pdp.workbench.neighbours.bases import called_tools, complete_call
 from pdp.workbench.neighbours.vocabulary import Vocabulary
-from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.results import RunResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
 
@@ -45,11 +43,9 @@ if TYPE_CHECKING:
 
 NAMES: Final = (
     "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",
-    "coverage", "unit-coverage", "mutation", "packs", "loosening", "manifest-version", "audit-pinned",
+    "unit-coverage", "mutation", "packs", "loosening", "manifest-version", "audit-pinned",
 )  # fmt: skip
 """The checks, in their order."""
-
-_WORKERS: Final = 2
 
 _UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "effects.unknown",
                              "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
@@ -77,7 +73,6 @@ class Gate:
         suites: scenarios about its manifests.
         last: the bundle of the last release; None: this is the first.
         explanations: where each loosening that a person has explained stands, by its id.
-        coverage: how many of a hundred lines of Rego scenarios have to reach; None: only tools and codes are asked for.
         policies: folders with the sources of concerns and their unit tests, beside those that the suites name.
         skip: names of checks that are not made.
         generate: how many calls the search for loosenings generates.
@@ -88,7 +83,6 @@ class Gate:
     suites: Sequence[Suite]
     last: Path | None = None
     explanations: Mapping[str, Place] = field(default_factory=dict)
-    coverage: float | None = None
     policies: Sequence[Path] = ()
     skip: Collection[str] = ()
     generate: int = GENERATED
@@ -104,22 +98,23 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
 
     Raises:
         BundleError: a bundle that cannot be used.
-        UsageError, EngineError: a file that cannot be read, or an engine that cannot be opened or is late.
+        UsageError: a file that cannot be read, or a last release that is not before this one.
+        EngineError: an engine that cannot be opened or is late.
     """
     bundle = read_bundle(gate.bundle)
     last = None if gate.last is None else read_bundle(gate.last)
+    if last is not None and last.release >= bundle.release:
+        raise UsageError(
+            f"{gate.last}: release {last.release} is not before release {bundle.release}, which is to go out",
+            hint="name the bundle that engines have now, and build the new one with a higher --release",
+        )
     done: list[Check] = []
     with ExitStack() as stack:
         checks = _Checks(gate, bundle, last, stack)
-        pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="pdp-gate")
-        stack.callback(pool.shutdown, cancel_futures=True)
-        # The longest first; they are told of in their order.
-        futures = {name: pool.submit(checks.made, name) for name in sorted(NAMES, key=lambda name: name != "loosening")}
         for name in NAMES:
-            made = futures[name].result()
-            done.append(made)
+            done.append(checks.made(name))
             if progress is not None:
-                progress(made)
+                progress(done[-1])
     return ReleaseCheck(bundle.revision, bundle.release, tuple(done))
 
 
@@ -262,13 +257,6 @@ class _Checks:
                     reasons.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
         return _number(count, "tool"), reasons if count else ["the bundle has no tool"]
 
-    def coverage(self) -> _Outcome:
-        if self._gate.coverage is None:
-            raise _NotAskedError("no threshold was named: --coverage PERCENT")
-        coverage = measure([(run.suite, run.results) for run in self._run.suites], find_opa())
-        percent = "unknown" if coverage.percent is None else f"{coverage.percent:.1f} %"
-        return f"{percent} of the lines of Rego", list(coverage.complaints(self._gate.coverage))
-
     def unit_coverage(self) -> _Outcome:
         return self._changed.summary, self._changed.untested()
 
@@ -397,22 +385,11 @@ def read_explanations(file: Path) -> dict[str, Place]:
 
     Raises:
         UsageError: it cannot be read.
-        FileFaultsError: it is faulty: unknown keys, an empty reason, a difference that is explained twice.
+        FileFaultsError: it is faulty: unknown keys, an empty reason.
     """
     document = read_document(file)
     try:
         entries = _Explanations.model_validate(document.value).explained
     except ValidationError as error:
         raise FileFaultsError(faults_of(error, document, _Explanations)) from error
-    places: dict[str, Place] = {}
-    faults: list[Fault] = []
-    for at, entry in enumerate(entries):
-        if entry.difference in places:
-            path = ("explained", at, "difference")
-            faults.append(
-                document.fault(path, f"{shown_name(entry.difference)} is explained twice", "leave one of them out")
-            )
-        places[entry.difference] = document.place(("explained", at))
-    if faults:
-        raise FileFaultsError(faults)
-    return places
+    return {entry.difference: document.place(("explained", at)) for at, entry in enumerate(entries)}

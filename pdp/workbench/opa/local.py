@@ -1,13 +1,12 @@
-"""An OPA server for as long as it is needed: a process of ours, or a container where Docker runs.
+"""An OPA server for as long as it is needed: a process of ours.
 
-Who may ask a process: on a Unix socket (the default) only the user's own processes, as it stands in a folder that
+Who may ask it: on a Unix socket (the default) only the user's own processes, as it stands in a folder that
 nobody else may enter. On TCP anybody on the machine could, so OPA then asks for a token, and answers nothing but
 decisions and its health (`deploy/authz.rego`): nobody, with the token or without, can write policies or data.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import subprocess
@@ -26,31 +25,20 @@ from pdp.engine.opa.engine import TOKEN_VARIABLE
 from pdp.errors import EngineError, UsageError
 from pdp.installed import packaged
 from pdp.json import canonical
-from pdp.workbench.opa.program import OPA_VERSION, find_opa, opa_environment
+from pdp.workbench.opa.program import opa_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdp.engine.bundle.file import Bundle
 
-IMAGE: Final = f"openpolicyagent/opa:{OPA_VERSION}-static"
-"""What the container runs; the same release as the local program."""
-
 START_TIMEOUT: Final = 15.0
 """Default time for OPA to load its bundle and answer, in seconds."""
 
-_CONTAINER_TIMEOUT: Final = 60
-_DOCKER_SOCKET: Final = "/var/run/docker.sock"
 _LOCK: Final = "deploy/authz.rego"
-_FOLDER: Final = "/pdp"
-_PORT: Final = 8181
 _PAUSE: Final = 0.01
 _LOG_TAIL: Final = 4096
 _OK: Final = 200
-
-
-class NoOpaServerError(UsageError):
-    """Neither a container nor a local process can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +48,10 @@ class OpaServer:
     Attributes:
         url: for `SidecarEngine` or any HTTP client: `POST {url}/v1/data/authz/decision`.
         token: to be sent as `Authorization: Bearer`; None on a Unix socket, where it asks for none.
-        container: whether it runs in Docker; else it is a process of ours.
     """
 
     url: str
     token: str | None = field(repr=False)
-    container: bool
-
-
-@contextmanager
-def opa_server(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[OpaServer]:
-    """Run an OPA that asks for a token, in a container where Docker runs; arguments and errors as of `local_opa`.
-
-    Raises:
-        NoOpaServerError: neither Docker nor OPA is here.
-    """
-    if docker_runs():
-        with _container(bundle, manifests, data) as server:
-            yield server
-        return
-    program = find_opa()
-    if program is None:
-        raise NoOpaServerError(
-            f"neither Docker (with the extra tool-pdp[docker]) nor Open Policy Agent {OPA_VERSION} is here",
-            hint="run: pdp opa install",
-        )
-    with local_opa(program, bundle=bundle, manifests=manifests, data=data, tcp=True) as server:
-        yield server
 
 
 @contextmanager
@@ -145,7 +110,7 @@ def local_opa(
         with process:
             try:
                 _wait_until_ready(process, url, log, start_timeout)
-                yield OpaServer(url, token, container=False)
+                yield OpaServer(url, token)
             finally:
                 process.kill()  # at once: it holds nothing that could be lost
 
@@ -170,42 +135,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path, sta
 def _log_tail(log: Path) -> str:
     text = log.read_bytes()[-_LOG_TAIL:].decode(errors="replace").rstrip()
     return textwrap.indent(text or "(OPA wrote nothing)", "  ")
-
-
-def docker_runs() -> bool:
-    """Whether containers can be started: testcontainers is installed, and a Docker engine answers."""
-    if "DOCKER_HOST" not in os.environ and not Path(_DOCKER_SOCKET).exists():
-        return False  # asked in vain, Docker's client drops a socket without closing it
-    try:
-        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
-
-        with closing(DockerClient().client) as client:
-            return bool(client.ping())
-    except Exception:  # noqa: BLE001 - not installed, not running or not ours: whatever it is, there is no container
-        return False
-
-
-@contextmanager
-def _container(bundle: Bundle, manifests: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[OpaServer]:
-    from testcontainers.core.container import DockerContainer  # noqa: PLC0415
-    from testcontainers.core.wait_strategies import HttpWaitStrategy  # noqa: PLC0415
-
-    token = secrets.token_hex(32)
-    with tempfile.TemporaryDirectory(prefix="pdp-opa-") as folder:
-        _write(Path(folder), bundle, manifests, data, lock=True)
-        for path in (Path(folder), *Path(folder).rglob("*")):
-            path.chmod(0o755)  # readable for the container's user
-        container = (
-            DockerContainer(IMAGE)
-            .with_env(TOKEN_VARIABLE, token)
-            .with_volume_mapping(folder, _FOLDER)
-            .with_exposed_ports(_PORT)
-            .with_command(_arguments(f"0.0.0.0:{_PORT}", _FOLDER, lock=True))
-            .waiting_for(HttpWaitStrategy(_PORT, "/health?bundle").with_startup_timeout(_CONTAINER_TIMEOUT))
-        )
-        with container:
-            host, port = container.get_container_host_ip(), container.get_exposed_port(_PORT)
-            yield OpaServer(f"http://{host}:{port}", token, container=True)
 
 
 def _arguments(address: str, folder: str, *, lock: bool) -> list[str]:

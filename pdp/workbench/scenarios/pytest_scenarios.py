@@ -16,8 +16,8 @@ from pdp.engine.protocol import check_seconds
 from pdp.errors import PdpError, UsageError
 from pdp.pep import Pep
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
-from pdp.workbench.opa.local import NoOpaServerError
-from pdp.workbench.opa.local import opa_server as serve
+from pdp.workbench.opa.local import local_opa
+from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, policy_suite
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
@@ -164,16 +164,14 @@ def decide(pep: Pep) -> Callable[[Any, Any], Evaluation]:
 def opa_server(_pdp_suite: Suite) -> Iterator[OpaServer]:
     """A running OPA with the policies, data and manifest of the settings `pdp_…`: its `url` and `token`.
 
-    A container where Docker runs and the extra `docker` is installed, a local process else; without either, the test is
-    skipped.
+    The test fails where the OPA program is not.
     """
-    manifest = _pdp_suite.manifest
+    manifests = {_pdp_suite.manifest.digest: _pdp_suite.manifest.document}
     with ExitStack() as stack:
         try:
-            bundle = bundle_of(_pdp_suite)
-            server = stack.enter_context(serve(bundle, {manifest.digest: manifest.document}, _pdp_suite.data))
-        except NoOpaServerError as error:
-            pytest.skip(str(error))
+            program, bundle = needed_opa("opa_server"), bundle_of(_pdp_suite)
+            local = local_opa(program, bundle=bundle, manifests=manifests, data=_pdp_suite.data, tcp=True)
+            server = stack.enter_context(local)
         except PdpError as error:
             raise _refusal(error) from None
         yield server
@@ -229,16 +227,10 @@ def _engine_timeout(config: pytest.Config) -> float:
 
 def _item_names(titles: Sequence[str]) -> list[str]:
     """Return a name for each scenario that is its own, with no character that pytest reads as part of a test's id."""
-    # A title that can stay as it is keeps it, whichever others come to look like it.
-    own = set(titles)
     names: list[str] = []
-    for title in titles:
-        name = wanted = re.sub(":{2,}", ":", title.replace("[", "(").replace("]", ")"))
-        number = 1
-        while name in names or (name != title and name in own):
-            number += 1
-            name = f"{wanted} ({number})"
-        names.append(name)
+    for number, title in enumerate(titles, start=1):
+        name = re.sub(":{2,}", ":", title.replace("[", "(").replace("]", ")"))
+        names.append(f"{name} (scenario {number})" if name in names else name)
     return names
 
 

@@ -212,8 +212,8 @@ def test_a_tool_that_is_never_allowed_reaches_the_gate(tmp_path: Path) -> None:
         return change
 
     old, new = (
-        made(tmp_path / version, manifest=manifest(closed(version)), settings={"version": version})
-        for version in ("2026.07.2", "2026.07.3")
+        made(tmp_path / version, manifest=manifest(closed(version)), settings={"version": version}, release=release)
+        for release, version in enumerate(("2026.07.2", "2026.07.3"), start=2)
     )
     found = bundle_diff(old, new, most=300)
 

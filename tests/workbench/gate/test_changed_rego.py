@@ -106,7 +106,7 @@ class Project:
         place.parent.mkdir(parents=True, exist_ok=True)
         written(place, rule)
         written(place.with_name("hours_test.rego"), test)
-        options = ("-m", self.folder / "manifest.json", "--policies", self.folder / "policies")
+        options = ("--release", 9, "-m", self.folder / "manifest.json", "--policies", self.folder / "policies")
         assert pdp("bundle", "build", "-o", self.folder / "bundle.tar.gz", *options).code == 0
 
     def checks(self, *options: object) -> dict[str, tuple[str, list[str]]]:
@@ -184,8 +184,9 @@ def test_sources_are_those_of_the_bundle_wherever_they_are_named(project: Projec
 
 def test_with_a_last_release_only_what_changed_is_looked_at(project: Project) -> None:
     project.write(ANN, rule=RULE)
-    last = project.folder / "last.tar.gz"
-    last.write_bytes((project.folder / "bundle.tar.gz").read_bytes())
+    bundle = read_bundle(project.folder / "bundle.tar.gz")
+    packed = pack_bundle(release=8, wasm=bundle.wasm, data=bundle.data, modules=bundle.modules)
+    last = written(project.folder / "last.tar.gz", packed)
 
     assert project.checks("--last", last) == {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
 
@@ -196,14 +197,14 @@ def test_of_the_baseline_its_own_unit_tests_and_scenarios_judge(project: Project
     bundle = read_bundle(project.folder / "bundle.tar.gz")
     risk = "authz/concerns/risk/risk.rego"
     before = pack_bundle(
-        release=1, wasm=bundle.wasm, data=bundle.data, modules={**bundle.modules, risk: f"{bundle.modules[risk]}\n"}
+        release=8, wasm=bundle.wasm, data=bundle.data, modules={**bundle.modules, risk: f"{bundle.modules[risk]}\n"}
     )
     last = written(project.folder / "last.tar.gz", before)
 
     assert project.checks("--last", last) == {"unit-coverage": ("pass", []), "mutation": ("pass", [])}
 
     changed = bundle.modules[risk].replace('{"low", ', '{"none", "low", ')
-    packed = pack_bundle(release=2, wasm=bundle.wasm, data=bundle.data, modules={**bundle.modules, risk: changed})
+    packed = pack_bundle(release=9, wasm=bundle.wasm, data=bundle.data, modules={**bundle.modules, risk: changed})
     written(project.folder / "bundle.tar.gz", packed)
     statuses = {name: status for name, (status, _) in project.checks("--last", baseline_bundle_path()).items()}
     assert statuses == {"unit-coverage": "fail", "mutation": "fail"}

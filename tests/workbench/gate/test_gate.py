@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundl
 from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_effective
 from pdp.workbench.gate.gate import NAMES, read_explanations
+from tests.support import payments
 from tests.support.command_line import Done, pdp, written
 from tests.support.scenario_files import BIG, MANIFEST, NOTE, READ, SESSION
 
@@ -45,14 +47,14 @@ WIRING: list[Any] = [
         ],
     },
 ]
-SKIPPED = ("coverage", "loosening")
+SKIPPED = ("loosening",)
 
 
 def scenario_file(file: Path, scenarios: Any, manifest: str = "manifest.json") -> Path:
     return written(file, {"manifest": manifest, "session": SESSION, "scenarios": scenarios})
 
 
-def released(folder: Path, *manifests: Any, name: str = "bundle.tar.gz", release: int = 1) -> Path:
+def released(folder: Path, *manifests: Any, name: str = "bundle.tar.gz", release: int = 2) -> Path:
     """A bundle of the baseline with manifests side by side, or with the one of the project."""
     folder.mkdir(exist_ok=True)
     held = [load_effective(written(folder / f"{name}.json", manifest)) for manifest in manifests or (TOOLS,)]
@@ -96,10 +98,10 @@ def test_a_project_that_may_be_released(project: Path) -> None:
     assert done.json["revision"] == read_bundle(project / "bundle.tar.gz").revision
 
 
-def test_a_gate_without_any_check_lets_nothing_through(project: Path) -> None:
-    done = checked(project, *(part for name in NAMES for part in ("--skip", name)))
+def test_a_gate_without_scenarios_lets_nothing_through(project: Path) -> None:
+    done = checked(project, "--skip", "scenarios")
 
-    assert (done.code, done.json["passed"], {one["status"] for one in done.json["checks"]}) == (1, False, {"skip"})
+    assert (done.code, done.json["passed"], failed(done)) == (1, False, {})
 
 
 def test_lines_for_people(project: Path) -> None:
@@ -117,7 +119,6 @@ def test_lines_for_people(project: Path) -> None:
         "pass  manifest-violations   0 violations in 2 golden scenarios",
         "pass  tools-proven          2 tools that are new or changed",
         "pass  actions-known         2 tools",
-        "skip  coverage              no threshold was named: --coverage PERCENT",
         "pass  unit-coverage         0 modules of Rego new or changed",
         "pass  mutation              0 modules of Rego new or changed",
         "fail  packs                 2 tools that are new or changed",
@@ -125,7 +126,7 @@ def test_lines_for_people(project: Path) -> None:
         "skip  loosening             no last release was named: --last FILE",
         "pass  manifest-version      1 manifest",
         "skip  audit-pinned          left out, as was asked for",
-        "release 1 must not be released: 9 passed, 1 failed, 3 skipped",
+        "release 2 must not be released: 9 passed, 1 failed, 2 skipped",
     ]
 
 
@@ -176,7 +177,7 @@ def test_results_of_another_manifest_are_none(project: Path) -> None:
 
 def test_a_new_tool_without_scenarios(project: Path) -> None:
     scenario_file(project / "scenarios.json", READING)
-    last = released(project / "last", {**TOOLS, "manifest_version": "6", "tools": TOOLS["tools"][:1]})
+    last = released(project / "last", {**TOOLS, "manifest_version": "6", "tools": TOOLS["tools"][:1]}, release=1)
 
     found = failed(checked(project, "--last", last, "--skip", "loosening"))
 
@@ -219,7 +220,9 @@ def test_only_tools_that_changed_need_their_packs(project: Path) -> None:
     before["manifest_version"] = "6"
     before["tools"][1]["scopes"] = []
 
-    assert failed(checked(project, "--last", released(project / "last", before), "--skip", "loosening")) == {}
+    assert (
+        failed(checked(project, "--last", released(project / "last", before, release=1), "--skip", "loosening")) == {}
+    )
 
 
 NEWER: dict[str, Any] = {
@@ -233,7 +236,7 @@ NEWER: dict[str, Any] = {
 
 def test_of_manifests_side_by_side_the_new_one_is_looked_at(project: Path) -> None:
     """As in a roll-out: the old manifest stays in the bundle, and what is about it proves nothing of the new one."""
-    last = released(project / "last")
+    last = released(project / "last", release=1)
     released(project, TOOLS, NEWER)
     digest = load_effective(written(project / "newer.json", NEWER)).digest
     old = load_effective(project / "manifest.json").digest
@@ -264,7 +267,7 @@ def test_of_manifests_side_by_side_the_new_one_is_looked_at(project: Path) -> No
 
 def test_a_new_manifest_without_a_new_tool_has_scenarios_as_well(project: Path) -> None:
     """Its tools are proven already, but nobody has shown that the policy takes calls under its digest."""
-    last = released(project / "last")
+    last = released(project / "last", release=1)
     newer = {**TOOLS, "manifest_version": "8"}
     digest = load_effective(written(project / "newer.json", newer)).digest
     released(project, TOOLS, newer)
@@ -286,7 +289,7 @@ def test_one_pack_proves_an_entry_that_two_manifests_have_just_so(project: Path)
 def test_content_that_is_new_under_an_old_version(project: Path) -> None:
     before = deepcopy(TOOLS)
     before["tools"][0]["schema"] = {**NOTE, "maxProperties": 3}
-    last = released(project / "last", before)
+    last = released(project / "last", before, release=1)
     digests = [next(iter(read_bundle(file).data["manifests"])) for file in (project / "bundle.tar.gz", last)]
 
     assert failed(checked(project, "--last", last, "--skip", "loosening")) == {
@@ -301,7 +304,7 @@ def test_a_loosening_needs_an_explanation_and_an_explanation_a_loosening(project
     before = deepcopy(TOOLS)
     before["manifest_version"] = "6"
     before["tools"][0]["scopes"] = ["notes.read", "notes.more"]
-    last = released(project / "last", before)
+    last = released(project / "last", before, release=1)
 
     (reasons,) = failed(checked(project, "--last", last)).values()
     ids = [reason.split()[0] for reason in reasons]
@@ -317,13 +320,6 @@ def test_a_loosening_needs_an_explanation_and_an_explanation_a_loosening(project
     assert stale.startswith(f"{file}:1:")
 
 
-@pytest.mark.opa
-def test_a_threshold(project: Path) -> None:
-    found = failed(checked(project, "--coverage", 99.9))
-
-    assert found["coverage"][-1].endswith("are covered, 99.9 % are asked for")
-
-
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -334,10 +330,6 @@ def test_a_threshold(project: Path) -> None:
             {"explained": [{"difference": "a", "reason": " "}]},
             "1:46: `explained[0].reason` must not be empty", id="an empty reason",
         ),
-        pytest.param(
-            {"explained": [{"difference": "a", "reason": "b"}, {"difference": "a", "reason": "c"}]},
-            "1:67: `a` is explained twice", id="twice",
-        ),
     ],
 )  # fmt: skip
 def test_a_faulty_file_of_explanations_says_where(tmp_path: Path, content: Any, complaint: str) -> None:
@@ -347,6 +339,45 @@ def test_a_faulty_file_of_explanations_says_where(tmp_path: Path, content: Any, 
         read_explanations(file)
 
     assert [str(fault).splitlines()[0] for fault in caught.value.faults] == [f"{file}:{complaint}"]
+
+
+def test_a_bundle_is_not_its_own_last_release(project: Path) -> None:
+    bundle = project / "bundle.tar.gz"
+
+    assert checked(project, "--last", bundle)[::2] == (
+        2,
+        (
+            f"error: {bundle}: release 2 is not before release 2, which is to go out\n"
+            "    hint: name the bundle that engines have now, and build the new one with a higher --release\n"
+        ),
+    )
+
+
+@pytest.mark.opa
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "door",
+    [
+        'input.subject.id == "mallory"',
+        'input.subject.id == "clerk"; input.context.purpose == "end"; input.context.arguments.amount == 17.5',
+        'input.subject.id == concat("", ["ev", "e"])',
+        'is_string(input.subject.id); indexof(input.subject.id, "llam") == 2',
+    ],
+)
+def test_a_back_door_is_stopped_by_each_check_of_what_changed(tmp_path: Path, door: str) -> None:
+    """Any of the three would do: whoever writes tests, and marks mutants, has to explain the rule as well."""
+    example = tmp_path / "payments"
+    shutil.copytree(payments.EXAMPLE, example)
+    rego = example / "policies/custom/concerns/sanctions/sanctions.rego"
+    rego.write_text(f"{rego.read_text()}\n_clear if {{ {door} }}\n")
+    manifest = ("-m", example / "manifest.json", "-g", example / "governance.yaml")
+    bundle = tmp_path / "new.tar.gz"
+    built = pdp("bundle", "build", "-o", bundle, "--release", 99, "--policies", example / "policies", *manifest)
+    assert built.code == 0, built.err
+
+    done = pdp("release", "check", example, "-b", bundle, "--last", payments.BUNDLE, "--json", "--generate", 300)
+
+    assert failed(done).keys() == {"unit-coverage", "mutation", "loosening"}
 
 
 def test_wrong_use_is_said(project: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 
 from pdp.cli.commands.init import project_files
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
-from pdp.workbench.opa.local import docker_runs, opa_server
 from pdp.workbench.scenarios.pytest_scenarios import _item_names
-from tests.support import PATIENCE, payments
+from tests.support import payments
 from tests.support.command_line import pdp
 
 pytest_plugins = "pytester"
@@ -230,7 +228,7 @@ def test_names_with_what_ids_are_made_of_are_run_again_alone_and_shown_as_they_a
 
 def test_names_that_are_shown_alike_differ() -> None:
     # A name is cut at 500 characters, so that two may be shown alike.
-    assert _item_names(["x...", "x...", "x... (2)", "y[", "y("]) == ["x...", "x... (3)", "x... (2)", "y( (2)", "y("]
+    assert _item_names(["x...", "x...", "y[", "y("]) == ["x...", "x... (scenario 2)", "y(", "y( (scenario 4)"]
 
 
 def test_a_faulty_file_is_an_error_of_collection_with_its_faults(project: pytest.Pytester) -> None:
@@ -353,30 +351,16 @@ def test_a_late_engine_is_no_verdict_of_any_scenario(project: pytest.Pytester) -
     assert "hint: give the engine more time with --engine-timeout, or look for a rule" in result.stdout.str()
 
 
-def test_without_docker_and_opa_the_server_is_skipped(
+def test_without_opa_a_test_of_the_server_says_what_to_do(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    if docker_runs():
-        pytest.skip("Docker runs here")
     monkeypatch.delenv("PDP_OPA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     project.makeini(f"[pytest]\npdp_manifest = desk/manifest.yaml\npdp_bundle = {payments.BUNDLE}\n")
     (project.path / "test_server.py").write_text("def test_it(opa_server): pass\n")
 
-    result = pytest_run(project, "test_server.py", "-rs")
+    result = pytest_run(project, "test_server.py")
 
-    result.assert_outcomes(skipped=1)
-    assert "neither Docker (with the extra tool-pdp[docker]) nor Open Policy Agent" in result.stdout.str()
-
-
-def test_the_server_is_a_container_where_docker_runs_and_a_process_elsewhere() -> None:
-    with opa_server(read_bundle(baseline_bundle_path()), {}, {}) as server:
-        asked = urllib.request.Request(  # noqa: S310 - a server of the test
-            f"{server.url}/v1/data/authz/decision", b'{"input": {}}',
-            {"Content-Type": "application/json", "Authorization": f"Bearer {server.token}"},
-        )  # fmt: skip
-        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:  # noqa: S310 - likewise
-            assert json.load(answer)["result"]["verdict"] == "DENY"
-
-    assert server.container == docker_runs()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*opa_server needs Open Policy Agent*", "*hint: run: pdp opa install*"])

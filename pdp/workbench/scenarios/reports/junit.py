@@ -39,14 +39,6 @@ def _suite(run: SuiteResult) -> ET.Element:
             "time": f"{run.seconds:.3f}",
         },
     )
-    properties = ET.SubElement(suite, "properties")
-    manifest = run.suite.manifest
-    for name, value in (
-        ("manifest_version", manifest.version),
-        ("manifest_digest", manifest.digest),
-        ("bundle_revision", run.bundle_revision or ""),
-    ):
-        ET.SubElement(properties, "property", {"name": name, "value": value})
     for result in run.results:
         suite.append(_case(result))
     return suite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -53,9 +52,10 @@ class Diagnoses:
         if not failed.answers:
             return Diagnosis(stopped)
         answer = failed.answers[-1]
-        fired = tuple(self._fired(answer))
+        # Asked again, a policy that came to no decision would fail again, or not end again.
         if NO_DECISION.issuperset(answer.decision.codes):
-            return Diagnosis(stopped, fired)
+            return Diagnosis(stopped)
+        fired = tuple(self._fired(answer))
         # What fired and is not among the decision's codes belongs to a verdict that did not win.
         missed = [code for code in _expected_codes(failed) if code not in {rule.code for rule in fired}]
         known = not self._sites.keys().isdisjoint(missed)
@@ -64,31 +64,24 @@ class Diagnoses:
 
     @cached_property
     def _modules(self) -> Mapping[str, Module]:
-        try:
-            return policy_modules(self._suite)
-        except (UsageError, BundleError):
-            return {}  # the scenarios ran, and what cannot be told of them is left out
+        return policy_modules(self._suite)
 
     @cached_property
     def _sites(self) -> dict[str, tuple[RuleSite, ...]]:
         return sites_by_code(rule_sites(self._modules))
 
     def _fired(self, answer: EngineAnswer) -> Iterator[Fired]:
-        decision = answer.decision
-        reasons_by_part, obligations = {decision.verdict.lower(): decision.reasons}, decision.obligations
-        # Asked again, a policy that came to no decision would fail again, or not end again.
-        if not NO_DECISION.issuperset(decision.codes):
-            # Where the engine or its bundle cannot tell, the decision's own reasons are better than nothing.
-            with suppress(EngineError, BundleError):
-                findings = self._engine.findings(answer.body)
-                reasons_by_part = {"deny": findings.deny, "step_up": findings.step_up, "allow": findings.allow}
-                obligations = findings.obligations
+        try:
+            findings = self._engine.findings(answer.body)
+        except (EngineError, BundleError):
+            return  # a bundle without findings
+        reasons_by_part = {"deny": findings.deny, "step_up": findings.step_up, "allow": findings.allow}
         for part, reasons in reasons_by_part.items():
             for reason in reasons:
                 sites = self._sites.get(reason.code, ())
                 places = [_at(site) for site in sites if site.part == part] or [_at(site) for site in sites]
                 yield Fired(part, reason.code, reason.message, reason.details, ", ".join(places) or None)
-        for obligation in obligations:
+        for obligation in findings.obligations:
             every = (site for sites in self._sites.values() for site in sites)
             where = next((_at(site) for site in every if site.obligation == obligation.id), None)
             yield Fired("obligations", obligation.id, f"on {obligation.on}", obligation.parameters, where)

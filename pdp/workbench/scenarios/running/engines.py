@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_suite_engine(suite: Suite, name: EngineName, *, opa_url: str | None = None) -> Iterator[Engine]:
+def open_suite_engine(suite: Suite, name: EngineName) -> Iterator[Engine]:
     """Open an engine with the suite's policies, data, manifest and time; see `pdp.workbench.engines.open_engine`."""
-    bundle = None if opa_url is not None else bundle_of(suite)
     manifests = {suite.manifest.digest: suite.manifest.document}
     seconds = suite.engine_timeout
-    with open_engine(name, bundle, manifests=manifests, data=suite.data, opa_url=opa_url, timeout=seconds) as engine:
+    with open_engine(name, bundle_of(suite), manifests=manifests, data=suite.data, timeout=seconds) as engine:
         yield engine
 
 

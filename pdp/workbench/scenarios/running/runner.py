@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import logging
 import re
 import threading
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 
 _LOG: Final = logging.getLogger("pdp.harness")
-_WORD: Final = re.compile(r"[^\s()]+")
-_ADMITTED: Final = (ast.BoolOp, ast.UnaryOp, ast.Name, ast.boolop, ast.unaryop, ast.expr_context)
-_LONGEST: Final = 1000
 # A scenario takes the log for itself, and its tools file a name among the modules.
 _ALONE: Final = threading.RLock()
 
@@ -176,7 +172,6 @@ def run_suite(
     engines: Sequence[EngineName],
     *,
     selected: Callable[[str], bool] | None = None,
-    opa_url: str | None = None,
     progress: Callable[[ScenarioResult], None] | None = None,
 ) -> Iterator[SuiteResult]:
     """Run the scenarios on each of the engines in turn. From the second on, decisions must be those of the first.
@@ -185,7 +180,6 @@ def run_suite(
         suite: the scenarios.
         engines: names of engines.
         selected: which names are run; all when absent. Nothing is given when none is.
-        opa_url: a running OPA for `sidecar`.
         progress: is told of each scenario that was run.
 
     Raises:
@@ -197,7 +191,7 @@ def run_suite(
     first: list[ScenarioResult] | None = None
     for name in engines:
         started = time.perf_counter()
-        with open_suite_engine(suite, name, opa_url=opa_url if name == "sidecar" else None) as engine:
+        with open_suite_engine(suite, name) as engine:
             runner = Runner(suite, engine)
             diagnoses = Diagnoses(suite, engine)
             results = []
@@ -214,41 +208,18 @@ def run_suite(
 
 
 def selection(expression: str) -> Callable[[str], bool]:
-    """Return whether a name is selected: words of it with `and`, `or`, `not` and brackets, as pytest's `-k` has them.
-
-    Capital and small letters are the same.
+    """Return whether a name is selected: the regular expression is found in it. Capital and small letters are the same.
 
     Raises:
         UsageError: the expression is malformed.
     """
-    words: dict[str, str] = {}
-
-    def placeholder(word: re.Match[str]) -> str:
-        if word[0] in ("and", "or", "not"):
-            return word[0]
-        name = f"word{len(words)}"
-        words[name] = word[0].lower()
-        return name
-
     try:
-        tree = ast.parse(_WORD.sub(placeholder, expression[:_LONGEST]).strip(), mode="eval").body
-    except SyntaxError:
-        tree = None
-    if tree is None or len(expression) > _LONGEST or not all(isinstance(node, _ADMITTED) for node in ast.walk(tree)):
+        pattern = re.compile(expression, re.IGNORECASE)
+    except re.error as error:
         raise UsageError(
-            f"-k: {expression!r:.80} is malformed",
-            hint="write words of names with and, or, not and brackets: 'wire and not limit'",
-        )
-    return lambda name: _holds(tree, words, name.lower())
-
-
-def _holds(node: ast.expr, words: Mapping[str, str], name: str) -> bool:
-    if isinstance(node, ast.BoolOp):
-        both = all if isinstance(node.op, ast.And) else any
-        return both(_holds(value, words, name) for value in node.values)
-    if isinstance(node, ast.UnaryOp):
-        return not _holds(node.operand, words, name)
-    return isinstance(node, ast.Name) and words[node.id] in name
+            f"-k: {expression!r:.80} is malformed: {error}", hint="write a regular expression: 'wire|refund'"
+        ) from None
+    return lambda name: pattern.search(name) is not None
 
 
 def agreed(one: ScenarioResult, other: ScenarioResult) -> ScenarioResult:
