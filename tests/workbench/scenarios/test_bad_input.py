@@ -311,11 +311,9 @@ def test_a_concern_that_fails_or_does_not_end_is_a_deny(
         return
     assert tested.code == 1
     found = {
-        one["name"]: [step["actual"]["codes"] for step in one["steps"]]
-        for one in tested.json["suites"][0]["scenarios"]
-        if not one["passed"]
+        one["name"]: code in str(one["steps"]) for one in tested.json["suites"][0]["scenarios"] if not one["passed"]
     }
-    assert found == {"a customer is answered": [[code]], "a stranger is not answered": [[code]]}
+    assert found == {"a customer is answered": True, "a stranger is not answered": True}
 
 
 @pytest.mark.opa
