@@ -166,39 +166,33 @@ def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any
     return event
 
 
-def chained_events(
-    lines: Iterable[bytes],
-    hashing: Callable[[bytes], str],
-    after: tuple[int, str] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Check the events of lines one after the other, and return each.
+def chained_events(lines: Iterable[bytes], key: bytes | None = None) -> Iterator[dict[str, Any]]:
+    """Check the events of a stream one after the other, and return each.
 
     Args:
-        lines: with or without their line breaks.
-        hashing: from `chain_hash`.
-        after: `seq` and `hash` of the event before the first line; without it, the stream begins there, or goes on
-            there from a file that was rotated.
+        lines: from its first event on, or from the first one of a file that goes on from a rotated one; with or without
+            their line breaks.
+        key: the stream's.
 
     Raises:
-        AuditError: an event was changed, left out, put in or moved; the message names the first such line.
+        AuditError: an event was changed, left out, put in or moved; the message names the last one before it.
     """
-    for number, line in enumerate(lines, start=1):
+    hashing = chain_hash(key)
+    after = None
+    for line in lines:
+        where = "the first line" if after is None else f"the line after event {after[0]}"
         try:
             event = checked_event(line.removesuffix(b"\n"), hashing)
         except AuditError as error:
-            raise AuditError(f"audit line {number}: {error.message}") from error
+            raise AuditError(f"{where}: {error.message}") from error
         if after is None:
             after = (event["seq"] - 1, event["prev_hash"]) if event["type"] == ROTATED else (-1, GENESIS)
         if (event["seq"] - 1, event["prev_hash"]) != after:
-            raise AuditError(f"audit line {number}: events before it were left out, put in or moved")
+            raise AuditError(f"{where}: events before it were left out, put in or moved")
         after = event["seq"], event["hash"]
         yield event
 
 
 def verify_chain(lines: Iterable[bytes], key: bytes | None = None) -> int:
-    """Check a stream from its first event on and return the number of events.
-
-    Raises:
-        AuditError: as of `chained_events`.
-    """
-    return sum(1 for _ in chained_events(lines, chain_hash(key)))
+    """Check a stream and return the number of events. Arguments and errors are those of `chained_events`."""
+    return sum(1 for _ in chained_events(lines, key))

@@ -168,7 +168,7 @@ class FileAudit(AuditLog):
             elif start > self._size or not seen:
                 raise self._fault("cannot be continued: it does not end in a whole event", _EVIDENCE)
             self._size = size - len(torn)
-        if head is not None and head.last() != (self._seq - 1, self._prev):
+        if head is not None:
             self._make_good(head)
         if torn:
             os.ftruncate(self._file, self._size)
@@ -177,6 +177,8 @@ class FileAudit(AuditLog):
     def _make_good(self, head: Head) -> None:
         """Let the head name the last event; it names the one before where a writer was killed before it wrote it."""
         named = head.last()
+        if named == (self._seq - 1, self._prev):
+            return
         before = parse_json(self._last)["prev_hash"] if self._last else GENESIS
         if named not in ((self._seq - 2, before), (-1, GENESIS)):
             raise self._fault(f"does not end at its head, event {named[0]}", _EVIDENCE)

@@ -85,7 +85,7 @@ def test_a_chain_is_verified_with_its_own_key_alone(
     with pytest.raises(AuditError) as caught:
         verify_chain(log._lines, key)
 
-    assert str(caught.value) == f"audit line 1: {message}"
+    assert str(caught.value) == f"the first line: {message}"
 
 
 def test_without_a_key_payload_digests_are_of_one_stream_alone() -> None:
@@ -111,6 +111,7 @@ def test_two_texts_are_never_one_in_the_audit() -> None:
 
 
 HASH, ORDER = "the hash does not match", "events before it were left out, put in or moved"
+NONE = "not an event"
 
 
 def lines_of(count: int) -> list[bytes]:
@@ -123,23 +124,31 @@ def lines_of(count: int) -> list[bytes]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(lambda a, b, c: [a, b.replace(b'"tool":"1"', b'"tool":"9"'), c], f"2: {HASH}", id="changed"),
-        pytest.param(lambda a, b, c: [a, b.replace(b'":', b'": ', 1), c], f"2: {HASH}", id="another blank"),
-        pytest.param(lambda a, b, c: [a, c], f"2: {ORDER}", id="left out"),
-        pytest.param(lambda a, b, c: [b, a, c], f"1: {ORDER}", id="moved"),
-        pytest.param(lambda a, b, c: [a, b, c, c], f"4: {ORDER}", id="repeated"),
-        pytest.param(lambda a, b, c: [b, c], f"1: {ORDER}", id="head cut off"),
-        pytest.param(lambda a, b, c: [a, b'{"verdict":"ALLOW",' + b[1:], c], "2: not an event", id="a key twice"),
-        pytest.param(lambda a, b, c: [a, b"{"], "2: not an event", id="not JSON"),
-        pytest.param(lambda a, b, c: [a, b"[]"], "2: not an event", id="not an object"),
-        pytest.param(lambda a, b, c: [a, b"{}"], "2: not an event", id="no hash"),
+        pytest.param(
+            lambda a, b, c: [a, b.replace(b'"tool":"1"', b'"tool":"9"'), c],
+            f"the line after event 0: {HASH}",
+            id="changed",
+        ),
+        pytest.param(
+            lambda a, b, c: [a, b.replace(b'":', b'": ', 1), c], f"the line after event 0: {HASH}", id="another blank"
+        ),
+        pytest.param(lambda a, b, c: [a, c], f"the line after event 0: {ORDER}", id="left out"),
+        pytest.param(lambda a, b, c: [b, a, c], f"the first line: {ORDER}", id="moved"),
+        pytest.param(lambda a, b, c: [a, b, c, c], f"the line after event 2: {ORDER}", id="repeated"),
+        pytest.param(lambda a, b, c: [b, c], f"the first line: {ORDER}", id="head cut off"),
+        pytest.param(
+            lambda a, b, c: [a, b'{"verdict":"ALLOW",' + b[1:], c], f"the line after event 0: {NONE}", id="a key twice"
+        ),
+        pytest.param(lambda a, b, c: [a, b"{"], f"the line after event 0: {NONE}", id="not JSON"),
+        pytest.param(lambda a, b, c: [a, b"[]"], f"the line after event 0: {NONE}", id="not an object"),
+        pytest.param(lambda a, b, c: [a, b"{}"], f"the line after event 0: {NONE}", id="no hash"),
     ],
 )
 def test_tampering_shows(change: Any, message: str) -> None:
     with pytest.raises(AuditError) as caught:
         verify_chain(change(*lines_of(3)))
 
-    assert str(caught.value) == f"audit line {message}"
+    assert str(caught.value) == message
 
 
 def test_an_event_that_is_not_json_is_refused_and_leaves_the_chain_whole() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pdp.audit.apart import Head, key_bytes, key_of_environment
-from pdp.audit.chain import chain_hash, chained_events
+from pdp.audit.chain import chained_events
 from pdp.audit.event import ROTATED
 from pdp.audit.file import LINE_BYTES, request_rotation
 from pdp.cli import Exit
@@ -18,7 +18,7 @@ from pdp.errors import AuditError, UsageError
 from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 app = command_app("Streams of audit events: check them, and have them rotated.")
 
@@ -39,8 +39,8 @@ def verify(
     """
     stream = files[-1]
     try:
-        key = key_of_environment()
-        hashing = chain_hash(None if key is None else key_bytes(key, stream))
+        secret = key_of_environment()
+        key = None if secret is None else key_bytes(secret, stream)
         named = None if head is None else Head(head, stream).last()
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from error
@@ -49,13 +49,13 @@ def verify(
     reached = named is None
     fault: str | None = None
     try:
-        for event in _events(files, hashing):
+        for event in chained_events(_lines(files), key):
             first, last = first or event, event
             reached = reached or (event["seq"], event["hash"]) == named
     except AuditError as error:
         fault = error.message
     if named is not None and not (fault or reached) and (last or named[0] >= 0):
-        fault = f"{stream}: it does not reach its head, event {named[0]}"
+        fault = f"it does not reach its head, event {named[0]}"
     keyed = last.get("hash", "").startswith("hmac-")
     notes = [] if keyed or not last else [_UNKEYED]
     notes += [] if named else [_NO_HEAD]
@@ -83,24 +83,15 @@ def rotate(
     tell(printable(f"{file}: the next event begins a new file, and this one stays as {name}"))
 
 
-def _events(files: list[Path], hashing: Callable[[bytes], str]) -> Iterator[dict[str, Any]]:
-    after = None
+def _lines(files: list[Path]) -> Iterator[bytes]:
     for file in files:
         try:
-            for event in chained_events(_lines(file), hashing, after):
-                after = event["seq"], event["hash"]
-                yield event
-        except AuditError as error:
-            raise AuditError(f"{file}: {error.message}") from error
+            with file.open("rb") as lines:
+                while line := lines.readline(LINE_BYTES):
+                    if not line.endswith(b"\n"):
+                        raise AuditError(f"{file} ends in an unfinished line, which whoever appends next cuts")
+                    yield line
         except OSError as error:
             raise UsageError(
                 f"{file}: {error.strerror}", hint="name the files of a stream, the oldest first"
             ) from error
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as lines:
-        while line := lines.readline(LINE_BYTES):
-            if not line.endswith(b"\n"):
-                raise AuditError("the last line is unfinished: it was never recorded, and whoever appends next cuts it")
-            yield line
