@@ -30,6 +30,7 @@ def faults(root: Path) -> Iterator[str]:
         for folder in sorted({file.parent for file in (root / tree).rglob("*.py")}):
             yield from _folder_faults(folder.relative_to(root), folder)
     yield from _double_names(root)
+    yield from _forgotten_steps(root)
     yield from _too_many_exports(root / "pdp/__init__.py")
 
 
@@ -63,6 +64,35 @@ def _double_names(root: Path) -> Iterator[str]:
     for name, where in sorted(places.items()):
         if len(where) > 1:
             yield f"{where[0]}: {name} stands also in {', '.join(where[1:])}: one name for one thing"
+
+
+def _forgotten_steps(root: Path) -> Iterator[str]:
+    """Yield calls that stand alone, and do nothing, as the function is a generator.
+
+    Neither mypy nor ruff sees them; where the result is used, mypy does.
+    """
+    trees = {file: ast.parse(file.read_text()) for file in sorted((root / "pdp").rglob("*.py"))}
+    generators = {
+        (_module(root, file), node.name)
+        for file, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.returns and ast.unparse(node.returns).startswith("Generator[")
+    }
+    for file, tree in trees.items():
+        nodes = list(ast.walk(tree))
+        imports = [
+            (node.module, name.name) for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names
+        ]
+        own = [(_module(root, file), node.name) for node in tree.body if isinstance(node, ast.FunctionDef)]
+        names = {name for _, name in generators.intersection((*own, *imports))}
+        for node in nodes:
+            call = node.value if isinstance(node, ast.Expr) else None
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in names:
+                yield f"{file.relative_to(root)}:{call.lineno}: {call.func.id} is a generator: write `yield from`"
+
+
+def _module(root: Path, file: Path) -> str:
+    return ".".join(file.relative_to(root).with_suffix("").parts)
 
 
 def _registered(node: _Definition) -> bool:
