@@ -314,10 +314,12 @@ class Pep:
     def using(self, session: Any) -> AbstractContextManager[Session]:
         """Let guarded functions called inside the block take this session, and those of tasks started there.
 
-        A new thread has no session of its own: start it with `contextvars.copy_context().run`.
+        A new thread has no session of its own: start it with `contextvars.copy_context().run`. A generator that is
+        suspended within the block leaves its session to whoever goes on meanwhile in its thread or task: open no block
+        around a `yield`, but for a `@contextmanager` or a fixture that is to do just that.
 
         Raises:
-            UsageError: no session, or the block is opened in a generator that is not a `@contextmanager`.
+            UsageError: no session.
         """
         from pdp.flow.guard import session_in_use  # noqa: PLC0415 - as above
 

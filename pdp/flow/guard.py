@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pdp.contract.functions import VARIADIC
 from pdp.errors import PdpError, UsageError
@@ -17,13 +15,11 @@ from pdp.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
-    from types import FrameType
 
     from pdp.evaluation import Evaluation
     from pdp.flow.parts import Tools
     from pdp.manifest.effective import EffectiveManifest
 
-_GENERATOR: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
 
 
@@ -51,32 +47,13 @@ class ToolFailedError(PdpError):
 
 @contextmanager
 def session_in_use(session: Any) -> Iterator[Session]:
-    """Let guarded functions called inside the block take this session.
-
-    Raises:
-        UsageError: no session, or the block is in a generator, whose caller would have the session while it waits.
-    """
-    _check_not_suspended(sys._getframe(2))  # noqa: SLF001 - who enters the block
+    """Let guarded functions called inside the block take this session."""
     own_session = Session.read(session)
     token = _session.set(own_session)
     try:
         yield own_session
     finally:
         _session.reset(token)
-
-
-def _check_not_suspended(frame: FrameType | None) -> None:
-    while frame is not None and frame.f_globals.get("__name__") == contextlib.__name__:
-        frame = frame.f_back
-    if frame is None or not frame.f_code.co_flags & _GENERATOR:
-        return
-    # What `contextmanager` is made of is suspended for as long as the block of its own.
-    resumed_by = frame.f_back
-    if resumed_by is None or resumed_by.f_globals.get("__name__") != contextlib.__name__:
-        raise UsageError(
-            f"using: {frame.f_code.co_name} is a generator, and whoever goes on while it waits would have its session",
-            hint="open the block in a plain function, or in one with `@contextmanager`",
-        )
 
 
 def guarded(

@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -28,7 +27,7 @@ from pdp.proposal import Proposal, ProposalRejectedError
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from pdp.evaluation import Evaluation
     from pdp.loop.messages import Model
@@ -104,11 +103,11 @@ class AgentLoop:
     Args:
         pep: who decides and runs the calls.
         model: a function, or a coroutine function, from `ModelRequest` to `Turn`.
-        session: whose calls these are. Without a run id it gets one, and what the run remembers ends with each
-            prompt, however that ends. A call for which it states no idempotency key gets
-            one of run, prompt, tool and arguments: within one prompt the same call is one call, however often the model
-            proposes it, and equal calls that are meant twice need keys of the session's. The state effects of one
-            turn's results, merged in the order of the proposals, are in the state of the next turn's calls.
+        session: whose calls these are. Without a run id each prompt is a run of its own, which ends with the prompt,
+            however that ends. A call for which it states no idempotency key gets one of run, prompt, tool and
+            arguments: within one prompt the same call is one call, however often the model proposes it, and equal calls
+            that are meant twice need keys of the session's. The state effects of one turn's results, merged in the
+            order of the proposals, are in the state of the next turn's calls.
         system_prompt: the first message, if any.
         max_tool_iterations: how often the model may come back with calls, at least 1.
         on_tool_result: gets each call and its evaluation, in the order of the proposals. What it raises is logged.
@@ -130,11 +129,8 @@ class AgentLoop:
         if type(max_tool_iterations) is not int or max_tool_iterations < 1:
             raise UsageError(f"max_tool_iterations: {max_tool_iterations!r:.40} is out of range", hint="at least 1")
         _check_text("system_prompt", "" if system_prompt is None else system_prompt)
-        read = Session.read(session)
-        self._session = read if read.run_id is not None else read.model_copy(update={"run_id": new_id()})
-        self._invented = read.run_id is None
-        self._prompts = 0
-        self._lock = threading.Lock()
+        self._session = Session.read(session)
+        self._id = new_id()
         self._pep = pep
         self._model = model
         self._system_prompt = system_prompt
@@ -175,30 +171,25 @@ class AgentLoop:
         validator = None if schema is None else compile_schema(schema)
         messages = [Message(Role.SYSTEM, self._system_prompt)] if self._system_prompt is not None else []
         messages.append(Message(Role.USER, prompt))
-        with self._run_ended():
-            session, evaluations = await self._call_tools(messages, prompt_id or new_id())
-            output = None
+        session, output, prompt_id = self._session, None, prompt_id or new_id()
+        if own_run := session.run_id is None:
+            session = session.with_changes(run_id=digest(canonical([self._id, prompt_id])))
+        run_id = session.run_id or ""
+        try:
+            session, evaluations = await self._call_tools(messages, session, prompt_id)
             if schema is not None and validator is not None:
                 output = await self._answer(messages, schema, validator)
+        finally:
+            if own_run:
+                self._pep.end_run(run_id, session)
         return Finished(messages[-1].content, tuple(messages), tuple(evaluations), session.state, output)
 
-    @contextmanager
-    def _run_ended(self) -> Iterator[None]:
-        """End the run of an invented id after the block, unless another prompt goes on in it."""
-        with self._lock:
-            self._prompts += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._prompts -= 1
-                if self._invented and self._prompts == 0:
-                    self._pep.end_run(self._session.run_id or "", self._session)
-
-    async def _call_tools(self, messages: list[Message], prompt_id: str) -> tuple[Session, list[Evaluation]]:
+    async def _call_tools(
+        self, messages: list[Message], session: Session, prompt_id: str
+    ) -> tuple[Session, list[Evaluation]]:
         """Add turns and results to `messages` until a turn has no calls; return the session after them."""
         evaluations: list[Evaluation] = []
-        session, iterations = self._session, 0
+        iterations = 0
         while calls := await self._ask(messages, ModelRequest(tuple(messages), await self._tools(session))):
             iterations += 1
             if iterations > self._limit:

@@ -1,7 +1,7 @@
 """Runs of agents: what an application states for all of them, what one remembers, and which ones are open.
 
 A run remembers cached lookups, pinned sources, snapshots, markings and what was staged, and ends with all of it. It is
-open from the first thing that it remembers until it is ended, or no call was made in it for a day.
+open from its first call until it is ended, or no call was made in it for a day.
 
 Nothing that protects is forgotten while it goes on: where there is no room for it, the call is refused. What only saves
 work (records) or whose absence refuses (snapshots) is remembered as long as there is room. A run that had to make room
@@ -20,10 +20,8 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
-from weakref import WeakValueDictionary
 
 import orjson
 
@@ -43,7 +41,7 @@ MOST_RUNS: Final = 1_000
 """How many runs are open at once. Then the least recently used one is closed."""
 
 MOST_CLOSED: Final = 1_000_000
-"""How many closed runs are known as such. Then none that protects something is closed until one has ended."""
+"""How many closed runs are known as such. Then no run is opened until one has ended."""
 
 LIFETIME: Final = 24 * 3600.0
 """Seconds without a call after which a run, open or closed, is over."""
@@ -108,13 +106,10 @@ class Run:
         used_at: when the last call was made in it, as `Runs` has it.
     """
 
-    def __init__(
-        self, run_id: str | None, deployment: Deployment, opened: Callable[[Run], None] = lambda _: None
-    ) -> None:
+    def __init__(self, run_id: str | None, deployment: Deployment) -> None:
         self.run_id = run_id
         self.deployment = deployment
         self.used_at = 0.0
-        self._opened = opened
         self.pins: Mapping[str, Pin] = MappingProxyType(read_pins(deployment))
         self._lock = threading.Lock()
         self._records: OrderedDict[Any, bytes] = OrderedDict()
@@ -123,11 +118,16 @@ class Run:
         self._markings: dict[tuple[str, str], frozenset[str]] = {}
         self._staged: dict[tuple[str, str], str] = {}
         self._bound: dict[str, str] = {}
+        self._is_closed = False
 
-    @property
-    def protects(self) -> bool:
-        """Whether a run that began anew in its place would let through what this one does not."""
-        return bool(self.pins or self._answers or self._markings or self._staged)
+    def close(self) -> bool:
+        """Refuse from now on to remember what protects, and return whether something of that kind is remembered.
+
+        If so, a run that began anew in its place would let through what this one does not.
+        """
+        with self._lock:
+            self._is_closed = True
+            return bool(self.pins or self._answers or self._markings or self._staged)
 
     def pin(self, source: str) -> Pin:
         """Return the pin of a source.
@@ -158,7 +158,6 @@ class Run:
 
     def keep_record(self, key: Any, text: bytes) -> None:
         """Cache a lookup's result."""
-        self._open()
         with self._lock:
             _keep(self._records, key, text)
 
@@ -166,19 +165,17 @@ class Run:
         """Return whether `key` has been answered so before in this run, or not at all.
 
         Raises:
-            PatternFault: `run.full`.
+            PatternFault: `run.full`, or `run.closed`.
         """
         this = digest(canonical(answer))
-        self._open()
         with self._lock:
             first = self._answers.get(key)
             if first is None:
-                _add(self._answers, key, this, "answers")
+                self._add(self._answers, key, this, "answers")
         return first is None or first == this
 
     def keep_snapshot(self, snapshot: str, sources: Iterable[str]) -> None:
         """Remember a retrieval snapshot and the ids of the sources found in it."""
-        self._open()
         with self._lock:
             _keep(self._snapshots, snapshot, self._snapshots.get(snapshot, frozenset()) | frozenset(sources))
 
@@ -196,22 +193,20 @@ class Run:
         """Remember the markings of an object, by its type and id; they are added to those that it has.
 
         Raises:
-            PatternFault: `run.full`.
+            PatternFault: `run.full`, or `run.closed`.
         """
-        self._open()
         with self._lock:
             known = self._markings.get((kind, name), frozenset())
-            _add(self._markings, (kind, name), known | frozenset(markings), "marked objects")
+            self._add(self._markings, (kind, name), known | frozenset(markings), "marked objects")
 
     def check_markable(self, kind: str, name: str) -> None:
         """Check that markings of this object could be remembered; for use before a tool runs.
 
         Raises:
-            PatternFault: `run.full`, or `run.too_many`.
+            PatternFault: `run.full`, or `run.closed`.
         """
-        self._open()
         with self._lock:
-            _check_room(self._markings, (kind, name), "marked objects")
+            self._check_room(self._markings, (kind, name), "marked objects")
 
     def markings_of(self, kind: str, name: str) -> frozenset[str]:
         """Return the markings of an object that are known: those of this run and the application's."""
@@ -229,11 +224,10 @@ class Run:
         """Remember that an action was staged.
 
         Raises:
-            PatternFault: `run.full`.
+            PatternFault: `run.full`, or `run.closed`.
         """
-        self._open()
         with self._lock:
-            _add(self._staged, (kind, payload_digest), action_id, "staged actions")
+            self._add(self._staged, (kind, payload_digest), action_id, "staged actions")
 
     def staged_action(self, kind: str, payload_digest: str) -> str | None:
         """Return the id of the action of this kind and payload that was staged in this run; None when none was."""
@@ -251,11 +245,15 @@ class Run:
                 return None
             return action_id
 
-    def _open(self) -> None:
-        try:
-            self._opened(self)
-        except RunsFullError as error:
-            raise PatternFault(error.code, error.message) from error
+    def _check_room(self, entries: Mapping[Key, Any], key: Key, plural: str) -> None:
+        if self._is_closed:
+            raise PatternFault(RunClosedError.code, "the run was closed to make room for others")
+        if len(entries) >= MOST_ENTRIES and key not in entries:
+            raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {plural}, and has no room for more")
+
+    def _add(self, entries: dict[Key, Value], key: Key, value: Value, plural: str) -> None:
+        self._check_room(entries, key, plural)
+        entries[key] = value
 
 
 class RunClosedError(StateError):
@@ -287,14 +285,10 @@ class Runs:
         # Both in the order of their last call.
         self._runs: OrderedDict[bytes, Run] = OrderedDict()
         self._closed: OrderedDict[bytes, float] = OrderedDict()
-        # Those of calls that go on, which remember nothing yet: equal calls have the same one.
-        self._begun: WeakValueDictionary[bytes, Run] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def open(self, run_id: str | None, caller: str) -> Run:
         """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
-
-        A new one is kept from the first thing on that it remembers.
 
         Args:
             run_id: the session's.
@@ -302,7 +296,7 @@ class Runs:
 
         Raises:
             RunClosedError: it was closed to make room for others.
-            RunsFullError: it has pins to remember, and there is no room.
+            RunsFullError: it is not open, and there is no room.
         """
         if run_id is None:
             return Run(None, self.deployment)
@@ -312,29 +306,21 @@ class Runs:
         if run is None:
             # Reading sources may take a while: not under the lock. Of two that start at once, the first to be done is
             # the run for both.
-            new = Run(run_id, self.deployment, partial(self._keep, key))
+            new = Run(run_id, self.deployment)
             with self._lock:
                 run = self._open_run(key, run_id)
                 if run is None:
-                    run = self._begun[key] = new
-            if run.pins:
-                self._keep(key, run)
+                    self._make_room()
+                    new.used_at = self._clock()
+                    run = self._runs[key] = new
         return run
 
     def end(self, run_id: str, caller: str) -> None:
         """Forget a run, open or closed, and all that it remembers. Nothing happens when there is none."""
         key = _key(run_id, caller)
         with self._lock:
-            for runs in (self._runs, self._begun, self._closed):
-                runs.pop(key, None)
-
-    def _keep(self, key: bytes, run: Run) -> None:
-        """Keep a run that is about to remember something; one that was ended or closed meanwhile stays so."""
-        with self._lock:
-            if self._begun.get(key) is run:
-                self._make_room()
-                run.used_at = self._clock()
-                self._runs[key] = self._begun.pop(key)
+            self._runs.pop(key, None)
+            self._closed.pop(key, None)
 
     def _open_run(self, key: bytes, run_id: str) -> Run | None:
         now = self._clock()
@@ -350,24 +336,18 @@ class Runs:
                 hint="go on under another run_id, or end it; end runs that are over",
             )
         run = self._runs.get(key)
-        if run is None:
-            run = self._begun.get(key)
-        else:
-            self._runs.move_to_end(key)
         if run is not None:
+            self._runs.move_to_end(key)
             run.used_at = now
         return run
 
     def _make_room(self) -> None:
         while len(self._runs) >= MOST_RUNS:
-            key, run = next(iter(self._runs.items()))
-            if run.protects and len(self._closed) >= MOST_CLOSED:
+            if len(self._closed) >= MOST_CLOSED:
                 raise RunsFullError(f"{MOST_RUNS} runs are open, and no more can be closed", hint="end what is over")
-            del self._runs[key]
-            if run.protects:
+            key, run = self._runs.popitem(last=False)
+            if run.close():
                 self._closed[key] = self._clock()
-            else:  # a call that goes on in it may yet remember something
-                self._begun[key] = run
 
 
 def pinned(source: str) -> Pin:
@@ -394,16 +374,6 @@ def within_run(run: Run) -> Iterator[None]:
         yield
     finally:
         _RUN.reset(before)
-
-
-def _check_room(entries: Mapping[Key, Any], key: Key, plural: str) -> None:
-    if len(entries) >= MOST_ENTRIES and key not in entries:
-        raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {plural}, and has no room for more")
-
-
-def _add(entries: dict[Key, Value], key: Key, value: Value, plural: str) -> None:
-    _check_room(entries, key, plural)
-    entries[key] = value
 
 
 def _keep(entries: OrderedDict[Key, Value], key: Key, value: Value) -> None:

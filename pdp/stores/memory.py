@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -74,7 +73,6 @@ class _MemoryKeyRows:
         self.added: str | None = None
         self._records: dict[str, KeyRecord] = {}
         self._ids: dict[str, str] = {}
-        self._in_vain_until = 0.0
 
     def get(self, key_id: str) -> KeyRecord | None:
         return self._records.get(key_id)
@@ -86,7 +84,7 @@ class _MemoryKeyRows:
     def add(self, record: KeyRecord) -> bool:
         if record.id in self._records:
             return False
-        if len(self._records) >= CAPACITY and not self.prune(record.started_at, lasting=LASTING):
+        if len(self._records) >= CAPACITY and not self.prune(record.started_at) and not self._forget(record.started_at):
             raise StoreFullError(
                 f"{CAPACITY} idempotency keys are in memory, and none has expired",
                 hint="state a ttl in the entries, store keys in a database, and settle those of unknown outcome",
@@ -100,28 +98,22 @@ class _MemoryKeyRows:
             del self._ids[self._records.pop(key_id).token]
         else:
             self._records[key_id] = record
-            self._in_vain_until = min(self._in_vain_until, _end(record, LASTING))
 
-    def prune(self, now: float, *, lasting: float | None = None) -> int:
-        # Scanning costs some milliseconds: where it was in vain, not before something can have expired.
-        if now < self._in_vain_until:
-            return 0
-        ends = {name: _end(record, lasting) for name, record in self._records.items()}
-        expired = [name for name, end in ends.items() if end <= now]
-        if lasting is not None and not expired:
-            self._in_vain_until = min(ends.values())
+    def prune(self, now: float) -> int:
+        expired = [name for name, record in self._records.items() if record.expired(now)]
         for name in expired:
             self.put(name, None)
         return len(expired)
 
-
-def _end(record: KeyRecord, lasting: float | None) -> float:
-    """Return when a key is free again; `lasting`: how long one without a time to live is remembered."""
-    if record.state is not KeyState.FINISHED:
-        return math.inf
-    if record.expires_at is not None:
-        return record.expires_at
-    return math.inf if lasting is None else record.running_until + lasting
+    def _forget(self, now: float) -> bool:
+        """Forget the oldest key of yesterday that states no time to live and whose tool ended; False: there is none."""
+        for name, record in self._records.items():
+            if record.running_until + LASTING > now:
+                break
+            if record.state is KeyState.FINISHED and record.expires_at is None:
+                self.put(name, None)
+                return True
+        return False
 
 
 class _MemoryRecords(Generic[Record]):

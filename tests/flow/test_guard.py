@@ -94,26 +94,6 @@ async def in_async_generator(pep: Pep) -> AsyncIterator[None]:
         yield
 
 
-def in_generator_with_a_stack(pep: Pep) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(pep.using(session()))
-        yield
-
-
-@pytest.mark.parametrize("generator", [in_generator, in_async_generator, in_generator_with_a_stack])
-async def test_a_generator_does_not_leave_its_session_to_its_caller(pep: Pep, generator: Any) -> None:
-    suspended = generator(pep)
-    with pytest.raises(UsageError) as caught:
-        _ = await anext(suspended) if hasattr(suspended, "asend") else next(suspended)
-
-    assert str(caught.value) == (
-        f"using: {generator.__name__} is a generator, and whoever goes on while it waits would have its session "
-        "(open the block in a plain function, or in one with `@contextmanager`)"
-    )
-    with pytest.raises(ToolDeniedError):
-        guarded(pep)("bene-acme-441", 20000, "a")
-
-
 async def test_a_context_manager_that_opens_a_session_ends_it_with_its_block(pep: Pep) -> None:
     wire = guarded(pep)
     with ExitStack() as stack:

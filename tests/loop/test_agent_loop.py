@@ -353,7 +353,7 @@ def pinning(pep: Pep) -> tuple[Pep, list[int]]:
 
 @pytest.mark.parametrize("ending", ["an answer", "an error", "a cancellation"])
 @pytest.mark.parametrize("run_id", [None, "run-1"])
-async def test_a_run_of_an_invented_id_ends_with_its_prompt_however_that_ends(
+async def test_a_prompt_without_a_run_is_a_run_of_its_own_and_ends_it_however_it_ends(
     pep: Pep, ending: str, run_id: str | None
 ) -> None:
     pinned, begun = pinning(pep)
@@ -375,7 +375,7 @@ async def test_a_run_of_an_invented_id_ends_with_its_prompt_however_that_ends(
     assert len(begun) == (3 if run_id is None else 1)
 
 
-async def test_a_run_of_an_invented_id_goes_on_as_long_as_one_of_its_prompts(pep: Pep) -> None:
+async def test_a_prompt_that_goes_on_beside_another_keeps_its_run(pep: Pep) -> None:
     pinned, begun = pinning(pep)
     first_is_over = asyncio.Event()
 
@@ -391,7 +391,7 @@ async def test_a_run_of_an_invented_id_goes_on_as_long_as_one_of_its_prompts(pep
     first_is_over.set()
     await long
 
-    assert len(begun) == 1
+    assert len(begun) == 2
 
 
 async def test_a_loop_can_end_in_json_without_tools(registered: Pep) -> None:

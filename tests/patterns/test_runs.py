@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from copy import copy
 from functools import partial
 from typing import Any
@@ -61,60 +62,47 @@ def test_no_more_runs_are_opened_than_can_be_known_as_closed(monkeypatch: pytest
     runs = Runs()
     marked(runs, "run-1")
     second = marked(runs, "run-2")
-    with pytest.raises(PatternFault) as caught:
-        marked(runs, "run-3")
-
-    assert (caught.value.rule, caught.value.message) == (
-        "run.too_many", "run.too_many: 1 runs are open, and no more can be closed",
-    )  # fmt: skip
-    assert runs.open("run-2", "ann") is second
-    runs.end("run-1", "ann")
-    assert marked(runs, "run-3").run_id == "run-3"
-
-
-def test_a_run_with_pins_is_not_opened_where_no_more_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
-    monkeypatch.setattr(run_module, "MOST_CLOSED", 0)
-    runs = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", 1)}))
-    runs.open("run-1", "ann")
     with pytest.raises(RunsFullError) as caught:
-        runs.open("run-2", "ann")
+        runs.open("run-3", "ann")
 
     assert (caught.value.code, str(caught.value)) == (
         "run.too_many", "1 runs are open, and no more can be closed (end what is over)",
     )  # fmt: skip
+    assert runs.open("run-2", "ann") is second
+    runs.end("run-1", "ann")
+    assert runs.open("run-3", "ann").run_id == "run-3"
 
 
-def test_a_run_that_remembers_nothing_is_not_kept_and_one_that_only_saves_work_is_not_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 2)
-    monkeypatch.setattr(run_module, "MOST_CLOSED", 0)
+def test_a_run_that_remembers_nothing_that_protects_gives_way_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    monkeypatch.setattr(run_module, "MOST_CLOSED", 1)
     runs = Runs()
-    kept = marked(runs, "run-1")
     for number in range(100):
-        runs.open(f"empty-{number}", "ann")
         run = runs.open(f"lookups-{number}", "ann")
         run.keep_record("key", b"{}")
         run.keep_snapshot("snap", ["doc"])
-        assert runs.open("run-1", "ann") is kept
 
     assert runs.open("lookups-99", "ann").record("key") == b"{}"
     assert runs.open("lookups-98", "ann").record("key") is None
 
 
-def test_a_run_that_gave_way_while_a_call_goes_on_in_it_remembers_what_protects(
+def test_a_run_that_gave_way_while_a_call_goes_on_in_it_remembers_nothing_more_that_protects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_module, "MOST_RUNS", 1)
     runs = Runs()
     going_on = runs.open("run-1", "ann")
-    going_on.keep_record("key", b"{}")
-    marked(runs, "run-2")
-    runs.end("run-2", "ann")
-    going_on.mark("doc", "1", {"secret"})
+    runs.open("run-2", "ann")
+    remembering: list[Callable[[], object]] = [
+        lambda: going_on.mark("doc", "1", {"secret"}), lambda: going_on.check_markable("doc", "1"),
+        lambda: going_on.same_answer("key", 1), lambda: going_on.keep_staged("pay", "sha256:1", "act-1"),
+    ]  # fmt: skip
 
-    assert runs.open("run-1", "ann") is going_on
+    for remember in remembering:
+        with pytest.raises(PatternFault) as caught:
+            remember()
+        assert caught.value.rule == "run.closed"
+    assert runs.open("run-1", "ann") is not going_on
 
 
 def test_a_run_without_a_call_for_a_day_is_over_open_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:

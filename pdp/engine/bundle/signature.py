@@ -44,8 +44,6 @@ _PUBLIC: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s.+?-----END PUBLIC KEY
 _JSON_FILES: Final = (".manifest", "data.json")
 _HASH: Final = "SHA-256"
 _PARTS: Final = 3
-_HALF: Final = 32
-_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _SIGN: Final = "sign it with `pdp bundle sign`, and verify it with the public half of that key"
 _TAMPERED: Final = "it was changed after it was signed: take it from its publisher again"
 
@@ -173,18 +171,6 @@ def signatures_file(token: str) -> bytes:
     return canonical({"signatures": [token]})
 
 
-def least_signature(token: str) -> str:
-    """Return an ES256 token with the lesser of the two second halves, s and n - s, that are equally valid.
-
-    Whoever has a signature can make the other one of it, without the key: then a bundle would have two files.
-    """
-    signed, _, signature = token.rpartition(".")
-    halves = urlsafe_b64decode(signature + "=" * (-len(signature) % 4))
-    second = int.from_bytes(halves[_HALF:])
-    least = halves[:_HALF] + min(second, abs(_ORDER - second)).to_bytes(_HALF)
-    return f"{signed}.{urlsafe_b64encode(least).rstrip(b'=').decode()}"
-
-
 def claimed_signature(content: bytes) -> Signature:
     """Return who a `.signatures.json` says to have signed; nothing of it is verified.
 
@@ -228,8 +214,6 @@ def _payload(token: str, key: VerificationKey) -> Any:
     try:
         signed = jws.deserialize_compact(token, key.jwk, algorithms=[ALGORITHM])
         payload = parse_json(signed.payload)
-        if token != least_signature(token):
-            raise ValueError("the other of two signatures")  # noqa: TRY301 - as if it did not verify
     except (JoseError, ValueError) as error:
         raise BundleError(f"the signature is not one of the key {key.id}", hint=_TAMPERED) from error
     # A scope is a demand of OPA's that a verifier must meet; whoever signed with one meant another use.

@@ -105,7 +105,7 @@ class Sessions:
             async with session.request(
                 method, url, data=data, proxy=self._client.proxy, allow_redirects=False
             ) as response:
-                return Answer(response.status, await _body(response), response.headers.get("Content-Type", ""))
+                return Answer(response.status, await _body(response))
         except (aiohttp.ClientError, RuntimeError) as error:
             raise _plain(error) from error
         finally:

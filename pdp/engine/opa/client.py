@@ -93,11 +93,10 @@ def parse_address(url: str) -> Address:
 
 
 class Answer(NamedTuple):
-    """A whole answer. `content_type` is as the header has it; empty: there is none."""
+    """A whole answer."""
 
     status: int
     body: bytes
-    content_type: str
 
 
 class MalformedAnswerError(Exception):
@@ -211,7 +210,7 @@ class OpaClient:
                 self._connect(connection)
             connection.request(method, self._target(path), body, self._thread_headers)
             with connection.getresponse() as response:
-                answer = Answer(response.status, _body(response), response.headers.get("Content-Type", ""))
+                answer = Answer(response.status, _body(response))
         except BaseException:
             connection.close()
             raise

@@ -5,7 +5,7 @@ Whatever is not a decision is an error with a code of its own, and so a DENY:
     engine.unavailable       no connection; refused (401, 403), not ready (429, 502, 503, 504); circuit open; closed
     engine.timeout           no whole answer in time
     engine.answer_invalid    any other status, no `result`, more beside it than `decision_id`, a key that stands twice,
-                             not JSON by content or by its type, half an answer, a policy that fails
+                             not JSON, half an answer, a policy that fails
     decision.request_invalid a request that is too large or not JSON; OPA is not asked
 """
 
@@ -182,8 +182,6 @@ class SidecarEngine(Engine):
             is_sure = orjson.dumps(envelope) == answer.body.rstrip(b"\n") or has_unique_keys(answer.body)
         except ValueError as error:
             raise self._not_opa("something that is not JSON", answer) from error
-        if answer.content_type.partition(";")[0].strip().lower() != "application/json":
-            raise self._not_opa(f"in {answer.content_type[:_SHOWN] or 'no content type'!r}, not in JSON", answer)
         # Errors, warnings and a code beside a result say that it is not the whole truth; what is unknown may as well.
         if not is_sure or type(envelope) is not dict or not envelope.keys() <= _MEMBERS:
             raise self._not_opa("something that is no answer of OPA's", answer)

@@ -14,7 +14,6 @@ from pdp.engine.bundle.signature import (
     ALGORITHM,
     MAKE_ONE,
     VerificationKey,
-    least_signature,
     parse_key,
     public_half,
     read_pem,
@@ -121,7 +120,7 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
     files = {name: content for name, content in unpack_bundle(packed).items() if name != SIGNATURES}
     header = {"alg": ALGORITHM, "kid": key.public.id}
     token = jws.serialize_compact(header, canonical({"files": signed_files(files)}), key.jwk, algorithms=[ALGORITHM])
-    signed = pack_members({**files, SIGNATURES: signatures_file(least_signature(token))})
+    signed = pack_members({**files, SIGNATURES: signatures_file(token)})
     read_bundle(signed, keys=[key.public])
     return signed
 
