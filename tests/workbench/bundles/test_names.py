@@ -69,7 +69,6 @@ KNOWN = [
     ("input.resource.properties.colour == 1", "`input.resource.properties.colour`"),
     ("data.settings.desk.huors.berlin == 1", "`data.settings.desk.huors.berlin`"),
     ("data.settings.desk.hours[input.action.name].til == 1", "`data.settings.desk.hours[input.action.name].til`"),
-    ("some row in data.settings.desk.rows\n\trow.b == 1", "`row.b`"),
     ('is_object(data.settings.desk)\n\tobject.get(data.settings.desk, "huors", 0) == 1', "`data.settings.desk.huors`"),
 ]
 RIGHT = [
