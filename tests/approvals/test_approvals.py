@@ -27,7 +27,7 @@ from pdp.stores.approvals import ApprovalState, Grant, Transaction
 from pdp.stores.memory import MemoryApprovals
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.records import SqlApprovals
-from tests.support import payments
+from tests.support import PATIENCE, payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, until_approved
 
@@ -600,7 +600,7 @@ def test_staging_for_one_approval_does_not_hold_up_a_step_on_another() -> None:
     with ThreadPoolExecutor(1) as threads:
 
         def stage() -> None:
-            granted = threads.submit(approvals.grant, other.id, APPROVER, SOON).result(30)
+            granted = threads.submit(approvals.grant, other.id, APPROVER, SOON).result(PATIENCE)
             assert granted.state is ApprovalState.GRANTED
 
         approval = approvals.open(body(), entry(), ["approvals.required"], stage)

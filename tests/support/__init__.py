@@ -36,7 +36,9 @@ _DEFAULTS: Final = (
 _CONSTANTS: Final = (
     "pdp.engine.wasm.engine.DEADLINE", "pdp.engine.opa.engine.TIMEOUT", "pdp.engine.opa.engine.CONNECT_TIMEOUT",
     "pdp.flow.reserve.PATIENCE", "pdp.flow.reserve.LASTING", "pdp.stores.sql.database.BUSY_SECONDS",
-    "pdp.stores.sql.database.TURN_SECONDS", "pdp.workbench.bundles.publish.PATIENCE",
+    "pdp.stores.sql.database.TURN_SECONDS", "pdp.approvals.approvals.TURN_SECONDS",
+    "pdp.workbench.bundles.publish.PATIENCE", "pdp.workbench.opa.program._ANSWER_TIMEOUT",
+    "pdp.workbench.opa.tool._TIMEOUT",
 )  # fmt: skip
 
 
