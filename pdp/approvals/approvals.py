@@ -172,10 +172,10 @@ class Approvals:
         """
         new = Approval.asked(body, entry, reasons)
         while True:
+            self._in_time(self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING), new.opened_at)
             # Lists of our own: whatever sequence a store returns may have no equality.
             stored = [*self.store.list(call_digest=new.call_digest)]
-            undecided = [approval for approval in stored if approval.state is ApprovalState.PENDING]
-            pending = next((approval for approval in undecided if not approval.expired(new.opened_at)), None)
+            pending = next((approval for approval in stored if approval.state is ApprovalState.PENDING), None)
             if pending is not None:
                 return pending
             self._check_room(new)
@@ -185,8 +185,8 @@ class Approvals:
             with self._turn():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
-                for expired in undecided:
-                    self.store.replace(expired, replace(expired, state=ApprovalState.EXPIRED))
+                # Once more: of calls at once, others may have taken the room.
+                self._check_room(new)
                 if self._swapped("opened", opened, new.subject, partial(self._is_added, opened)):
                     return opened
 

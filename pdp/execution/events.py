@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pdp.clock import to_milliseconds
+from pdp.contract.sensitive import place_of
 from pdp.errors import UsageError
 from pdp.execution.runner import is_asynchronous
 
@@ -120,5 +121,5 @@ class RunEvents:
         for observer in self._observers:
             try:
                 observer(ToolEvent(timestamp, "tool", action, deepcopy(dict(data)), duration, error))
-            except Exception:  # noqa: BLE001 - it is the observer's own failure, not the tool's
-                _log.exception("an observer failed at %s of tool %s", action, data["tool"])
+            except Exception as failure:  # noqa: BLE001 - it is the observer's own failure, not the tool's
+                _log.error("an observer failed at %s of tool %s: %s", action, data["tool"], place_of(failure))

@@ -14,6 +14,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.contract.sensitive import place_of
 from pdp.installed import extra
 
 with extra("otel"):
@@ -200,8 +201,8 @@ class CallTelemetry:
 def _harmless(part: str) -> Iterator[None]:
     try:
         yield
-    except Exception:  # noqa: BLE001 - whatever it is, the call must not notice
-        _log.exception("telemetry failed at %s", part)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the call must not notice
+        _log.error("telemetry failed at %s: %s", part, place_of(error))
 
 
 def _close(span: Span, execution: Execution) -> None:

@@ -258,8 +258,8 @@ def _run(ready: Ready, stores: Stores, watchers: _Watchers) -> Generator[Step, A
     try:
         with run:
             execution: Execution = yield ToolRun(runner, dict(ready.arguments))
-    except Exception:  # noqa: BLE001 - a tool's own errors are executions; this one is of what should have run it
-        _log.exception("a run failed")
+    except Exception as error:  # noqa: BLE001 - a tool's own errors are executions; this is of what should have run it
+        _log.error("a run failed: %s", place_of(error))
         execution = cut_short()
     except BaseException:
         watchers.cancelled(cut_short())

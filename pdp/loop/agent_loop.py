@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from pdp.contract.sensitive import place_of
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
 from pdp.flow.preview import Visibility
@@ -286,8 +287,9 @@ class AgentLoop:
             return
         try:
             self._on_tool_result(call, evaluation)
-        except Exception:  # noqa: BLE001 - an observer stops nothing
-            _log.exception("on_tool_result failed, which changes nothing")
+        except Exception as error:  # noqa: BLE001 - an observer stops nothing
+            # Not its text, which may quote what is sensitive in the call.
+            _log.error("on_tool_result failed, which changes nothing: %s", place_of(error))
 
 
 def _check_text(name: str, value: object) -> None:

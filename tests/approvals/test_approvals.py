@@ -149,6 +149,20 @@ def variant(number: int, run: str | None = "run-1", sub: str = 'officer "1"%_', 
     return body(purpose=str(number), run_id=run, claims=claims(sub=sub), time=time)
 
 
+def test_calls_at_once_do_not_open_more_approvals_than_there_is_room_for(
+    bounded: Approvals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 1)
+
+    def stage() -> None:
+        opened(bounded, variant(1))
+
+    with pytest.raises(StoreFullError, match="1 approvals of this run are pending"):
+        bounded.open(variant(2), entry(), ["approvals.required"], stage)
+
+    assert len(bounded.list()) == 1
+
+
 @pytest.mark.parametrize("run", ["run-1", None])
 def test_variants_of_a_call_do_not_open_approvals_without_end(
     bounded: Approvals, monkeypatch: pytest.MonkeyPatch, run: str | None
