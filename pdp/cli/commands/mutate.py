@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.display import progress
-from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
+from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app
 from pdp.cli.output import complain, print_json, tell
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.engines import ENGINE_TIMEOUT
@@ -38,9 +37,6 @@ def mutate(
     only: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only mutants that have this in their id or kind.")
     ] = None,
-    equivalent: Annotated[
-        Path | None, file_option(help="Mutants that change nothing; mutants.yaml beside the scenarios if absent.")
-    ] = None,
     max_survivors: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Fail when more than these survive unmarked.")
     ] = None,
@@ -61,7 +57,7 @@ def mutate(
         raise UsageError("--seed says nothing without --sample", hint="add --sample")
     files = find_suites(paths)
     suites = load_suites(files, engine_timeout)
-    marked = read_equivalents([equivalent] if equivalent is not None else beside(files))
+    marked = read_equivalents(beside(files))
     run = MutationRun()
     interrupted = False
     with progress(quiet=as_json) as bar:

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from pdp.audit.chain import MemoryAudit
-from pdp.decision import parse_decision
 from pdp.documents import faults_of, read_document
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import EngineError, EngineTimeoutError, FileFaultsError, PdpError, Place, UsageError
-from pdp.json import canonical
+from pdp.errors import EngineTimeoutError, FileFaultsError, PdpError, Place, UsageError
 from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
 from pdp.pep import Pep
 from pdp.workbench.coverage.coverage import measure
@@ -28,8 +26,6 @@ from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.gate.changed_rego import ChangedRego
 from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.gate.result import Check, CheckStatus, ReleaseCheck
-from pdp.workbench.neighbours.bases import called_tools, complete_call
-from pdp.workbench.neighbours.vocabulary import Vocabulary
 from pdp.workbench.scenarios.results import RunResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
 
@@ -42,13 +38,10 @@ if TYPE_CHECKING:
     from pdp.workbench.scenarios.results import ScenarioResult
 
 NAMES: Final = (
-    "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",
+    "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven",
     "unit-coverage", "mutation", "packs", "loosening", "manifest-version", "audit-pinned",
 )  # fmt: skip
 """The checks, in their order."""
-
-_UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "effects.unknown",
-                             "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
 
 
 class _Explained(BaseModel):
@@ -237,25 +230,6 @@ class _Checks:
                 if missing.kind in ("allow", "refusal") and missing.name in tools
             ]
         return _counted(changed), reasons
-
-    def actions_known(self) -> _Outcome:
-        """Each action of the bundle's manifests is known to its policy."""
-        reasons, count = [], 0
-        for digest, document in self._manifests.items():
-            count += len(document.get("tools", {}))
-            for tool in called_tools(document, digest):
-                request = complete_call(tool, Vocabulary((), (), ()), [], {})
-                try:
-                    codes = parse_decision(self._engine.evaluate(canonical(request))).codes
-                except EngineTimeoutError:
-                    raise
-                except EngineError as error:
-                    codes = (error.code,)
-                wrong = [code for code in codes if code in _UNKNOWN or code.startswith("engine.")]
-                if wrong:
-                    action = tool.stated[0].get("pdp_action", "no action")
-                    reasons.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
-        return _number(count, "tool"), reasons if count else ["the bundle has no tool"]
 
     def unit_coverage(self) -> _Outcome:
         return self._changed.summary, self._changed.untested()
