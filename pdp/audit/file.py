@@ -144,7 +144,7 @@ class FileAudit(AuditLog):
 
     def _hold(self, until: float | None) -> bool:
         """Lock the file that the stream ends in, and take up its end; False where that needs waiting."""
-        while _locked(self._file, until):
+        while locked(self._file, until):
             status = os.stat(self._name)  # noqa: PTH116 - before every event, and a `Path` takes twice as long
             if (status.st_dev, status.st_ino) == self._identity:
                 self._read_on(status.st_size, self._head)
@@ -321,7 +321,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def _locked(file: int, until: float | None) -> bool:
+def locked(file: int, until: float | None) -> bool:
     """Lock a file. While another holds it: False without `until`; BlockingIOError when that time has come."""
     while True:
         try:

@@ -38,7 +38,7 @@ _CONSTANTS: Final = (
     "pdp.flow.reserve.PATIENCE", "pdp.flow.reserve.LASTING", "pdp.stores.sql.database.BUSY_SECONDS",
     "pdp.stores.sql.database.TURN_SECONDS", "pdp.approvals.approvals.TURN_SECONDS",
     "pdp.workbench.bundles.publish.PATIENCE", "pdp.workbench.opa.program._ANSWER_TIMEOUT",
-    "pdp.workbench.opa.tool._TIMEOUT",
+    "pdp.workbench.opa.tool._TIMEOUT", "pdp.engine.bundle.trust.LOCK_SECONDS",
 )  # fmt: skip
 
 

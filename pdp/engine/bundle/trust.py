@@ -6,7 +6,6 @@ number that was decided by, over restarts. To go back, an old content is release
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pdp.audit.event import recordable
+from pdp.audit.file import locked
 from pdp.clock import to_milliseconds
 from pdp.engine.bundle.file import read_bundle, replace_file
 from pdp.errors import BundleError
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pdp.audit.chain import AuditLog
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.bundle.signature import VerificationKey
+
+LOCK_SECONDS: Final = 10.0
+"""How long a bundle that is to be decided by waits for another process that holds the floor's lock."""
 
 _MAX_FLOOR: Final = 4096
 
@@ -116,7 +119,11 @@ class BundleTrust:
         except OSError as error:
             raise _unusable(self._floor, error) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                locked(lock, time.monotonic() + LOCK_SECONDS)
+            except BlockingIOError:
+                message = f"{self._floor}.lock was held by another process for {LOCK_SECONDS:g} s"
+                raise ReleaseFloorError(message, hint="`lslocks` names it") from None
             yield
         finally:
             os.close(lock)

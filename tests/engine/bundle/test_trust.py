@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import os
-import re
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +16,7 @@ from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError, StaleBundleError
 from pdp.errors import AuditError, BundleError
 from pdp.json import canonical
+from tests.support import PATIENCE
 from tests.support.bundle_releases import bundle, key, tiny
 
 if TYPE_CHECKING:
@@ -106,18 +105,25 @@ def test_a_newer_bundle_that_came_in_between_stays_the_newest(tmp_path: Path, fl
     assert trust.newest() == other.newest() == (5, read_bundle(bundle(5)).revision)
 
 
-@pytest.mark.process
-def test_what_is_the_newest_is_read_under_the_lock(tmp_path: Path) -> None:
-    """Another process has the lock and gets ahead while this one waits for it, as the kernel's table of locks shows."""
-    floor = tmp_path / "newest"
+def test_what_is_the_newest_is_read_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another has the lock, and gets ahead while this one waits for it."""
+    floor, waits = tmp_path / "newest", threading.Event()
+    flock = fcntl.flock
+
+    def watched(file: Any, how: int) -> None:
+        try:
+            flock(file, how)
+        except BlockingIOError:
+            waits.set()
+            raise
+
+    monkeypatch.setattr(fcntl, "flock", watched)
     trust = BundleTrust([key().public], floor=floor)
     old, newer = trust.admit(bundle(4)), read_bundle(bundle(5))
     with (tmp_path / "newest.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = re.compile(rf"-> FLOCK .*:{os.fstat(lock.fileno()).st_ino} ")
         loading = pool.submit(trust.loaded, old)
-        while not (waiting.search(Path("/proc/locks").read_text()) or loading.done()):
-            time.sleep(0.001)
+        assert waits.wait(PATIENCE)
         floor.write_bytes(canonical({"release": 5, "revision": newer.revision}))
         fcntl.flock(lock, fcntl.LOCK_UN)
 
@@ -125,6 +131,19 @@ def test_what_is_the_newest_is_read_under_the_lock(tmp_path: Path) -> None:
             loading.result()
 
     assert trust.newest() == (5, newer.revision)
+
+
+def test_a_lock_that_another_never_gives_up_keeps_the_bundle_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pdp.engine.bundle.trust.LOCK_SECONDS", 0.05)
+    floor = tmp_path / "newest"
+    with (tmp_path / "newest.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = decided_by(bundle(4), BundleTrust([key().public], floor=floor), tmp_path)
+
+    assert refused == ("bundle.invalid", f"{floor}.lock was held by another process for 0.05 s")
+    assert decided_by(bundle(4), BundleTrust([key().public], floor=floor), tmp_path) == 4
 
 
 @pytest.mark.parametrize(
