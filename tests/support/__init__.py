@@ -13,6 +13,7 @@ from pdp.audit.file import FileAudit
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.workbench.opa.install import install_opa
 from pdp.workbench.opa.local import local_opa
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _DEFAULTS: Final = (
     (SidecarEngine.__init__, ("timeout", "connect_timeout")),
     (FollowingEngine.__init__, ("deadline", "timeout")),
     (FileAudit.__init__, ("patience",)),
+    (install_opa, ("patience", "longest")),
     (local_opa.__wrapped__, ("start_timeout",)),  # type: ignore[attr-defined]
 )
 _CONSTANTS: Final = (

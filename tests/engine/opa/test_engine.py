@@ -522,7 +522,7 @@ FORKING = """
 import os, sys
 from pdp.engine.opa.client import Address, parse_address
 from pdp.engine.opa.engine import SidecarEngine
-with SidecarEngine(sys.argv[1]) as engine:
+with SidecarEngine(sys.argv[1], timeout=600, connect_timeout=600) as engine:
     first = engine.decide_body(b"{}").verdict
     child = os.fork()
     decision = engine.decide_body(b"{}")

@@ -260,7 +260,7 @@ def test_an_installation_replaces_what_is_damaged() -> None:
 INSTALLING = """
 import sys
 from pdp.workbench.opa.install import install_opa
-install_opa(lambda line: None, base_url=sys.argv[1])
+install_opa(lambda line: None, base_url=sys.argv[1], patience=600, longest=600)
 """
 
 
