@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     StreamKey = bytes | Path | Callable[[], bytes]
 
-KEY_VARIABLE: Final = "PDP_AUDIT_KEY"
-"""The environment variable that holds the key of the streams that commands write and verify."""
-
 _HEAD_BYTES: Final = 160
 
 
@@ -52,8 +49,8 @@ def key_bytes(key: StreamKey, stream: Path) -> bytes:
 
 
 def key_of_environment() -> bytes | None:
-    """Return the key that the variable `PDP_AUDIT_KEY` holds for commands, if any."""
-    return os.environ.get(KEY_VARIABLE, "").strip().encode() or None
+    """Return the key of the streams that commands write and verify, which `PDP_AUDIT_KEY` holds, if any."""
+    return os.environ.get("PDP_AUDIT_KEY", "").strip().encode() or None
 
 
 class Head:

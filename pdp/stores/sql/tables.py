@@ -148,14 +148,10 @@ def check_schema(connection: Connection, name: str) -> None:
         return
     if revision is None:
         raise StoreSchemaError(f"database {name}: it has no tables yet", hint="run `pdp db upgrade`")
-    if revision < SCHEMA:
-        raise StoreSchemaError(
-            f"database {name}: its tables are of revision {revision}, and this release works with {SCHEMA}",
-            hint="run `pdp db upgrade`",
-        )
+    newer = "use a newer release of tool-pdp; going back is not supported"
     raise StoreSchemaError(
-        f"database {name}: its tables are of revision {revision}, and this release knows them up to {SCHEMA}",
-        hint="use a newer release of tool-pdp; going back is not supported",
+        f"database {name}: its tables are of revision {revision}, and this release works with {SCHEMA}",
+        hint="run `pdp db upgrade`" if revision < SCHEMA else newer,
     )
 
 

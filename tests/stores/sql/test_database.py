@@ -76,7 +76,7 @@ def test_several_may_upgrade_at_once(url: str) -> None:
 
 
 NEWER = (
-    f"its tables are of revision 9999, and this release knows them up to {SCHEMA} "
+    f"its tables are of revision 9999, and this release works with {SCHEMA} "
     "(use a newer release of tool-pdp; going back is not supported)"
 )
 
