@@ -16,7 +16,6 @@ from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import (
-    AnswerInvalidError,
     BundleError,
     FileFaultsError,
     UsageError,
@@ -154,28 +153,32 @@ def test_a_closed_engine_denies(bundle: Bundle) -> None:
     assert decided == refused(decided, "engine.unavailable", "the engine is closed")
 
 
+NO_DECISION = "the policy engine's answer is not a decision"
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
         pytest.param("[]", "the policy leaves its decision undefined", id="undefined"),
-        pytest.param('[{"result":1},{"result":2}]', "the policy leaves its decision undefined", id="two results"),
-        pytest.param("nope", "the policy's answer is not JSON", id="no JSON"),
-        pytest.param('[{"result":NaN}]', "the policy's answer is not JSON", id="NaN"),
-        pytest.param('{"result":1}', "the policy leaves its decision undefined", id="no list"),
+        pytest.param('[{"result":1},{"result":2}]', f"{NO_DECISION}: not JSON", id="two results"),
+        pytest.param("nope", "the policy's answer is not a result set of OPA", id="no JSON"),
+        pytest.param('[{"result":NaN}]', f"{NO_DECISION}: not JSON", id="NaN"),
+        pytest.param('{"result":1}', "the policy's answer is not a result set of OPA", id="no list"),
         pytest.param('[{"other":1}]', "the policy's answer is not a result set of OPA", id="no result"),
-        pytest.param('[{"result":1,"x":2}]', "the policy's answer is not a result set of OPA", id="more than a result"),
+        pytest.param('[{"result":1,"x":2}]', f"{NO_DECISION}: not JSON", id="more than a result"),
+        pytest.param('[{"result":{},"result":{}}]', f"{NO_DECISION}: not JSON", id="a result twice"),
         pytest.param('[ {"result":1}]', "the policy's answer is not a result set of OPA", id="spaces"),
         pytest.param("[1]", "the policy's answer is not a result set of OPA", id="no object"),
     ],
 )
-def test_answers_that_are_not_a_result_set_are_errors(answer: str, message: str) -> None:
+def test_answers_that_are_not_a_result_set_are_denials(answer: str, message: str) -> None:
     text = answer.replace('"', r"\22")
     bundle = bundle_of(by_hand(answer=rf'(data (i32.const 100) "{text}\00")'))
 
-    with EmbeddedEngine(bundle) as engine, pytest.raises(AnswerInvalidError) as caught:
-        engine.evaluate(b"{}")
+    with EmbeddedEngine(bundle) as engine:
+        decided = engine.decide_body(b"{}")
 
-    assert caught.value.message == message
+    assert decided == refused(decided, "engine.answer_invalid", message)
 
 
 def test_a_policy_without_the_entrypoint_is_refused() -> None:
