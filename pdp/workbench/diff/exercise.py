@@ -1,21 +1,19 @@
 """Whether the calls that were decided show what each changed rule does.
 
-The new policies are evaluated again with one change undone at a time: a rule as it was before, without one of its
-definitions, without one of its conditions, without one element of a list. Where no call is decided otherwise then, the
-change is not shown, and nothing is known of what it admits.
+The new policies are evaluated again with one change undone at a time: a rule as it was before, or without one of the
+definitions that it gained. Where no call is decided otherwise then, the change is not shown, and nothing is known of
+what it admits. Which condition of a rule matters to nobody is for mutation to say.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import EngineError, UsageError
 from pdp.workbench.diff.comparison import WORKERS
 from pdp.workbench.diff.policies import differing_rules
-from pdp.workbench.mutation.rego_edits import edits
+from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.syntax import Source
 
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.evaluation import Batch
     from pdp.workbench.opa.syntax import Span
 
-_UNDONE: Final = {"rule dropped": "that it is there", "default changed": "its default",
-                  "condition dropped": "its condition", "element lost": "what is in"}  # fmt: skip
-"""The edits that undo a part of a rule, and that part in words."""
-
-_GUARD: Final = re.compile(r"is_[a-z]+\((.+)\)")
 _SHOWN: Final = 100
 _FIRST: Final = 200
 _MOST: Final = 1500
@@ -38,26 +31,23 @@ _TIMEOUT: Final = 30.0
 
 
 class NotShown(NamedTuple):
-    """A changed rule, the begin of its text, the parts of it that no call shows, in words, and its place."""
+    """A changed rule, the begin of its text, what no call shows of it, in words, and its place."""
 
     rule: str
     text: str
-    parts: tuple[str, ...]
+    words: str
     where: str
 
     @property
     def line(self) -> str:
-        """The rule and its parts in words."""
-        return f"{self.rule}: `{self.text}`: no call shows {', '.join(self.parts)}"
+        """The rule in words."""
+        return f"{self.rule}: `{self.text}`: no call shows {self.words}"
 
 
 class _Part(NamedTuple):
-    """A part of a changed rule: the rule's name, text and place, the part in words, and its module without it."""
+    """A change, and the module's text with it undone."""
 
-    rule: str
-    begin: str
-    where: str
-    words: str
+    change: NotShown
     module: str
     text: str
 
@@ -65,7 +55,7 @@ class _Part(NamedTuple):
 def not_shown(
     old: BundleRules, new: BundleRules, data: Mapping[str, Any], calls: Sequence[bytes]
 ) -> tuple[NotShown, ...]:
-    """Return the changed rules of which a part is shown by no call.
+    """Return the changed rules that no call shows.
 
     Args:
         old: the one bundle with its rules.
@@ -86,10 +76,7 @@ def not_shown(
                 original = evaluator.evaluate(asked)
                 shown = [pool.submit(_shows, evaluator, part, asked, original) for part in parts]
                 parts = [part for part, future in zip(parts, shown, strict=True) if not future.result()]
-    hidden: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
-    for part in parts:
-        hidden[part.rule, part.begin, part.where][part.words] = None
-    return tuple(NotShown(rule, begin, tuple(words), where) for (rule, begin, where), words in hidden.items())
+    return tuple(part.change for part in parts)
 
 
 def _shows(evaluator: Evaluator, part: _Part, calls: Sequence[bytes], original: Batch) -> bool:
@@ -107,56 +94,35 @@ def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:
         name: tuple([rule for rule in side if "head" in rule.node] for side in sides)
         for name, sides in differing_rules(old, new).items()
     }
-    known = {(edit.rule, edit.kind, text) for side in changed.values() for edit, text in _edits(old, side[0])}
-    present = {name for name, _ in new.rules(old).items()}
+    present = new.rules(old).keys()
     # Helpers that are gone, so that what asks for them can be put back.
     gone = [
         _text(old, rule) for name, side in changed.items() if name not in present for rule in side[0] if not rule.site
     ]
     for name, (before, after) in changed.items():
-        if after:
-            yield from _undone(name, new, after, known)
+        if len(after) > len(before):
+            yield from (_without(name, new, rule) for rule in after)
         texts = [_text(old, rule) for rule in before]
         if texts and (after or (name in present and before[0].module in new.bundle.modules)):
-            module = (after or before)[0].module
-            spans = [_span(new, rule) for rule in after if rule.module == module]
-            text = new.bundle.modules[module]
+            first, side = (after[0], new) if after else (before[0], old)
+            text = new.bundle.modules[first.module]
+            spans = [_span(new, rule) for rule in after if rule.module == first.module]
             for start, end in sorted(spans, reverse=True):
                 text = text[:start] + ("\n\n".join(texts) if start == spans[0][0] else "") + text[end:]
             more = gone if after else [*gone, *texts]
-            where, begin = (after or before)[0].place, _begin(new if after else old, (after or before)[0])
-            yield _Part(name, begin, where, "that it is not what it was", module, "\n\n".join((text, *more)))
+            change = NotShown(name, _begin(side, first), "that it is not what it was", first.place)
+            yield _Part(change, first.module, "\n\n".join((text, *more)))
 
 
-def _undone(
-    name: str, new: BundleRules, rules: Sequence[ComparedRule], known: set[tuple[str, str, str]]
-) -> Iterator[_Part]:
-    for edit, text in _edits(new, rules):
-        guard = _GUARD.fullmatch(text)
-        rule = next(rule for rule in rules if _within(edit.span, _span(new, rule)))
-        whole = new.bundle.modules[rule.module]
-        if edit.kind != "rule dropped" and (edit.rule, edit.kind, text) in known:
-            continue
-        # What a builtin cannot take makes a condition fail as well: a guard beside it says nothing more.
-        if guard and whole[slice(*_span(new, rule))].count(guard[1]) > 1:
-            continue
-        words = _UNDONE[edit.kind] + (f" `{text}`" if edit.kind in ("condition dropped", "element lost") else "")
-        changed = whole[: edit.span[0]] + edit.text + whole[edit.span[1] :]
-        yield _Part(name, _begin(new, rule), rule.place, words, rule.module, changed)
-
-
-def _edits(side: BundleRules, rules: Sequence[ComparedRule]) -> Iterator[tuple[Any, str]]:
-    """The edits that undo a part of these rules, each with the text that it replaces."""
-    for path in dict.fromkeys(rule.module for rule in rules):
-        source = Source(side.modules[path].file, side.bundle.modules[path])
-        spans = [_span(side, rule) for rule in rules if rule.module == path]
-        for edit in edits(side.trees[path], source):
-            if edit.kind in _UNDONE and any(_within(edit.span, span) for span in spans):
-                yield edit, " ".join(source.text[slice(*edit.span)].split())
-
-
-def _within(inner: Span, outer: Span) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
+def _without(name: str, new: BundleRules, rule: ComparedRule) -> _Part:
+    """The module in which a rule never holds; its name stays, since others may ask for it."""
+    source = Source(new.modules[rule.module].file, new.bundle.modules[rule.module])
+    start, end = _span(new, rule)
+    text = source.text
+    for edit in reversed(edits(new.trees[rule.module], source)):
+        if edit.kind == "rule dropped" and start <= edit.span[0] and edit.span[1] <= end:
+            text = text[: edit.span[0]] + edit.text + text[edit.span[1] :]
+    return _Part(NotShown(name, _begin(new, rule), "that it is there", rule.place), rule.module, text)
 
 
 def _text(side: BundleRules, rule: ComparedRule) -> str:

@@ -53,7 +53,7 @@ class BundleDiff:
         structure: the first layer.
         known: the second.
         generated: the third; extent: what it covers.
-        not_shown: the changed rules of which a part is shown by no call.
+        not_shown: the changed rules that no call shows.
     """
 
     old: Bundle
@@ -97,7 +97,7 @@ class BundleDiff:
     def unseen(self) -> dict[str, str]:
         """Return where something changed and a loosening would not be seen, by the id that an explanation names.
 
-        That is each changed rule of which a part is not shown, each tool of which a part changed that a bundle has only
+        That is each changed rule that is not shown, each tool of which a part changed that a bundle has only
         a digest of, each tool of which no call was found that is not denied,
         each attribute that a changed rule reads and there was no room for, and a comparison in which no call was
         decided. Nothing, where nothing differs.

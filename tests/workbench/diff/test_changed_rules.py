@@ -59,10 +59,8 @@ def test_every_back_door_is_shown_or_reported(tmp_path: Path, opa: Path) -> None
     found = bundle_diff(BUNDLE, new, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=CALLS)
 
     assert found.loosens
-    reported = {rule.text: rule.parts for rule in found.not_shown}
-    assert [reported.get(f"_clear if {{ {door} }}") for door in HIDDEN.values()] == [("that it is there",)] * len(
-        HIDDEN
-    )
+    reported = {rule.text: rule.words for rule in found.not_shown}
+    assert [reported.get(f"_clear if {{ {door} }}") for door in HIDDEN.values()] == ["that it is there"] * len(HIDDEN)
     places = {name: what for name, what in found.unseen().items() if "no call shows" in what}
     assert len(places) == len(found.not_shown)
     assert f"and {len(found.unseen())} places where a loosening would not be seen" in verdict(found)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.workbench.mutation.rego_edits import edits, rego_mutants
+from pdp.workbench.mutation.rego_edits import rego_mutants
+from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.syntax import Source, parse_modules
 

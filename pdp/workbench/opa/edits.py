@@ -1,0 +1,287 @@
+"""Edits that break a module of Rego in one place each, found in its syntax tree.
+
+Not touched: METADATA, so that codes and messages stay; the details that a reason is given, which explain a verdict and
+are no part of it; and entrypoints beside `authz/decision`, for which scenarios do not ask.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pdp.workbench.opa.syntax import (
+    COMPREHENSIONS,
+    Node,
+    Source,
+    Span,
+    branches,
+    declared,
+    is_every,
+    is_some,
+    operator,
+    package_of,
+    rule_name,
+    variables,
+)
+from pdp.workbench.opa.weakenings import weakened_call, weakened_domain, weakened_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdp.workbench.opa.weakenings import Change
+
+_COMPARISONS: Final = {
+    "lt": ("<=",), "lte": ("<",), "gt": (">=",), "gte": (">",), "equal": ("!=",), "neq": ("==",),
+}  # fmt: skip
+_SETS: Final = {"minus": ("&", "|"), "and": ("|", "-"), "or": ("&", "-"), "plus": ("-",), "mul": ("/",), "div": ("*",)}
+# A finding that weighs otherwise: less, and where there is more, more.
+_FINDINGS: Final = {"deny": ("step_up",), "step_up": ("allow", "deny"), "allow": ("step_up",)}
+_VERDICTS: Final = ("ALLOW", "DENY", "STEP_UP")
+_NUMBER: Final = re.compile(r"-?[0-9.eE+-]+")
+_DECISION: Final = "data.authz.decision"
+_REASON: Final = "reason.new"
+_EMPTY: Final = {"[]": "[false]", "{}": '{"~": false}', "set()": "{false}"}
+_NOT: Final = re.compile(r"not\s+")
+_IF: Final = re.compile(r"\s*if\s+")
+
+
+class Edit(NamedTuple):
+    """A text in the place of what stands at `span`, and the rule that it is part of."""
+
+    rule: str
+    kind: str
+    span: Span
+    text: str
+
+
+def edits(tree: Node, source: Source) -> list[Edit]:
+    """Return every edit of a module, in the order of their places, none twice.
+
+    Args:
+        tree: the module's.
+        source: the module itself.
+    """
+    package = package_of(tree)
+    known: dict[tuple[Span, str], Edit] = {}
+    for rule in tree.get("rules", ()):
+        name = rule_name(rule)
+        entrypoint = any(note.get("entrypoint") for note in rule.get("annotations", ()))
+        if entrypoint and f"data.{package}.{name}" != _DECISION:
+            continue
+        for kind, span, text in _Walk(source).rule(rule):
+            if span is not None and source.text[slice(*span)] != text:
+                known.setdefault((span, text), Edit(name, kind, span, text))
+    return sorted(known.values(), key=lambda edit: (edit.span, edit.kind, edit.text))
+
+
+class _Walk:
+    """The edits of a rule, part by part. A new kind has its lines where its part of the syntax is walked."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def rule(self, rule: Node) -> Iterator[Change]:
+        """The edits of a rule with all its branches."""
+        head = rule["head"]
+        if rule.get("default"):
+            # OPA gives the location of its word `default` alone; the head's location has the rest.
+            text = b"default " + base64.b64decode(head["location"]["text"])
+            whole = {"location": rule["location"] | {"text": base64.b64encode(text).decode()}}
+            yield "rule dropped", self._source.span(whole), ""
+            yield from (("default changed", span, changed) for _, span, changed in self.term(head["value"]))
+            return
+        span, name = self._source.span(head), rule_name(rule)
+        if span is not None and "key" in head and len(head["ref"]) == 1:
+            for other in _FINDINGS.get(name, ()):
+                yield "verdict swapped", (span[0], span[0] + len(name)), other
+        for branch in branches(rule):
+            yield from self._branch(branch)
+
+    def _branch(self, branch: Node) -> Iterator[Change]:
+        head, body = branch["head"], self._body(branch)
+        for argument in head.get("args", ()):
+            yield from self.term(argument)
+        yield from self._dropped(head, body)
+        for part in (head.get("key"), head.get("value")):
+            if part is not None:
+                yield from self.term(part)
+        yield from self.body(body, branch)
+
+    def _body(self, branch: Node) -> list[Node]:
+        """The conditions as they are written: a rule without any has one that is not in its text."""
+        body: list[Node] = branch["body"]
+        head, first = self._source.span(branch["head"]), self._source.span(body[0])
+        if head is None or first is None or first[0] >= head[1]:
+            return body
+        # The only condition of a branch without braces: OPA gives it the location of the branch.
+        following = self._source.span(branch.get("else", {}))
+        end = len(self._source.text[: first[1] if following is None else following[0]].rstrip())
+        match = _IF.match(self._source.text, head[1])
+        if match is None or match.end() >= end:
+            return []
+        return [body[0] | {"location": None, "span": (match.end(), end)}]
+
+    def _span(self, expression: Node) -> Span | None:
+        span: Span | None = expression.get("span") or self._source.span(expression)
+        return span
+
+    def _dropped(self, rule_head: Node, body: list[Node]) -> Iterator[Change]:
+        head = self._source.span(rule_head)
+        first = self._span(body[0]) if body else None
+        if head is None or first is None:
+            yield "rule dropped", head and (head[1], head[1]), " if { false }"
+        elif "{" in self._source.text[head[1] : first[0]]:
+            # On a line of its own where the condition has one.
+            line = self._source.text.rfind("\n", 0, first[0]) + 1
+            indent = self._source.text[line : first[0]]
+            between = f"\n{indent}" if not indent.strip() else "; "
+            yield "rule dropped", (first[0], first[0]), f"false{between}"
+        else:
+            yield "rule dropped", first, f"{{ false; {self._source.text[slice(*first)]} }}"
+
+    def body(self, body: list[Node], scope: Node) -> Iterator[Change]:
+        """The edits of conditions. `scope` is what their variables are known in."""
+        for index, expression in enumerate(body):
+            yield from self._condition(expression, scope)
+            if is_some(expression):
+                yield from self._for_all(body[index:], scope)
+            yield from self._parts(expression)
+
+    def _condition(self, expression: Node, scope: Node) -> Iterator[Change]:
+        span = self._span(expression)
+        if span is None:
+            return
+        text = self._source.text[slice(*span)]
+        made, used, own = declared(expression), variables(scope), variables(expression)
+        if text != "true" and not any(used[name] > own[name] for name in made):
+            yield "condition dropped", span, "true"
+        if expression.get("negated"):
+            yield "condition negated", span, _NOT.sub("", text, count=1)
+        elif not made and not is_every(expression):
+            yield "condition negated", span, f"not {text}"
+        elif is_every(expression):
+            yield from self._for_any(expression, span)
+
+    def _for_any(self, expression: Node, span: Span) -> Iterator[Change]:
+        terms = expression["terms"]
+        names = ", ".join(self._source.written(terms[part]) for part in ("key", "value") if terms.get(part))
+        conditions = "; ".join(self._source.written(inner) for inner in terms["body"])
+        domain = self._source.written(terms["domain"])
+        # As a count it can stand wherever the other stood, with braces or without.
+        yield "quantifier swapped", span, f"count([1 | some {names} in {domain}; {conditions}]) > 0"
+
+    def _for_all(self, body: list[Node], scope: Node) -> Iterator[Change]:
+        """`some x in xs` with all that follows it, as `every`, where nothing else needs the variables."""
+        first, rest = body[0], body[1:]
+        symbols = first["terms"]["symbols"]
+        spans = [span for expression in body if (span := self._span(expression))]
+        if not rest or len(symbols) != 1 or symbols[0]["type"] != "call" or len(spans) < len(body):
+            return
+        used, own = variables(scope), variables(body)
+        made = {name for expression in body for name in declared(expression)}
+        if any(used[name] > own[name] for name in made) or any(is_some(expression) for expression in rest):
+            return
+        heading = re.sub(r"^some\b", "every", self._source.text[slice(*spans[0])])
+        end = spans[-1][1]
+        conditions = self._source.text[spans[1][0] : end]
+        yield "quantifier swapped", (spans[0][0], end), f"{heading} {{ {conditions} }}"
+
+    def _parts(self, expression: Node) -> Iterator[Change]:
+        terms = expression["terms"]
+        if is_some(expression):
+            for symbol in terms["symbols"]:
+                if symbol["type"] == "call":
+                    yield from self._domain(symbol["value"][-1])
+        elif is_every(expression):
+            yield from self._domain(terms["domain"])
+            yield from self.body(terms["body"], expression)
+        elif isinstance(terms, list):
+            span = None if expression.get("with") else self._span(expression)
+            negation = _NOT.match(self._source.text, span[0]) if span and expression.get("negated") else None
+            yield from self._call(terms, (negation.end(), span[1]) if span and negation else span)
+        else:
+            yield from self.term(terms)
+        for replaced in expression.get("with", ()):
+            yield from self.term(replaced["value"])
+
+    def _domain(self, domain: Node) -> Iterator[Change]:
+        yield from weakened_domain(domain, self._source)
+        yield from self.term(domain)
+
+    def _call(self, terms: list[Node], span: Span | None) -> Iterator[Change]:
+        yield from weakened_call(terms, span, self._source)
+        name, written = operator(terms), self._source.written(terms[0])
+        # Also what is called by its name, such as `lt(a, b)`, has these operators; only signs are exchanged.
+        for kind, others in (("comparison moved", _COMPARISONS), ("set operation swapped", _SETS)):
+            if name in others and written and not written[0].isalpha():
+                yield from ((kind, self._source.span(terms[0]), other) for other in others[name])
+        for term in terms[1:2] if name.endswith(_REASON) else terms[1:]:
+            yield from self.term(term)
+
+    def term(self, term: Node) -> Iterator[Change]:
+        kind, value = term["type"], term.get("value")
+        if kind in ("number", "string", "boolean", "null"):
+            yield from self._moved(term)
+        elif kind in ("array", "set", "object"):
+            yield from self._elements(term)
+        elif kind == "call":
+            yield from self._call(term["value"], self._source.span(term))
+        elif kind == "ref":
+            for part in term["value"]:
+                if part["type"] != "var":
+                    yield from weakened_key(part, self._source)
+                    yield from self.term(part)
+        elif kind in COMPREHENSIONS and value is not None:
+            for part in ("term", "key", "value"):
+                if value.get(part) is not None:
+                    yield from self.term(value[part])
+            yield from self.body(value["body"], term)
+
+    def _moved(self, term: Node) -> Iterator[Change]:
+        """The edits of a constant; what is not written out, such as a name for it, is left alone."""
+        value: Any = term.get("value")
+        kind, written = term["type"], self._source.written(term)
+        change, texts = "constant moved", list[str]()
+        if kind == "number" and _NUMBER.fullmatch(written):
+            texts = [str(value + 1), str(value - 1)]
+        elif kind == "boolean" and written in ("true", "false"):
+            texts = ["false" if value else "true"]
+        elif written == "null":
+            texts = ["false"]
+        elif kind == "string" and written in (f'"{value}"', f"`{value}`"):
+            if value in _VERDICTS:
+                change, texts = "verdict swapped", [f'"{other}"' for other in _VERDICTS if other != value]
+            else:
+                texts = [f"{written[:-1]}~{written[-1]}"]
+        for text in texts:
+            yield change, self._source.span(term), text
+
+    def _elements(self, term: Node) -> Iterator[Change]:
+        written = self._source.written(term)
+        if written in _EMPTY:
+            yield "constant moved", self._source.span(term), _EMPTY[written]
+        for text in _shortened(term, self._source):
+            yield "element lost", self._source.span(term), text
+        for element in term["value"]:
+            # Of an object, the values: a key that is another is an element that is lost.
+            yield from self.term(element[1] if isinstance(element, list) else element)
+
+
+def _shortened(term: Node, source: Source) -> Iterator[str]:
+    """Yield the text of a list, set or object without each of its elements, in the order in which they stand."""
+    whole = source.span(term)
+    elements = [element if isinstance(element, list) else [element] for element in term["value"]]
+    spans = [(source.span(element[0]), source.span(element[-1])) for element in elements]
+    # OPA lists the elements of sets and objects by their values, not as they stand.
+    known = sorted((first[0], last[1]) for first, last in spans if first and last)
+    if whole is None or len(known) < len(spans) or source.text[whole[0]] not in "[{":
+        return
+    text = source.text
+    for index, (start, end) in enumerate(known):
+        if len(known) == 1:
+            yield "set()" if term["type"] == "set" else text[whole[0]] + text[whole[1] - 1]
+        elif index + 1 < len(known):
+            yield text[whole[0] : start] + text[known[index + 1][0] : whole[1]]
+        else:
+            yield text[whole[0] : known[index - 1][1]] + text[end : whole[1]]
