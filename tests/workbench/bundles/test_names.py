@@ -54,7 +54,9 @@ ALWAYS = [
     ("_action.nme == 1", "`data.custom.concerns.desk._action.nme`"),
     ('object.get(input, "actoin", null) == null', "`input.actoin`"),
     ('object.get(input, ["action", "nme"], null) == null', "`input.action.nme`"),
-    ('some k in ["actoin"]\n\tinput[k] == 1', "a member of `input` is read by a name that is computed"),
+    ('some k in ["action", "actoin"]\n\tinput[k] == 1', "`input.actoin`"),
+    ('k := lower("ACTION")\n\tinput[k] == 1', "a member of `input` is read by a name that is computed"),
+    ("[input.action][0].nme == 1\n\tinput.action.nmae == 1", "`input.action.nmae`"),
     ("walk(input, [_, 1])", "`input` is a record of the request"),
     ("_reads(input.action)", "`input.action.nme`"),
     ("data.setting.desk == 1", "`data.setting.desk` is no rule"),
@@ -72,6 +74,10 @@ KNOWN = [
     ('is_object(data.settings.desk)\n\tobject.get(data.settings.desk, "huors", 0) == 1', "`data.settings.desk.huors`"),
 ]
 RIGHT = [
+    'some k in ["action", "subject"]\n\tis_object(input[k])',
+    'split(input.subject.id, "@")[1] == "x"',
+    "is_object(input.context.approval)",
+    "is_number(input.context.arguments.amount)\n\tinput.context.arguments.amount > 5",
     'input.action.name == "x"',
     'object.get(input.context, "amount", null) == null',
     'object.get(input.context, ["approval", "id"], null) == null',

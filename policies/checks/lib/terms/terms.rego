@@ -55,10 +55,12 @@ imported(found, tree) := array.concat(target, array.slice(found, 1, count(found)
 # title: Dotted
 # description: |
 #   The parts as one string; `*` stands for what is no fixed name, and a name with a dot in it is none here. `#` stands for a
-#   key.
+#   key. What a call gives, or a list that is written out, has no name to begin with.
 dotted(found) := concat(".", [_step(index, part) | some index, part in found])
 
-_step(0, part) := part.value
+_step(0, part) := part.value if {
+	is_string(part.value)
+} else := "*"
 
 _step(index, part) := part.value if {
 	index > 0
@@ -98,7 +100,9 @@ _composites := {
 	"objectcomprehension": "a comprehension",
 }
 
-_shown_part(0, part) := part.value
+_shown_part(0, part) := part.value if {
+	is_string(part.value)
+} else := "(…)"
 
 _shown_part(index, part) := $".{part.value}" if {
 	index > 0

@@ -54,6 +54,14 @@ proven(wanted, term, place) if {
 }
 
 # METADATA
+# title: Guarded
+# description: A guard for one of the types stands before the place; nothing else is trusted.
+guarded(wanted, term, place) if {
+	some reading in readings(term, place)
+	_asked(wanted, reading, place)
+}
+
+# METADATA
 # title: Elements proven
 # description: What the list, set or object holds is of one of the types.
 elements_proven(wanted, term, place) if {
@@ -264,7 +272,9 @@ _known(wanted, reading, _) if {
 
 _known(_, reading, _) if _trusted(reading)
 
-_known(wanted, reading, place) if {
+_known(wanted, reading, place) if _asked(wanted, reading, place)
+
+_asked(wanted, reading, place) if {
 	not _loose(reading)
 
 	# Where a name stands for two variables, one within the other, the guard may be of the other one.
@@ -294,10 +304,13 @@ _loose(reading) if {
 
 _guarded(wanted, expression) := expression.terms[1] if {
 	is_array(expression.terms)
-	_guards[terms.operator(expression.terms[0])] in wanted
+	guards[terms.operator(expression.terms[0])] in wanted
 }
 
-_guards := {
+# METADATA
+# title: Guards
+# description: The builtins that ask for a type, and for which.
+guards := {
 	"is_array": "array",
 	"is_boolean": "boolean",
 	"is_null": "null",

@@ -3,22 +3,26 @@
 # description: |
 #   Rego orders values of different types: `"25000" > 5` and `null <= 25000` hold. A concern compares with
 #   `data.authz.lib.number.at_most`, which asks for numbers. Only what is a number whatever comes in may stand beside
-#   `< <= > >=`: a number that is written out, and the result of a builtin that gives nothing else, such as `count`.
+#   `< <= > >=`: a number that is written out, the result of a builtin that gives nothing else, such as `count`, and what
+#   `is_number` asks for earlier in the same body.
 #   Not seen are comparisons by other means: `max`, `sort`, `==`.
 package checks.rules.comparisons
 
+import data.checks.lib.bindings
 import data.checks.lib.modules
 import data.checks.lib.terms
+import data.checks.lib.types
 
 # METADATA
 # title: Findings
 # description: Comparisons in concerns of what may be no number.
 findings contains modules.finding(file, call.node, message, hint) if {
-	some file, calls in terms.calls
-	some call in calls
+	some file, concern in modules.concerns
+	some call in terms.calls[file]
 	sign := _signs[call.name]
 	some operand in call.arguments
 	not _number(operand)
+	not types.guarded({"number"}, operand, bindings.at(concern.tree, call.rule, call.path))
 	message := $"`{sign}` compares values of any type: `{terms.shown(operand)}` may be no number"
 	hint := "use `number.at_most(a, b)` of `data.authz.lib.number`, and a function under `not` for the opposite"
 }

@@ -6,8 +6,9 @@
 #   out: it asks nothing under other data (`with`), states no schema of its own, and gives no record of the request to a
 #   call. What a function reads of its arguments is looked up where it is called, and `object.get` is held to the same names as a reference.
 #   `input.records` has the names by dotted path, null where there may be others; `input.rules` the rules of all modules.
+#   A name may come from a list that is written out: each of it is looked up.
 #   Not seen: `object.get` and a function on what a rule or a comprehension of one's own holds, a function that a function
-#   calls, computed names of arguments and of data.
+#   calls, other computed names of arguments and of data.
 package checks.rules.known_names
 
 import data.checks.lib.bindings
@@ -43,7 +44,7 @@ findings contains modules.finding(file, call.node, message, "give it the members
 	some file, calls in terms.calls
 	concern := _custom[file]
 	some call in calls
-	not call.name in _equal
+	not call.name in _nameless
 	some index, argument in call.arguments
 	walk(argument, [path, term])
 	not _holds(call, index, argument, path)
@@ -93,13 +94,44 @@ _reads := [{"file": file, "tree": concern.tree, "rule": rule, "path": path, "nod
 _read := array.concat(
 	[[item.file, item.node, reading] |
 		some item in _reads
-		some reading in types.readings({"type": "ref", "value": item.read}, bindings.at(item.tree, item.rule, item.path))
+		place := bindings.at(item.tree, item.rule, item.path)
+		some computed in types.readings({"type": "ref", "value": item.read}, place)
+		some reading in _spelled(computed, place)
 	],
 	[[item.file, item.node, reading] |
 		some item in _reads
 		some reading in _given_to(item)
 	],
 )
+
+# With a name that is one of a few that are written out, each of these; else as it stands.
+_spelled(reading, place) := spelled if {
+	spelled := {array.concat(array.slice(reading, 0, depth), rest) |
+		some depth, step in reading
+		depth > 0
+		some name in _constants(step, place)
+		rest := array.concat([name], array.slice(reading, depth + 1, count(reading)))
+	}
+	count(spelled) > 0
+} else := {reading}
+
+# The texts that a variable stands for, where it stands for nothing else.
+_constants(step, place) := names if {
+	step.type == "var"
+	bindings_of_it := [binding | some binding in place.bound; binding.name == step.value]
+	count(bindings_of_it) == 1
+	names := _written(bindings_of_it[0])
+	every name in names {
+		name.type == "string"
+	}
+}
+
+_written(binding) := [binding.term] if binding.how == "is"
+
+_written(binding) := binding.term.value if {
+	binding.how == "element"
+	binding.term.type in {"array", "set"}
+}
 
 # What a function reads of an argument, it reads of what each of its calls gives.
 _given_to(item) := [array.concat(reading, array.slice(item.read, 1, count(item.read))) |
@@ -141,8 +173,8 @@ _is_record(path) if {
 
 _is_record(path) if path in {"data", "data.directory", "data.settings"}
 
-# Both sides of these are typed.
-_equal := {"assign", "eq", "equal", "neq", "internal.member_2", "internal.member_3"}
+# Both sides of the former are typed; the latter read no names.
+_nameless := {"assign", "eq", "equal", "neq", "internal.member_2", "internal.member_3", "count"} | object.keys(types.guards)
 
 # What a reference, or `object.get`, reads a member of.
 _holds(call, 0, _, []) if call.name == "object.get"
