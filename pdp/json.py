@@ -25,7 +25,7 @@ MAX_DEPTH: Final = 32
 MAX_BYTES: Final = 1024 * 1024
 """Largest request, in bytes of its canonical form."""
 
-MAX_VALUES: Final = 20_000
+MAX_VALUES: Final = 50_000
 """Most values in what a model writes: each costs time before it is known which tool it is for."""
 
 # orjson formats numbers and strings as RFC 8785 does, with three exceptions, and is fifty times faster than rfc8785:

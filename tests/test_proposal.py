@@ -66,16 +66,16 @@ def test_arguments_may_be_left_out() -> None:
             b"x" * (1024 * 1024 + 1), "value: the proposal has 1048577 bytes, at most 1048576 are admitted", id="size"
         ),
         pytest.param(
-            '{"tool": "t", "arguments": {"a": [' + "0," * 20_000 + "0]}}",
-            "value: more than 20000 values",
+            '{"tool": "t", "arguments": {"a": [' + "0," * 50_000 + "0]}}",
+            "value: more than 50000 values",
             id="many, text",
         ),
         pytest.param(
-            {"tool": "t", "arguments": {"a": [[]] * 20_000}}, "value: more than 20000 values", id="many, an object"
+            {"tool": "t", "arguments": {"a": [[]] * 50_000}}, "value: more than 50000 values", id="many, an object"
         ),
         pytest.param(
-            {"tool": "t", "arguments": {"a": [0] * 20_000 + [float("nan")]}},
-            "value: more than 20000 values",
+            {"tool": "t", "arguments": {"a": [0] * 50_000 + [float("nan")]}},
+            "value: more than 50000 values",
             id="first",
         ),
     ],

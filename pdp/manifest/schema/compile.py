@@ -31,8 +31,10 @@ _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", 
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
 _INTO_BRANCH: Final = re.compile(r"/(anyOf|oneOf)/(\d+)")
 _LONGEST_MESSAGE: Final = 300
-# Values of so much work are small enough to list every fault of them.
-_EVERY_FAULT: Final = 1_000
+# Every fault is listed where their messages have at most so many characters, and these beside what they quote.
+_MOST_MESSAGES: Final = 16_000_000
+_OF_MESSAGE: Final = 8_000
+_QUOTED: Final = ("const", "dependentRequired", "enum", "not", "pattern", "required")
 _STATED: Final = ("additionalProperties", "unevaluatedProperties")
 
 
@@ -125,12 +127,18 @@ class SchemaValidator:
         if self.is_valid(value):
             return []
         errors: Iterable[ValidationError] = ()
-        if cost <= _EVERY_FAULT and len(orjson.dumps(value)) <= _EVERY_FAULT * 8:
+        if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + self._longest_quote) <= _MOST_MESSAGES:
             errors = self._explaining.iter_errors(value)
         elif cost <= MAX_COST // 2:  # to say where takes as long as to look whether it passes
             errors = _first_error(self._explaining, value)
         faults = [(list(error.instance_path), _shortened(error.message)) for error in errors]
         return sorted(faults, key=_in_order) or [([], "is refused by the schema, and too large to say where")]
+
+    @cached_property
+    def _longest_quote(self) -> int:
+        """How much of the schema one message may quote."""
+        parts = (part for _, part in subschemas(self._schema))
+        return max(len(orjson.dumps([part.get(key) for key in _QUOTED])) for part in parts)
 
     @cached_property
     def _explaining(self) -> Draft202012Validator:
@@ -211,7 +219,7 @@ def _validator(schema: dict[str, Any]) -> Draft202012Validator:
             offline=True,
             validate_formats=True,
             ignore_unknown_formats=False,
-            pattern_options=jsonschema_rs.RegexOptions(size_limit=1_000_000, dfa_size_limit=10_000_000),
+            pattern_options=jsonschema_rs.RegexOptions(size_limit=10_000_000, dfa_size_limit=10_000_000),
         )
     except (ValueError, TypeError) as error:
         raise UsageError(f"JSON Schema: {str(error).splitlines()[0]}") from None

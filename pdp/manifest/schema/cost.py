@@ -3,8 +3,9 @@
 The unit is one schema that looks at one value. A schema counts as the parts that look at the same value together, and
 as the most that look at something inside of it; so the count is never too low, and needs no value. A reference that
 leads to what it stands in counts once for each value, since the validator remembers how it ended there. Texts cost as
-many steps for each byte as a pattern has letters, its counted repetitions written out: that is what a linear engine
-needs at worst.
+many steps for each byte as a pattern may be at letters at once: that is what a linear engine needs at worst. It is one
+in a beginning such as `^[A-Z]{2}-[0-9]{1,12}`, where the byte says at which letter it is; what follows counts with all
+its letters, its counted repetitions written out.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _OF_UNIQUE: Final = 4
 _OF_FRACTION: Final = 30
 _HINT: Final = "use fewer branches and repeated references, or a schema for each of several tools"
 _OF_FORMAT: Final = 4
+_OF_PATTERN: Final = 4
 _OF_FORMATS: Final = {"idn-hostname": 12, "regex": 20}
 _ENDLESS: Final = "JSON Schema: refers to itself without end, or nests too deep"
 _IN_PLACE: Final = ("allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
@@ -43,6 +45,8 @@ _NOT_PLAIN: Final = frozenset(("$ref", *_IN_PLACE, *_MEMBERS[1], "uniqueItems"))
 _TOKEN: Final = re.compile(
     r"\\[pPx]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|\((?:\?[^:)]*:?)?|.", re.DOTALL
 )
+_LETTER: Final = r"(?:\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\[\\])*\]|[^\\()|*+?{}\[\]^$])"
+_BEGINNING: Final = re.compile(rf"\^(?:{_LETTER}(?:\{{\d+\}})?+(?![*+?{{]))*+(?:{_LETTER}(?:[*+?]|\{{\d+,\d*\}}))?")
 
 
 class _Work(NamedTuple):
@@ -170,10 +174,10 @@ def _parts(schema: Mapping[str, Any], keys: Iterable[str]) -> Iterator[Any]:
 
 def _weight(schema: Mapping[str, Any]) -> int:
     """Return how long a schema looks at one value, its parts left aside: mostly at names and constants."""
-    names = [schema.get(key) for key in ("dependentRequired", "dependentSchemas", "properties", "required")]
+    names = [list(schema.get(key, ())) for key in ("dependentSchemas", "properties", "required")]
     weight = (
         min(1, len(schema.keys() - {"$ref", *_IN_PLACE}))
-        + sum(orjson.dumps(list(name or ())).count(b",") for name in names) // 4
+        + orjson.dumps([*names, schema.get("dependentRequired")]).count(b",") // 4
     )
     constants = [*schema.get("enum", ()), schema.get("const")]
     if not all(isinstance(value, str | int | None) for value in constants):
@@ -188,7 +192,13 @@ def _weight(schema: Mapping[str, Any]) -> int:
 def _letters(schema: Mapping[str, Any]) -> int:
     patterns = [*schema.get("patternProperties", ()), *([schema["pattern"]] if "pattern" in schema else ())]
     of_format = _OF_FORMATS.get(schema["format"], _OF_FORMAT) if "format" in schema else 0
-    return sum(4 + positions(pattern) for pattern in patterns) + of_format
+    return sum(map(_at_once, patterns)) + of_format
+
+
+def _at_once(pattern: str) -> int:
+    """Return at how many letters a regular expression may be at once, or more."""
+    beginning = None if "|" in pattern else _BEGINNING.match(pattern)
+    return 1 + positions(pattern[beginning.end() :]) if beginning else _OF_PATTERN + positions(pattern)
 
 
 def _unique(schema: Mapping[str, Any], *, total: bool) -> _Work:

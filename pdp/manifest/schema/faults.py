@@ -146,6 +146,7 @@ def _pattern_findings(value: Any, path: Path) -> Iterator[Finding]:
             yield Finding(
                 (*path, pattern) if inside else path,
                 f"`{pattern:.60}` is not a regular expression that can be checked in linear time",
-                "check its brackets; look-around, back-references and huge repetitions are not supported",
+                r"check its brackets; instead of look-around and back-references, write out what is admitted, as in "
+                r"`^[+-]?\d+(\.\d+)?$`; instead of a huge repetition, state `maxLength`",
                 key=inside,
             )

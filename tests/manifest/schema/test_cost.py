@@ -12,6 +12,7 @@ from pdp.manifest.schema.compile import closed_schema, compile_schema, fault_lin
 from pdp.manifest.schema.cost import MAX_COST, SchemaCost, positions
 
 BRANCHES = [{"type": "object", "properties": {"a": {"const": at}}, "required": ["a"]} for at in range(60)]
+UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 NODE = {"type": ["object", "integer"], "properties": {"c": {"$ref": "#/$defs/N"}}}
 
 
@@ -45,6 +46,9 @@ WORST: list[tuple[str, dict[str, Any], Any]] = [
      {f"a{at}": 1 for at in range(20_000)}),
     ("names by a pattern", {"propertyNames": {"pattern": "(0|1)*1(0|1){2000}x"}}, {"01" * 2_000: 1}),
     ("a pattern", {"pattern": "(0|1)*1(0|1){500}x"}, "01" * 1_000),
+    ("a pattern that begins with any number of digits", {"pattern": "^[01]*[01]{500}x"}, "01" * 9_000),
+    ("a pattern of which one branch has no beginning", {"pattern": "^a|1[01]{500}x"}, "01" * 9_000),
+    ("a pattern behind digits that may be missing", {"pattern": "^b{2}a?1[01]{500}x"}, "01" * 9_000),
     ("patterns of items", {"items": {"pattern": "(0|1)*1(0|1){500}x"}}, ["01" * 50] * 20),
     ("contained", {"allOf": [{"contains": {"const": at}} for at in range(60)]}, [0] * 6_000),
     ("what no branch names", {"items": closed_schema({"anyOf": BRANCHES})}, [{"a": 0}] * 1_100),
@@ -71,6 +75,18 @@ FREE: list[tuple[str, dict[str, Any], Any]] = [
     ("documents with patterns",
      {"items": {"properties": {"id": {"format": "uuid"}, "text": {"type": "string"}}}},
      [{"id": "550e8400-e29b-41d4-a716-446655440000", "text": "a," * 2_000}] * 60),
+    ("rows with patterns",
+     {"items": {"properties": {"id": {"pattern": UUID}, "sku": {"pattern": "^[A-Z]{2}-[0-9]{6}$"},
+                               "date": {"pattern": r"^\d{4}-\d{2}-\d{2}$"}, "name": {"pattern": "^.{1,255}$"}}}},
+     [{"id": f"550e8400-e29b-41d4-a716-{at:012}", "sku": "AB-123456", "date": "2026-01-02", "name": "a"}
+      for at in range(1_000)]),
+    ("identifiers", {"items": {"pattern": UUID}}, [f"550e8400-e29b-41d4-a716-{at:012}" for at in range(5_000)]),
+    ("a long text in branches with patterns",
+     {"anyOf": [{"properties": {"path": {"pattern": r"^/[\w./-]{1,100}$"}, "text": {"type": "string"}}},
+                {"properties": {"id": {"pattern": "^[A-Z]+-[0-9]{1,8}$"}}}]},
+     {"path": "/a", "text": "a," * 50_000}),
+    ("a long text with a long repetition", {"pattern": r"^.{1,1000}$"}, "a" * 200_000),
+    ("a table", {"items": {"items": {"type": ["string", "number", "null"]}}}, [[1] * 20] * 1_000),
     ("branches beside a list",
      {"properties": {"kind": {"anyOf": BRANCHES}, "rows": {"items": {"type": "integer"}}}},
      {"kind": {"a": 1}, "rows": [1] * 19_000}),
@@ -135,6 +151,20 @@ def test_of_a_large_value_the_first_fault_is_listed_and_of_a_small_one_every_fau
     assert fault_lines(compile_schema({"items": {"anyOf": BRANCHES}}), [{"a": "x"}] * 1_800, "arguments") == [
         "arguments: is refused by the schema, and too large to say where"
     ]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"dependentRequired": {"a": [f"k{at}" for at in range(300)]}},
+        {"const": "x" * 200_000},
+        {"enum": [f"{at:03000}" for at in range(300)]},
+        {"not": {"required": ["a"], "properties": {"b": {"const": "x" * 200_000}}}},
+    ],
+    ids=["dependentRequired", "const", "enum", "not"],
+)
+def test_of_a_schema_with_long_messages_the_first_fault_is_listed(schema: dict[str, Any]) -> None:
+    assert len(compile_schema({"items": schema}).faults([{"a": 1}] * 100)) == 1
 
 
 def test_a_fault_names_no_error_of_a_branch_and_quotes_little() -> None:
