@@ -48,11 +48,6 @@ def key_bytes(key: StreamKey, stream: Path) -> bytes:
     return value
 
 
-def key_of_environment() -> bytes | None:
-    """Return the key of the streams that commands write and verify, which `PDP_AUDIT_KEY` holds, if any."""
-    return os.environ.get("PDP_AUDIT_KEY", "").strip().encode() or None
-
-
 class Head:
     """Number and hash of a stream's last event, in a file of its own, so that a stream that was cut or replaced shows.
 

@@ -1,12 +1,12 @@
 """Reading the files that commands are given, each fault with its place."""
 
+import os
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from pdp.audit.apart import key_of_environment
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.file import FileAudit
 from pdp.cli.output import complain
@@ -79,3 +79,8 @@ def open_audit(path: Path | None) -> "AuditLog":
         return FileAudit(path, key=key_of_environment())
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from None
+
+
+def key_of_environment() -> bytes | None:
+    """Return the key of the streams that commands write and verify, which `PDP_AUDIT_KEY` holds, if any."""
+    return os.environ.get("PDP_AUDIT_KEY", "").strip().encode() or None
