@@ -11,10 +11,12 @@ import json
 import math
 import re
 import sys
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import orjson
-import rfc8785
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_NUMBER: Final = 2**53 - 1
 """Largest magnitude of a number: beyond it doubles are not exact and the engines disagree."""
@@ -28,13 +30,21 @@ MAX_BYTES: Final = 1024 * 1024
 MAX_VALUES: Final = 50_000
 """Most values in what a model writes: each costs time before it is known which tool it is for."""
 
-# orjson formats numbers and strings as RFC 8785 does, with three exceptions, and is fifty times faster than rfc8785:
-# integral floats keep their ".0", numbers of the order of 1e-6 get an exponent, and keys are sorted by code point where
-# the RFC sorts by UTF-16 code unit (these differ only beyond U+DFFF). tests/test_json.py compares the two.
+MAX_UNBOUNDED: Final = 2**52
+"""As many values as anything can have that is not bounded in another way than by the memory that it is in."""
+
+# So many characters of text cost as much as another value.
+_TEXT_OF_A_VALUE: Final = 64
+_LONGEST_KEY: Final = 60
+
+# orjson formats numbers and texts as RFC 8785 does, with three exceptions: integral floats keep their ".0", numbers of
+# the order of 1e-6 get an exponent, and keys are sorted by code point where the RFC sorts by UTF-16 code unit (these
+# differ only beyond U+DFFF). tests/test_json.py compares it with another implementation.
 _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
 # A text, which stays, or a number of orjson's that the RFC writes in another way.
-_ODD_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)(\d+)\.0(?=[,}\]]|$)|(-?)(\d)(?:\.(\d+))?e-6(?=[,}\]]|$)', re.DOTALL)
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ODD_NUMBER = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+"|(-?)(\d+)\.0(?=[,}\]]|$)|(-?)(\d)(?:\.(\d+))?e-6(?=[,}\]]|$)', re.DOTALL
+)
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 
@@ -43,12 +53,23 @@ def _read_only(*_: object, **__: object) -> NoReturn:
 
 
 class FrozenObject(dict[str, Any]):
-    """An object of JSON that nobody changes by mistake or on purpose, made by `frozen`.
+    """An object of JSON that none of its methods changes, made by `frozen`.
 
     Equal to a plain one, and written as one; copies (`copy`, `deepcopy`, `pickle`) are plain.
     """
 
     __slots__ = ()
+
+    # Filled here, since whoever holds an object can call its `__init__` once more.
+    def __new__(cls, *members: Any, **named: Any) -> Self:
+        """Return an object of the members that `dict` would have."""
+        made = super().__new__(cls)
+        dict.update(made, *members, **named)
+        return made
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Leave the object as `__new__` has made it."""
+
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _read_only
 
     def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
@@ -56,9 +77,19 @@ class FrozenObject(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list of JSON that nobody changes, as `FrozenObject`."""
+    """A list of JSON that none of its methods changes, as `FrozenObject`."""
 
     __slots__ = ()
+
+    def __new__(cls, items: Iterable[Any] = ()) -> Self:
+        """Return a list of these items."""
+        made = super().__new__(cls)
+        list.extend(made, items)
+        return made
+
+    def __init__(self, _: object = ()) -> None:
+        """Leave the list as `__new__` has made it."""
+
     __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = _read_only
     remove = pop = clear = sort = reverse = _read_only
 
@@ -95,7 +126,11 @@ class JsonValueError(ValueError):
     """A value is not JSON as this system admits it. The message says what is wrong and where, as `a.b[2]`."""
 
 
-def check_json(value: Any, at: str = "", depth: int = 0, most: int = sys.maxsize) -> None:
+class JsonTooLargeError(JsonValueError):
+    """A value has more parts or text than is admitted; whether it is JSON was not looked at to the end."""
+
+
+def check_json(value: Any, at: str = "", depth: int = 0, most: int = MAX_UNBOUNDED, named: int = MAX_DEPTH) -> None:
     """Check that `value` is made of finite, bounded, plain JSON.
 
     Args:
@@ -103,42 +138,54 @@ def check_json(value: Any, at: str = "", depth: int = 0, most: int = sys.maxsize
             frozen ones.
         at: where the value stands, for messages.
         depth: how many containers are around it.
-        most: how many values it may have, itself included.
+        most: how many values it may have, itself included; and then 1 MiB of text at most. What is shared counts
+            wherever it stands.
+        named: how many levels of keys messages may name, the deeper ones being `*`.
 
     Raises:
-        JsonValueError: another type, a number beyond 2^53-1 or not finite, a lone surrogate, too deep a nesting, too
-            many values.
+        JsonTooLargeError: too many values, or too much text.
+        JsonValueError: another type, a number beyond 2^53-1 or not finite, a lone surrogate, too deep a nesting.
     """
     # Twice as fast as with the places, which are needed only when something is wrong.
-    left = _plain(value, depth, most)
+    left = _plain(value, depth, most + MAX_BYTES // _TEXT_OF_A_VALUE)
     if left == _NOT_PLAIN:
-        _explain(value, at, depth)
+        fault, *steps = _fault(value, depth)
+        raise JsonValueError(f"{_place(at, steps[::-1], named)}: {fault}")
     if left < 0:
-        raise JsonValueError(f"{at or 'value'}: more than {most} values")
+        raise JsonTooLargeError(f"{at or 'value'}: more than {most} values, or more than {MAX_BYTES} bytes of text")
 
 
 _NOT_PLAIN: Final = -sys.maxsize
 
 
-def _plain(value: Any, depth: int, left: int) -> int:  # noqa: PLR0911 - types, in the order of their frequency
+def _plain(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0911, PLR0912 - types, in the order of their frequency
     """Return how many values are left of those that are admitted, below 0 without them all; or else `_NOT_PLAIN`."""
     kind = type(value)
     if kind is str:
-        return left - 1 if value.isascii() or _encodes(value) else _NOT_PLAIN
+        left -= 1 + len(value) // _TEXT_OF_A_VALUE
+        return left if left < 0 or value.isascii() or _encodes(value) else _NOT_PLAIN
     if kind is int or kind is float:
         return left - 1 if -MAX_NUMBER <= value <= MAX_NUMBER else _NOT_PLAIN
     if kind is dict or kind is FrozenObject:
-        left = left - 1 if depth < MAX_DEPTH else _NOT_PLAIN
+        if depth >= MAX_DEPTH:
+            return _NOT_PLAIN
+        left -= 1
         for key, item in value.items():
             if type(key) is not str or not (key.isascii() or _encodes(key)):
                 return _NOT_PLAIN
+            left -= len(key) // _TEXT_OF_A_VALUE
             # Most members are plain texts: for them another call is saved.
-            left = left - 1 if type(item) is str and item.isascii() else _plain(item, depth + 1, left)
+            if type(item) is str and item.isascii():
+                left -= 1 + len(item) // _TEXT_OF_A_VALUE
+            else:
+                left = _plain(item, depth + 1, left)
             if left < 0:
                 return left
         return left
     if kind is list or kind is FrozenList:
-        left = left - 1 if depth < MAX_DEPTH else _NOT_PLAIN
+        if depth >= MAX_DEPTH:
+            return _NOT_PLAIN
+        left -= 1
         for item in value:
             if left < 0:
                 return left
@@ -155,60 +202,57 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _explain(value: Any, at: str, depth: int) -> None:
+def _fault(value: Any, depth: int) -> list[Any]:  # noqa: PLR0911 - types, again
+    """Return what is wrong with a value, and then the steps to it from the last to the first; empty: nothing is."""
     kind = type(value)
-    if kind is str:
-        _check_text(value, at)
-    elif kind is int or kind is float:
-        _check_number(value, at)
-    elif kind in (dict, list, FrozenObject, FrozenList):
+    if kind in (dict, list, FrozenObject, FrozenList):
         if depth >= MAX_DEPTH:
-            raise JsonValueError(f"{at or 'value'}: nested deeper than {MAX_DEPTH} levels")
-        if isinstance(value, list):
-            for index, item in enumerate(value):
-                _explain(item, f"{at}[{index}]", depth + 1)
+            return [f"nested deeper than {MAX_DEPTH} levels"]
+        for step, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(value, dict) and (type(step) is not str or not _encodes(step)):
+                return ["lone surrogate in a string" if type(step) is str else "a key is not a string"]
+            if fault := _fault(item, depth + 1):
+                return [*fault, step]
+        return []
+    if kind is str:
+        return [] if _encodes(value) else ["lone surrogate in a string"]
+    # Of an integer, which is finite whatever its size, `isfinite` would be an overflow.
+    if kind is float and not math.isfinite(value):
+        return [f"{value} is not a number of JSON"]
+    if kind is int or kind is float:
+        return [] if -MAX_NUMBER <= value <= MAX_NUMBER else ["number beyond 2^53-1"]
+    return [] if value is None or kind is bool else [f"{kind.__name__} is not a type of JSON"]
+
+
+def _place(at: str, steps: Iterable[str | int], named: int) -> str:
+    for step in steps:
+        if isinstance(step, int):
+            at += f"[{step}]"
         else:
-            for key, item in value.items():
-                _check_key(key, at)
-                _explain(item, f"{at}.{key}" if at else key, depth + 1)
-    elif value is not None and kind is not bool:
-        raise JsonValueError(f"{at or 'value'}: {kind.__name__} is not a type of JSON")
+            name = step[:_LONGEST_KEY] if named > 0 else "*"
+            at, named = f"{at}.{name}" if at else name, named - 1
+    return at or "value"
 
 
-def _check_number(value: float, at: str) -> None:
-    # Of an integer, which is finite whatever its size, this would be an overflow.
-    if isinstance(value, float) and not math.isfinite(value):
-        raise JsonValueError(f"{at or 'value'}: {value} is not a number of JSON")
-    if not -MAX_NUMBER <= value <= MAX_NUMBER:
-        raise JsonValueError(f"{at or 'value'}: number beyond 2^53-1")
-
-
-def _check_key(key: Any, at: str) -> None:
-    if type(key) is not str:
-        raise JsonValueError(f"{at or 'value'}: key {key!r:.40} is not a string")
-    _check_text(key, at)
-
-
-def _check_text(text: str, at: str) -> None:
-    if not _encodes(text):
-        raise JsonValueError(f"{at or 'value'}: lone surrogate in a string")
-
-
-def parse_json(text: str | bytes, depth: int = 0, most: int = sys.maxsize) -> Any:
+def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named: int = MAX_DEPTH) -> Any:
     """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded as by `check_json`.
 
     Args:
         text: the JSON text; bytes are UTF-8.
         depth: how many containers the value will stand in.
-        most: how many values it may have.
+        most: how many values it may have, an empty object or list counting twice; and then 1 MiB of text at most.
+        named: as of `check_json`.
 
     Raises:
         JsonValueError: not JSON, or not JSON as this system admits it.
     """
     try:
+        if most is not None:
+            _check_size(text)
         # Decoded here, since json would guess UTF-16 from the first bytes.
         text = text.decode() if isinstance(text, bytes) else text
-        _check_separators(text, most)
+        if most is not None:
+            _check_separators(text, most)
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except JsonValueError:
         raise
@@ -218,14 +262,26 @@ def parse_json(text: str | bytes, depth: int = 0, most: int = sys.maxsize) -> An
         raise JsonValueError("value: not UTF-8 text") from None
     except ValueError as error:
         raise JsonValueError(f"value: not JSON: {error}" if text.strip() else "value: it is empty") from None
-    check_json(value, depth=depth, most=most)
+    check_json(value, depth=depth, named=named)
     return value
+
+
+def _check_size(text: str | bytes) -> None:
+    size = len(text)
+    if isinstance(text, str) and size <= MAX_BYTES and not text.isascii():
+        size = len(text.encode(errors="surrogatepass"))
+    if size > MAX_BYTES:
+        raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
 
 
 def _check_separators(text: str, most: int) -> None:
     """Refuse a text with too many values before they are made."""
-    if _separators(text) > most and _separators(_STRING.sub("", text)) > most:
-        raise JsonValueError(f"value: more than {most} values")
+    if _separators(text) <= most:
+        return
+    # What stands between quotes is text. So many values have two texts each at most, and four quotes.
+    parts = text.replace("\\\\", "").replace('\\"', "").split('"', 4 * most + 1)
+    if len(parts) > 4 * most + 1 or _separators("".join(parts[::2])) > most:
+        raise JsonTooLargeError(f"value: more than {most} values")
 
 
 def _separators(text: str) -> int:
@@ -234,12 +290,9 @@ def _separators(text: str) -> int:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
+    # Not which: nobody knows yet whether it is sensitive.
     if len(members) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise JsonValueError(f"value: key {key!r:.40} stands twice in one object")
-            seen.add(key)
+        raise JsonValueError("value: a key stands twice in one object")
     return members
 
 
@@ -259,17 +312,20 @@ def _refuse_constant(name: str) -> Any:
 def has_plain_form(value: Any) -> bool:
     """Return whether the text that orjson writes of a value, its keys sorted, is sure to be the RFC 8785 form."""
     try:
-        return _is_canonical(orjson.dumps(value))
+        text = orjson.dumps(value)
     except TypeError:
         return False
+    return not _has_odd_numbers(text) and not _has_another_order(text)
 
 
-# A text such as "1.0," or "e-6" is not sure either: that costs time and changes nothing.
-def _is_canonical(text: bytes) -> bool:
+# A text such as "1.0," or "e-6" counts as well: that costs time and changes nothing.
+def _has_odd_numbers(text: bytes) -> bool:
     # Nearly no text has ".0", and to look for that is faster than for the expression.
-    if b"e-6" in text or (b".0" in text and _INTEGRAL_FLOAT.search(text)):
-        return False
-    return text.isascii() or not _BEYOND_SURROGATES.search(text.decode())
+    return b"e-6" in text or (b".0" in text and _INTEGRAL_FLOAT.search(text) is not None)
+
+
+def _has_another_order(text: bytes) -> bool:
+    return not text.isascii() and _BEYOND_SURROGATES.search(text.decode()) is not None
 
 
 def canonical(value: Any) -> bytes:
@@ -280,13 +336,22 @@ def canonical(value: Any) -> bytes:
     """
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        if _is_canonical(text):
-            return text
-        # rfc8785 takes microseconds for each value, and only the order of keys needs it.
-        plain = text.isascii() or not _BEYOND_SURROGATES.search(text.decode())
-        return _ODD_NUMBER.sub(_rewritten, text) if plain else rfc8785.dumps(value)
+        if _has_another_order(text):
+            text = orjson.dumps(_sorted(value))
+        return _ODD_NUMBER.sub(_rewritten, text) if _has_odd_numbers(text) else text
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonValueError(f"value: {error}") from error
+
+
+def _sorted(value: Any) -> Any:
+    """Return a value with the keys of its objects sorted by UTF-16 code unit."""
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value, key=_code_units)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
+
+
+def _code_units(key: str) -> bytes:
+    return key.encode("utf-16-be")
 
 
 def _rewritten(match: re.Match[bytes]) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 import orjson
 
 from pdp.errors import PdpError
-from pdp.json import MAX_BYTES, MAX_VALUES, JsonValueError, canonical, check_json, digest, parse_json
+from pdp.json import MAX_VALUES, JsonValueError, canonical, check_json, digest, parse_json
 
 
 class RejectionCode(StrEnum):
@@ -61,9 +61,9 @@ class Proposal:
         try:
             # Depth 1: in the request, the arguments stand one level deeper than in the proposal.
             if isinstance(value, str | bytes):
-                value = parse_json(_bounded(value), depth=1, most=MAX_VALUES)
+                value = parse_json(value, depth=1, most=MAX_VALUES, named=_NAMED)
             else:
-                check_json(value, depth=1, most=MAX_VALUES)
+                check_json(value, depth=1, most=MAX_VALUES, named=_NAMED)
             tool, arguments = _parts(value)
             text = canonical(arguments)
             return cls(tool=tool, arguments=orjson.loads(text), text=text)
@@ -80,6 +80,8 @@ class Proposal:
         return {"tool": self.tool, "arguments": self.arguments}
 
 
+# An argument's name may be named before it is known which tool it is for; what is in it can be sensitive, keys as well.
+_NAMED: Final = 2
 # The two spellings of the source documents; a proposal uses one of them, whole.
 _SPELLINGS: Final = (("tool", "arguments"), ("tool_name", "payload"))
 _KINDS: Final = {list: "a list", str: "a string", type(None): "null"}
@@ -101,12 +103,6 @@ def _parts(value: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(tool, str) or not isinstance(arguments, dict):
         raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, f"{name} has to be a string and {payload} an object")
     return tool, arguments
-
-
-def _bounded(text: str | bytes) -> str | bytes:
-    if len(text) > MAX_BYTES:
-        raise JsonValueError(f"value: the proposal has {len(text)} bytes, at most {MAX_BYTES} are admitted")
-    return text
 
 
 class Status(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -26,6 +27,17 @@ def test_reads_both_spellings(value: Any) -> None:
 
 def test_arguments_may_be_left_out() -> None:
     assert Proposal.read({"tool": "t"}) == Proposal(tool="t", arguments={})
+
+
+MANY = "value: more than 50000 values"
+OBJECT = "value: more than 50000 values, or more than 1048576 bytes of text"
+
+
+def shared(value: Any, levels: int) -> Any:
+    """Return a value of little memory in which `value` stands twice for each level more."""
+    for _ in range(levels):
+        value = [value, value]
+    return value
 
 
 @pytest.mark.parametrize(
@@ -60,23 +72,32 @@ def test_arguments_may_be_left_out() -> None:
             '{"tool": "t", "arguments": {"a": 1e400}}', "arguments.a: inf is not a number of JSON", id="1e400"
         ),
         pytest.param(
-            '{"tool": "t", "arguments": {"a": 1, "a": 2}}', "value: key 'a' stands twice in one object", id="twice"
+            '{"tool": "t", "arguments": {"a": 1, "a": 2}}', "value: a key stands twice in one object", id="twice"
+        ),
+        pytest.param(b"x" * (1024 * 1024 + 1), "value: it has 1048577 bytes, at most 1048576 are admitted", id="size"),
+        pytest.param("é" * 524_289, "value: it has 1048578 bytes, at most 1048576 are admitted", id="size of a text"),
+        pytest.param('{"tool": "t", "arguments": {"a": [' + "0," * 50_000 + "0]}}", MANY, id="many, text"),
+        pytest.param("," * 50_001 + '"' + '\\"' * 400_000, MANY, id="many, and a text that does not end"),
+        pytest.param("," * 50_001 + '"' + '\\"' * 400_000 + "\\", MANY, id="many, and an escape that does not end"),
+        pytest.param("[" + '"",' * 50_001 + "[[", MANY, id="many texts"),
+        pytest.param('"\\\\",' + "[]," * 50_000, MANY, id="many, after a backslash"),
+        pytest.param({"tool": "t", "arguments": {"a": [[]] * 100_000}}, OBJECT, id="many, an object"),
+        pytest.param({"tool": "t", "arguments": {"a": [0] * 100_000 + [math.nan]}}, OBJECT, id="many, first"),
+        pytest.param({"tool": "t", "arguments": {"a": shared([], 28)}}, OBJECT, id="many, shared"),
+        pytest.param({"tool": "t", "arguments": {"a": ["x" * 2**20] * 10_000}}, OBJECT, id="much text, shared"),
+        pytest.param({"tool": "t", "arguments": {"a": [{"x" * 2**20: 1}] * 10_000}}, OBJECT, id="long keys, shared"),
+        pytest.param(
+            {"tool": "t", "arguments": {"k" * 900_000: [*range(9_000), math.nan]}},
+            f"arguments.{'k' * 60}[9000]: nan is not a number of JSON",
+            id="a long key",
         ),
         pytest.param(
-            b"x" * (1024 * 1024 + 1), "value: the proposal has 1048577 bytes, at most 1048576 are admitted", id="size"
+            {"tool": "t", "arguments": {"a": [{"secret": {"secret": 2**53}}]}},
+            "arguments.a[0].*.*: number beyond 2^53-1",
+            id="keys in an argument",
         ),
         pytest.param(
-            '{"tool": "t", "arguments": {"a": [' + "0," * 50_000 + "0]}}",
-            "value: more than 50000 values",
-            id="many, text",
-        ),
-        pytest.param(
-            {"tool": "t", "arguments": {"a": [[]] * 50_000}}, "value: more than 50000 values", id="many, an object"
-        ),
-        pytest.param(
-            {"tool": "t", "arguments": {"a": [0] * 50_000 + [float("nan")]}},
-            "value: more than 50000 values",
-            id="first",
+            {"tool": "t", "arguments": {"a": {b"secret": 1}}}, "arguments.a: a key is not a string", id="bytes as a key"
         ),
     ],
 )

@@ -366,7 +366,7 @@ OTHER_IDENTITY = "data.json: config.bundle is not the revision and release of .m
          "data.json: the root 'authz' is not admitted, only config, directory, manifests, settings are", REBUILD),
         (changed(data_json=data(settings=[])), "data.json: settings is not an object", REBUILD),
         (changed(data_json=b'{"config":{},"config":{}}'),
-         "data.json: value: key 'config' stands twice in one object", REBUILD),
+         "data.json: value: a key stands twice in one object", REBUILD),
         (changed(data_json=data(config={"bundle": {"revision": "sha256:x", "release": 3}})), OTHER_IDENTITY, REBUILD),
         (changed(_manifest=manifest(metadata={"format": 1, "release": 4})), OTHER_IDENTITY, REBUILD),
         (changed(policy_wasm=WASM + b"x"), CHANGED, COPY),

@@ -193,7 +193,7 @@ def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message:
         ("$timestamp('2026-07-01T00:00:00Z')", NO_TIME),
         ("$b'abc'", "b'abc': result is not JSON: value: bytes is not a type of JSON"),
         ("$duration('1h')", "duration('1h'): result is not JSON: value: timedelta is not a type of JSON"),
-        ("${1: 2}", "{1: 2}: result is not JSON: value: key 1 is not a string"),
+        ("${1: 2}", "{1: 2}: result is not JSON: value: a key is not a string"),
         ("$arguments.object.map(k, k)", "macro over `arguments.object`, which is an object (macros run over lists)"),
         ("$arguments.long.map(x, 1)", TOO_LONG),
         ("$arguments.list.all(x, x in arguments.long)", TOO_LONG),
