@@ -22,7 +22,7 @@ from pdp.contract.functions import named_parameters
 from pdp.contract.sensitive import Mask
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
-from pdp.json import JsonValueError, canonical, check_json
+from pdp.json import JsonTooLargeError, JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schema.compile import compile_schema, fault_lines
 from pdp.manifest.schema.walk import argument_schemas
@@ -37,7 +37,7 @@ MAX_RESULT: Final = 1024 * 1024
 """Bytes of a result's canonical JSON at most."""
 
 MAX_RESULT_VALUES: Final = 64 * 1024
-"""Values of a result at most, where a schema is to look at each."""
+"""Values of a result at most, each counted wherever it stands."""
 
 STOP_SECONDS: Final = 2.0
 """How long a coroutine that was cancelled is waited for; then nobody waits any more, whatever it does."""
@@ -151,9 +151,10 @@ class ToolRunner:
     # schema forbids that. Without one it may be any object; of what is not JSON only bytes and text are measured.
     def _check(self, result: Any) -> None:
         try:
-            if self._validator is not None:
-                check_json(result, most=MAX_RESULT_VALUES)
+            check_json(result, most=MAX_RESULT_VALUES)
             size = len(canonical(result))
+        except JsonTooLargeError as error:
+            raise ToolResultError(f"the result is too large: {error}", "too_large") from error
         except JsonValueError as error:
             if self._validator is not None:
                 raise ToolResultError(f"the result is not JSON: {error}") from error

@@ -597,6 +597,38 @@ def test_a_result_is_at_most_so_many_bytes_of_canonical_json(
     )  # fmt: skip
 
 
+def doubled(value: Any, times: int) -> Any:
+    """Return a result of little memory in which `value` stands twice as often for each time."""
+    for _ in range(times):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param([0] * 100_000, id="many values"),
+        pytest.param(doubled(0, 30), id="shared, as aliases of YAML"),
+        pytest.param({"rows": doubled("x" * 60_000, 12)}, id="shared text"),
+        pytest.param([{"x" * 1_000_000: 1}] * 60_000, id="shared keys"),
+        pytest.param("x" * 8_000_000, id="a long text"),
+        pytest.param("\U0001f600" * 8_000_000, id="a long text that is not ASCII"),
+    ],
+)
+@pytest.mark.parametrize("schema", [None, {"type": ["object", "array", "string"]}], ids=["no schema", "a schema"])
+def test_a_result_that_is_too_large_is_not_written_as_json(
+    result: Any, schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What nobody writes needs no memory; this is the only place where it would be written.
+    monkeypatch.setattr(running, "canonical", lambda _: pytest.fail("it was written"))
+
+    assert returned(result, schema).failure == Failure(
+        FailureCode.TOOL_EXECUTION_FAILED,
+        "the result is too large: value: more than 65536 values, or more than 1048576 bytes of text",
+        {"exception": "ToolResultError", "result": "too_large", "effect": "done"},
+    )
+
+
 # A tool with all of that
 
 
