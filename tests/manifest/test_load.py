@@ -522,8 +522,6 @@ NOT_SNAKE = "is not snake_case of at least two words | write a verb first, such 
         ({"description": None}, "tool `pay_bill` has no description | the model chooses tools by it"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},
          "argument `a` of `pay_bill` has no description | the model reads it to know what to put there"),
-        ({"schema": {"type": "object", "requird": []}},
-         "`requird` is not a keyword of JSON Schema and checks nothing | did you mean `required`?"),
         ({"effect_class": "commit-low"},
          "commit-low without `compensation` | name the tool that takes the effect back"),
         ({"compensation": "pay_bil"},

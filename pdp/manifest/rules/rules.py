@@ -44,6 +44,7 @@ _COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 _CHANGES: Final = ("write", "external")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
 _NOUN: Final = re.compile(r"(?!mention|question|position|auction)[a-z]+(?:tion|sion|ness|ity)")
+_BARE_PATH: Final = re.compile(r"(?:arguments|session)(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[^\]]*\])+")
 _NUMBERS: Final = frozenset(("integer", "number"))
 
 
@@ -235,6 +236,9 @@ def _mapped(rules: Governable) -> Iterator[tuple[Path, Any]]:
 
 
 def _expression_findings(value: Any, path: Path) -> Iterator[Finding]:
+    if isinstance(value, str) and _BARE_PATH.fullmatch(value):
+        hint = f"write `${value}`; as a text, `$'{value}'`"
+        yield Finding(path, f"{shown_name(value)} is a text here, and not what it names", hint)
     try:
         expression = compile_expression(value)
     except ExpressionError as error:

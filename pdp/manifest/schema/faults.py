@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +48,8 @@ _KEYWORDS: Final = frozenset(
         "exclusiveMaximum", "exclusiveMinimum", "format", "maxContains", "maxItems", "maxLength", "maxProperties",
         "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "pattern",
         "readOnly", "required", "title", "type", "uniqueItems", "writeOnly",
+        # Of OpenAPI, as tool servers write them: they only describe, and none of them admits anything.
+        "discriminator", "example", "externalDocs", "nullable", "xml",
     )
 )  # fmt: skip
 
@@ -65,7 +66,7 @@ def member_place(schema: dict[str, Any], field: str, name: str) -> Path:
 def read_schema(
     schema: dict[str, Any], definitions: Mapping[str, Any], path: Path, *, root_object: bool
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Return a schema with what it refers to, every fault of it, and a warning for each keyword that looks misspelt.
+    """Return a schema with what it refers to, and every fault of it.
 
     Args:
         schema: the schema as the file states it.
@@ -77,12 +78,14 @@ def read_schema(
     mistyped = any(finding.path == (*path, "type") for finding in findings)
     for place, part in subschemas(schema):
         findings += _keyword_findings(part, (*path, *place))
+    if not findings:
+        findings += _unnamed_findings(closed_schema(schema) if root_object else schema, path)
     whole, faults = self_contained(schema, definitions)
     findings += [replace(fault, path=(*path, *fault.path)) for fault in faults]
     if root_object and not faults and not mistyped and walk(whole).kinds != frozenset(("object",)):
         message = "schema of the arguments must be of type object"
         findings.append(Finding(path, message, "write `type: object` and its `properties`"))
-    if all(finding.warning for finding in findings):
+    if not findings:
         try:
             compile_schema(closed_schema(whole) if root_object else whole)
         except UsageError as error:
@@ -128,11 +131,21 @@ def _keyword_findings(schema: dict[str, Any], path: Path) -> Iterator[Finding]:
         elif key == "format" and isinstance(value, str) and value not in FORMATS:
             hint = nearest(value, FORMATS) or f"known: {', '.join(sorted(FORMATS))}"
             yield Finding(at, f"format `{value:.40}` is not known and would never be checked", hint)
-        elif key not in _KEYWORDS and (near := get_close_matches(key, _KEYWORDS, n=1, cutoff=0.8)):
-            yield Finding(
-                at, f"`{key:.40}` is not a keyword of JSON Schema and checks nothing", f"did you mean `{near[0]}`?",
-                warning=True, key=True,
-            )  # fmt: skip
+        elif key not in _KEYWORDS and not key.startswith("x-"):
+            hint = nearest(key, _KEYWORDS) or "remove it, or write what is your own as `x-…`"
+            yield Finding(at, f"`{key:.40}` is not a keyword of JSON Schema and checks nothing", hint, key=True)
+
+
+def _unnamed_findings(schema: dict[str, Any], path: Path) -> Iterator[Finding]:
+    """Find what an object has to have and, closed as it is, cannot have: nothing would ever pass."""
+    for place, part in subschemas(schema):
+        if part.get("additionalProperties") is not False or "patternProperties" in part:
+            continue
+        named = part.get("properties", {})
+        for at, name in enumerate(part.get("required", ())):
+            if name not in named:
+                hint = nearest(name, named) or "name it under `properties`"
+                yield Finding((*path, *place, "required", at), f"`{name:.40}` is required and not named", hint)
 
 
 def _pattern_findings(value: Any, path: Path) -> Iterator[Finding]:

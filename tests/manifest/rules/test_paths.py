@@ -112,6 +112,24 @@ def test_a_misspelt_path_is_refused_wherever_a_mapping_has_it(value: str, path: 
 
 
 @pytest.mark.parametrize(
+    "text", ["arguments.amount", "session.facts.x", "arguments['amount']", "arguments.lines[0].price"]
+)
+def test_a_path_without_its_sign_is_refused_as_a_text(text: str) -> None:
+    expected = f"`{text}` is a text here, and not what it names | write `${text}`; as a text, `$'{text}'`"
+    for mapping in ({"x": text}, {"x": {"deep": [{"in": text}]}}):
+        assert faults({"context": mapping}) == [f"m.yaml {expected}"]
+        assert faults({}, {"context": mapping}) == [f"g.yaml {expected}"]
+    assert faults({"resource": {"type": "bill", "id": text}}) == [f"m.yaml {expected}"]
+
+
+@pytest.mark.parametrize(
+    "text", ["arguments", "session", "arguments.", "the arguments.amount", "argument.x", "$$arguments.x"]
+)
+def test_another_text_is_one(text: str) -> None:
+    assert faults({"context": {"x": text, "y": "$'arguments.amount'"}}) == []
+
+
+@pytest.mark.parametrize(
     ("check", "path", "hint"),
     [
         ("call.amuont > 1.0", "call.amuont", "did you mean `amount`?"),

@@ -9,7 +9,7 @@ import yaml
 
 from pdp.errors import UsageError
 from pdp.manifest.schema.compile import closed_schema, compile_schema
-from pdp.manifest.schema.faults import FORMATS, read_schema
+from pdp.manifest.schema.faults import DRAFT, FORMATS, read_schema
 from pdp.manifest.schema.references import self_contained, shared_types, subschemas
 
 NUMBER = {"type": "object", "properties": {"amount": {"type": "number"}}}
@@ -240,6 +240,58 @@ def test_every_fault_of_a_schema_at_once() -> None:
         "schema/properties/h/patternProperties/[: `[` is not a regular expression that can be checked in linear time",
         'schema/required: not a JSON Schema: "a" is not of type "array"',
     ]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "hint"),
+    [
+        ("minLenght", "did you mean `minLength`?"),
+        ("minumum", "did you mean `minimum`?"),
+        ("dependencies", None),
+        ("additionalItems", None),
+        ("zzz", "remove it, or write what is your own as `x-…`"),
+    ],
+)
+def test_a_keyword_that_checks_nothing_is_a_fault(keyword: str, hint: str | None) -> None:
+    schema = {"type": "object", "properties": {"a": {"items": {keyword: {}}}}}
+    [finding] = read_schema(schema, {}, ("schema",), root_object=True)[1]
+
+    assert finding.path == ("schema", "properties", "a", "items", keyword)
+    assert (finding.message, finding.warning) == (
+        f"`{keyword}` is not a keyword of JSON Schema and checks nothing",
+        False,
+    )
+    assert hint in (None, finding.hint)
+
+
+def test_what_only_describes_is_known() -> None:
+    described = {
+        "$comment": "x", "title": "x", "description": "x", "default": {"minLenght": 1}, "examples": [1],
+        "deprecated": True, "readOnly": True, "writeOnly": False, "nullable": True,
+        "discriminator": {"propertyName": "a"}, "example": 1, "externalDocs": {}, "xml": {}, "x-order": 1,
+    }  # fmt: skip
+    schema = {"$schema": DRAFT, "type": "object", "properties": {"minLenght": described}, **described}
+
+    assert findings(schema) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"properties": {"a": {}}, "required": ["a", "b"]}, "required/1"),
+        ({"required": ["b"]}, "required/0"),
+        ({"properties": {"o": {"properties": {"a": {}}, "required": ["b"]}}}, "properties/o/required/0"),
+        ({"properties": {"o": {"required": ["b"]}}}, None),
+        ({"required": ["b"], "additionalProperties": True}, None),
+        ({"required": ["x_b"], "patternProperties": {"^x_": {}}, "additionalProperties": False}, None),
+        ({"required": ["b"], "anyOf": [{"properties": {"b": {}}}]}, None),
+        ({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, None),
+    ],
+)
+def test_what_is_required_can_be_there(schema: dict[str, Any], place: str | None) -> None:
+    assert findings({"type": "object", **schema}) == (
+        [] if place is None else [f"schema/{place}: `b` is required and not named"]
+    )
 
 
 @pytest.mark.parametrize(
