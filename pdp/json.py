@@ -48,7 +48,8 @@ _ODD_NUMBER = re.compile(
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 
-def _read_only(*_: object, **__: object) -> NoReturn:
+def read_only(*_: object, **__: object) -> NoReturn:
+    """Refuse what would change a value that is read-only; in the place of the methods that change."""
     raise TypeError("this is read-only: change a copy, and pass that on")
 
 
@@ -70,7 +71,7 @@ class FrozenObject(dict[str, Any]):
     def __init__(self, *_: object, **__: object) -> None:
         """Leave the object as `__new__` has made it."""
 
-    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _read_only
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = read_only
 
     def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
         return dict, (dict(self),)
@@ -90,8 +91,8 @@ class FrozenList(list[Any]):
     def __init__(self, _: object = ()) -> None:
         """Leave the list as `__new__` has made it."""
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = _read_only
-    remove = pop = clear = sort = reverse = _read_only
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = read_only
+    remove = pop = clear = sort = reverse = read_only
 
     def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
         return list, (list(self),)

@@ -19,7 +19,7 @@ from pydantic_core import PydanticKnownError
 
 from pdp.clock import is_time
 from pdp.errors import UsageError
-from pdp.json import FrozenList, FrozenObject, canonical, check_json, frozen
+from pdp.json import FrozenList, FrozenObject, canonical, check_json, frozen, read_only
 from pdp.request import Entity
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class ClaimsError(UsageError):
 class Session(BaseModel):
     """The application's half of a call. Immutable, as are the objects and lists in it: `with_changes` gives a new one.
 
+    That holds for what its methods do, and for a copy. Python lets a tool in the same process reach behind them.
+
     Args:
         claims: verified token claims: `sub`; `emts` (`{scope: true}`, only literal true counts) and `scope` (a string
             of scopes separated by blanks); `clearances`, `roles`, `limits` (`{name: number}`), `entitlements`
@@ -121,6 +123,22 @@ class Session(BaseModel):
     state: dict[str, Any] = Field(default_factory=FrozenObject)
     config: dict[str, Any] = Field(default_factory=FrozenObject)
     time: str | None = None
+
+    def __init__(self, **fields: Any) -> None:
+        """Read the fields, as `read` does; a session that has its fields gets no others.
+
+        Raises:
+            ValidationError: a field is unknown, mistyped or not JSON.
+        """
+        if self.__dict__:
+            read_only()
+        super().__init__(**fields)
+
+    # Without the mark, pydantic would call it for each object that is validated.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    # What is made of the fields, and kept, is not a field: pydantic would let it be set.
+    __setattr__ = __delattr__ = __setstate__ = read_only
 
     @field_validator("claims", "facts", "plan", "state", "config", mode="plain")
     @classmethod
@@ -172,7 +190,22 @@ class Session(BaseModel):
         Raises:
             UsageError: as by `read`.
         """
-        return type(self).read({**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+        return type(self).read({**self._fields(), **changes})
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in type(self).model_fields}
+
+    def __copy__(self) -> Self:
+        """Return a session of its own, read anew."""
+        return self.with_changes()
+
+    def __deepcopy__(self, _: object = None) -> Self:
+        """As `__copy__`: nothing is shared with it in any case."""
+        return self.with_changes()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let `pickle` store the fields, and read them again."""
+        return type(self).read, (self._fields(),)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
         """Return a session of its own: what is updated is checked, and nothing that was made of the old is kept."""
@@ -212,8 +245,7 @@ class Session(BaseModel):
     @cached_property
     def variables(self) -> FrozenObject:
         """What a manifest's expressions see as `session`; a field that is not set is not there."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return FrozenObject({name: value for name, value in fields.items() if value is not None})
+        return FrozenObject({name: value for name, value in self._fields().items() if value is not None})
 
 
 def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:
