@@ -12,6 +12,7 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import takewhile
 from operator import not_
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +42,10 @@ class Direction(StrEnum):
 _LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
 _CHANGED: Final = "changed"
 _ARGUMENTS: Final = re.compile(r"\barguments\b")
-_LONGEST: Final = 80
+_SESSION: Final = re.compile(r"\$.*\bsession\b", re.DOTALL)
+_CONSTANT: Final = re.compile(r""" "[^"]*" | '[^']*' | \b(?:\d[\d.]*|true|false)\b """, re.VERBOSE)
+_LONGEST: Final = 160
+_BEFORE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +70,23 @@ class ContentChange:
     @property
     def line(self) -> str:
         """The change in words, with both values where one replaces the other."""
-        words = f"{_short(self.old)} -> {_short(self.new)}" if self.what == _CHANGED else self.what
+        words = _replaced(self.old, self.new) if self.what == _CHANGED else self.what
         return f"{self.name}: {words}"
 
 
-def _short(value: Any) -> str:
-    if value is None:
-        return "not stated"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+def _replaced(old: Any, new: Any) -> str:
+    """Both values; of long ones the part from a little before the first letter that differs."""
+    texts = [
+        "not stated" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for value in (old, new)
+    ]
+    long = any(len(text) > _LONGEST for text in texts)
+    same = sum(1 for _ in takewhile(lambda letters: letters[0] == letters[1], zip(*texts, strict=False)))
+    start = max(0, same - _BEFORE) if long else 0
+    return " -> ".join(
+        f"{'…' if start else ''}{text[start : start + _LONGEST]}{'…' if len(text) > start + _LONGEST else ''}"
+        for text in texts
+    )
 
 
 _DESCRIPTION: Final = SchemaChange("description", "", _CHANGED, Bump.PATCH)
@@ -392,25 +404,32 @@ def _program(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentC
 
 
 def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
-    """Yield what the policy is told otherwise. A fact that the model may state from now on loosens."""
+    """Yield what the policy is told otherwise: a fact loosens that the model, or the manifest itself, now may state."""
     for field in ("resource", "context"):
-        old, new = before.get(field), after.get(field)
-        if old == new:
-            continue
-        stated = {name for name, value in _facts(old) if _of_model(value)}
-        if now := [name for name, value in _facts(new) if _of_model(value) and name not in stated]:
-            yield ContentChange(field, _LOOSENS, old, new, f"{', '.join(now)}: from the model's arguments now")
-        else:
-            yield ContentChange(field, _UNCLEAR, old, new, _CHANGED)
+        old, new = (dict(_facts(entry.get(field), field)) for entry in (before, after))
+        for name in (name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)):
+            was, now = old.get(name), new.get(name)
+            direction, words = _UNCLEAR, _CHANGED
+            if _of_model(now) and not _of_model(was):
+                direction, words = _LOOSENS, f"from the model's arguments now: {_replaced(was, now)}"
+            elif _SESSION.match(str(was)) and _constants(now) - _constants(was):
+                direction, words = _LOOSENS, f"may be a constant now: {_replaced(was, now)}"
+            yield ContentChange(name, direction, was, now, words)
 
 
-def _facts(mapping: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value of a mapping with its name, dotted."""
-    members = enumerate(mapping) if isinstance(mapping, list) else mapping.items() if isinstance(mapping, dict) else ()
-    for key, value in members:
-        whole = f"{name}.{key}" if name else str(key)
-        yield whole, value
-        yield from _facts(value, whole)
+def _facts(mapping: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield each value of a mapping that has no further ones in it, with its name, dotted."""
+    if not isinstance(mapping, dict | list) or not mapping:
+        yield name, mapping
+        return
+    for key, value in enumerate(mapping) if isinstance(mapping, list) else mapping.items():
+        yield from _facts(value, f"{name}.{key}")
+
+
+def _constants(value: Any) -> frozenset[str]:
+    if isinstance(value, str) and value.startswith("$"):
+        return frozenset(_CONSTANT.findall(value))
+    return frozenset() if value is None else frozenset((json.dumps(value),))
 
 
 def _of_model(value: Any) -> bool:

@@ -280,7 +280,8 @@ def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: s
         ({"invariants": [RULE]}, {"invariants": [{**RULE, "check": "true"}]},
          [("invariants.SMALL", UNCLEAR, "changed")]),
         ({"invariants": [RULE]}, {"invariants": [{**RULE, "rule": "Quite small"}]}, []),
-        ({}, {"resource": {"type": "bill", "id": "b"}}, [("resource", UNCLEAR, "changed")]),
+        ({}, {"resource": {"type": "bill", "id": "b"}},
+         [("resource.id", UNCLEAR, "changed"), ("resource.type", UNCLEAR, "changed")]),
         ({}, {"pdp_action": "bills.pay"}, [("pdp_action", UNCLEAR, "changed")]),
         ({}, {"timeout": "PT1S"}, [("timeout", UNCLEAR, "changed")]),
         ({}, {"commits": ["pay_all"]}, [("commits", LOOSENS, "added pay_all")]),
@@ -313,23 +314,44 @@ MARKED_CALLS: list[tuple[list[str], list[str] | None, bool, bool]] = [
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "direction"),
+    ("old", "new", "expected"),
     [
-        ({"purpose": "$session.purpose"}, {"purpose": "$arguments.purpose"}, "loosens"),
-        ({"purpose": "care"}, {"purpose": '$has(arguments.p) ? arguments.p : "care"'}, "loosens"),
-        ({}, {"screening": {"status": "$arguments.status"}}, "loosens"),
-        ({"a": ["$arguments.x", "$session.run_id"]}, {"a": ["$arguments.x", "$arguments.y"]}, "loosens"),
-        ({"purpose": "$arguments.purpose"}, {"purpose": "$session.purpose"}, "unclear"),
-        ({"purpose": "$arguments.purpose"}, {"purpose": "$arguments.reason"}, "unclear"),
-        ({"purpose": "care"}, {"purpose": "arguments"}, "unclear"),
+        ({"purpose": "$session.purpose"}, {"purpose": "$arguments.purpose"}, ("purpose", "loosens")),
+        ({"purpose": "care"}, {"purpose": '$has(arguments.p) ? arguments.p : "care"'}, ("purpose", "loosens")),
+        ({}, {"screening": {"status": "$arguments.status"}}, ("screening.status", "loosens")),
+        ({"a": ["$arguments.x", "$session.run_id"]}, {"a": ["$arguments.x", "$arguments.y"]}, ("a.1", "loosens")),
+        ({"purpose": "$arguments.purpose"}, {"purpose": "$session.purpose"}, ("purpose", "unclear")),
+        ({"purpose": "$arguments.purpose"}, {"purpose": "$arguments.reason"}, ("purpose", "unclear")),
+        ({"purpose": "care"}, {"purpose": "arguments"}, ("purpose", "unclear")),
+        ({"screened": "$session.facts.a"}, {"screened": "clear"}, ("screened", "loosens")),
+        (
+            {"screened": "$session.facts.a"},
+            {"screened": '$session.claims.desk == "treasury" ? "clear" : session.facts.a'},
+            ("screened", "loosens"),
+        ),
+        ({"screened": '$session.facts.a == "x"'}, {"screened": '$session.facts.b == "x"'}, ("screened", "unclear")),
+        ({"screened": "$session.facts.a"}, {}, ("screened", "unclear")),
     ],
 )
 @pytest.mark.parametrize("field", ["context", "resource"])
-def test_a_fact_that_the_model_states_from_now_on_loosens(field: str, old: Any, new: Any, direction: str) -> None:
+def test_a_fact_that_the_model_or_the_manifest_states_from_now_on_loosens(
+    field: str, old: Any, new: Any, expected: tuple[str, str]
+) -> None:
     kind = {"type": "bill", "id": "b"} if field == "resource" else {"kind": "bill"}
     (difference,) = differing(tool(**{field: kind | old}), tool(**{field: kind | new})).tools
 
-    assert [(change.name, change.direction) for change in difference.governance] == [(field, direction)]
+    name, direction = expected
+    assert [(change.name, change.direction) for change in difference.governance] == [(f"{field}.{name}", direction)]
+
+
+def test_of_long_expressions_the_part_is_shown_that_differs() -> None:
+    same = " || ".join(f"session.facts.f{number}" for number in range(30))
+    old, new = (tool(context={"k": f"${same} || session.facts.{name}"}) for name in ("screened", "trusted"))
+    (difference,) = differing(old, new).tools
+
+    assert [change.line for change in difference.governance] == [
+        "context.k: …29 || session.facts.screened -> …29 || session.facts.trusted"
+    ]
 
 
 def test_markings_are_what_may_be_touched_and_what_clears_for_the_unknown(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ def verdict(diff: BundleDiff) -> str:
         return f"no call was decided, so nothing is known of decisions{seen}"
     if not diff.differs:
         return "no difference that can change a decision"
-    unseen = len(diff.unseen())
-    rest = f", and {_count(unseen, 'place')} where a loosening would not be seen" if unseen else ""
+    differences, unseen = f"{_count(len(diff.groups), 'difference')} in decisions", len(diff.unseen())
+    hidden = f"{_count(unseen, 'place')} where a loosening would not be seen"
     if unseen and not loosening:
-        loosens = "nothing was found that loosens"
-    return f"{_count(len(diff.groups), 'difference')} in decisions, {loosens}{rest}"
+        return f"{hidden}; {differences}"
+    return f"{differences}, {loosens}, and {hidden}" if unseen else f"{differences}, {loosens}"
 
 
 def text_lines(diff: BundleDiff) -> Iterator[str]:
