@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import orjson
+
 from pdp.contract.sensitive import place_of
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
@@ -241,11 +243,15 @@ class AgentLoop:
 
     async def _make(self, calls: tuple[ToolCall, ...], session: Session, prompt_id: str) -> list[Evaluation]:
         """Make the calls of one turn, together."""
-        places = asyncio.Semaphore(_TOGETHER)
+        places, beginning = asyncio.Semaphore(_TOGETHER), asyncio.Lock()
 
         async def make(call: ToolCall) -> Evaluation:
             async with places:
-                with_key = self._session_of(session, call, prompt_id)
+                # To read a proposal, and to decide it, hold the event loop: each has a round of the loop to itself.
+                async with beginning:
+                    await asyncio.sleep(0)
+                    with_key = self._session_of(session, call, prompt_id)
+                await asyncio.sleep(0)
                 return await self._pep.acall(proposal_of(call), with_key, tool_call_id=call.id)
 
         return await asyncio.gather(*map(make, calls))
@@ -259,7 +265,7 @@ class AgentLoop:
         if not needed or session.idempotency_key is not None:
             return session
         try:
-            arguments = Proposal.read(proposal_of(call)).arguments
+            arguments = orjson.Fragment(Proposal.read(proposal_of(call)).text)
         except ProposalRejectedError:
             # The enforcement point rejects it as well: no key is needed.
             return session

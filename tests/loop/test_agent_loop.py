@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -331,6 +331,39 @@ def test_at_most_sixteen_calls_of_a_turn_run_together(pep: Pep) -> None:
     assert max(most) == 16
 
 
+async def test_no_two_proposals_of_a_turn_are_read_in_one_round_of_the_event_loop(pep: Pep) -> None:
+    rounds = 0
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    class Arguments(Mapping[str, Any]):
+        """Arguments that note in which round they are read."""
+
+        def __getitem__(self, name: str) -> Any:
+            read.append(rounds)
+            return "note"
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(("text",))
+
+        def __len__(self) -> int:
+            return 1
+
+    read: list[int] = []
+    counting = asyncio.create_task(count())
+    calls = tuple(ToolCall(f"c{number}", "keep_note", Arguments()) for number in range(16))
+    finished = await AgentLoop(pep, Scripted(Turn(calls=calls), Turn("ok")), SESSION).arun("Note it.")
+    counting.cancel()
+
+    assert [evaluation.verdict for evaluation in finished.evaluations] == [Verdict.ALLOW] * 16
+    # Each is read for its key, and read to be decided.
+    assert (len(read), len(set(read))) == (32, 32)
+
+
 def test_a_run_without_id_gets_one(pep: Pep) -> None:
     model = Scripted(Turn(calls=(ToolCall("c1", "keep_note", {"text": "a"}),)), Turn("ok"))
     loops = [AgentLoop(pep, Scripted(*model.turns), {"claims": SESSION["claims"]}) for _ in range(2)]
@@ -419,6 +452,7 @@ async def test_a_loop_can_end_in_json_without_tools(registered: Pep) -> None:
         (Turn('{"sum": "3"}'), 'sum: "3" is not of type "number"'),
         (Turn("{}"), 'the whole: "sum" is a required property'),
         (Turn('{"sum": 3}', (add("c9"),)), "no tools are to be called any more"),
+        (Turn(f'"{"a" * 2**20}"'), "value: it has 1048578 bytes, at most 1048576 are admitted"),
     ],
 )
 def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str) -> None:
