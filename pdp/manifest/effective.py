@@ -40,10 +40,12 @@ Terms = tuple[str, ...] | None
 
 # What the policy reads of an entry. The rest (schemas, mappings, invariants, how it runs) concerns the enforcement
 # point alone; the document has its digest, so that the manifest's digest covers it all.
-_FOR_POLICY: Final = (
+FOR_POLICY: Final = (
     "name", "id", "version", "pdp_action", "pattern", "effect_class", "risk_tier", "scopes", "markings", "purposes",
     "idempotency", "limits", "approval", "provenance", "writes", "release",
 )  # fmt: skip
+"""The fields of an entry that the policy may read, of those that are stated."""
+
 _UNORDERED: Final = (("cli", "env"), ("safety", "requires"), ("state", "reads"))
 
 
@@ -148,7 +150,7 @@ def effective_tool(
 
 def _entry(tool: Tool) -> dict[str, Any]:
     whole: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-    entry: dict[str, Any] = {name: whole.pop(name) for name in _FOR_POLICY if name in whole}
+    entry: dict[str, Any] = {name: whole.pop(name) for name in FOR_POLICY if name in whole}
     for record, name in _UNORDERED:
         if record in whole:
             whole[record][name] = sorted(whole[record][name])

@@ -7,7 +7,7 @@
 #   `modules` the policy's files without tests, each `{file, source, tree}`: the path in the bundle, the author's file, and
 #   the tree as `opa parse --format json` writes it with locations, which shows rules without METADATA as well; `builtins` the admitted builtins' declarations by name; `tests` the test files, each `{tree}`;
 #   `scenario_codes` the reason codes that scenarios expect. These two are null where nobody asks for them. `records` has the
-#   names of members in the request and the data by dotted path, `rules` every rule of all modules.
+#   names of members in the request and the data by dotted path, `values` all texts that may stand at some, `rules` every rule of all modules.
 package checks
 
 # METADATA

@@ -109,6 +109,7 @@ class StagedPolicies:
             tests=test_trees if proven else None,
             scenario_codes=scenario_codes,
             records=self.names.records(self.request),
+            values=self.names.values(),
         )
 
 
@@ -186,6 +187,7 @@ def check_conventions(
     tests: Mapping[str, Any] | None = None,
     scenario_codes: Iterable[str] | None = None,
     records: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> list[Fault]:
     """Return what the checks of the baseline's folder `checks` object to, in the order of places.
 
@@ -196,6 +198,7 @@ def check_conventions(
         tests: the trees of the unit tests, to find concerns without any; None: nobody asks.
         scenario_codes: the reason codes that scenarios expect, to find concerns without any; None: nobody asks.
         records: what the user's concerns may name, as of `KnownNames.records`.
+        values: what they may compare with, as of `KnownNames.values`.
 
     Raises:
         UsageError: OPA cannot be run, or the checks are not installed.
@@ -211,6 +214,7 @@ def check_conventions(
         "tests": None if tests is None else [{"tree": tree} for tree in tests.values()],
         "scenario_codes": None if scenario_codes is None else sorted(set(scenario_codes)),
         "records": records or {},
+        "values": values or {},
         "rules": sorted(
             {f"data.{package_of(tree)}.{_name(rule)}" for tree in trees.values() for rule in tree.get("rules", ())}
         ),

@@ -6,17 +6,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.data import RUN_TIME_ROOTS
+from pdp.manifest.effective import FOR_POLICY
+from pdp.manifest.fields import EffectClass, Pattern, RiskTier, Writes
+from pdp.manifest.model import EffectiveApproval, Idempotency, Limit, Provenance, Release
 from pdp.manifest.rules.rules import PEP_CONTEXT
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.walk import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from enum import StrEnum
 
     from pdp.manifest.model import Tool
     from pdp.manifest.schema.walk import SchemaNode
 
 _RESOURCE: Final = ("type", "id")
+_ENTRY: Final = "data.authz.lib.manifest.entry"
+_ENTRY_MEMBERS: Final = {
+    _ENTRY: (*FOR_POLICY, "contract"),
+    f"{_ENTRY}.approval": (*EffectiveApproval.model_fields, "expires_seconds"),
+    f"{_ENTRY}.idempotency": (*Idempotency.model_fields,),
+    f"{_ENTRY}.limits.*": (*Limit.model_fields,),
+    f"{_ENTRY}.provenance": (*Provenance.model_fields,),
+    f"{_ENTRY}.release": (*Release.model_fields,),
+}
+_ENTRY_TEXTS: Final[Mapping[str, type[StrEnum]]] = {
+    "effect_class": EffectClass,
+    "pattern": Pattern,
+    "risk_tier": RiskTier,
+    "writes": Writes,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +59,24 @@ class KnownNames:
 
     def records(self, request: dict[str, Any]) -> dict[str, list[str] | None]:
         """Return the objects whose members have names of their own, by dotted path; None: they may have others too."""
-        records: dict[str, list[str] | None] = {}
+        records: dict[str, list[str] | None] = {path: sorted(names) for path, names in _ENTRY_MEMBERS.items()}
         for path, schema in {"input": self._extended(request), **self._data()}.items():
             records |= _records(path, walk(schema))
         if not self.tools:
             records |= dict.fromkeys(("input.context", "input.resource.properties"))
         return records
+
+    def values(self) -> dict[str, list[str]]:
+        """Return the texts that may stand where there are no others, by dotted path."""
+        values = {f"{_ENTRY}.{name}": sorted(map(str, texts)) for name, texts in _ENTRY_TEXTS.items()}
+        if self.tools:
+            names, actions = (
+                sorted({tool.name for tool in self.tools}),
+                sorted({tool.pdp_action for tool in self.tools}),
+            )
+            values |= dict.fromkeys((f"{_ENTRY}.name", "input.action.properties.tool"), names)
+            values |= dict.fromkeys((f"{_ENTRY}.pdp_action", "input.action.name"), actions)
+        return values
 
     def _extended(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the schema of the request with what the tools' mappings and arguments add to it, closed."""

@@ -24,6 +24,7 @@ CONCERN = """\
 # description: Only while the desk is staffed.
 package custom.concerns.desk
 
+import data.authz.lib.manifest
 import data.authz.lib.reason
 
 # METADATA
@@ -36,6 +37,8 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 }
 
 _action := input.action
+
+_tier := manifest.entry.risk_tier
 
 _reads(value) if value.nme == 1
 """
@@ -62,9 +65,15 @@ ALWAYS = [
     ("data.setting.desk == 1", "`data.setting.desk` is no rule"),
     ("data.authz.lib.resource.markngs == 1", "`data.authz.lib.resource.markngs` is no rule"),
     ("data.directry.documents[input.resource.id].x", "`data.directry.documents[…].x` is no rule"),
+    ("manifest.entry.risk_teir == 1", "`data.authz.lib.manifest.entry.risk_teir`"),
+    ("e := manifest.entry\n\te.approval.quorm == 1", "`data.authz.lib.manifest.entry.approval.quorm`"),
+    ("some l in manifest.entry.limits\n\tl.lmit == 1", "`data.authz.lib.manifest.entry.limits[…].lmit`"),
+    ('manifest.entry.risk_tier == "hihg"', '`data.authz.lib.manifest.entry.risk_tier` is never "hihg"'),
     ('input.action.nme == 1 with input as {"action": {"nme": 1}}', "`with` in a concern"),
 ]  # fmt: skip
 KNOWN = [
+    ('input.action.name == "initiate_wir"', '`input.action.name` is never "initiate_wir"'),
+    ('input.action.properties.tool in {"initiate_wir"}', '`input.action.properties.tool` is never "initiate_wir"'),
     ("input.context.amuont == 1", "`input.context.amuont`"),
     ("input.context.arguments.beneficiary_idd == 1", "`input.context.arguments.beneficiary_idd`"),
     ('object.get(input.context.arguments, "amuont", 0) == 1', "`input.context.arguments.amuont`"),
@@ -78,7 +87,10 @@ RIGHT = [
     'split(input.subject.id, "@")[1] == "x"',
     "is_object(input.context.approval)",
     "is_number(input.context.arguments.amount)\n\tinput.context.arguments.amount > 5",
-    'input.action.name == "x"',
+    'input.action.name == "initiate_wire"',
+    'manifest.entry.effect_class == "commit-high"',
+    "some stated in manifest.entry.limits\n\tstated.limit == input.action.name",
+    "manifest.entry.approval.expires_seconds == 3600",
     'object.get(input.context, "amount", null) == null',
     'object.get(input.context, ["approval", "id"], null) == null',
     "input.context.approval == null",

@@ -5,7 +5,8 @@
 #   checker finds such names in references, through variables and rules; here is what it cannot see. A concern writes names
 #   out: it asks nothing under other data (`with`), states no schema of its own, and gives no record of the request to a
 #   call. What a function reads of its arguments is looked up where it is called, and `object.get` is held to the same names as a reference.
-#   `input.records` has the names by dotted path, null where there may be others; `input.rules` the rules of all modules.
+#   `input.records` has the names by dotted path, null where there may be others; `input.values` all texts that may stand at
+#   a path, such as the names of tools; `input.rules` the rules of all modules.
 #   A name may come from a list that is written out: each of it is looked up.
 #   Not seen: `object.get` and a function on what a rule or a comprehension of one's own holds, a function that a function
 #   calls, other computed names of arguments and of data.
@@ -51,6 +52,22 @@ findings contains modules.finding(file, call.node, message, "give it the members
 	some reading in types.readings(term, bindings.at(concern.tree, call.rule, call.path))
 	_is_record(terms.dotted(reading))
 	message := $"`{terms.shown(term)}` is a record of the request, and nobody sees which names a call reads of it"
+}
+
+findings contains modules.finding(file, call.node, message, $"known: {concat(", ", known)}") if {
+	some file, calls in terms.calls
+	concern := _custom[file]
+	some call in calls
+	call.name in {"eq", "equal", "neq", "internal.member_2"}
+	place := bindings.at(concern.tree, call.rule, call.path)
+	some side, term in array.slice(call.arguments, 0, 2)
+	some given in _given(term)
+	some reading in types.readings({"type": "ref", "value": given}, place)
+	known := input.values[terms.dotted(reading)]
+	some text in _texts(call.arguments[1 - side], place)
+	text.type == "string"
+	not text.value in known
+	message := $"`{terms.shown({"type": "ref", "value": reading})}` is never \"{text.value}\""
 }
 
 findings contains modules.finding(file, node, message, hint) if {
@@ -125,6 +142,12 @@ _constants(step, place) := names if {
 		name.type == "string"
 	}
 }
+
+_texts(term, _) := [term] if term.type == "string"
+
+_texts(term, _) := term.value if term.type in {"array", "set"}
+
+_texts(term, place) := _constants(term, place)
 
 _written(binding) := [binding.term] if binding.how == "is"
 

@@ -11,9 +11,12 @@ _records := {
 	"input.context.arguments": ["amount", "payer"],
 	"input.context.arguments.payer": ["id"],
 	"data.settings": ["cap"],
+	"data.authz.lib.number.entry": ["tier"],
 }
 
-_rules := ["data.authz.lib.number.at_most", "data.custom.concerns.c.deny"]
+_values := {"input.action.name": ["pay", "read"]}
+
+_rules := ["data.authz.lib.number.at_most", "data.authz.lib.number.entry", "data.custom.concerns.c.deny"]
 
 _text(statement) := concat("\n", [
 	"import data.authz.lib.number", "import input.context.arguments", statement,
@@ -21,10 +24,16 @@ _text(statement) := concat("\n", [
 
 _messages(statement) := fixture.messages(found) if {
 	modules := fixture.checked([fixture.concern(_text(statement), [])])
-	found := known_names.findings with input as object.union(modules, {"records": _records, "rules": _rules})
+	found := known_names.findings with input as object.union(modules, {
+		"records": _records,
+		"rules": _rules,
+		"values": _values,
+	})
 }
 
 _nowhere(path) := {$"`{path}` leads to nothing that is there"}
+
+_never(text) := {$"`input.action.name` is never \"{text}\""}
 
 _computed(path) := {$"a member of `{path}` is read by a name that is computed"}
 
@@ -33,7 +42,7 @@ _given(path) := {$"`{path}` is a record of the request, and nobody sees which na
 _no_rule(path) := {$"`{path}` is no rule and no root of the data"}
 
 _references := {
-	`r if input.action.name == "x"`: set(),
+	`r if input.action.name == "pay"`: set(),
 	`r if input.actoin.name == "x"`: _nowhere("input.actoin"),
 	`r if { x := input.action; x.nme == "x" }`: _nowhere("input.action.nme"),
 	`r if arguments.amuont == 1`: _nowhere("input.context.arguments.amuont"),
@@ -46,7 +55,7 @@ _references := {
 _lookups := {
 	`r if object.get(input, "actoin", {}) == 1`: _nowhere("input.actoin"),
 	`r if object.get(input, ["action", "nme"], 1) == 1`: _nowhere("input.action.nme"),
-	`r if object.get(input.action, "name", "") == "x"`: set(),
+	`r if object.get(input.action, "name", "") == "pay"`: set(),
 	`r if { some k in ["a"]; object.get(arguments, k, 1) == 1 }`: _nowhere("input.context.arguments.a"),
 	`r if { k := input.x; input[k] == 1 }`: (_computed("input") | _nowhere("input.x")),
 	`r if { k := lower("a"); object.get(input.action, k, 1) == 1 }`: _computed("input.action"),
@@ -65,6 +74,24 @@ _lookups := {
 	concat("\n", [`f(_) := 1`, `r if f(1).refrence`]): set(),
 	`r if object.get(split(input.action.nme, "@"), [1], 1) == "x"`: _nowhere("input.action.nme"),
 	`r if { some k, v in input.context.arguments; k == v }`: set(),
+}
+
+_texts := {
+	`r if input.action.name == "pay"`: set(),
+	`r if input.action.name == "pya"`: _never("pya"),
+	`r if "pya" != input.action.name`: _never("pya"),
+	`r if input.action.name = "pya"`: _never("pya"),
+	`r if object.get(input.action, "name", "") == "pya"`: _never("pya"),
+	`r if input.action.name in {"pay", "pya"}`: _never("pya"),
+	`r if input.action.name in ["pay", "pya", 1]`: _never("pya"),
+	`r if { x := input.action.name; x == "pya" }`: _never("pya"),
+	`r if { some x in ["pay", "pya"]; input.action.name == x }`: _never("pya"),
+	`r if input.action.name == input.action.name`: set(),
+	`r if "pya" == "pay"`: set(),
+	`r if input.action.name in input.context.names`: set(),
+	`r if number.entry.tier == 1`: set(),
+	`r if number.entry.teir == 1`: _nowhere("data.authz.lib.number.entry.teir"),
+	`r if { x := number.entry; object.get(x, "teir", 1) == 1 }`: _nowhere("data.authz.lib.number.entry.teir"),
 }
 
 _calls := {
@@ -102,6 +129,11 @@ test_references[statement] if {
 
 test_lookups[statement] if {
 	some statement, expected in _lookups
+	_messages(statement) == expected
+}
+
+test_texts[statement] if {
+	some statement, expected in _texts
 	_messages(statement) == expected
 }
 
