@@ -17,6 +17,7 @@ from pdp.manifest.findings import Finding
 from pdp.manifest.model import Correction
 from pdp.manifest.programs import argv_findings
 from pdp.manifest.rules.paths import looks_like, misspelt
+from pdp.manifest.schema.walk import argument_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,11 @@ _CHANGES: Final = ("write", "external")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
 _NOUN: Final = re.compile(r"(?!mention|question|position|auction)[a-z]+(?:tion|sion|ness|ity)")
 _BARE_PATH: Final = re.compile(r"(?:arguments|session)(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[^\]]*\])+")
+# What a check compares a step's `tool` with, on either side.
+_QUOTED: Final = re.compile(r"""(["'])([^"'\\\n]*)\1""")
+_STEP_TOOL: Final = re.compile(
+    r"""(["'][^"'\n]*["'])\s*[=!]=\s*\w[\w.]*(?:\[[^\]]*\])?\.tool\b|\.tool\s*(?:[=!]=\s*(["'][^"'\n]*["'])|in\s*(\[[^\]]*\]))"""
+)
 _NUMBERS: Final = frozenset(("integer", "number"))
 
 
@@ -192,6 +198,7 @@ def manifest_findings(tools: Mapping[int, DeclaredTool], agents: Sequence[AgentP
                 warning=not looks_like(tool.compensation, by_name.keys() - {tool.name}),
             )
         yield from _commit_findings(tool, at, by_name)
+    yield from _plan_findings(tools)
     yield from _repeated(("agents",), "agent", ((agent.id, (at, "id")) for at, agent in enumerate(agents)))
     for at, agent in enumerate(agents):
         for name, version in agent.tools.items():
@@ -221,6 +228,39 @@ def _commit_findings(tool: DeclaredTool, position: int, by_name: Mapping[str, De
             continue
         unknown = committing is None and not looks_like(name, by_name.keys() - {tool.name})
         yield Finding(("tools", position, "commits", at), f"{shown_name(name)} {message}", hint, warning=unknown)
+
+
+def _plan_findings(tools: Mapping[int, DeclaredTool]) -> Iterator[Finding]:
+    """Yield what invariants ask of a plan's steps that no tool here is, or takes; Python contracts may bring others."""
+    names = {tool.name for tool in tools.values()}
+    arguments = {name for tool in tools.values() for name in argument_schemas(tool.schema_)}
+    for at, tool in tools.items():
+        for position, invariant in enumerate(tool.invariants):
+            place = ("tools", at, "invariants", position, "check")
+            texts = {
+                text[1] for asked in _STEP_TOOL.findall(invariant.check) for text in _QUOTED.findall("".join(asked))
+            }
+            for kind, stated, known in (
+                ("a tool", texts, names),
+                ("an argument of a tool", _read_of_steps(invariant.check), arguments),
+            ):
+                for name in sorted(stated - known):
+                    yield Finding(
+                        place,
+                        f"{shown_name(name)}, asked of a step of the plan, is not {kind} here",
+                        nearest(name, known),
+                        warning=not looks_like(name, known),
+                    )
+
+
+def _read_of_steps(check: str) -> set[str]:
+    """Return the arguments of a plan's steps that a check reads; none of one that is faulty."""
+    try:
+        paths = compile_check(check).paths
+    except ExpressionError:
+        return set()
+    read = [path.steps for path in paths if path.variable == "plan"]
+    return {str(name) for steps in read if steps[1:2] == ("arguments",) for name in steps[2:3] if isinstance(name, str)}
 
 
 def _mapped(rules: Governable) -> Iterator[tuple[Path, Any]]:

@@ -147,6 +147,28 @@ def test_a_misspelt_path_of_an_invariant_is_refused(check: str, path: str, hint:
 
 
 @pytest.mark.parametrize(
+    ("check", "name", "kind"),
+    [
+        ("plan.exists(p, p.tool == 'pay_bil')", "pay_bil", "a tool"),
+        ('plan.all(p, "pay_bil" != p.tool)', "pay_bil", "a tool"),
+        ("plan.exists(p, p.tool in ['pay_bill', 'pay_bil'])", "pay_bil", "a tool"),
+        ("plan[0].tool == 'pay_bil'", "pay_bil", "a tool"),
+        ("'pay_bil' == plan[0].tool", "pay_bil", "a tool"),
+        ("plan.exists(p, p.arguments.amuont == 1)", "amuont", "an argument of a tool"),
+        ("plan.exists(p, has(p.arguments.amuont))", "amuont", "an argument of a tool"),
+        ("plan.exists(p, 'amuont' in p.arguments)", "amuont", "an argument of a tool"),
+        ("plan[0].arguments['amuont'] == 1", "amuont", "an argument of a tool"),
+    ],
+)
+def test_a_step_of_the_plan_is_of_a_tool_that_is_there(check: str, name: str, kind: str) -> None:
+    hint = "did you mean `pay_bill`?" if kind == "a tool" else "did you mean `amount`?"
+
+    assert faults({"invariants": [{"id": "A", "rule": "r", "check": check}]}) == [
+        f"m.yaml `{name}`, asked of a step of the plan, is not {kind} here | {hint}"
+    ]
+
+
+@pytest.mark.parametrize(
     ("check", "more"),
     [
         ("call.amount > 1.0 && plan.all(p, p.tool != '' && p.arguments.anything == 1)", {}),
