@@ -26,6 +26,7 @@ LONGEST: Final = 300
 
 # A message may be of any length; the rest is not read.
 _READ: Final = 20_000
+_SHORTEST_PART: Final = 8
 _PATH: Final = re.compile(
     r"""(?P<quote>["'])(?:~|\.{1,2}|[A-Za-z]:)?[/\\].*?(?P=quote)"""  # quoted, perhaps with blanks in it
     r"""|(?<![\w:/.~])(?:~|\.{1,2})?/[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
@@ -117,7 +118,10 @@ def failure_of(error: BaseException, mask: Mask | None = None) -> Failure:
         return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:LONGEST], details)
     mask = mask or Mask((), {})
     try:
-        message = safe_text(mask.text(str(error)))
+        text = str(error).strip()
+        message = mask.text(text[:_READ])
+        # A value that is cut here has no part left that is hidden when fewer than eight characters of it are left.
+        message = safe_text(message if len(text) <= _READ else message[:-_SHORTEST_PART])
         details |= mask.value(error.details)
     except Exception:  # noqa: BLE001 - an error of the tool's own may have any text and any details
         message = ""

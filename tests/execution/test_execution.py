@@ -629,6 +629,25 @@ def test_a_result_that_is_too_large_is_not_written_as_json(
     )
 
 
+def test_of_a_long_message_the_beginning_is_hidden_and_no_part_of_a_value_is_left() -> None:
+    lengths = []
+
+    class Measured(Mask):
+        """A mask that notes how much it is asked to hide."""
+
+        def text(self, text: str) -> str:
+            lengths.append(len(text))
+            return super().text(text)
+
+    value = "".join(f"{number:04x}" for number in range(1000))[:3999]
+    mask = Measured(["x"], {"x": value})
+
+    # Five whole values, and five characters of the sixth, are in the 20,000 that are read.
+    failure = failure_of(ToolError(value * 100), mask)
+
+    assert (failure.message, lengths) == ("***" * 4, [20_000])
+
+
 # A tool with all of that
 
 
