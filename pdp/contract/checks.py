@@ -167,9 +167,10 @@ def _corrected(
     """Return the proposal as the invariants leave it."""
     # Only a tool with invariants needs them.
     from pdp.contract.invariants import InvariantContext, plan_before  # noqa: PLC0415
+    from pdp.manifest.expressions.expression import Variables  # noqa: PLC0415
 
     tool, proposal, tried = passed.tool, passed.proposal, [passed.proposal.arguments]
-    context = InvariantContext(session.state, passed.config, plan_before(proposal, session.plan, before))
+    context = InvariantContext(session.state, passed.config, plan_before(proposal, session.plan, before), Variables())
 
     def fault(corrected: dict[str, Any]) -> str | None:
         tried.append(corrected)

@@ -18,7 +18,7 @@ import orjson
 from pdp.contract.functions import end_coroutine
 from pdp.contract.sensitive import place_of
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.manifest.expressions.expression import ExpressionError, compile_check
+from pdp.manifest.expressions.expression import ExpressionError, Variables, compile_check
 from pdp.manifest.model import Correction
 from pdp.proposal import Rejection, RejectionCode
 
@@ -124,11 +124,13 @@ class InvariantContext(NamedTuple):
         config: the tool's resolved config.
         plan: gives, for the call's arguments, the plan up to and including the call, `[{tool, arguments}]`; None: the
             state has it, or there is none.
+        inputs: what the checks of a manifest have read so far, together; None: each counts by itself.
     """
 
     state: Mapping[str, Any]
     config: Mapping[str, Any]
     plan: Callable[[dict[str, Any]], list[Any]] | None = None
+    inputs: Variables | None = None
 
 
 def plan_before(
@@ -192,10 +194,10 @@ class _ExpressionRule:
     def holds(self, arguments: dict[str, Any], context: InvariantContext) -> bool:
         reads_plan = "plan" in self._check.variables
         plan = context.plan(arguments) if reads_plan and context.plan is not None else []
+        inputs = Variables() if context.inputs is None else context.inputs
+        inputs.update(call=arguments, state=context.state, config=context.config, plan=plan)
         try:
-            value = self._check.evaluate(
-                {"call": arguments, "state": context.state, "config": context.config, "plan": plan}
-            )
+            value = self._check.evaluate(inputs)
         except KeyError:
             return False  # nothing holds over what is missing
         except ExpressionError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.clock import to_seconds
 from pdp.errors import PdpError
 from pdp.json import canonical, digest, has_plain_form
-from pdp.manifest.expressions.expression import MISSING
+from pdp.manifest.expressions.expression import MISSING, Variables
 from pdp.request import Entity, Request
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
         ClaimsError: the session's claims name no subject.
     """
     tool, arguments = checked.tool, checked.proposal.arguments
-    inputs = {"arguments": arguments, "session": session.variables}
+    inputs = Variables(arguments=arguments, session=session.variables)
     context = _evaluated(tool.context, inputs)
     resource = _resource(tool, inputs)
     # What else stands in a request is text, or was serialised before.

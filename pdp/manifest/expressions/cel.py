@@ -2,8 +2,9 @@
 
 Evaluation cannot be interrupted. So an expression has at most `MAX_LENGTH` characters and one macro (`all`, `exists`,
 `exists_one`, `filter`, `map`), and a macro runs over a plain path to a list of at most `MAX_ITEMS` items. What it reads
-and joins is counted before, at most `MAX_WORK` values. The library bounds how deep an expression nests. It gets nothing
-but what the expression reads by static paths; what is read in any other way is missing, which fails.
+and joins is counted before, at most `MAX_WORK` values for all expressions over the same `Variables`, and what it gives
+has at most `MAX_RESULT` bytes. The library bounds how deep an expression nests. It gets nothing but what stands at
+the paths that were counted; what is read in any other way is missing, which fails.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from pdp.errors import MissingExtraError
 from pdp.installed import extra
 from pdp.json import JsonValueError, check_json
-from pdp.manifest.expressions.expression import ANY, Contained, ExpressionError, JsonPath, check_offered
+from pdp.manifest.expressions.expression import ANY, Contained, ExpressionError, JsonPath, Variables, check_offered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,11 +32,16 @@ MAX_ITEMS: Final = 100
 """Most items of a list that an expression with a macro reads."""
 
 MAX_WORK: Final = 40_000
-"""Most values that one evaluation reads: each as often as the expression names it, as a macro repeats it, and as it is
+"""Most values that the expressions of a call read: each as often as it is named, as a macro repeats it, and as it is
 joined with others. A member counts as four, and 512 characters as one value."""
+
+MAX_RESULT: Final = 256 * 1024
+"""Longest result of an expression, in bytes of JSON."""
 
 _OF_MEMBER: Final = 4
 _CHARACTERS: Final = 512
+# What a macro joins for each item becomes a part of the result, which costs more than to read it.
+_OF_JOINED_ITEM: Final = 8
 _FUNCTIONS: Final = frozenset(
     ("contains", "double", "duration", "endsWith", "int", "size", "startsWith", "string", "timestamp")
 )
@@ -96,18 +104,21 @@ class CelProgram:
         self._reads = frozenset(JsonPath(path.variable, _names(path.steps)) for path in self.paths)
         # Each of several joins copies what those before it made; a macro repeats all but the list that it runs over.
         joins = 1 + text.count("+") // 2
+        repeated = joins * MAX_ITEMS * (_OF_JOINED_ITEM if "+" in text else 1)
         self._times: Counter[JsonPath] = Counter()
         for path in read:
             of_list = self._list is None or path.variable == element or path == self._list
             over = self._list if self._list is not None and path.variable == element else path
-            self._times[JsonPath(over.variable, _followed(over.steps))] += joins * (1 if of_list else MAX_ITEMS)
-        self._fields: dict[str, frozenset[str | int] | None] = {}
-        for variable in sorted(self.variables):
-            of_it = sorted((path for path in self._reads if path.variable == variable), key=str)
-            for path in of_it:
-                check_offered(path, variables)
-            whole = any(not path.steps for path in of_it)
-            self._fields[variable] = None if whole else frozenset(path.steps[0] for path in of_it)
+            self._times[JsonPath(over.variable, _followed(over.steps))] += joins if of_list else repeated
+        for path in sorted(self._reads, key=str):
+            check_offered(path, variables)
+        # Steps lead to further steps; what has none is read as a whole.
+        self._tree: dict[str, dict[str | int, Any]] = {}
+        for path in sorted(self._times, key=lambda path: -len(path.steps)):
+            node = self._tree.setdefault(path.variable, {})
+            for step in path.steps:
+                node = node.setdefault(step, {})
+            node.clear()
 
     def evaluate(self, inputs: Mapping[str, Any]) -> Any:
         """Return the value on these inputs, by the name of the variable.
@@ -120,8 +131,10 @@ class CelProgram:
             self._check_lists(self._list, inputs)
         self._check_work(inputs)
         try:
-            value = self._compiled.execute(self._parts(inputs))
+            parts = {variable: _part(inputs[variable], tree) for variable, tree in self._tree.items()}
+            value = self._compiled.execute(parts)
             check_json(value, depth=2)
+            size = len(orjson.dumps(value))
         except KeyError:
             raise
         except JsonValueError as error:
@@ -131,24 +144,18 @@ class CelProgram:
         # The library's panics derive from BaseException alone: they reject an expression, and do not end the process.
         except BaseException as error:  # noqa: BLE001
             raise ExpressionError(f"{self.text}: {_first_line(error)}") from None
+        if size > MAX_RESULT:
+            raise ExpressionError(f"{self.text}: gives {size} bytes, at most {MAX_RESULT} are admitted")
         return value
-
-    def _parts(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of the variables that the expression reads; what it reads otherwise is missing to it."""
-        parts: dict[str, Any] = {}
-        for variable, fields in self._fields.items():
-            value = inputs[variable]
-            if isinstance(value, list):
-                parts[variable] = value
-            else:
-                parts[variable] = {name: value[name] for name in (value if fields is None else fields) if name in value}
-        return parts
 
     def _check_work(self, inputs: Mapping[str, Any]) -> None:
         work = 0
         for path, times in self._times.items():
             with suppress(ExpressionError):  # the expression may guard against it, and fails if it does not
                 work += times * _size(path.follow(inputs), MAX_WORK // times)
+        if isinstance(inputs, Variables):
+            inputs.work += work
+            work = inputs.work
         if work > MAX_WORK:
             raise ExpressionError(
                 f"{self.text}: reads and joins more than {MAX_WORK} values",
@@ -232,6 +239,18 @@ def _names(steps: tuple[str | int, ...]) -> tuple[str | int, ...]:
 def _followed(steps: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Return the steps up to the first whose name is computed."""
     return tuple(takewhile(lambda step: step != ANY and not isinstance(step, Contained), steps))
+
+
+def _part(value: Any, tree: Mapping[str | int, Any]) -> Any:
+    """Return what stands in a value at the paths of a tree; a step that its type does not have leads nowhere."""
+    if not tree:
+        return value
+    if isinstance(value, dict):
+        return {step: _part(value[step], inner) for step, inner in tree.items() if step in value}
+    if isinstance(value, list):
+        items = value[: 1 + max((step for step in tree if isinstance(step, int)), default=-1)]
+        return [_part(item, tree[at]) if at in tree else None for at, item in enumerate(items)]
+    return value
 
 
 def _size(value: Any, most: int) -> int:

@@ -64,6 +64,12 @@ class ExpressionError(PdpError):
     code = "pdp.expression_failed"
 
 
+class Variables(dict[str, Any]):
+    """The variables that the expressions of one call read, by name; `work` is what they have read so far, in values."""
+
+    work: int = 0
+
+
 class JsonPath(NamedTuple):
     """A path from a variable: names of members and indices of lists."""
 

@@ -17,6 +17,7 @@ from pdp.manifest.expressions.expression import (
     MISSING,
     SESSION_FIELDS,
     ExpressionError,
+    Variables,
     compile_check,
     compile_expression,
 )
@@ -336,6 +337,33 @@ def test_a_check_reads_what_invariants_are_offered() -> None:
 _LONG = {"a": [1] * 10_000, "m": {f"k{at}": at for at in range(5_000)}, "t": "a" * 200_000, "l": [1] * 100, "n": 1}
 
 
+def test_expressions_over_the_same_inputs_are_counted_together() -> None:
+    inputs = Variables(arguments=_LONG, session={})
+    long, short = compile_expression("$size(arguments.a)"), compile_expression("$arguments.n + 1")
+
+    assert [long.evaluate(inputs) for _ in range(3)] == [10_000] * 3
+    assert [short.evaluate(inputs), inputs.work] == [2, 30_004]
+    with pytest.raises(ExpressionError, match="reads and joins more than 40000 values"):
+        long.evaluate(inputs)
+
+
+def test_an_expression_is_handed_what_it_reads_and_nothing_beside_it() -> None:
+    """The library would refuse the value beside: it is no JSON."""
+    beside = object()
+    arguments = {"a": {"b": 1, "c": beside}, "l": [beside, {"b": 2, "c": beside}, beside], "c": beside}
+
+    assert evaluate("$arguments.a.b + arguments.l[1].b", arguments) == 3
+    assert evaluate("$1 + 2", arguments) == 3
+    assert evaluate("$has(arguments.x) || has(arguments.a.x)", arguments) is False
+
+
+def test_the_result_of_an_expression_has_a_longest_size() -> None:
+    with pytest.raises(ExpressionError) as caught:
+        evaluate("$arguments.t + arguments.t", _LONG)
+
+    assert caught.value.message == "arguments.t + arguments.t: gives 400002 bytes, at most 262144 are admitted"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -344,6 +372,7 @@ _LONG = {"a": [1] * 10_000, "m": {f"k{at}": at for at in range(5_000)}, "t": "a"
         pytest.param(" && ".join(["arguments.m == arguments.m"] * 20), id="compared objects"),
         pytest.param("arguments.l.all(x, arguments.m == arguments.m)", id="compared for each item"),
         pytest.param("arguments.l.map(x, size(arguments.t + arguments.t))", id="joined for each item"),
+        pytest.param("arguments.l.map(x, arguments.t + 'a')", id="a long result for each item"),
     ],
 )
 def test_what_an_expression_reads_and_joins_is_counted_before(text: str) -> None:
