@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,8 +122,10 @@ class OpaTool:
         """What OPA objects to: faults with places where it names them, else its first line."""
         try:
             errors = json.loads(output)["errors"]
-            faults = [self._fault(error) for error in errors]
-        except (ValueError, KeyError, TypeError):
+            faults = [self._fault(error) for error in errors if "location" in error]
+            if len(faults) < len(errors):  # the last one says that there are too many
+                faults[-1] = replace(faults[-1], hint="OPA stops here: there may be more")
+        except (ValueError, LookupError, TypeError):
             lines = output.decode(errors="replace").strip().splitlines()
             first = lines[0].removeprefix("error: ") if lines else "no message"
             return UsageError(f"OPA refuses the policies: {first}")
@@ -136,6 +139,7 @@ class OpaTool:
         lines = [] if module is None else module.text.splitlines()
         message, hint = self._wording(" ".join(str(error["message"]).split()))
         if message.startswith(_NOWHERE):
+            row, column = _read_at(message, lines, (row, column))
             message = f"`{message.removeprefix(_NOWHERE)}` leads to nothing that is there"
             known = (error.get("details") or {}).get("oneOf") or ()
             hint = f"known there: {', '.join(map(str, known))}" if known else hint
@@ -168,6 +172,14 @@ class OpaTool:
     def _builtins(self) -> set[str]:
         current = json.loads(self._run("capabilities", "--current"))
         return {builtin["name"] for builtin in current["builtins"]}
+
+
+def _read_at(message: str, lines: Sequence[str], place: tuple[int, int]) -> tuple[int, int]:
+    """Where a name is read. Of names under a module's own rules OPA gives all the place of the last one."""
+    name = ".".join(message.rsplit(".", 2)[1:])
+    if name in "".join(lines[place[0] - 1 : place[0]]):
+        return place
+    return next(((row, line.index(name) + 1) for row, line in enumerate(lines, start=1) if name in line), place)
 
 
 def _end(lines: Sequence[str]) -> tuple[int, int]:

@@ -16,6 +16,8 @@ from tests.support.payments import EXAMPLE
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pdp.errors import Fault
+
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
 
 CONCERN = """\
@@ -148,6 +150,29 @@ def test_what_no_manifest_and_no_data_brings_is_refused_where_they_are_known(
 def test_what_is_there_builds(opa: Path, tmp_path: Path) -> None:
     assert faults(opa, tmp_path, "\n\t".join(RIGHT), known=True) == []
     assert faults(opa, tmp_path, "\n\t".join(RIGHT), known=False) == []
+
+
+def found(opa: Path, folder: Path, body: str) -> list[Fault]:
+    policies = concern(folder, body)
+    with pytest.raises(FileFaultsError) as caught:
+        compile_bundle(policies=[baseline_policies_path(), policies], release=1, opa=opa)
+    return list(caught.value.faults)
+
+
+def test_each_name_has_its_own_place(opa: Path, tmp_path: Path) -> None:
+    body = "_action.nme == 1\n\tinput.action.nme == 1\n\t_action.nmae == 1\n\tis_object(_action)"
+
+    assert [fault.source.strip() for fault in found(opa, tmp_path, body)] == [
+        "_action.nme == 1", "input.action.nme == 1", "_action.nmae == 1",
+    ]  # fmt: skip
+
+
+def test_of_more_faults_than_opa_lists_the_last_says_so(opa: Path, tmp_path: Path) -> None:
+    body = "\n\t".join(f"input.action.n{at} == 1" for at in range(120))
+    *listed, last = found(opa, tmp_path, body)
+
+    assert last.hint == "OPA stops here: there may be more"
+    assert {fault.hint for fault in listed} == {"known there: name, properties"}
 
 
 def test_the_command_knows_manifest_and_data(tmp_path: Path) -> None:
