@@ -78,7 +78,9 @@ def gate_faults(root: Path, name: str) -> list[str]:
     example = EXAMPLES[name]
     if example is None:
         return []
-    result = release_check(Gate(root / "bundles" / f"{name}.tar.gz", load_suites(find_suites([root / example]))))
+    suites = load_suites(find_suites([root / example]))
+    # Against the release before it a person runs the gate: its loosenings need a person's explanation.
+    result = release_check(Gate(root / "bundles" / f"{name}.tar.gz", suites, skip=("loosening",)))
     return [f"bundles/{name}.tar.gz: {done.name}: {reason}" for done in result.checks for reason in done.reasons]
 
 

@@ -116,7 +116,7 @@ def test_an_audit_file_that_cannot_be_continued_is_a_denial(tmp_path: Path) -> N
     assert [reason["code"] for reason in answer["reasons"]] == ["audit.write_failed"]
     assert done.stderr == (
         "error: an audit event could not be written, which is a DENY: "
-        f"audit file {record} cannot be written: File too large\n"
+        f"audit file {record} cannot be used: File too large\n"
     )
     assert record.read_bytes() == before
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from pdp.audit.chain import MemoryAudit
+from pdp.decision import parse_decision
 from pdp.documents import faults_of, read_document
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import EngineTimeoutError, FileFaultsError, PdpError, Place, UsageError
+from pdp.errors import EngineError, EngineTimeoutError, FileFaultsError, PdpError, Place, UsageError
+from pdp.json import canonical
 from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
 from pdp.pep import Pep
 from pdp.workbench.coverage.coverage import measure
@@ -26,6 +28,8 @@ from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.gate.changed_rego import ChangedRego
 from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.gate.result import Check, CheckStatus, ReleaseCheck
+from pdp.workbench.neighbours.bases import called_tools, complete_call
+from pdp.workbench.neighbours.vocabulary import Vocabulary
 from pdp.workbench.scenarios.results import RunResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
 
@@ -38,10 +42,13 @@ if TYPE_CHECKING:
     from pdp.workbench.scenarios.results import ScenarioResult
 
 NAMES: Final = (
-    "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven",
+    "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",
     "unit-coverage", "mutation", "packs", "loosening", "manifest-version", "audit-pinned",
 )  # fmt: skip
 """The checks, in their order."""
+
+_UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "effects.unknown",
+                             "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
 
 
 class _Explained(BaseModel):
@@ -64,7 +71,7 @@ class Gate:
     Attributes:
         bundle: the file.
         suites: scenarios about its manifests.
-        last: the bundle of the last release; None: this is the first.
+        last: the bundle of the last release; None: this is the first, or `loosening` is left out.
         explanations: where each loosening that a person has explained stands, by its id.
         policies: folders with the sources of concerns and their unit tests, beside those that the suites name.
         skip: names of checks that are not made.
@@ -112,7 +119,7 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
 
 
 class _NotAskedError(Exception):
-    """A check that needs an option which was not given."""
+    """A check of a later release: a first one has nothing that it could be held against."""
 
 
 _Outcome = tuple[str, list[str]]
@@ -189,8 +196,10 @@ class _Checks:
 
     def scenarios(self) -> _Outcome:
         results = self._run.results
-        failed = [_shown(result) for result in results if not result.passed]
-        return _number(len(results), "scenario"), failed if results else ["none was run"]
+        return _number(len(results), "scenario"), self._failing() if results else ["none was run"]
+
+    def _failing(self) -> list[str]:
+        return [_shown(result) for result in self._run.results if not result.passed]
 
     def golden_schemas(self) -> _Outcome:
         golden = self._run.golden
@@ -231,10 +240,32 @@ class _Checks:
             ]
         return _counted(changed), reasons
 
+    def actions_known(self) -> _Outcome:
+        """Each action of the bundle's manifests is known to its policy."""
+        reasons, count = [], 0
+        for digest, document in self._manifests.items():
+            count += len(document.get("tools", {}))
+            for tool in called_tools(document, digest):
+                request = complete_call(tool, Vocabulary((), (), ()), [], {})
+                try:
+                    codes = parse_decision(self._engine.evaluate(canonical(request))).codes
+                except EngineTimeoutError:
+                    raise
+                except EngineError as error:
+                    codes = (error.code,)
+                wrong = [code for code in codes if code in _UNKNOWN or code.startswith("engine.")]
+                if wrong:
+                    action = tool.stated[0].get("pdp_action", "no action")
+                    reasons.append(f"{tool.name} of manifest {tool.version}: {action} is {', '.join(wrong)}")
+        return _number(count, "tool"), reasons if count else ["the bundle has no tool"]
+
     def unit_coverage(self) -> _Outcome:
         return self._changed.summary, self._changed.untested()
 
     def mutation(self) -> _Outcome:
+        failing = self._failing()
+        if failing and self._changed.paths:
+            return "no mutant was made: mend what fails without one", failing
         return self._changed.survivors(self._suites)
 
     def packs(self) -> _Outcome:
@@ -256,7 +287,10 @@ class _Checks:
 
     def loosening(self) -> _Outcome:
         if self._gate.last is None:
-            raise _NotAskedError("no last release was named: --last FILE")
+            if self._bundle.release > 1:
+                reason = "name the last release, --last FILE, or leave the check out by its name, --skip loosening"
+                return f"release {self._bundle.release} is not the first, and no last one was named", [reason]
+            raise _NotAskedError("a first release: there is no last one")
         diff = bundle_diff(
             self._gate.last,
             self._gate.bundle,

@@ -71,8 +71,11 @@ def lines(done: Check) -> Iterator[str]:
 
 
 def summary(result: ReleaseCheck) -> str:
-    """Return the last line."""
+    """Return the last line, which names what was not checked."""
     statuses = [check.status for check in result.checks]
+    names = ", ".join(check.name for check in result.checks if check.status is CheckStatus.SKIPPED)
     word = "may be released" if result.passed else "must not be released"
     passed, failed, skipped = map(statuses.count, CheckStatus)
-    return f"release {result.release} {word}: {passed} passed, {failed} failed, {skipped} skipped"
+    return (
+        f"release {result.release} {word}: {passed} passed, {failed} failed, {skipped} skipped{names and f': {names}'}"
+    )

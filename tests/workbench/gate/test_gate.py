@@ -11,6 +11,7 @@ import pytest
 
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
 from pdp.errors import FileFaultsError
+from pdp.json import canonical, digest
 from pdp.manifest.load import load_effective
 from pdp.workbench.gate.gate import NAMES, read_explanations
 from tests.support import payments
@@ -79,7 +80,7 @@ def project(tmp_path: Path) -> Path:
 def checked(project: Path, *options: object) -> Done:
     return pdp(
         "release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz", "--json", "--generate", 300,
-        *options,
+        *(() if "--last" in options else ("--skip", "loosening")), *options,
     )  # fmt: skip
 
 
@@ -118,15 +119,27 @@ def test_lines_for_people(project: Path) -> None:
         "pass  golden-schemas        2 of 2 golden scenarios are valid",
         "pass  manifest-violations   0 violations in 2 golden scenarios",
         "pass  tools-proven          2 tools that are new or changed",
+        "pass  actions-known         2 tools",
         "pass  unit-coverage         0 modules of Rego new or changed",
         "pass  mutation              0 modules of Rego new or changed",
         "fail  packs                 2 tools that are new or changed",
         f"      {reason}",
-        "skip  loosening             no last release was named: --last FILE",
+        "fail  loosening             release 2 is not the first, and no last one was named",
+        "      name the last release, --last FILE, or leave the check out by its name, --skip loosening",
         "pass  manifest-version      1 manifest",
         "skip  audit-pinned          left out, as was asked for",
-        "release 2 must not be released: 8 passed, 1 failed, 2 skipped",
+        "release 2 must not be released: 9 passed, 2 failed, 1 skipped: audit-pinned",
     ]
+
+
+def test_a_first_release_has_no_last_one(project: Path) -> None:
+    released(project, release=1)
+
+    done = pdp("release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz")
+
+    assert (done.code, done.out.splitlines()[-1]) == (
+        0, "release 1 may be released: 11 passed, 0 failed, 1 skipped: loosening",
+    )  # fmt: skip
 
 
 def test_scenarios_that_fail_and_goldens_that_are_none(project: Path) -> None:
@@ -152,6 +165,43 @@ def test_scenarios_that_fail_and_goldens_that_are_none(project: Path) -> None:
         ],
         "manifest-violations": [f"{at}misspelt: proposes a tool that the manifest does not have"],
     }
+
+
+def test_mutation_names_the_scenarios_that_keep_it_from_being_checked(project: Path) -> None:
+    bundle = read_bundle(project / "bundle.tar.gz")
+    path = "authz/concerns/manifest/manifest.rego"
+    modules = {**bundle.modules, path: f"{bundle.modules[path]}\n# changed\n"}
+    written(
+        project / "bundle.tar.gz", pack_bundle(release=2, wasm=bundle.wasm, data=dict(bundle.data), modules=modules)
+    )
+    wrong = {"name": "denied", "propose": READ, "expect": {"verdict": "DENY"}}
+    file = scenario_file(project / "scenarios.json", [*READING, *WIRING, wrong])
+
+    done = checked(project)
+
+    assert failed(done)["mutation"] == failed(done)["scenarios"] == [f"{file}:1: denied"]
+    (summary,) = (check["summary"] for check in done.json["checks"] if check["name"] == "mutation")
+    assert summary == "no mutant was made: mend what fails without one"
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        pytest.param({"effect_class": "teleport"}, "read_note is effects.unknown", id="effect class"),
+        pytest.param({"pdp_action": 7}, "7 is manifest.unknown_action", id="action"),
+    ],
+)
+def test_actions_and_effect_classes_are_known_to_the_policy(
+    project: Path, changed: dict[str, Any], reason: str
+) -> None:
+    """A manifest of other tooling than ours: what loads one would have refused it."""
+    bundle = read_bundle(project / "bundle.tar.gz")
+    (manifest,) = deepcopy(bundle.data["manifests"]).values()
+    manifest["tools"]["read_note"] |= changed
+    data = {**bundle.data, "manifests": {digest(canonical(manifest)): manifest}}
+    written(project / "bundle.tar.gz", pack_bundle(release=2, wasm=bundle.wasm, data=data, modules=bundle.modules))
+
+    assert failed(checked(project))["actions-known"] == [f"read_note of manifest 7: {reason}"]
 
 
 def test_results_of_another_manifest_are_none(project: Path) -> None:
