@@ -24,9 +24,9 @@ _SHORTEST: Final = 3
 _SHORTEST_LINE: Final = 4
 # A message that was cut quotes a part of a value: of so many characters and more it is hidden as well.
 _SHORTEST_PART: Final = 8
-# Characters of sensitive values, a number counting as twenty: searching a text for more of them takes too long.
-_MOST: Final = 16_000
-_OF_A_NUMBER: Final = 20
+# Bytes of sensitive values, forty for each line beside its own: searching a text for more of them takes too long.
+_MOST: Final = 32_000
+_OF_A_LINE: Final = 40
 _USER_INFO: Final = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
 
 
@@ -45,7 +45,7 @@ class Mask:
 
     A message may quote one line of a value alone: lines of four characters or more are hidden as the value is, and any
     part of eight. Values of fewer than three characters stay: they stand everywhere, and say nothing. Where the values
-    have more than 16,000 characters, every text is hidden whole.
+    have more than 32,000 bytes, each line counting as forty more, every text is hidden whole.
 
     Args:
         names: the arguments that the manifest's entry calls `sensitive`.
@@ -57,7 +57,8 @@ class Mask:
         texts: set[str] = set()
         left = _MOST
         for leaf in _leaves([call.get(name) for call in arguments for name in names]):
-            left -= len(leaf) if isinstance(leaf, str) else _OF_A_NUMBER
+            value = str(leaf)
+            left -= len(value.encode(errors="replace")) + _OF_A_LINE * len(value.splitlines())
             if left < 0:
                 break
             texts |= {text for text in _spellings(leaf) if len(text) >= _SHORTEST}

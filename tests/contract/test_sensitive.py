@@ -145,7 +145,18 @@ def test_parts_of_eight_characters_are_hidden(text: str, shown: str) -> None:
     assert Mask(["account"], {"account": ACCOUNT}).text(text) == shown
 
 
-@pytest.mark.parametrize("value", ["x" * 16_001, list(range(801)), {str(number) * 40: 1 for number in range(400)}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 32_000,
+        "\U00020000" * 8_000,
+        "line\n" * 800,
+        ["x"] * 800,
+        list(range(801)),
+        {str(number) * 40: 1 for number in range(400)},
+    ],
+    ids=["long", "long as UTF-8", "lines", "texts", "numbers", "members"],
+)
 def test_where_there_is_too_much_to_look_for_the_whole_text_is_hidden(value: Any) -> None:
     assert Mask(["a"], {"a": value}).text("a text") == MASK
 
