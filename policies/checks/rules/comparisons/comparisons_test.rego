@@ -24,6 +24,7 @@ _cases := {
 	"what a builtin of any type gives": {"body": "max(x) > 1", "found": _may_be_none(">", "max(…)")},
 	"in a comprehension": {"body": "y := [z | some z in x; z < 1]", "found": _may_be_none("<", "z")},
 	"as a value": {"body": "y := input.a > 1", "found": _may_be_none(">", "input.a")},
+	"an element of a list": {"body": "[input.a][0] > 1", "found": _may_be_none(">", "(…)[0]")},
 	"of both sides": {"body": "x.a > y.b", "found": (_may_be_none(">", "x.a") | _may_be_none(">", "y.b"))},
 	"names that are no identifiers": {"body": `x["a b"][i][0][y.z] > 1`, "found": _may_be_none(">", `x["a b"][i][0][…]`)},
 }
