@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -51,11 +50,13 @@ import data.custom.concerns.desk
 test_open if desk.deny == set() with input as {"context": {"desk": "open"}}
 """
 
-SCENARIOS = """\
+SCENARIOS = f"""\
+manifest: {EXAMPLE}/manifest.json
+session: {{claims: {{sub: officer-123}}}}
 scenarios:
   - name: the desk is closed
-    propose: {tool: initiate_wire}
-    expect: {verdict: DENY, codes: [desk.closed]}
+    propose: {{tool: initiate_wire}}
+    expect: {{verdict: DENY, codes: [desk.closed]}}
 """
 
 CLEAN = PACKAGE + DENY.replace("BODY", 'input.context.desk == "closed"')
@@ -313,31 +314,20 @@ def test_folders_that_cannot_be_checked_are_named(tmp_path: Path) -> None:
 # Codes that scenarios expect
 
 
-@pytest.mark.parametrize(
-    ("document", "codes"),
-    [
-        ({"scenarios": [{"expect": {"codes": ["a.b", "a.c"]}}, {"expect": {"codes": ["d.e"]}}]}, {"a.b", "a.c", "d.e"}),
-        ({"scenarios": [{"steps": [{"expect": {"codes": ["a.b"]}}, {"expect": {"verdict": "ALLOW"}}]}]}, {"a.b"}),
-        ({"scenarios": [{"expect": {"codes": None}}, {"expect": None}, {"expect": {"codes": [1, None]}}]}, set()),
-        ({"scenarios": [None, "a", ["a.b"]]}, set()),
-        ({"scenarios": [{"plan": [1, 2], "expect": [{"codes": ["a.b"]}, {"codes": ["a.c"]}]}]}, {"a.b", "a.c"}),
-        ({"scenarios": {"codes": ["a.b"]}}, set()),
-        (["a.b"], set()),
-        ({}, set()),
-    ],
-)
-def test_expected_codes(tmp_path: Path, document: Any, codes: set[str]) -> None:
-    file = tmp_path / "scenarios.yaml"
-    file.write_text(json.dumps(document), encoding="utf-8")
+def test_expected_codes(tmp_path: Path) -> None:
+    call = "propose: {tool: initiate_wire}"
+    file = scenarios(
+        tmp_path,
+        f"""\
+manifest: {EXAMPLE}/manifest.json
+session: {{claims: {{sub: officer-123}}}}
+scenarios:
+  - {{name: several, {call}, expect: {{verdict: DENY, codes: [a.b, a.c]}}}}
+  - {{name: none, {call}, expect: {{verdict: ALLOW}}}}
+  - name: in steps
+    steps: [{{{call}, expect: {{verdict: ALLOW}}}}, {{{call}, expect: {{verdict: DENY, codes: [d.e]}}}}]
+  - {{name: in a plan, plan: [{{tool: initiate_wire}}], expect: [{{verdict: DENY, codes: [f.g]}}]}}
+""",
+    )
 
-    assert expected_codes([file]) == codes
-
-
-def test_scenario_files_of_a_folder(tmp_path: Path) -> None:
-    for name, code in {"scenarios.yaml": "a.a", "deep/b.scenarios.yml": "b.b", "other.yaml": "c.c"}.items():
-        file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(SCENARIOS.replace("desk.closed", code), encoding="utf-8")
-
-    assert expected_codes([tmp_path, tmp_path / "other.yaml"]) == {"a.a", "b.b", "c.c"}
-    assert expected_codes([tmp_path]) == {"a.a", "b.b"}
+    assert expected_codes([file]) == {"a.b", "a.c", "d.e", "f.g"}
