@@ -348,7 +348,7 @@ def _sorted(value: Any) -> Any:
     """Return a value with the keys of its objects sorted by UTF-16 code unit."""
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value, key=_code_units)}
-    return [_sorted(item) for item in value] if isinstance(value, list) else value
+    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _code_units(key: str) -> bytes:

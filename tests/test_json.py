@@ -117,3 +117,7 @@ def test_text_that_is_json_is_parsed() -> None:
 
 def test_digest_names_its_algorithm() -> None:
     assert digest(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_objects_in_a_tuple_are_sorted_as_well() -> None:
+    assert canonical([({"b": "\U0001f600", "a": 1},)]) == '[[{"a":1,"b":"\U0001f600"}]]'.encode()

@@ -429,7 +429,11 @@ def test_an_interrupt_while_the_action_is_settled_leaves_the_key_taken(base: Pep
     assert len(works.runs) == 1
 
 
-async def test_an_outcome_that_no_thread_can_store_any_more_is_unknown(in_sqlite: Pep, works: Desk) -> None:
+async def test_an_outcome_that_no_thread_can_store_any_more_is_unknown(
+    in_sqlite: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody ends the key that the second call waits for.
+    monkeypatch.setattr("pdp.flow.reserve.PATIENCE", 0.1)
     threads = ThreadPoolExecutor(2)
     asyncio.get_running_loop().set_default_executor(threads)
 

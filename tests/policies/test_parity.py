@@ -67,6 +67,8 @@ def whole(decision: Decision) -> bytes:
 def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bundle: Bundle) -> None:
     seen: Counter[str] = Counter()
     for request in requests(GENERATED):
+        if request is None:  # what OPA takes for no input at all, and warns of; no call sends it
+            continue
         body = canonical(request)
         ours, theirs = embedded.decide_body(body), sidecar.decide_body(body)
 

@@ -102,7 +102,7 @@ def test_a_bundle_does_not_differ_from_itself() -> None:
     assert [same.fails(when) for when in (None, "loosening", "any")] == [False, False, False]
     assert (same.structure.rules, same.structure.data) == ((), ())
     assert same.structure.manifests == ()
-    assert (same.known.scenarios, same.extent.requests) == (80, SMALL)
+    assert (same.known.scenarios, same.extent.requests) == (84, SMALL)
     assert same.extent.never_allowed == []
 
 
