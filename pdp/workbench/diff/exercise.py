@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.workbench.diff.policies import BundleRules, ComparedRule
+    from pdp.workbench.opa.edits import Edit
     from pdp.workbench.opa.evaluation import Batch
     from pdp.workbench.opa.syntax import Span
 
@@ -99,9 +100,10 @@ def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:
     gone = [
         _text(old, rule) for name, side in changed.items() if name not in present for rule in side[0] if not rule.site
     ]
+    drops = {module: _drops(new, module) for module in {rule.module for _, side in changed.values() for rule in side}}
     for name, (before, after) in changed.items():
         if len(after) > len(before):
-            yield from (_without(name, new, rule) for rule in after)
+            yield from (_without(name, new, rule, drops[rule.module]) for rule in after)
         texts = [_text(old, rule) for rule in before]
         if texts and (after or (name in present and before[0].module in new.bundle.modules)):
             first, side = (after[0], new) if after else (before[0], old)
@@ -114,13 +116,18 @@ def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:
             yield _Part(change, first.module, "\n\n".join((text, *more)))
 
 
-def _without(name: str, new: BundleRules, rule: ComparedRule) -> _Part:
+def _drops(new: BundleRules, module: str) -> list[Edit]:
+    """The edits after which a rule of a module never holds, the last of its text first."""
+    source = Source(new.modules[module].file, new.bundle.modules[module])
+    return [edit for edit in reversed(edits(new.trees[module], source)) if edit.kind == "rule dropped"]
+
+
+def _without(name: str, new: BundleRules, rule: ComparedRule, drops: Sequence[Edit]) -> _Part:
     """The module in which a rule never holds; its name stays, since others may ask for it."""
-    source = Source(new.modules[rule.module].file, new.bundle.modules[rule.module])
     start, end = _span(new, rule)
-    text = source.text
-    for edit in reversed(edits(new.trees[rule.module], source)):
-        if edit.kind == "rule dropped" and start <= edit.span[0] and edit.span[1] <= end:
+    text = new.bundle.modules[rule.module]
+    for edit in drops:
+        if start <= edit.span[0] and edit.span[1] <= end:
             text = text[: edit.span[0]] + edit.text + text[edit.span[1] :]
     return _Part(NotShown(name, _begin(new, rule), "that it is there", rule.place), rule.module, text)
 

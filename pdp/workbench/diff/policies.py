@@ -6,7 +6,7 @@ Comments, layout, the order of rules, and the file of a package that a rule stan
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +44,10 @@ class BundleRules:
     bundle: Bundle
     name: str
     opa: Path
+    # By the identity of the other bundle's rules, which stand beside them so that they stay alive.
+    _compared: dict[int, tuple[BundleRules, dict[str, list[ComparedRule]]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def modules(self) -> dict[str, Module]:
@@ -71,6 +75,11 @@ class BundleRules:
 
     def rules(self, other: BundleRules) -> dict[str, list[ComparedRule]]:
         """Return the rules and imports by the name under which they are compared with those of another bundle."""
+        if id(other) not in self._compared:
+            self._compared[id(other)] = (other, self._rules(other))
+        return self._compared[id(other)][1]
+
+    def _rules(self, other: BundleRules) -> dict[str, list[ComparedRule]]:
         rules: dict[str, list[ComparedRule]] = defaultdict(list)
         for path, forms in rule_forms(self.trees, other.trees).items():
             if self.bundle.modules[path] == other.bundle.modules.get(path):
