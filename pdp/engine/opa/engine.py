@@ -49,6 +49,7 @@ _REFUSED: Final = frozenset((401, 403))
 _NOT_READY: Final = frozenset((429, 502, 503, 504))
 _SHOWN: Final = 200
 _MEMBERS: Final = frozenset(("result", "decision_id"))  # the latter where OPA logs decisions
+_NULL: Final = b'{"input":null}'  # OPA warns that the input is missing, and decides
 
 
 class SidecarEngine(Engine):
@@ -129,7 +130,7 @@ class SidecarEngine(Engine):
         except EngineError as error:
             self._note(error)
             raise
-        return self._document(document, answer)
+        return self._document(document, content, answer)
 
     async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Async variant of `evaluate`."""
@@ -139,7 +140,7 @@ class SidecarEngine(Engine):
         except EngineError as error:
             self._note(error)
             raise
-        return self._document(document, answer)
+        return self._document(document, content, answer)
 
     def close(self) -> None:
         """Close all connections; deciding afterwards is a DENY `engine.unavailable`."""
@@ -172,7 +173,7 @@ class SidecarEngine(Engine):
         else:
             self._circuit.failed(error.message)
 
-    def _document(self, document: str, answer: Answer) -> bytes:
+    def _document(self, document: str, content: bytes, answer: Answer) -> bytes:
         if answer.status != _OK:
             raise self._refusal(answer)
         self._circuit.succeeded()
@@ -183,7 +184,8 @@ class SidecarEngine(Engine):
         except ValueError as error:
             raise self._not_opa("something that is not JSON", answer) from error
         # Errors, warnings and a code beside a result say that it is not the whole truth; what is unknown may as well.
-        if not is_sure or type(envelope) is not dict or not envelope.keys() <= _MEMBERS:
+        members = _MEMBERS if content != _NULL else _MEMBERS | {"warning"}
+        if not is_sure or type(envelope) is not dict or not envelope.keys() <= members:
             raise self._not_opa("something that is no answer of OPA's", answer)
         if "result" not in envelope:
             raise AnswerInvalidError(
