@@ -10,22 +10,21 @@ given. A code that cannot be given by any call says so in its METADATA (`custom.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.decision import Verdict
 from pdp.workbench.coverage.line_coverage import FileLines, counted_modules, measured_lines
 from pdp.workbench.explain.explain import NO_DECISION
-from pdp.workbench.opa.rules import RuleSite, rule_sites
+from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import policy_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult, StepResult
 
@@ -44,13 +43,18 @@ class CodeReached:
     Attributes:
         site: its first rule; a code of an obligation is reached by the obligation's id.
         scenario: the first scenario that reached it, as `FILE: NAME`; None when none did.
-        counts: whether these suites answer for it.
+        file: the first scenario file that answers for it; None when none does.
     """
 
     code: str
     site: RuleSite
     scenario: str | None
-    counts: bool
+    file: str | None
+
+    @property
+    def counts(self) -> bool:
+        """Whether these suites answer for it."""
+        return self.file is not None
 
     @property
     def exempt(self) -> str | None:
@@ -62,13 +66,13 @@ class CodeReached:
 class ToolVerdicts:
     """One tool of one manifest file, and how many calls of it have each of `COLUMNS` as their result.
 
-    Suites may lay different governance over one manifest: its tools are the same.
+    Suites may lay different governance over one manifest: its tools are the same. `file` is the first of theirs.
     """
 
     tool: str
     manifest_version: str
-    manifest_text: str
-    counts: Mapping[str, int]
+    file: str
+    counts: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +159,8 @@ def measure(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path | 
     Raises:
         UsageError, BundleError, EngineTimeoutError: the suites' policies cannot be read, or not be evaluated again.
     """
-    modules = [policy_modules(suite) for suite, _ in runs]
     lines = None if opa is None else measured_lines([(suite, passed(results)) for suite, results in runs], opa)
-    codes = _codes(runs, modules)
+    codes = _codes(runs)
     matrix = _matrix(runs)
     return Coverage(
         lines=lines,
@@ -165,7 +168,7 @@ def measure(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path | 
         matrix=matrix,
         missing=tuple(
             sorted(
-                {*_missing_tools(matrix, runs), *_missing_codes(codes, runs, modules)},
+                (*_missing_tools(matrix), *_missing_codes(codes)),
                 key=lambda missing: (_KINDS.index(missing.kind), missing.name, missing.file),
             )
         ),
@@ -177,53 +180,47 @@ def passed(results: Iterable[ScenarioResult]) -> list[ScenarioResult]:
     return [result for result in results if result.passed]
 
 
-def _codes(
-    runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], modules: Sequence[Mapping[str, Module]]
-) -> tuple[CodeReached, ...]:
+def _codes(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[CodeReached, ...]:
     sites: dict[str, RuleSite] = {}
-    counted: set[str] = set()
+    files: dict[str, str] = {}
     reached: dict[str, str] = {}
-    for (_, results), policy in zip(runs, modules, strict=True):
-        answered_for = counted_modules(policy)
-        sites_here = [site for site in rule_sites(policy) if site.code is not None]
-        for site in sites_here:
-            # Of several rules with one code, one that can be reached speaks for it.
-            if site.code and (site.code not in sites or (sites[site.code].unreached and not site.unreached)):
-                sites[site.code] = site
-        counted |= {site.code for site in sites_here if site.code and site.module in answered_for}
-        of_obligation: dict[str, set[str]] = {}
-        for site in sites_here:
-            if site.part == "obligations" and site.code:
-                name = site.obligation or site.code.partition(".")[2]
-                of_obligation.setdefault(name, set()).add(site.code)
+    for suite, results in runs:
+        modules = policy_modules(suite)
+        answered_for = counted_modules(modules)
+        of_obligation: defaultdict[str, set[str]] = defaultdict(set)
+        for code, sites_here in sites_by_code(rule_sites(modules)).items():
+            for site in sites_here:
+                # Of several rules with one code, one that can be reached speaks for it.
+                if code not in sites or (sites[code].unreached and not site.unreached):
+                    sites[code] = site
+                if site.module in answered_for:
+                    files.setdefault(code, str(suite.file))
+                if site.part == "obligations":
+                    of_obligation[site.obligation or code.partition(".")[2]].add(code)
         for result in passed(results):
             named = f"{result.file}: {result.name}"
             for answer in (answer for step in result.steps for answer in step.answers):
                 given = set(answer.decision.codes)
-                given.update(*(of_obligation.get(obligation.id, ()) for obligation in answer.decision.obligations))
+                given.update(*(of_obligation[obligation.id] for obligation in answer.decision.obligations))
                 for code in given:
                     reached.setdefault(code, named)
-    return tuple(CodeReached(code, sites[code], reached.get(code), code in counted) for code in sorted(sites))
+    return tuple(CodeReached(code, sites[code], reached.get(code), files.get(code)) for code in sorted(sites))
 
 
 def _matrix(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[ToolVerdicts, ...]:
     # By the file's text: two manifests may have the same version, and one manifest several governance files.
-    rows: dict[tuple[str, str], Counter[str]] = {}
-    versions: dict[str, str] = {}
+    rows: dict[tuple[str, str], ToolVerdicts] = {}
     for suite, results in runs:
-        manifest = suite.manifest_text
-        versions[manifest] = suite.manifest.version
+        manifest, version = suite.manifest_text, suite.manifest.version
         for tool in suite.manifest.tools:
-            rows.setdefault((manifest, tool), Counter())
+            none = Counter(dict.fromkeys(COLUMNS, 0))
+            rows.setdefault((manifest, tool), ToolVerdicts(tool, version, str(suite.file), none))
         for result in passed(results):
             for tool, column in (pair for step in result.steps for pair in _results_of(step)):
                 # A name that no manifest has is the model's, and no tool.
                 if tool in suite.manifest.tools:
-                    rows[manifest, tool][column] += 1
-    return tuple(
-        ToolVerdicts(tool, versions[manifest], manifest, {column: counts[column] for column in COLUMNS})
-        for (manifest, tool), counts in rows.items()
-    )
+                    rows[manifest, tool].counts[column] += 1
+    return tuple(rows.values())
 
 
 def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:
@@ -240,35 +237,17 @@ def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:
                 yield step.tool, answer.decision.verdict
 
 
-def _missing_tools(
-    matrix: Sequence[ToolVerdicts], runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]
-) -> Iterator[Missing]:
+def _missing_tools(matrix: Sequence[ToolVerdicts]) -> Iterator[Missing]:
     for row in matrix:
-        file = next(
-            str(suite.file)
-            for suite, _ in runs
-            if suite.manifest_text == row.manifest_text and row.tool in suite.manifest.tools
-        )
         whose = f"{row.tool} of manifest {row.manifest_version}"
         if not row.counts[Verdict.ALLOW]:
-            yield Missing("allow", row.tool, f"no scenario in which {whose} is ALLOW", file)
-        if not any(row.counts[column] for column in COLUMNS if column != Verdict.ALLOW):
-            yield Missing("refusal", row.tool, f"no scenario in which {whose} is not ALLOW", file)
+            yield Missing("allow", row.tool, f"no scenario in which {whose} is ALLOW", row.file)
+        if row.counts.total() == row.counts[Verdict.ALLOW]:
+            yield Missing("refusal", row.tool, f"no scenario in which {whose} is not ALLOW", row.file)
 
 
-def _missing_codes(
-    codes: Sequence[CodeReached],
-    runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]],
-    modules: Sequence[Mapping[str, Module]],
-) -> Iterator[Missing]:
-    for reached in codes:
-        if not reached.counts or reached.scenario is not None or reached.exempt is not None:
-            continue
-        code, site = reached.code, reached.site
-        answering = (
-            str(suite.file)
-            for (suite, _), policy in zip(runs, modules, strict=True)
-            if site.module in counted_modules(policy)
-        )
-        message = f"no scenario reaches {code} ({shown_file(site.file)}:{site.line})"
-        yield Missing("code", code, message, next(answering, ""))
+def _missing_codes(codes: Sequence[CodeReached]) -> Iterator[Missing]:
+    for code in codes:
+        if code.file is not None and code.scenario is None and code.exempt is None:
+            message = f"no scenario reaches {code.code} ({shown_file(code.site.file)}:{code.site.line})"
+            yield Missing("code", code.code, message, code.file)

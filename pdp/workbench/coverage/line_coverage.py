@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical, digest
 from pdp.workbench.explain.explain import NO_DECISION
-from pdp.workbench.opa.evaluation import Evaluator, Lines
+from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.rules import rule_sites, statements
 from pdp.workbench.scenarios.files.suite import policy_modules
 from pdp.workbench.scenarios.running.engines import whole_data
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 # What fired is asked by reports, and not for a decision; its lines are no less the policy's.
 _DOCUMENT: Final = "[data.authz.decision, data.authz.findings]"
 _PLAN: Final = "data.authz.plan"
-_NO_LINES: Final = Lines(frozenset(), frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,6 @@ class _Policy:
     """What decides in one or more suites, and every request that it was asked."""
 
     modules: Mapping[str, Module]
-    counted: frozenset[str]
     data: Mapping[str, Any]
     bodies: dict[bytes, None]
     plans: dict[bytes, None]
@@ -63,26 +62,22 @@ def measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: 
     Raises:
         UsageError, BundleError, EngineTimeoutError: policies that cannot be read, or not be evaluated.
     """
-    covered: dict[str, set[int]] = {}
-    missed: dict[str, set[int]] = {}
-    exempt: dict[str, set[int]] = {}
+    covered: defaultdict[str, set[int]] = defaultdict(set)
+    missed: defaultdict[str, set[int]] = defaultdict(set)
+    exempt: defaultdict[str, set[int]] = defaultdict(set)
     counted: set[str] = set()
     for policy in _policies(runs):
         texts = {path: module.text for path, module in policy.modules.items()}
         with Evaluator(opa, texts, policy.data) as evaluator:
             asked = [(policy.bodies, _DOCUMENT), *([(policy.plans, _PLAN)] if policy.plans else [])]
-            found_lines = [
-                evaluator.evaluate(list(bodies), document=document, coverage=True).lines or {}
-                for bodies, document in asked
-            ]
-        left_out = _exempt_lines(policy.modules)
-        for path, module in policy.modules.items():
-            file = str(module.file)
-            for lines in found_lines:
-                covered.setdefault(file, set()).update(lines.get(path, _NO_LINES).covered)
-                missed.setdefault(file, set()).update(lines.get(path, _NO_LINES).missed)
-            exempt.setdefault(file, set()).update(left_out.get(path, ()))
-        counted.update(str(policy.modules[path].file) for path in policy.counted)
+            for bodies, document in asked:
+                measured = evaluator.evaluate(list(bodies), document=document, coverage=True).lines or {}
+                for path, lines in measured.items():
+                    covered[str(policy.modules[path].file)].update(lines.covered)
+                    missed[str(policy.modules[path].file)].update(lines.missed)
+        for path, rows in _exempt_lines(policy.modules).items():
+            exempt[str(policy.modules[path].file)].update(rows)
+        counted.update(str(module.file) for module in counted_modules(policy.modules).values())
     return tuple(
         FileLines(file, tuple(sorted(covered[file])), tuple(sorted(missed[file] - covered[file] - exempt[file])))
         for file in sorted(counted)
@@ -94,10 +89,9 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
     policies: dict[str, _Policy] = {}
     for suite, results in runs:
         modules = policy_modules(suite)
-        counted = frozenset(counted_modules(modules))
         data = whole_data(suite)
-        name = digest(canonical([data, {path: module.text for path, module in modules.items()}, sorted(counted)]))
-        policy = policies.setdefault(name, _Policy(modules, counted, data, {}, {}))
+        name = digest(canonical([data, {path: module.text for path, module in modules.items()}]))
+        policy = policies.setdefault(name, _Policy(modules, data, {}, {}))
         policy.bodies.update(
             (answer.body, None)
             for result in results
@@ -112,11 +106,11 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
 
 
 def _exempt_lines(modules: Mapping[str, Module]) -> dict[str, set[int]]:
-    exempt: dict[str, set[int]] = {}
+    exempt: defaultdict[str, set[int]] = defaultdict(set)
     for site in rule_sites(modules):
         if site.unreached is None:
             continue
-        rows = exempt.setdefault(site.module, set())
+        rows = exempt[site.module]
         rows.update(range(site.line, site.last_line + 1))
         # Where a helper makes the reason, the rules that call it exist for it.
         name = site.text.partition("(")[0]
