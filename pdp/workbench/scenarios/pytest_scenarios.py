@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +72,9 @@ class ScenarioModule(pytest.File):
 
     def setup(self) -> None:
         """Open the engines."""
-        with ExitStack() as stack:
-            try:
-                engines = [stack.enter_context(open_suite_engine(self.suite, name)) for name in _engines(self.config)]
-                self.runners = [Runner(self.suite, engine) for engine in engines]
-            except PdpError as error:
-                raise _refusal(error) from None
+        with _no_traceback(), ExitStack() as stack:
+            engines = [stack.enter_context(open_suite_engine(self.suite, name)) for name in _engines(self.config)]
+            self.runners = [Runner(self.suite, engine) for engine in engines]
             self.diagnoses = [Diagnoses(self.suite, engine) for engine in engines]
             self._open = stack.pop_all()
 
@@ -135,11 +132,7 @@ class ScenarioFailedError(Exception):
 def pdp_engine(request: pytest.FixtureRequest, _pdp_suite: Suite) -> Iterator[Engine]:
     """The engine that decides in `pep` and `decide`, with the policies, data and manifest of the settings `pdp_…`."""
     name, *_ = _engines(request.config, getattr(request, "param", None))
-    with ExitStack() as stack:
-        try:
-            engine = stack.enter_context(open_suite_engine(_pdp_suite, name))
-        except PdpError as error:
-            raise _refusal(error) from None
+    with _no_traceback(), open_suite_engine(_pdp_suite, name) as engine:
         yield engine
 
 
@@ -167,13 +160,12 @@ def opa_server(_pdp_suite: Suite) -> Iterator[OpaServer]:
     The test fails where the OPA program is not.
     """
     manifests = {_pdp_suite.manifest.digest: _pdp_suite.manifest.document}
-    with ExitStack() as stack:
-        try:
-            program, bundle = needed_opa("opa_server"), bundle_of(_pdp_suite)
-            local = local_opa(program, bundle=bundle, manifests=manifests, data=_pdp_suite.data, tcp=True)
-            server = stack.enter_context(local)
-        except PdpError as error:
-            raise _refusal(error) from None
+    with (
+        _no_traceback(),
+        local_opa(
+            needed_opa("opa_server"), bundle=bundle_of(_pdp_suite), manifests=manifests, data=_pdp_suite.data, tcp=True
+        ) as server,
+    ):
         yield server
 
 
@@ -187,7 +179,7 @@ def _pdp_suite(pytestconfig: pytest.Config) -> Suite:
             "set `pdp_manifest = FILE` in pytest's configuration",
             pytrace=False,
         )
-    try:
+    with _no_traceback():
         return policy_suite(
             manifest,
             governance=_setting(pytestconfig, "pdp_governance"),
@@ -196,8 +188,6 @@ def _pdp_suite(pytestconfig: pytest.Config) -> Suite:
             bundle=_setting(pytestconfig, "pdp_bundle"),
             engine_timeout=_engine_timeout(pytestconfig),
         )
-    except PdpError as error:
-        raise _refusal(error) from None
 
 
 def _setting(config: pytest.Config, name: str) -> Path | None:
@@ -243,9 +233,13 @@ def _report_of(error: BaseException) -> str | None:
     return None
 
 
-def _refusal(error: PdpError) -> BaseException:
-    """Return what stands for an error before a test has begun; there pytest asks no item how to show it."""
-    return pytest.fail.Exception(_report_of(error), pytrace=False)
+@contextmanager
+def _no_traceback() -> Iterator[None]:
+    """Show an error as its report, where no test has begun and pytest asks no item how to show it."""
+    try:
+        yield
+    except PdpError as error:
+        pytest.fail(_report_of(error) or "", pytrace=False)
 
 
 def _shown_path(path: Path, config: pytest.Config) -> Path:

@@ -1,13 +1,19 @@
-"""A run as one HTML page that needs nothing else (pdp/workbench/reports/html_page.py), and no JavaScript to be read."""
+"""A run as one HTML page that needs nothing else: no network, no server, and no script but the page's own filter.
+
+Names and values in the page come from scenarios, tools, models and bundles. The template escapes all of them, what
+does not print is shown as escapes, and the page's own policy lets nothing run or load that is not ours.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.workbench.reports.html_page import render_page
-from pdp.workbench.reports.shown_file import line_ranges
+from pdp.installed import extra
+from pdp.workbench.reports.shown_file import line_ranges, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +21,6 @@ if TYPE_CHECKING:
     from pdp.workbench.scenarios.results import RunResult, StepResult
 
 _HERE: Final = Path(__file__).parent
-_NOT_STATED: Final = "(not stated)"
 
 
 def html_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> str:
@@ -23,9 +28,26 @@ def html_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> st
 
     `coverage` is plain JSON, as `Coverage.as_json` gives it.
     """
-    return render_page(
-        _HERE / "report.html.jinja",
-        script=_HERE / "report.js",
+    with extra("workbench"):
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+        from markupsafe import Markup  # noqa: PLC0415
+
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )
+    environment.filters["json"] = _json
+    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    return environment.get_template("report.html.jinja").render(
+        csp=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
+        "base-uri 'none'; form-action 'none'",
+        # Ours, and trusted: nothing of the run is in them.
+        style=Markup(style),  # noqa: S704
+        script=Markup(script),  # noqa: S704
         verdict=_verdict(run),
         run=run,
         coverage=coverage,
@@ -51,9 +73,8 @@ def _rows(step: StepResult) -> Iterator[dict[str, Any]]:
     for at, (expected, actual) in enumerate(pairs):
         for key, value in expected.items():
             name = f"plan[{at}].{key}" if several else key
-            reached = _json(actual[key]) if key in actual else _NOT_STATED
             differs = differing.pop(name, None) is not None
-            yield {"key": name, "expected": _json(value), "actual": reached, "differs": differs}
+            yield {"key": name, "expected": _json(value), "actual": _json(actual[key]), "differs": differs}
     for name, mismatch in differing.items():
         sides = {"expected": _json(mismatch.expected), "actual": _json(mismatch.actual)}
         yield {"key": name, **sides, "differs": True}
@@ -61,3 +82,15 @@ def _rows(step: StepResult) -> Iterator[dict[str, Any]]:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _printable(value: Any) -> Any:
+    """Show what does not print as escapes: it could turn the page's text around, or not be encoded at all."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return printable(value, also="\n")
+
+
+def _source(text: str) -> str:
+    """Return how a content security policy names an inline text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
