@@ -71,16 +71,6 @@ class Decision:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """Everything that fired for one request, whichever verdict won; sorted as in a decision."""
-
-    deny: tuple[Reason, ...]
-    step_up: tuple[Reason, ...]
-    allow: tuple[Reason, ...]
-    obligations: tuple[Obligation, ...]
-
-
 def new_id() -> str:
     """Return a new unguessable identifier: 32 hexadecimal digits."""
     return os.urandom(16).hex()
@@ -126,8 +116,12 @@ def parse_decision(body: bytes) -> Decision:
     return Decision(verdict, reasons, obligations, new_id(), revision, release)
 
 
-def parse_findings(body: bytes) -> Findings:
+def parse_findings(body: bytes) -> tuple[dict[str, tuple[Reason, ...]], tuple[Obligation, ...]]:
     """Parse the JSON of the document `authz/findings`: `{deny, step_up, allow, obligations}`, each a list.
+
+    Returns:
+        everything that fired for one request, whichever verdict won, sorted as in a decision: reasons by `deny`,
+        `step_up` and `allow`, and obligations.
 
     Raises:
         AnswerInvalidError: not that.
@@ -142,12 +136,7 @@ def parse_findings(body: bytes) -> Findings:
         or not all(type(part) is list for part in answer.values())
     ):
         _refuse("not findings")
-    return Findings(
-        deny=_reasons(answer["deny"]),
-        step_up=_reasons(answer["step_up"]),
-        allow=_reasons(answer["allow"]),
-        obligations=_obligations(answer["obligations"]),
-    )
+    return {part: _reasons(answer[part]) for part in ("deny", "step_up", "allow")}, _obligations(answer["obligations"])
 
 
 # Sets have no order, and WebAssembly and OPA list them differently (trap 15): one order for both.

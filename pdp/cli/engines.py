@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import Engine, EngineName
 
 
@@ -42,35 +43,28 @@ def engine_of_options(
         BundleError: the bundle cannot be used.
         EngineError: the local OPA does not start.
     """
-    _check_options(name, bundle=bundle, policies=policies, data=data, opa_url=opa_url)
-    chosen = policy_bundle(policies) if policies else None if bundle is None else read_bundle(bundle)
+    if opa_url is not None and name != "sidecar":
+        raise UsageError(f"--opa-url is not for the {name} engine", hint="add --engine sidecar, or leave --opa-url out")
+    if opa_url is not None and (bundle is not None or policies or data):
+        raise UsageError(
+            "an OPA that runs already decides by its own bundle and data",
+            hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",
+        )
+    chosen = chosen_bundle(bundle, policies)
     with open_engine(name, chosen, manifests=manifests, data=read_data(data), opa_url=opa_url) as engine:
         yield engine
 
 
-def check_policy_source(bundle: Path | None, policies: Sequence[Path]) -> None:
-    """Check that a bundle and folders with policies are not both named.
+def chosen_bundle(bundle: Path | None, policies: Sequence[Path]) -> Bundle | None:
+    """Return the bundle that is named, or the one of the folders with the user's concerns; None where neither is.
 
     Raises:
-        UsageError: they are.
+        UsageError: both are named, or OPA is needed and not there.
+        BundleError: the bundle cannot be used.
     """
     if bundle is not None and policies:
         raise UsageError(
             "--bundle and --policies exclude each other: a bundle holds its policies",
             hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
         )
-
-
-def _check_options(
-    name: EngineName, *, bundle: Path | None, policies: Sequence[Path], data: Sequence[Path], opa_url: str | None
-) -> None:
-    check_policy_source(bundle, policies)
-    if opa_url is None:
-        return
-    if name != "sidecar":
-        raise UsageError(f"--opa-url is not for the {name} engine", hint="add --engine sidecar, or leave --opa-url out")
-    if bundle is not None or policies or data:
-        raise UsageError(
-            "an OPA that runs already decides by its own bundle and data",
-            hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",
-        )
+    return policy_bundle(policies) if policies else None if bundle is None else read_bundle(bundle)

@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Literal, Self, get_args
 
-from pdp.decision import Decision, Findings, denied, parse_decision, parse_findings
+from pdp.decision import Decision, denied, parse_decision
 from pdp.errors import BundleError, EngineError, RequestRefusedError, UsageError
 from pdp.json import JsonValueError
 
@@ -32,7 +32,7 @@ DECISION: Final = "authz/decision"
 """The document that decides. Every bundle has it."""
 
 FINDINGS: Final = "authz/findings"
-"""The document with everything that fired, whichever verdict won."""
+"""The document with everything that fired, whichever verdict won: for people who want to know why."""
 
 PLAN: Final = "authz/plan"
 """The document that decides whether a whole plan is acceptable, in the form of a decision."""
@@ -40,8 +40,8 @@ PLAN: Final = "authz/plan"
 _BATCH: Final = 16
 
 
-def check_seconds(name: str, value: object, *, most: float) -> None:
-    """Check that an argument of an engine is a number of seconds above 0, up to `most`.
+def check_seconds(name: str, value: object, *, most: float = 3600) -> None:
+    """Check that an argument of an engine is a number of seconds above 0, up to `most`: an hour unless given.
 
     Raises:
         UsageError: it is not; also a text, None or a truth value.
@@ -128,16 +128,6 @@ class Engine(ABC):
             return parse_decision(await self.aevaluate(body, document))
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
-
-    def findings(self, body: bytes) -> Findings:
-        """Return everything that fired for one request given as canonical bytes, whichever verdict won.
-
-        For people who want to know why; nothing is decided by it.
-
-        Raises:
-            EngineError, BundleError: as by `evaluate`.
-        """
-        return parse_findings(self.evaluate(body, FINDINGS))
 
     def decide_batch(self, requests: Sequence[Request]) -> list[Decision]:
         """Decide many requests; the decisions stand in the requests' order, each on its own."""

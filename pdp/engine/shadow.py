@@ -101,7 +101,7 @@ class ShadowEngine(Engine):
     ) -> None:
         if type(waiting) is not int or waiting < 1:
             raise UsageError(f"waiting: {waiting!r:.40} is out of range", hint="at least 1")
-        check_seconds("closing", closing, most=3600)
+        check_seconds("closing", closing)
         self.name = engine.name
         self.engine: Final = engine
         self.shadow: Final = shadow

@@ -6,22 +6,20 @@ A new engine has its branch in `open_engine`.
 from __future__ import annotations
 
 import os
-import tempfile
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from platformdirs import user_cache_path
 
 from pdp import __version__
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle, replace_file
 from pdp.engine.protocol import ENGINES
 from pdp.errors import BundleError, UsageError
 from pdp.json import canonical, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import Engine, EngineName
@@ -87,35 +85,25 @@ def open_engine(
             with EmbeddedEngine(_decided_by(bundle), manifests=manifests, data=data, deadline=deadline) as engine:
                 yield engine
         case "sidecar":
-            with _sidecar(bundle, manifests, data or {}, opa_url, timeout) as engine:
-                yield engine
+            from pdp.engine.opa.engine import CONNECT_TIMEOUT, TIMEOUT, TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415
+
+            with ExitStack() as stack:
+                token = os.environ.get(TOKEN_VARIABLE) or None
+                if opa_url is None:
+                    from pdp.workbench.opa.local import local_opa  # noqa: PLC0415
+                    from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
+
+                    program = needed_opa("a sidecar")
+                    opa = stack.enter_context(
+                        local_opa(program, bundle=_decided_by(bundle), manifests=manifests, data=data)
+                    )
+                    opa_url, token = opa.url, opa.token
+                engine = SidecarEngine(
+                    opa_url, token=token, timeout=timeout or TIMEOUT, connect_timeout=timeout or CONNECT_TIMEOUT
+                )
+                yield stack.enter_context(engine)
         case _:
             assert_never(name)
-
-
-@contextmanager
-def _sidecar(
-    bundle: Bundle | None,
-    manifests: Mapping[str, Any],
-    data: Mapping[str, Any],
-    opa_url: str | None,
-    timeout: float | None,
-) -> Iterator[Engine]:
-    from pdp.engine.opa.engine import CONNECT_TIMEOUT, TIMEOUT, TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415
-
-    opened = partial(SidecarEngine, timeout=timeout or TIMEOUT, connect_timeout=timeout or CONNECT_TIMEOUT)
-    if opa_url is not None:
-        with opened(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None) as engine:
-            yield engine
-        return
-    from pdp.workbench.opa.local import local_opa  # noqa: PLC0415
-    from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
-
-    with (
-        local_opa(needed_opa("a sidecar"), bundle=_decided_by(bundle), manifests=manifests, data=data) as opa,
-        opened(opa.url, token=opa.token) as engine,
-    ):
-        yield engine
 
 
 def _decided_by(bundle: Bundle | None) -> Bundle:
@@ -171,9 +159,7 @@ def _sources(baseline: Path, modules: Mapping[str, Module]) -> str:
 def _store(path: Path, packed: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(packed)
-        Path(file.name).replace(path)
+        replace_file(path, packed, mode=0o600)
         for old in sorted(path.parent.glob("*.tar.gz"), key=lambda bundle: bundle.stat().st_mtime)[:-_MOST_STORED]:
             old.unlink(missing_ok=True)
     except OSError:

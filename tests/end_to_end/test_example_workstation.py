@@ -123,7 +123,7 @@ def registry() -> Registry:
 
 def workstation(folder: Path | None, **options: Any) -> Any:
     """A workstation of the example on that folder."""
-    functions = ToolsFile(WORKSTATION / "tools.py").read(()).functions
+    functions, _ = ToolsFile(WORKSTATION / "tools.py").read(())
     return type(functions["read_file"].__self__)(folder, **options)  # type: ignore[attr-defined]
 
 

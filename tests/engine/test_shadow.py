@@ -14,7 +14,7 @@ import pytest
 
 from pdp import Approvals, MemoryAudit, Pep, ShadowEngine
 from pdp.engine.opa.engine import SidecarEngine
-from pdp.engine.protocol import DECISION, PLAN, Engine
+from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.shadow import ShadowCounts, ShadowDifference
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
@@ -113,7 +113,9 @@ def test_every_answer_is_the_bare_engines_byte_for_byte(shadow: Callable[[], Eng
         expected = [bare.evaluate(*each) for each in asked]
         assert [engine.evaluate(*each) for each in asked] == expected
         assert asyncio.run(tasks(engine)) == expected
-        assert [engine.findings(body) for body in bodies] == [bare.findings(body) for body in bodies]
+        assert [engine.evaluate(body, FINDINGS) for body in bodies] == [
+            bare.evaluate(body, FINDINGS) for body in bodies
+        ]
         assert engine.name == "embedded"
 
     result = engine.counts()

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console, word
-from pdp.cli.engines import check_policy_source, engine_of_options
+from pdp.cli.engines import chosen_bundle
 from pdp.cli.files import read_rules, read_session
 from pdp.cli.options import (
     AsJson,
@@ -30,7 +30,7 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.json import canonical
 from pdp.pep import Pep
-from pdp.workbench.engines import policy_bundle
+from pdp.workbench.engines import open_engine
 from pdp.workbench.explain.explain import Explanation, explain
 from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.opa.program import find_opa
@@ -62,21 +62,21 @@ def run(
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
     policies, data = policies or [], data or []
-    check_policy_source(bundle, policies)
     effective = read_rules(manifest, governance)
     caller = read_session(session)
     proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
     file = bundle or baseline_bundle_path()
-    chosen = policy_bundle(policies) if policies else read_bundle(file)
+    chosen = chosen_bundle(bundle, policies) or read_bundle(file)
     baseline = baseline_policies_path()
     written = collect(baseline, [baseline, *policies])
     # Where the author's file has the same text, places are those of that.
     modules = modules_of_bundle(str(file), chosen.modules) | {
         path: module for path, module in written.items() if chosen.modules.get(path) == module.text
     }
-    whole = merged_data(chosen.data, manifests=manifests, data=read_data(data))
-    with engine_of_options(engine, manifests, bundle=bundle, policies=policies, data=data) as opened:
+    given = read_data(data)
+    whole = merged_data(chosen.data, manifests=manifests, data=given)
+    with open_engine(engine, chosen, manifests=manifests, data=given) as opened:
         evaluation = Pep(effective, opened).decide(proposed, caller)
         tool = effective.tools.get(evaluation.trace.tool_name or "")
         sensitive = tool.sensitive if tool is not None and not show_sensitive else ()

@@ -45,7 +45,6 @@ JITTER: Final = 0.2
 """By which part a time between two looks differs from that, so that a thousand engines do not come at once."""
 
 _LONGEST: Final = 10 * 365 * 24 * 3600.0
-_LONGEST_TIMEOUT: Final = 3600.0
 _OK: Final = 200
 _NOT_MODIFIED: Final = 304
 _CHECK: Final = "check the address, and that it is served"
@@ -121,7 +120,7 @@ class FollowingEngine(Engine):
     ) -> None:
         for name, seconds in (("every", every), ("max_age", every if max_age is None else max_age)):
             check_seconds(name, seconds, most=_LONGEST)
-        check_seconds("timeout", timeout, most=_LONGEST_TIMEOUT)
+        check_seconds("timeout", timeout)
         self._source = str(source)
         self._read: Callable[[str | None], tuple[bytes | None, str | None]]
         if isinstance(source, str) and "://" in source:

@@ -1,7 +1,6 @@
 """The engine that asks a running OPA.
 
-engine: the engine: what is asked, and what of the answer is a decision, what an error with which code
+engine: the engine: what is asked, what of the answer is a decision, what an error with which code; its circuit breaker
 client: an OPA's URL; HTTP for threads (`http.client`), deadlines, errors in our words
 aio:    HTTP for tasks (aiohttp)
-circuit: the circuit breaker
 """

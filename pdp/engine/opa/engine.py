@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import re
 import ssl
+import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from pdp.engine.opa.circuit import FAILURES, PAUSE, Circuit
 from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine, check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pdp.engine.opa.client import Answer
 
 TIMEOUT: Final = 1.0
@@ -38,7 +41,12 @@ CONNECT_TIMEOUT: Final = 0.5
 CONNECTIONS: Final = 64
 """Default limit of the connections of one event loop, and of the idle ones that threads leave open."""
 
-_LONGEST: Final = 3600.0
+FAILURES: Final = 5
+"""Default number of failures in a row that open the circuit."""
+
+PAUSE: Final = 1.0
+"""Default time between two trials while the circuit is open, in seconds."""
+
 # Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).
 _PATHS: Final = {name: f"/v1/data/{name}?strict-builtin-errors=true" for name in (DECISION, FINDINGS, PLAN)}
 # As RFC 6750 writes it.
@@ -50,6 +58,61 @@ _NOT_READY: Final = frozenset((429, 502, 503, 504))
 _SHOWN: Final = 200
 _MEMBERS: Final = frozenset(("result", "decision_id"))  # the latter where OPA logs decisions
 _NULL: Final = b'{"input":null}'  # OPA warns that the input is missing, and decides
+
+
+class Circuit:
+    """Spares callers the time-out of an OPA that is down: each would wait for its own.
+
+    Closed until `failures` calls in a row have failed; then open, with one trial per `pause` until one succeeds.
+
+    Holds no state about calls under way: whoever was admitted and then cancelled owes it nothing. Safe for threads and
+    tasks.
+
+    Args:
+        failures: how many failures in a row open it, at least 1.
+        pause: seconds between two trials while it is open.
+        clock: tells the time in seconds.
+    """
+
+    def __init__(
+        self, *, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit = failures
+        self._pause = pause
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failed = 0
+        self._next_trial = 0.0
+        self._reason = ""
+
+    @property
+    def reason(self) -> str:
+        """Why the last failed call failed; empty when none has."""
+        return self._reason
+
+    def admits(self) -> bool:
+        """Whether a call may be made now. While the circuit is open, True once per pause: that call is the trial."""
+        if self._failed < self._limit:
+            return True
+        with self._lock:
+            if self._failed >= self._limit and self._clock() < self._next_trial:
+                return False
+            self._next_trial = self._clock() + self._pause
+            return True
+
+    def succeeded(self) -> None:
+        """Note that a call was answered: the circuit is closed."""
+        if self._failed:
+            with self._lock:
+                self._failed = 0
+
+    def failed(self, reason: str = "") -> None:
+        """Note that a call failed, and why."""
+        with self._lock:
+            self._failed += 1
+            self._reason = reason
+            if self._failed >= self._limit:
+                self._next_trial = self._clock() + self._pause
 
 
 class SidecarEngine(Engine):
@@ -91,7 +154,7 @@ class SidecarEngine(Engine):
         pause: float = PAUSE,
     ) -> None:
         for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout), ("pause", pause)):
-            check_seconds(name, seconds, most=_LONGEST)
+            check_seconds(name, seconds)
         for name, count in (("connections", connections), ("failures", failures)):
             if type(count) is not int or count < 1:
                 raise UsageError(f"{name}: {count!r:.40} is out of range", hint="at least 1")

@@ -22,7 +22,6 @@ DEADLINE: Final = 0.5
 MEMORY_LIMIT: Final = 64 * 1024 * 1024
 """Default memory for one evaluation beyond what policy and data occupy, in bytes."""
 
-_LONGEST_DEADLINE: Final = 3600.0
 _LEAST_MEMORY: Final = 1024 * 1024
 _MOST_MEMORY: Final = 2 * 1024 * 1024 * 1024
 _BEFORE: Final = b'[{"result":'
@@ -60,7 +59,7 @@ class EmbeddedEngine(Engine):
         deadline: float = DEADLINE,
         memory_limit: int = MEMORY_LIMIT,
     ) -> None:
-        check_seconds("deadline", deadline, most=_LONGEST_DEADLINE)
+        check_seconds("deadline", deadline)
         if type(memory_limit) is not int or not _LEAST_MEMORY <= memory_limit <= _MOST_MEMORY:
             raise UsageError(
                 f"memory_limit: {memory_limit!r:.40} bytes are out of range", hint=f"{_LEAST_MEMORY} to {_MOST_MEMORY}"

@@ -222,7 +222,7 @@ class WasmInstance:
 
     def _host_function(self, name: str, kind: wasmtime.FuncType) -> wasmtime.Func:
         with _functions_lock:
-            return wasmtime.Func(self._store, kind, _host_call(name, self._aborts))
+            return wasmtime.Func(self._store, kind, partial(_host_call, name, self._aborts, len(kind.results)))
 
     def _set_deadline(self, ticks: int) -> None:
         self._store.set_epoch_deadline(ticks)
@@ -256,22 +256,9 @@ class WasmInstance:
             self._store.close()
 
 
-# These do nothing that could raise, as wasmtime would hand the exception to whichever thread looks first. They note the
+# It does nothing that could raise, as wasmtime would hand the exception to whichever thread looks first. It notes the
 # call: an evaluation with a note fails, whatever it answers.
-def _host_call(name: str, aborts: list[int]) -> Any:
-    if name == "opa_println":
-        return _ignore
-    return partial(_abort, aborts) if name == "opa_abort" else partial(_no_builtin, aborts)
-
-
-def _ignore(_at: int) -> None:
-    return None
-
-
-def _abort(aborts: list[int], at: int) -> None:
-    aborts.append(at & _UNSIGNED)
-
-
-def _no_builtin(aborts: list[int], *_arguments: int) -> int:
-    aborts.append(NO_BUILTIN)
-    return 0
+def _host_call(name: str, aborts: list[int], results: int, at: int, *_: int) -> int | None:
+    if name != "opa_println":
+        aborts.append(at & _UNSIGNED if name == "opa_abort" else NO_BUILTIN)
+    return 0 if results else None

@@ -198,7 +198,7 @@ def _codes(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Code
                 if site.part == "obligations":
                     of_obligation[site.obligation or code.partition(".")[2]].add(code)
         for result in passed(results):
-            named = f"{result.file}: {result.name}"
+            named = f"{result.place.file}: {result.name}"
             for answer in (answer for step in result.steps for answer in step.answers):
                 given = set(answer.decision.codes)
                 given.update(*(of_obligation[obligation.id] for obligation in answer.decision.obligations))

@@ -60,7 +60,7 @@ class ScenarioResult:
     """One scenario on one engine.
 
     Attributes:
-        file: the scenario file as it was named; place: where the scenario stands in it.
+        place: where the scenario stands, in its file as that was named.
         engine: `embedded` or `sidecar`.
         steps: those that were done; after one that failed, the rest are not.
         error: what kept it from being run to its end, one message; None when it was run.
@@ -68,14 +68,11 @@ class ScenarioResult:
         diagnosis: why it failed, if somebody asked (`Diagnoses`).
     """
 
-    file: str
     name: str
     why: str | None
     golden: bool
     place: Place
     engine: str
-    manifest_version: str
-    manifest_digest: str
     steps: tuple[StepResult, ...]
     error: str | None = None
     log: tuple[str, ...] = ()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from pdp.engine.opa.circuit import Circuit
+from pdp.engine.opa.engine import Circuit
 
 
 class Clock:

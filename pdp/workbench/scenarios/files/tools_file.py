@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,14 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MODULE: Final = "pdp_scenario_tools"
-
-
-@dataclass(frozen=True, slots=True)
-class ScenarioTools:
-    """What one scenario has of its tools file: functions by tool name, and what its runs get from the application."""
-
-    functions: Mapping[str, Callable[..., Any]]
-    deployment: Deployment | None
 
 
 class ToolsFile:
@@ -45,8 +36,8 @@ class ToolsFile:
         self.path = path
         self._code = _compiled(path)
 
-    def read(self, names: Iterable[str]) -> ScenarioTools:
-        """Run the file anew and return what it has for the tools of these names.
+    def read(self, names: Iterable[str]) -> tuple[Mapping[str, Callable[..., Any]], Deployment | None]:
+        """Run the file anew, and return its functions for the tools of these names, and its deployment.
 
         Raises:
             UsageError: it raises; something else has a tool's name; `tools()` or `deployment()` return something else.
@@ -72,7 +63,7 @@ class ToolsFile:
             if not callable(function):
                 kind = type(function).__name__
                 raise UsageError(f"{self.path}: the tool {shown_name(name)} must be a function, and is of type {kind}")
-        return ScenarioTools(functions, deployment)
+        return functions, deployment
 
     def message_of(self, error: BaseException) -> str:
         """Return what the file or a tool of it raised, with the line of the file: `FILE:LINE: CLASS: MESSAGE`."""

@@ -48,7 +48,7 @@ def _case(result: ScenarioResult) -> ET.Element:
     case = ET.Element(
         "testcase",
         {
-            "classname": f"{result.file} [{result.engine}]",
+            "classname": f"{result.place.file} [{result.engine}]",
             "name": result.name,
             "file": result.place.file,
             "line": str(result.place.line),

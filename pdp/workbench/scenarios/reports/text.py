@@ -30,7 +30,7 @@ def summary_text(run: RunResult) -> str:
     """Return the run in one line, and the golden scenarios in another when there are any."""
     results = run.results
     engines = ", ".join(dict.fromkeys(result.engine for result in results))
-    files = len({result.file for result in results})
+    files = len({result.place.file for result in results})
     passed = len(results) - run.failed
     text = f"{passed} passed, {run.failed} failed" if run.failed else f"{passed} passed"
     text += (

@@ -6,7 +6,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pdp.decision import parse_findings
 from pdp.documents import nearest
+from pdp.engine.protocol import FINDINGS
 from pdp.errors import BundleError, EngineError, UsageError
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.explain.trace import trace
@@ -72,16 +74,15 @@ class Diagnoses:
 
     def _fired(self, answer: EngineAnswer) -> Iterator[Fired]:
         try:
-            findings = self._engine.findings(answer.body)
+            reasons_by_part, obligations = parse_findings(self._engine.evaluate(answer.body, FINDINGS))
         except (EngineError, BundleError):
             return  # a bundle without findings
-        reasons_by_part = {"deny": findings.deny, "step_up": findings.step_up, "allow": findings.allow}
         for part, reasons in reasons_by_part.items():
             for reason in reasons:
                 sites = self._sites.get(reason.code, ())
                 places = [_at(site) for site in sites if site.part == part] or [_at(site) for site in sites]
                 yield Fired(part, reason.code, reason.message, reason.details, ", ".join(places) or None)
-        for obligation in findings.obligations:
+        for obligation in obligations:
             every = (site for sites in self._sites.values() for site in sites)
             where = next((_at(site) for site in every if site.obligation == obligation.id), None)
             yield Fired("obligations", obligation.id, f"on {obligation.on}", obligation.parameters, where)

@@ -76,14 +76,11 @@ class Runner:
         with _ALONE, captured_log() as log:
             error = self._done(scenario, scenario_index, steps)
         return ScenarioResult(
-            file=str(suite.file),
             name=scenario.name,
             why=scenario.why,
             golden=scenario.golden,
             place=suite.place(scenario_index),
             engine=self._engine.name,
-            manifest_version=self._manifest.version,
-            manifest_digest=self._manifest.digest,
             steps=tuple(steps),
             error=error,
             log=tuple(log),
@@ -97,15 +94,14 @@ class Runner:
         """The enforcement point of one scenario, and its functions."""
         if self._tools is None:
             return self._pep, self._stand_ins
-        tools = self._tools.read(self._manifest.tools)
+        functions, deployment = self._tools.read(self._manifest.tools)
         absent = {
             name: _absent(name, self._suite.tools)
             for name, entry in self._manifest.tools.items()
-            if name not in tools.functions and entry.type != "cli"
+            if name not in functions and entry.type != "cli"
         }
-        deployment = tools.deployment
         pep = self._pep if deployment is None else Pep(self._manifest, self._engine, deployment=deployment)
-        own = {name: function for name, function in tools.functions.items() if name in self._manifest.tools}
+        own = {name: function for name, function in functions.items() if name in self._manifest.tools}
         return pep, {**absent, **own}
 
     def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
