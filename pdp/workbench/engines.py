@@ -98,10 +98,10 @@ def open_engine(
                         local_opa(program, bundle=_decided_by(bundle), manifests=manifests, data=data)
                     )
                     opa_url, token = opa.url, opa.token
-                engine = SidecarEngine(
+                sidecar = SidecarEngine(
                     opa_url, token=token, timeout=timeout or TIMEOUT, connect_timeout=timeout or CONNECT_TIMEOUT
                 )
-                yield stack.enter_context(engine)
+                yield stack.enter_context(sidecar)
         case _:
             assert_never(name)
 
