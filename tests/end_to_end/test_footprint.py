@@ -25,7 +25,7 @@ LINES = 12_000
 FILES_OF_A_CALL = 25
 
 EXTRAS = (
-    "aiohttp", "cel", "cryptography", "httpx", "jinja2", "joserfc", "opa_client", "opentelemetry", "psycopg",
+    "aiohttp", "alembic", "cel", "cryptography", "httpx", "jinja2", "joserfc", "opa_client", "opentelemetry", "psycopg",
     "sqlalchemy",
 )  # fmt: skip
 """What only an extra brings."""

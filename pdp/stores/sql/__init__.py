@@ -1,7 +1,7 @@
 """Stores in a database: for all processes, and after a restart.
 
 * database: `Database`, a SQLite file or PostgreSQL, opened; its transactions
-* tables: the tables, their revision, and how they are made
+* tables: the tables, their revision, and the upgrade to it (migrations/)
 * keys: idempotency keys
 * records: actions and approvals
 """

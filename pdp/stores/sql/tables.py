@@ -7,6 +7,7 @@ not take NUL. The names begin with `pdp_`, as others may have tables in the same
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -18,16 +19,18 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
-    String,
     Table,
     Text,
+    column,
     inspect,
     select,
+    table,
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreSchemaError
+from pdp.installed import extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,15 +38,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 SCHEMA: Final = "0001"
-"""The revision of the tables below."""
+"""The revision of the tables below: the newest under `migrations/versions`."""
 
+VERSIONS: Final = "pdp_schema"
+"""The table in which Alembic stores the revision."""
+
+_MIGRATIONS: Final = Path(__file__).with_name("migrations")
 _LOCK: Final = 0x7064705F64620001
 """A number that no other program takes a lock of PostgreSQL with."""
 
 metadata = MetaData()
-
-revisions = Table("pdp_schema", metadata, Column("version_num", String(32), primary_key=True))
-"""One row: the revision of the tables."""
 
 idempotency = Table(
     "pdp_idempotency",
@@ -127,9 +131,9 @@ def may_be_id(text: str) -> bool:
 
 def revision_of(connection: Connection) -> str | None:
     """Return the revision of the tables, such as `0001`; None when there are none of ours."""
-    if not inspect(connection).has_table(revisions.name):
+    if not inspect(connection).has_table(VERSIONS):
         return None
-    revision: str | None = connection.execute(select(revisions.c.version_num)).scalar()
+    revision: str | None = connection.execute(select(column("version_num")).select_from(table(VERSIONS))).scalar()
     return revision
 
 
@@ -152,14 +156,22 @@ def check_schema(connection: Connection, name: str) -> None:
 
 
 def upgrade_schema(connection: Connection, name: str) -> None:
-    """Make the tables where there are none of ours, within the transaction of `connection`. Several may try at once.
+    """Bring older tables to this release's revision, within the transaction of `connection`. Several may try at once.
 
-    Those of another revision stay as they are, for `check_schema` to refuse.
+    Newer ones stay as they are, for `check_schema` to refuse.
     """
+    with extra("sql"):
+        from alembic import command  # noqa: PLC0415 - a quarter of a second, and seldom needed
+        from alembic.config import Config  # noqa: PLC0415
+
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-    if revision_of(connection) is not None:
+    revision = revision_of(connection)
+    if revision is not None and revision >= SCHEMA:
         return
-    logging.getLogger(__name__).info("database %s: tables of revision %s are made", name, SCHEMA)
-    metadata.create_all(connection, checkfirst=False)
-    connection.execute(revisions.insert().values(version_num=SCHEMA))
+    logging.getLogger(__name__).info("database %s: from revision %s to %s", name, revision or "none", SCHEMA)
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, SCHEMA)

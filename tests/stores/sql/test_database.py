@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, inspect, text
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
 
 from pdp.errors import MissingExtraError, PdpError, StoreError, StoreSchemaError, UsageError
 from pdp.stores.sql import database as database_module
 from pdp.stores.sql import tables
 from pdp.stores.sql.database import Database, read_url
-from pdp.stores.sql.tables import SCHEMA
+from pdp.stores.sql.tables import SCHEMA, VERSIONS, metadata
 from tests.support import PATIENCE, at_once
 from tests.support.postgres import DATABASES, empty_database, server
 
@@ -38,11 +42,18 @@ def told(step: Callable[[], object]) -> tuple[type, str]:
     return type(caught.value), str(caught.value)
 
 
-def test_upgrading_makes_the_tables(url: str) -> None:
+def test_the_migrations_make_the_tables(url: str) -> None:
     with Database.open(url, upgrade=True) as opened, opened.read() as connection:
-        made = inspect(connection).get_table_names()
+        context = MigrationContext.configure(connection, opts={"version_table": VERSIONS})
+        assert compare_metadata(context, metadata) == []
 
-    assert sorted(made) == ["pdp_actions", "pdp_approvals", "pdp_idempotency", "pdp_schema"]
+
+def test_the_schema_is_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(tables._MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+
+    assert ScriptDirectory.from_config(config).get_heads() == [SCHEMA]
 
 
 def test_upgrading_again_changes_nothing(url: str) -> None:

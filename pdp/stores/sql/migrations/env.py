@@ -1,0 +1,11 @@
+"""What Alembic runs to upgrade: on the connection, and within the transaction, of whoever asks for it."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from pdp.stores.sql.tables import VERSIONS, metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, version_table=VERSIONS)
+with context.begin_transaction():
+    context.run_migrations()
