@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def packaged(name: str) -> Path | None:
-    """Return the path of a folder or file that comes with the package, such as `policies`; None where it is missing.
+def packaged(name: str) -> Path:
+    """Return the path of a folder or file that comes with the package, such as `policies`.
 
-    In the wheel it stands beside the code, in a checkout at its root.
+    In the wheel it stands beside the code, in a checkout at its root. Where it is missing, who reads it says so.
     """
     package = Path(__file__).resolve().parent
-    return next((path for path in (package / "data" / name, package.parent / name) if path.exists()), None)
+    beside = package / "data" / name
+    return beside if beside.exists() else package.parent / name
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from pdp.cli.engines import engine_of_options
 from pdp.cli.files import read_session
 from pdp.cli.options import OpaUrl, command_app
 from pdp.engine.protocol import REQUEST_INVALID, EngineName
-from pdp.errors import UsageError
 from pdp.installed import packaged
 from pdp.manifest.load import load_effective
 from pdp.pep import Pep
@@ -88,14 +87,14 @@ def demo(
         from pdp.cli.commands.opa import ensured  # noqa: PLC0415
 
         ensured()
-    example = _installed("examples/payments")
+    example = packaged("examples/payments")
     effective = load_effective(example / "manifest.json", example / "governance.yaml")
     session = read_session(example / "session.json")
     stand_ins = runpy.run_path(str(example / "tools.py"))
     hub = stand_ins["PaymentHub"]()
     tools = {name: stand_ins[name] for name in ("lookup_beneficiary", "validate_payment")}
     tools["initiate_wire"] = hub.initiate_wire
-    bundle = None if opa_url else _installed("bundles/payments.tar.gz")
+    bundle = None if opa_url else packaged("bundles/payments.tar.gz")
     with engine_of_options(engine, {effective.digest: effective.document}, bundle=bundle, opa_url=opa_url) as opened:
         if opa_url:
             _wait_until_ready(opened)
@@ -111,13 +110,6 @@ def demo(
             ]
     _print_story(engine, story, hub.wires, record)
     raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in story) else Exit.FAILED)
-
-
-def _installed(name: str) -> Path:
-    path = packaged(name)
-    if path is None:
-        raise UsageError(f"{name} is not installed", hint="install tool-pdp again")
-    return path
 
 
 def _wait_until_ready(engine: Engine) -> None:

@@ -22,7 +22,7 @@ from pdp.engine.bundle.file import ROOTS
 from pdp.engine.data import merged_data
 from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.opa.engine import TOKEN_VARIABLE
-from pdp.errors import EngineError, UsageError
+from pdp.errors import EngineError
 from pdp.installed import packaged
 from pdp.json import canonical
 from pdp.workbench.opa.program import opa_environment
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 START_TIMEOUT: Final = 15.0
 """Default time for OPA to load its bundle and answer, in seconds."""
 
-_LOCK: Final = "deploy/authz.rego"
 _PAUSE: Final = 0.01
 _LOG_TAIL: Final = 4096
 _OK: Final = 200
@@ -154,10 +153,7 @@ def _write(
     files["data.json"] = canonical(merged_data(bundle.data, manifests=manifests, data=data))
     roots = list(ROOTS)
     if lock:
-        file = packaged(_LOCK)
-        if file is None:
-            raise UsageError(f"{_LOCK} is not installed", hint="install tool-pdp again")
-        files["system/authz.rego"] = file.read_bytes()
+        files["system/authz.rego"] = packaged("deploy/authz.rego").read_bytes()
         roots.append("system/authz")
     files[".manifest"] = canonical({"revision": bundle.revision, "roots": roots, "rego_version": 1})
     for path, content in files.items():

@@ -21,7 +21,7 @@ def shown_file(file: str | PathLike[str]) -> str:
     """
     path = Path(file)
     for root, before in ((Path.cwd(), Path()), (packaged(_POLICIES), Path(_POLICIES))):
-        if root is not None and path.is_relative_to(root):
+        if path.is_relative_to(root):
             return str(before / path.relative_to(root))
     return str(file)
 

@@ -435,12 +435,8 @@ def test_the_baseline_stands_beside_the_code_or_in_the_checkout(
     monkeypatch.setattr("pdp.installed.__file__", str(tmp_path / "pdp/installed.py"))
     packaged, checkout = tmp_path / "pdp/data/bundles/baseline.tar.gz", tmp_path / "bundles/baseline.tar.gz"
 
-    with pytest.raises(BundleError) as caught:
-        baseline_bundle_path()
-    assert str(caught.value) == (
-        "the baseline bundle is not installed (install tool-pdp again, or build it in the checkout:"
-        " scripts/release-bundles)"
-    )
+    with pytest.raises(BundleError, match=f"^{checkout}: cannot be read: No such file or directory"):
+        read_bundle(baseline_bundle_path())
 
     for place in (checkout, packaged):
         place.parent.mkdir(parents=True)

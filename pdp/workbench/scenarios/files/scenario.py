@@ -61,6 +61,7 @@ def _listed(value: Any) -> str:
 
 Text = Annotated[StrictStr, AfterValidator(_text)]
 Time = Annotated[StrictStr, AfterValidator(_time)]
+_NOT_EMPTY: Final = Field(min_length=1)
 
 ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
 """What a step can do; each step does exactly one of them."""
@@ -128,8 +129,8 @@ class Expect(Form):
     rejection: RejectionCode | None = None
     verdict: Verdict | None = None
     codes: tuple[Text, ...] | None = None
-    details: dict[Text, dict[str, Any]] | None = None
-    messages: dict[Text, Text] | None = None
+    details: Annotated[dict[Text, Annotated[dict[str, Any], _NOT_EMPTY]], _NOT_EMPTY] | None = None
+    messages: Annotated[dict[Text, Text], _NOT_EMPTY] | None = None
     obligations: (
         tuple[
             Annotated[
@@ -139,7 +140,7 @@ class Expect(Form):
         ]
         | None
     ) = None
-    trace: dict[str, Any] | None = None
+    trace: Annotated[dict[str, Any], _NOT_EMPTY] | None = None
     arguments: dict[str, Any] | None = None
     pruned: StrictBool | None = None
     executed: StrictBool | None = None
@@ -158,21 +159,9 @@ class Expect(Form):
                 if self.codes is not None and code not in self.codes:
                     yield (name, code), FieldError("is not among `codes`", "name it there as well, or take it out")
 
-    @field_validator("details", "messages")
-    @classmethod
-    def _says_something(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None and not value:
-            raise FieldError("must not be empty", "name a reason code, such as `limits.exceeded`")
-        for code, fields in (value or {}).items():
-            if not fields:
-                raise FieldError(f"says nothing about {shown_name(code)}", "name a field, or state the code in `codes`")
-        return value
-
     @field_validator("trace")
     @classmethod
     def _known(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None and not value:
-            raise FieldError("must not be empty", "name a field, such as `in_manifest: true`")
         for name in value or ():
             if name not in Trace.__slots__:
                 raise FieldError(
