@@ -71,23 +71,22 @@ def run_scenarios(
     if not run.results:
         count = sum(len(suite.scenarios) for suite in suites)
         raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use a part of their names")
-    reached = _measured(run) if coverage else None
+    reached = measure([(suite.suite, suite.results) for suite in run.suites], find_opa()) if coverage else None
     if as_json:
         from pdp.workbench.scenarios.reports.json import as_json as report  # noqa: PLC0415
 
         print_json(report(run, None if reached is None else reached.as_json()))
     else:
-        _tell(run)
+        for result in run.results:
+            if not result.passed:
+                tell(failure_text(result) + "\n")
+        tell(summary_text(run))
         if reached is not None:
             _print_coverage(reached, fail_under)
     # Last, so that a file which cannot be written takes nothing from what was found.
     _write_reports(run, reached, junit, html)
     short = reached is not None and fail_under is not None and bool(reached.complaints(fail_under))
     raise typer.Exit(Exit.FAILED if run.failed or short else Exit.OK)
-
-
-def _measured(run: RunResult) -> Coverage:
-    return measure([(suite.suite, suite.results) for suite in run.suites], find_opa())
 
 
 def _run(
@@ -124,14 +123,6 @@ def _write_reports(run: RunResult, coverage: Coverage | None, junit: Path | None
         from pdp.workbench.scenarios.reports.html import html_report  # noqa: PLC0415
 
         write_report(html, html_report(run, None if coverage is None else coverage.as_json()))
-
-
-def _tell(run: RunResult) -> None:
-    for suite in run.suites:
-        for result in suite.results:
-            if not result.passed:
-                tell(failure_text(result) + "\n")
-    tell(summary_text(run))
 
 
 def _print_coverage(coverage: Coverage, fail_under: float | None) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pdp.approvals.approvals import Approvals
-from pdp.audit.chain import MemoryAudit
 from pdp.engine.protocol import check_seconds
 from pdp.errors import PdpError, UsageError
 from pdp.pep import Pep
@@ -136,15 +135,10 @@ def pdp_engine(request: pytest.FixtureRequest, _pdp_suite: Suite) -> Iterator[En
         yield engine
 
 
-@pytest.fixture(scope="session")
-def _pdp_pep(pdp_engine: Engine, _pdp_suite: Suite) -> Pep:
-    return Pep(_pdp_suite.manifest, pdp_engine)
-
-
 @pytest.fixture
-def pep(_pdp_pep: Pep) -> Pep:
+def pep(pdp_engine: Engine, _pdp_suite: Suite) -> Pep:
     """An enforcement point for one test: no tools, and approvals and an audit stream of its own, in memory."""
-    return _pdp_pep.with_changes(tools={}, audit=MemoryAudit(), approvals=Approvals())
+    return Pep(_pdp_suite.manifest, pdp_engine, approvals=Approvals())
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdp.cli.commands.bundle.signing import (
+from pdp.cli.commands.bundle.files import (
     BundleFile,
     PrivateKey,
     PublicKeys,
