@@ -1,4 +1,4 @@
-"""`pdp bundle build`, `inspect`, `keygen`, `sign` and `verify`: one bundle file, and keys as commands are given them."""
+"""`pdp bundle build`, `inspect`, `keygen`, `sign`, `verify`: one bundle file; and keys as commands are given them."""
 
 from __future__ import annotations
 
