@@ -1,8 +1,10 @@
 """One tool ready to be run: its function with all that its entry states about how it runs, and about its result.
 
 `ToolRunner` is the tool. `run_once` and `arun_once` make one run of a function, with the decided arguments alone and in
-bounded time. Whatever happens is an `Execution`: a result, or a failure with a fixed code (tool layer document, safety
-contract).
+bounded time. Whatever happens is an `Execution`: a result, or a failure with a fixed code.
+
+Source: tool layer document, safety contract ("idempotent: safe to retry automatically; otherwise the loop reports a
+failure and lets the caller decide"); tool pattern library, 9.2 (effect classes).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import random
 import threading
 import time
 from concurrent.futures import Future
@@ -29,7 +32,7 @@ from pdp.manifest.schema.walk import argument_schemas
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pdp.manifest.model import DeclaredTool, Tool
 
@@ -44,6 +47,12 @@ STOP_SECONDS: Final = 2.0
 
 MOST_LATE: Final = 64
 """How many threads of one tool may run on after their time-out; then the tool is unavailable."""
+
+FIRST_PAUSE: Final = 0.1
+"""The first pause is a random part of this many seconds; each later one of twice as many as the one before."""
+
+LONGEST_PAUSE: Final = 5.0
+"""Seconds that a pause takes at most."""
 
 _SHOWN: Final = 3
 
@@ -91,35 +100,31 @@ class ToolRunner:
 
     def run(self, arguments: Mapping[str, Any]) -> Execution:
         """Run the tool with the decided arguments and wait for its outcome; it never raises what a tool raised."""
-        attempt = partial(self._attempt, arguments, self._deadline())
-        if self.attempts == 1:
-            return self._with_timeout(attempt())
-        from pdp.execution.retry import retried  # noqa: PLC0415 - only tools that state retries
-
-        return self._with_timeout(retried(attempt, self.attempts, self.timeout))
+        deadline, mask = self._deadline(), self._mask(arguments)
+        for number, pause in enumerate(pauses(self.attempts, deadline), 1):
+            if pause:
+                time.sleep(pause)
+            execution = self._full() or self._checked(
+                run_once(self.function, self._own(arguments), _left(deadline), self._late), mask
+            )
+            execution = execution._replace(attempts=number)
+            if not worth_repeating(execution):
+                break
+        return self._with_timeout(execution)
 
     async def arun(self, arguments: Mapping[str, Any]) -> Execution:
         """Async variant of `run`."""
-        attempt = partial(self._aattempt, arguments, self._deadline())
-        if self.attempts == 1:
-            return self._with_timeout(await attempt())
-        from pdp.execution.retry import aretried  # noqa: PLC0415 - only tools that state retries
-
-        return self._with_timeout(await aretried(attempt, self.attempts, self.timeout))
-
-    def _attempt(self, arguments: Mapping[str, Any], deadline: float | None) -> Execution:
-        if full := self._full():
-            return full
-        mask = self._mask(arguments)
-        execution = run_once(self.function, self._own(arguments), _left(deadline), self._late)
-        return self._checked(execution, mask)
-
-    async def _aattempt(self, arguments: Mapping[str, Any], deadline: float | None) -> Execution:
-        if full := self._full():
-            return full
-        mask = self._mask(arguments)
-        execution = await arun_once(self.function, self._own(arguments), _left(deadline), self._late)
-        return self._checked(execution, mask)
+        deadline, mask = self._deadline(), self._mask(arguments)
+        for number, pause in enumerate(pauses(self.attempts, deadline), 1):
+            if pause:
+                await asyncio.sleep(pause)
+            execution = self._full() or self._checked(
+                await arun_once(self.function, self._own(arguments), _left(deadline), self._late), mask
+            )
+            execution = execution._replace(attempts=number)
+            if not worth_repeating(execution):
+                break
+        return self._with_timeout(execution)
 
     def _deadline(self) -> float | None:
         return None if self.timeout is None else time.monotonic() + self.timeout
@@ -201,6 +206,35 @@ def attempts(entry: DeclaredTool) -> int:
     if idempotent is None:
         idempotent = not entry.has_effects
     return 1 + entry.retries if idempotent else 1
+
+
+def pauses(times: int, deadline: float | None) -> Iterator[float]:
+    """Yield the seconds to wait before each attempt: none before the first one, then pauses that grow and vary.
+
+    It ends after `times` attempts, or when the next pause would not fit before the deadline.
+    """
+    yield 0.0
+    for number in range(times - 1):
+        pause = random.uniform(0, min(FIRST_PAUSE * 2**number, LONGEST_PAUSE))  # noqa: S311 - not a secret
+        if deadline is not None and time.monotonic() + pause >= deadline:
+            return
+        yield pause
+
+
+def worth_repeating(execution: Execution) -> bool:
+    """Return whether another attempt could have another outcome.
+
+    Only what the tool itself raised: not a time-out (the time is used up, and it may still be running), not a tool that
+    is not there, not a wrong argument or result, which would be wrong again.
+    """
+    failure = execution.failure
+    return (
+        failure is not None
+        and failure.code is FailureCode.TOOL_EXECUTION_FAILED
+        and execution.outcome == "failed"
+        and isinstance(execution.error, Exception)
+        and not isinstance(execution.error, ToolArgumentError | ToolResultError)
+    )
 
 
 def _size(result: Any) -> int:

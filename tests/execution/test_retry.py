@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from pdp.execution.failures import ToolArgumentError, ToolError, ToolExitError, ToolResultError, ToolUnavailableError
-from pdp.execution.retry import FIRST_PAUSE, LONGEST_PAUSE, aretried, retried, worth_repeating
-from pdp.execution.runner import ToolRunner, attempts, cut_short, run_once, unavailable, unrecorded
+from pdp.execution.runner import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    ToolRunner,
+    attempts,
+    cut_short,
+    pauses,
+    run_once,
+    unavailable,
+    unrecorded,
+    worth_repeating,
+)
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.proposal import Execution, Failure, FailureCode
@@ -33,26 +44,17 @@ DOWN = raised(ConnectionError("down"))
 UP = Execution(result="up")
 
 
-class Flaky:
-    """An attempt that comes to each of these in turn."""
+def tried(outcomes: list[Any], retries: int, asynchronous: bool) -> Execution:
+    """Run a tool whose attempts come to each of these in turn: an exception, or a result."""
 
-    def __init__(self, *executions: Execution) -> None:
-        self.executions = list(executions)
-        self.pauses: list[float] = []
+    def look_up() -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
-    def attempt(self) -> Execution:
-        return self.executions.pop(0)
-
-    async def aattempt(self) -> Execution:
-        return self.attempt()
-
-    async def apause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-
-    def tried(self, times: int, timeout: float | None, asynchronous: bool) -> Execution:
-        if asynchronous:
-            return asyncio.run(aretried(self.aattempt, times, timeout, sleep=self.apause))
-        return retried(self.attempt, times, timeout, sleep=self.pauses.append)
+    runner = ToolRunner(entry(effect_class="pure", retries=retries), look_up)
+    return asyncio.run(runner.arun({})) if asynchronous else runner.run({})
 
 
 @pytest.mark.parametrize(
@@ -99,44 +101,41 @@ def test_only_what_could_come_to_something_else_is_tried_again(execution: Execut
     assert worth_repeating(execution) is expected
 
 
+GONE, HALF_DONE = ConnectionError("down"), ToolError("half done", details={"effect": "unknown"})
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(
-    ("executions", "times", "expected"),
+    ("outcomes", "retries", "expected"),
     [
-        pytest.param([UP], 3, UP, id="at once"),
-        pytest.param([DOWN, DOWN, UP], 3, UP._replace(attempts=3), id="at last"),
-        pytest.param([DOWN, DOWN, DOWN], 3, DOWN._replace(attempts=3), id="never"),
-        pytest.param([DOWN], 1, DOWN, id="one attempt"),
-        pytest.param([DOWN, cut_short()], 3, cut_short()._replace(attempts=2), id="no longer worth it"),
+        pytest.param(["up"], 2, UP, id="at once"),
+        pytest.param([GONE, GONE, "up"], 2, UP._replace(attempts=3), id="at last"),
+        pytest.param([GONE, GONE, GONE], 2, raised(GONE)._replace(attempts=3), id="never"),
+        pytest.param([GONE], 0, raised(GONE), id="one attempt"),
+        pytest.param([GONE, HALF_DONE], 2, raised(HALF_DONE)._replace(attempts=2), id="no longer worth it"),
     ],
 )
 def test_until_it_succeeds_or_the_attempts_are_over(
-    executions: list[Execution], times: int, expected: Execution, asynchronous: bool
+    outcomes: list[Any], retries: int, expected: Execution, asynchronous: bool
 ) -> None:
-    flaky = Flaky(*executions)
+    left = [*outcomes]
 
-    assert flaky.tried(times, None, asynchronous) == expected
-    assert (flaky.executions, len(flaky.pauses)) == ([], len(executions) - 1)
+    assert tried(left, retries, asynchronous) == expected
+    assert left == []
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_pauses_grow_and_vary_and_are_bounded(asynchronous: bool) -> None:
-    flaky = Flaky(*[DOWN] * 11)
-
-    flaky.tried(11, None, asynchronous)
+def test_pauses_grow_and_vary_and_are_bounded() -> None:
+    first, *others = pauses(11, None)
 
     bounds = [min(FIRST_PAUSE * 2**number, LONGEST_PAUSE) for number in range(10)]
-    assert all(0 <= pause <= bound for pause, bound in zip(flaky.pauses, bounds, strict=True))
-    assert len(set(flaky.pauses)) == 10
-    assert max(flaky.pauses) > FIRST_PAUSE
+    assert first == 0
+    assert all(0 <= pause <= bound for pause, bound in zip(others, bounds, strict=True))
+    assert len(set(others)) == 10
+    assert max(others) > FIRST_PAUSE
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_pause_that_does_not_fit_into_the_time_out_ends_it(asynchronous: bool) -> None:
-    """Pauses are not slept here; real time is that of the attempts alone."""
-    flaky = Flaky(DOWN, DOWN)
-
-    assert (flaky.tried(2, 1e-9, asynchronous), flaky.pauses) == (DOWN, [])
+def test_a_pause_that_does_not_fit_into_the_time_out_ends_it() -> None:
+    assert list(pauses(2, time.monotonic())) == [0]
 
 
 class Hub:
@@ -217,17 +216,15 @@ def test_a_late_attempt_is_reported_with_the_entrys_time_out_and_not_repeated(as
     )  # fmt: skip
 
 
-async def test_a_caller_that_is_cancelled_in_a_pause_or_an_attempt_is_cancelled() -> None:
+async def test_a_caller_that_is_cancelled_between_attempts_is_cancelled() -> None:
     began = asyncio.Event()
 
-    async def attempt() -> Execution:
-        return DOWN
-
-    async def pause(seconds: float) -> None:
+    async def look_up() -> None:
         began.set()
-        await asyncio.Event().wait()
+        raise GONE
 
-    calling = asyncio.create_task(aretried(attempt, 3, None, sleep=pause))
+    runner = ToolRunner(entry(effect_class="pure", retries=10), look_up)
+    calling = asyncio.create_task(runner.arun({}))
     await began.wait()
     calling.cancel()
 
@@ -236,12 +233,8 @@ async def test_a_caller_that_is_cancelled_in_a_pause_or_an_attempt_is_cancelled(
 
 
 def test_what_ends_the_program_ends_the_attempts() -> None:
-    tried = []
-
-    def attempt() -> Execution:
-        tried.append(1)
-        raise SystemExit(7)
+    left = [SystemExit(7), "up"]
 
     with pytest.raises(SystemExit, match="7"):
-        retried(attempt, 3, None)
-    assert len(tried) == 1
+        tried(left, 2, asynchronous=False)
+    assert left == ["up"]
