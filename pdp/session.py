@@ -195,13 +195,11 @@ class Session(BaseModel):
     def _fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
 
-    def __copy__(self) -> Self:
+    def __deepcopy__(self, _: object = None) -> Self:
         """Return a session of its own, read anew."""
         return self.with_changes()
 
-    def __deepcopy__(self, _: object = None) -> Self:
-        """As `__copy__`: nothing is shared with it in any case."""
-        return self.with_changes()
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let `pickle` store the fields, and read them again."""

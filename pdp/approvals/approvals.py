@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.event import recordable
-from pdp.clock import to_milliseconds, to_seconds
-from pdp.errors import AuditError, PdpError, StoreError, StoreFullError
+from pdp.clock import is_time, to_milliseconds, to_seconds
+from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.session import Person, is_plain_name
 from pdp.stores.actions import ActionState
-from pdp.stores.approvals import Approval, ApprovalState, Grant, check_time
+from pdp.stores.approvals import Approval, ApprovalState, Grant
 from pdp.stores.memory import MemoryApprovals
 
 if TYPE_CHECKING:
@@ -390,7 +390,11 @@ class Approvals:
 
 
 def _now(at: str | None) -> str:
-    return to_seconds(time.time()) if at is None else check_time(at)
+    if at is None:
+        return to_seconds(time.time())
+    if not isinstance(at, str) or not is_time(at):
+        raise UsageError(f"{at!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
+    return at
 
 
 def _check_open(approval: Approval, now: str) -> None:

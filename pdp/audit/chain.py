@@ -7,6 +7,7 @@ stream can write all of it anew; its hashes say so (`sha256:` instead of `hmac-s
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -34,27 +35,23 @@ KEY_BYTES: Final = 32
 """Bytes that a stream's key has at least."""
 
 
-class Hmac:
-    """HMAC-SHA-256 with a key that is derived from another one for one use."""
+def keyed_hash(key: bytes, use: bytes) -> Callable[[bytes], str]:
+    """Return what gives `hmac-sha256:` and an HMAC-SHA-256, with a key that is derived from another one for one use."""
+    derived = hashlib.sha256(use + b"\0" + hashlib.sha256(key).digest()).digest()
+    begun = hmac.new(derived, digestmod="sha256")
 
-    def __init__(self, key: bytes, use: bytes) -> None:
-        block = hashlib.sha256(use + b"\0" + hashlib.sha256(key).digest()).digest()
-        block = block.ljust(hashlib.sha256().block_size, b"\0")
-        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+    def hashed(data: bytes) -> str:
+        # Half as long as with a key that is read each time.
+        mac = begun.copy()
+        mac.update(data)
+        return "hmac-sha256:" + mac.hexdigest()
 
-    def __call__(self, data: bytes) -> str:
-        """Return `hmac-sha256:` and the hexadecimal HMAC of `data`."""
-        # RFC 2104 from the states after the key's two blocks: three times as fast as `hmac.digest`.
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(data)
-        outer.update(inner.digest())
-        return "hmac-sha256:" + outer.hexdigest()
+    return hashed
 
 
 def chain_hash(key: bytes | None) -> Callable[[bytes], str]:
     """Return what hashes the events of a stream with this key; without one, anybody can."""
-    return digest if key is None else Hmac(key, b"tool-pdp audit chain")
+    return digest if key is None else keyed_hash(key, b"tool-pdp audit chain")
 
 
 class AuditLog(ABC):
@@ -69,7 +66,7 @@ class AuditLog(ABC):
 
     def __init__(self, key: bytes | None = None) -> None:
         self._hash = chain_hash(key)
-        self.digest = Hmac(os.urandom(KEY_BYTES) if key is None else key, b"tool-pdp audit payload")
+        self.digest = keyed_hash(os.urandom(KEY_BYTES) if key is None else key, b"tool-pdp audit payload")
         """Returns the keyed digest that stands in the stream for a payload."""
         self._lock = threading.Lock()
         self._seq = 0

@@ -9,16 +9,14 @@ import logging
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pdp.clock import to_milliseconds
 from pdp.contract.sensitive import place_of
-from pdp.errors import UsageError
-from pdp.execution.runner import is_asynchronous
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pdp.proposal import Execution, Failure
 
@@ -50,76 +48,47 @@ class ToolEvent:
 
     def as_json(self) -> dict[str, Any]:
         """Return the event as plain JSON; `duration` and `error` only where there is one."""
-        event: dict[str, Any] = {
-            "timestamp": self.timestamp, "layer": self.layer, "action": self.action, "data": self.data,
-        }  # fmt: skip
-        if self.duration is not None:
-            event["duration"] = self.duration
-        if self.error is not None:
-            event["error"] = self.error
-        return event
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 Observer = Callable[[ToolEvent], object]
 """A plain function that takes one event."""
 
 
-def check_observers(observers: Iterable[Observer]) -> None:
-    """Check an application's observers.
-
-    Raises:
-        UsageError: one cannot be called, or is asynchronous and would never run.
-    """
-    for observer in observers:
-        if not callable(observer) or is_asynchronous(observer):
-            raise UsageError(
-                f"observer {observer!r:.80} is not a plain function", hint="give a function that takes one event"
-            )
-
-
 class RunEvents:
-    """The events of one run: `started`, and then `ended` or `cancelled`. Later ones are dropped.
+    """The events of one run: `started` if it began, and then `ended` or `cancelled`; each once.
 
     Args:
         observers: who gets them, in this order; one that raises is logged and harms nobody.
         data: as of `ToolEvent`, without `attempts`.
     """
 
-    __slots__ = ("_began", "_data", "_observers", "_over")
+    __slots__ = ("_began", "_data", "_observers")
 
     def __init__(self, observers: Sequence[Observer], data: Mapping[str, Any]) -> None:
         self._observers = observers
         self._began: float | None = None
-        self._over = False
         self._data = data
 
     def started(self) -> None:
         """Send that the tool is about to run."""
-        if self._began is None and not self._over:
-            self._began = time.perf_counter()
-            self._send("execute_start", self._data)
+        self._send("execute_start", self._data)
+        self._began = time.perf_counter()
 
     def ended(self, execution: Execution) -> None:
         """Send that the run has ended."""
-        self._finish("execute_end", {**self._data, "attempts": execution.attempts}, execution.failure)
+        self._send("execute_end", {**self._data, "attempts": execution.attempts}, execution.failure)
 
     def cancelled(self, failure: Failure | None = None) -> None:
         """Send that the caller was cancelled or interrupted, before or during the run; `failure`: what it gets."""
-        self._finish("execute_cancelled", self._data, failure)
+        self._send("execute_cancelled", self._data, failure)
 
-    def _finish(self, action: EventAction, data: Mapping[str, Any], failure: Failure | None) -> None:
-        if self._over:
-            return
-        self._over = True
+    def _send(self, action: EventAction, data: Mapping[str, Any], failure: Failure | None = None) -> None:
         duration = None if self._began is None else time.perf_counter() - self._began
-        self._send(action, data, duration, None if failure is None else f"{failure.code}: {failure.message}")
-
-    def _send(
-        self, action: EventAction, data: Mapping[str, Any], duration: float | None = None, error: str | None = None
-    ) -> None:
+        error = None if failure is None else f"{failure.code}: {failure.message}"
         timestamp = to_milliseconds(time.time())
         for observer in self._observers:
             try:
                 observer(ToolEvent(timestamp, "tool", action, deepcopy(dict(data)), duration, error))
-            except Exception as failure:  # noqa: BLE001 - it is the observer's own failure, not the tool's
-                _log.error("an observer failed at %s of tool %s: %s", action, data["tool"], place_of(failure))
+            except Exception as fault:  # noqa: BLE001 - it is the observer's own failure, not the tool's
+                _log.error("an observer failed at %s of tool %s: %s", action, data["tool"], place_of(fault))

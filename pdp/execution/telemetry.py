@@ -110,7 +110,7 @@ class CallTelemetry:
         self._span: Span | None = None
         self._run: Span | None = None
         self._token: Token[Context] | None = None
-        self._began: float | None = None
+        self._began = 0.0
         with _harmless("dispatch"):
             self._span = telemetry.tracer.start_span(
                 f"tool.{self._tool}.dispatch",
@@ -126,16 +126,13 @@ class CallTelemetry:
             self._token = context.attach(trace.set_span_in_context(self._run))
 
     def run_ended(self, execution: Execution, result_digest: str | None = None) -> None:
-        """Close the run's span, make the result's, and count. Without a start before it, nothing happens.
+        """Close the run's span, make the result's, and count.
 
         Args:
             execution: the run's outcome.
             result_digest: as the audit has it, or None.
         """
-        if self._began is None:
-            return
         seconds = time.perf_counter() - self._began
-        self._began = None
         failure = execution.failure
         outcome = execution.outcome
         with _harmless("run"):

@@ -86,23 +86,21 @@ def approved_action(decided: Decided, prepared: Prepared, actions: ActionStore, 
     return actions.move(_stage(decided, prepared, actions), ActionState.APPROVED, approval_id=approval_id)
 
 
-def settle(action: Action, actions: ActionStore, execution: Execution) -> Action:
-    """Return the action as the run leaves it: committed, failed, or as it was where nobody knows.
+def settle(
+    action: Action | None, compensates: Action | None, actions: ActionStore, execution: Execution
+) -> Action | None:
+    """Return a call's action as its run leaves it: committed, failed, or as it was where nobody knows.
 
-    The run is over: what cannot be stored now is logged, and changes nothing about it.
+    The one that the call takes back (`compensates`) is compensated when the run has succeeded; several calls may see
+    that run's result, and whoever comes first moves it. The run is over: what cannot be stored now is logged, and
+    changes nothing about it.
     """
-    if execution.outcome == "unknown":
-        return action
     succeeded = execution.outcome == "succeeded"
+    if compensates is not None and succeeded:
+        _moved(compensates, actions, ActionState.COMPENSATED)
+    if action is None or execution.outcome == "unknown":
+        return action
     return _moved(action, actions, ActionState.COMMITTED if succeeded else ActionState.FAILED)
-
-
-def compensated(action: Action, actions: ActionStore) -> Action:
-    """Return an action whose compensation has run as compensated; what cannot be stored now is logged.
-
-    Several calls may see that one run's result: whoever comes first moves it.
-    """
-    return _moved(action, actions, ActionState.COMPENSATED)
 
 
 def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:

@@ -3,7 +3,7 @@
 Until the tool starts; an error here is a DENY, a refusal of the tool or its pattern a failure, and nothing runs:
 
     hold      the agent's run that the call belongs to, and the rules of its pattern   -> HeldCall
-    reserve   key and approval, where the entry has a key or the call an approval      -> Reservation
+    reserve   key and approval, where the entry has a key or the call an approval      -> Ready
     act       the application's handlers of obligations
     before    the pattern's rule before the tool
     approve   the action of a commit                                                   -> Ready
@@ -11,7 +11,7 @@ Until the tool starts; an error here is a DENY, a refusal of the tool or its pat
 From its start; whatever fails here is a failure that says what is known of the effect:
 
     run       the tool (execution/), or the staging of an action                       -> Execution
-    settle    the action, as the run leaves it
+    settle    the action, as the run leaves it, and the one that it has taken back
     finish    the key, stored with what the run came to, or freed
     deliver   the pattern's rule after the tool, obligations, state                    -> Executed
 
@@ -35,7 +35,7 @@ from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
 from pdp.flow.record import record_decision, record_result, result_digest, telemetry_attributes
-from pdp.flow.stages import Decided, Executed, Ready, Reservation, StoppedError, arguments_of, not_run, result_markings
+from pdp.flow.stages import Decided, Executed, Ready, StoppedError, arguments_of, not_run, result_markings
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
@@ -92,13 +92,11 @@ def make_ready(
         if refused is not None:
             return (yield from record_result(Executed(decided, refused), parts.audit))
         ready = ready._replace(held=(yield from _hold(decided, prepared, stores)))
-        reserved = yield from _reserve(decided, prepared, parts)
-        decided = decided._replace(approval=reserved.approval)
-        ready = ready._replace(decided=decided, token=reserved.token, known=reserved.replayed)
+        ready = yield from _reserve(ready, parts)
         if ready.known is not None:
             return ready
         yield CHECKPOINT
-        _act_on_obligations(decided, prepared)
+        _act_on_obligations(ready.decided, prepared)
         if tool.stages_actions:
             # The staging is the run: its pattern's rule acts on the store.
             return ready
@@ -134,10 +132,9 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
         execution = ready.known
         if execution is None:
             execution = yield from _run(ready, stores, watchers)
-        ready = ready._replace(action=(yield from _settle(ready.action, execution, stores)))
+        ready = ready._replace(action=(yield from _settle(ready, execution, stores)))
         yield from _finish_key(ready, execution, stores)
         ready = ready._replace(token=None)
-        yield from _mark_compensated(ready.prepared, execution, stores)
         delivered = deliver(Executed(ready.decided, execution, ready.action), ready)
         return (yield from record_result(delivered, parts.audit))
     except BaseException as error:
@@ -201,12 +198,14 @@ def _hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Ste
     return (yield from hold(decided, prepared, stores))
 
 
-def _reserve(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, Reservation]:
+def _reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
+    """Return the call with its key reserved and its approval used up, where it has such."""
+    prepared = ready.prepared
     if not (prepared.checked.tool.reserves_key or prepared.approval or prepared.asked.received.compensates):
-        return Reservation()
+        return ready
     from pdp.flow.reserve import reserve  # noqa: PLC0415 - only calls with a key or an approval
 
-    return (yield from reserve(decided, prepared, parts))
+    return (yield from reserve(ready, parts))
 
 
 def _act_on_obligations(decided: Decided, prepared: Prepared) -> None:
@@ -268,14 +267,17 @@ def _run(ready: Ready, stores: Stores, watchers: _Watchers) -> Generator[Step, A
     return execution
 
 
-def _settle(action: Action | None, execution: Execution, stores: Stores) -> Generator[Step, Any, Action | None]:
-    """Return the action of a run that is over as the run leaves it."""
-    if action is None:
+def _settle(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, Action | None]:
+    """Return the action of a run that is over as the run leaves it; the one that it has taken back is compensated."""
+    action, compensates = ready.action, ready.prepared.asked.received.compensates
+    if action is None and compensates is None:
         return None
     from pdp.flow.action import settle  # noqa: PLC0415 - only calls with effects
 
-    actions, approved = stores.actions, action
-    settled: Action = yield Work(lambda: settle(approved, actions, execution), blocking=actions.blocking)
+    actions = stores.actions
+    settled: Action | None = yield Work(
+        lambda: settle(action, compensates, actions, execution), blocking=actions.blocking
+    )
     return settled
 
 
@@ -289,21 +291,11 @@ def _finish_key(ready: Ready, execution: Execution, stores: Stores) -> Generator
 
 def _give_back(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
     """Settle action and key of a call that was recorded already; what cannot be stored is logged, and stays taken."""
-    for step in (_settle(ready.action, execution, stores), _finish_key(ready, execution, stores)):
+    for step in (_settle(ready, execution, stores), _finish_key(ready, execution, stores)):
         try:
             yield from step
         except Exception:  # noqa: BLE001 - the call has come to what is recorded
             _log.critical("the action or the key of a call that is over could not be settled", exc_info=True)
-
-
-def _mark_compensated(prepared: Prepared, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
-    """Mark the action that the call has taken back as compensated."""
-    action = prepared.asked.received.compensates
-    if action is not None and execution.failure is None:
-        from pdp.flow.action import compensated  # noqa: PLC0415 - only compensations
-
-        actions = stores.actions
-        yield Work(lambda: compensated(action, actions), blocking=actions.blocking)
 
 
 def deliver(executed: Executed, ready: Ready) -> Executed:
@@ -324,13 +316,7 @@ def deliver(executed: Executed, ready: Ready) -> Executed:
 def _deliver(executed: Executed, ready: Ready) -> Executed:
     tool, held = ready.prepared.checked.tool, ready.held
     if held is not None:
-        after = held.after(executed.execution)
-        executed = executed._replace(
-            execution=after.execution,
-            markings=after.markings,
-            retrieval_snapshot=after.retrieval_snapshot,
-            pins=after.pins,
-        )
+        executed = executed._replace(**held.after(executed.execution)._asdict())
     duties = executed.decided.duties
     if duties is not None:
         before = executed.execution

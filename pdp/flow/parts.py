@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pdp.decision import Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
-from pdp.execution.runner import ToolRunner, unavailable
+from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
 from pdp.flow.stages import caller_of
 
 if TYPE_CHECKING:
@@ -280,11 +280,12 @@ def observers_of(observers: Iterable[Any]) -> tuple[Observer, ...]:
     """Return the application's observers.
 
     Raises:
-        UsageError: as of `check_observers`.
+        UsageError: one cannot be called, or is asynchronous and would never run.
     """
     functions = tuple(observers)
-    if functions:
-        from pdp.execution.events import check_observers  # noqa: PLC0415 - only applications with observers
-
-        check_observers(functions)
+    for observer in functions:
+        if not callable(observer) or is_asynchronous(observer):
+            raise UsageError(
+                f"observer {observer!r:.80} is not a plain function", hint="give a function that takes one event"
+            )
     return functions

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
 from pdp.flow.drive import Pause, Work
-from pdp.flow.stages import Reservation, StoppedError, issuer_of, not_run
+from pdp.flow.stages import StoppedError, issuer_of, not_run
 from pdp.stores.keys import LASTING, ApprovalUse, Conflict, Fresh, IdempotencyKey, Running, Stored, Unknown
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledTool
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
-    from pdp.flow.stages import Asked, Decided, Prepared
+    from pdp.flow.stages import Asked, Prepared, Ready
     from pdp.proposal import Execution
     from pdp.stores.approvals import Approval
     from pdp.stores.keys import Begun, IdempotencyStore
@@ -67,33 +67,35 @@ def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
     )
 
 
-def reserve(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, Reservation]:
-    """Reserve the call's key and use up its approval.
+def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
+    """Reserve the call's key and use up its approval; what an earlier call with the key came to is known of it then.
 
     Raises:
         StoppedError: the approval does not hold any more, or the key stands for other arguments.
         StateError: a store or the audit cannot be used.
     """
+    decided, prepared = ready.decided, ready.prepared
     uses_approval = prepared.approval is not None and parts.approvals is not None and parts.approvals.blocking
     blocking = parts.stores.keys.blocking or uses_approval
     try:
         begun, used = yield from _waiting(partial(_take, prepared, parts), blocking=blocking)
     except ApprovalRefusedError as error:
         raise StoppedError(decided.denied(APPROVAL_INVALID, error.message)) from error
+    reserved = ready._replace(decided=decided._replace(approval=used))
     match begun:
         case None:
-            return Reservation(used)
+            return reserved
         case Fresh(token):
-            return Reservation(used, token)
+            return reserved._replace(token=token)
         case Stored(execution, _):
-            return Reservation(used, replayed=execution)
+            return reserved._replace(known=execution)
         case Conflict():
             message = "the idempotency key stands for a call with other arguments"
             raise StoppedError(decided.denied(CONFLICT, message))
         case Running():
-            return Reservation(used, replayed=not_run(_RUNNING, "unknown"))
+            return reserved._replace(known=not_run(_RUNNING, "unknown"))
         case Unknown(execution, _):
-            return Reservation(used, replayed=execution or not_run(_LOST, "unknown"))
+            return reserved._replace(known=execution or not_run(_LOST, "unknown"))
         case _:
             assert_never(begun)
 

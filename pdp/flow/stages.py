@@ -4,7 +4,7 @@
 
 Each stage takes the record before it and returns its own; none writes into another's. A call that is stopped before its
 decision goes straight to `Decided`: as `Unread` where session or proposal are malformed, as `Rejected` by a check. One
-that is not allowed ends there. `Reservation` is what `Ready` holds of key and approval.
+that is not allowed ends there.
 
 `Checked` and `Rejected` are the contract's (pdp/contract/checks.py), `Evaluation` is what the caller gets back
 (pdp/evaluation.py).
@@ -184,20 +184,6 @@ class StoppedError(Exception):
         self.decided = decided
 
 
-class Reservation(NamedTuple):
-    """What a call has reserved.
-
-    Attributes:
-        approval: the approval as its use leaves it; None without one.
-        token: of its idempotency key; None without one.
-        replayed: what an earlier call with the same key came to, or is known of it; then the tool does not run.
-    """
-
-    approval: Approval | None = None
-    token: str | None = None
-    replayed: Execution | None = None
-
-
 class Ready(NamedTuple):
     """A call that has all that its run needs.
 
@@ -209,7 +195,8 @@ class Ready(NamedTuple):
         token: of the reserved idempotency key; None when none is reserved.
         action: the action that it commits; None without one.
         arguments: what the tool is called with.
-        known: what the call comes to without its tool; None: the tool runs.
+        known: what the call comes to without its tool, such as what an earlier call with the same key came to, or is
+            known of it; None: the tool runs.
     """
 
     decided: Decided

@@ -5,7 +5,6 @@ Source: tool pattern library, patterns 3, 4, 5 and 9.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,7 +93,7 @@ class Conversion(PatternRule):
             raise PatternFault(
                 "conversion.not_reproducible", "the same arguments were converted otherwise before, in this run"
             )
-        return replace(checked, pins=MappingProxyType({source: pin.version for source, pin in call.run.pins.items()}))
+        return checked._replace(pins=MappingProxyType({source: pin.version for source, pin in call.run.pins.items()}))
 
 
 # `convert<In, Out>(value, target) -> Out`: what both of them name is said of the same thing.

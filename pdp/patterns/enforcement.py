@@ -12,7 +12,6 @@ that is excused from approval, which has to have been staged. Neither ever raise
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -95,7 +94,7 @@ class HeldCall(PatternCall):
             _check_shape(self, result, "response")
             if not rule.names_snapshots:
                 check_snapshots(result, self.run)
-            return rule.after(self, replace(checked, execution=execution._replace(result=result)))
+            return rule.after(self, checked._replace(execution=execution._replace(result=result)))
         except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
             return PatternResult(_failed(self, error, execution))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -84,7 +83,7 @@ class Aggregation(PatternRule):
                 f"its objects carry what the subject is not cleared for: {_listed(not_cleared)}",
             )
         marked = {**result, "markings": sorted(union)}
-        return replace(checked, execution=checked.execution._replace(result=marked), markings=union)
+        return checked._replace(execution=checked.execution._replace(result=marked), markings=union)
 
 
 def _listed(names: list[str]) -> str:
@@ -114,7 +113,7 @@ class Search(PatternRule):
         call.run.keep_snapshot(snapshot, (span["source"]["id"] for span in spans))
         for kind, name in _sources(call.arguments, spans):
             call.run.mark(kind, name, checked.markings)
-        return replace(checked, retrieval_snapshot=snapshot)
+        return checked._replace(retrieval_snapshot=snapshot)
 
 
 def _is_ranked(spans: list[dict[str, Any]]) -> bool:

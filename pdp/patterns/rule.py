@@ -5,9 +5,9 @@ Source: tool pattern library, pattern 10: downstream evidence spans back-referen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pdp.patterns.exceptions import PatternFault
 
@@ -51,8 +51,7 @@ class CallFacts:
     inputs: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class PatternResult:
+class PatternResult(NamedTuple):
     """An execution as its pattern leaves it.
 
     Attributes:
@@ -65,7 +64,7 @@ class PatternResult:
     execution: Execution
     markings: frozenset[str] = frozenset()
     retrieval_snapshot: str | None = None
-    pins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    pins: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import orjson
 
-from pdp.clock import is_time
 from pdp.decision import new_id
-from pdp.errors import UsageError
 from pdp.manifest.fields import duration_seconds
 from pdp.session import Person
 
@@ -197,17 +195,6 @@ class ApprovalStore(Protocol):
 
         `within`: the transaction to do it in, for a store of the same database.
         """
-
-
-def check_time(text: str) -> str:
-    """Return `text` if it is a time such as `2026-07-01T10:00:00Z`.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if not isinstance(text, str) or not is_time(text):
-        raise UsageError(f"{text!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
-    return text
 
 
 def _later(start: str, seconds: float) -> str:

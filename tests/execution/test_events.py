@@ -10,20 +10,6 @@ from pdp.proposal import Execution
 DATA: dict[str, Any] = {"tool": "send_wire", "arguments": {"lines": [{"text": "a"}]}}
 
 
-def test_a_run_begins_once_and_ends_once() -> None:
-    seen: list[str] = []
-    run = RunEvents([lambda event: seen.append(event.action)], DATA)
-
-    run.started()
-    run.started()
-    run.cancelled()
-    run.ended(Execution())
-    run.cancelled()
-    run.started()
-
-    assert seen == ["execute_start", "execute_cancelled"]
-
-
 def test_a_run_cancelled_before_it_began_has_one_event() -> None:
     """Tool layer document: a tool whose caller was cancelled before is not run, and that is an event as well."""
     seen: list[ToolEvent] = []

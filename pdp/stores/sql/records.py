@@ -23,21 +23,19 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", Action, Approval)
 
-_ACTIONS: Final = TypeAdapter(Action)
-_APPROVALS: Final = TypeAdapter(Approval)
 _TEXT: Final = TypeAdapter(str)
 
 
 class _SqlRecords(Generic[Record]):
-    """Records of one kind in their table. `_noun`: what a message calls one."""
+    """Records of one kind in their table. `_noun`: what a message calls one; `_adapter`: reads and writes its JSON."""
 
     blocking = True
     _table: ClassVar[Table]
     _noun: ClassVar[str]
+    _adapter: ClassVar[TypeAdapter[Any]]
 
-    def __init__(self, database: Database, adapter: TypeAdapter[Record]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._adapter: TypeAdapter[Record] = adapter
 
     def get(self, record_id: str) -> Record | None:
         """Return the record of that id, if there is one."""
@@ -102,9 +100,7 @@ class SqlActions(_SqlRecords[Action], ActionStore):
 
     _table = actions
     _noun = "an action"
-
-    def __init__(self, database: Database) -> None:
-        super().__init__(database, _ACTIONS)
+    _adapter = TypeAdapter(Action)
 
     def add(self, action: Action, key_id: str) -> Action:
         """Store a new action, or return the stored one with this key."""
@@ -120,9 +116,7 @@ class SqlApprovals(_SqlRecords[Approval]):
 
     _table = approvals
     _noun = "an approval"
-
-    def __init__(self, database: Database) -> None:
-        super().__init__(database, _APPROVALS)
+    _adapter = TypeAdapter(Approval)
 
     def add(self, approval: Approval) -> Approval:
         """Add a pending approval, or return the pending one of the same call."""
