@@ -10,8 +10,7 @@ import hashlib
 import json
 import math
 import re
-import sys
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import orjson
 
@@ -61,17 +60,7 @@ class FrozenObject(dict[str, Any]):
 
     __slots__ = ()
 
-    # Filled here, since whoever holds an object can call its `__init__` once more.
-    def __new__(cls, *members: Any, **named: Any) -> Self:
-        """Return an object of the members that `dict` would have."""
-        made = super().__new__(cls)
-        dict.update(made, *members, **named)
-        return made
-
-    def __init__(self, *_: object, **__: object) -> None:
-        """Leave the object as `__new__` has made it."""
-
-    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = read_only
+    __init__ = __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = read_only
 
     def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
         return dict, (dict(self),)
@@ -82,33 +71,29 @@ class FrozenList(list[Any]):
 
     __slots__ = ()
 
-    def __new__(cls, items: Iterable[Any] = ()) -> Self:
-        """Return a list of these items."""
-        made = super().__new__(cls)
-        list.extend(made, items)
-        return made
-
-    def __init__(self, _: object = ()) -> None:
-        """Leave the list as `__new__` has made it."""
-
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = read_only
+    __init__ = __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = read_only
     remove = pop = clear = sort = reverse = read_only
 
     def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
         return list, (list(self),)
 
 
+_CONTAINERS: Final = frozenset((dict, list, FrozenObject, FrozenList))
+
+
 def frozen(value: Any) -> Any:
     """Return a value of JSON that is read-only through and through, in copies of its objects and lists."""
     # Every answer of an engine is frozen: the copy is made as a whole, and only what is nested is replaced.
     if type(value) is dict:
-        members = FrozenObject(value)
+        members = FrozenObject.__new__(FrozenObject)
+        dict.update(members, value)
         for name, item in value.items():
             if type(item) is dict or type(item) is list:
                 dict.__setitem__(members, name, frozen(item))
         return members
     if type(value) is list:
-        items = FrozenList(value)
+        items = FrozenList.__new__(FrozenList)
+        list.extend(items, value)
         for index, item in enumerate(value):
             if type(item) is dict or type(item) is list:
                 list.__setitem__(items, index, frozen(item))
@@ -147,82 +132,70 @@ def check_json(value: Any, at: str = "", depth: int = 0, most: int = MAX_UNBOUND
         JsonTooLargeError: too many values, or too much text.
         JsonValueError: another type, a number beyond 2^53-1 or not finite, a lone surrogate, too deep a nesting.
     """
-    # Twice as fast as with the places, which are needed only when something is wrong.
-    left = _plain(value, depth, most + MAX_BYTES // _TEXT_OF_A_VALUE)
-    if left == _NOT_PLAIN:
-        fault, *steps = _fault(value, depth)
-        raise JsonValueError(f"{_place(at, steps[::-1], named)}: {fault}")
+    try:
+        left = _left(value, depth, most + MAX_BYTES // _TEXT_OF_A_VALUE)
+    except _Fault as fault:
+        raise JsonValueError(f"{_place(at, fault.steps[::-1], named)}: {fault}") from None
     if left < 0:
         raise JsonTooLargeError(f"{at or 'value'}: more than {most} values, or more than {MAX_BYTES} bytes of text")
 
 
-_NOT_PLAIN: Final = -sys.maxsize
+class _Fault(Exception):  # noqa: N818 - no error yet: its place is not known
+    """What is wrong with a value; `steps` lead to it, the last one first."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.steps: list[str | int] = []
 
 
-def _plain(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0911, PLR0912 - types, in the order of their frequency
-    """Return how many values are left of those that are admitted, below 0 without them all; or else `_NOT_PLAIN`."""
+def _left(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0912 - types, in the order of their frequency
+    """Return how many values are left of those that are admitted; below 0 there are too many, and not all were seen."""
     kind = type(value)
     if kind is str:
         left -= 1 + len(value) // _TEXT_OF_A_VALUE
-        return left if left < 0 or value.isascii() or _encodes(value) else _NOT_PLAIN
+        if left >= 0 and not value.isascii():
+            _check_text(value)
+        return left
     if kind is int or kind is float:
-        return left - 1 if -MAX_NUMBER <= value <= MAX_NUMBER else _NOT_PLAIN
-    if kind is dict or kind is FrozenObject:
-        if depth >= MAX_DEPTH:
-            return _NOT_PLAIN
-        left -= 1
-        for key, item in value.items():
-            if type(key) is not str or not (key.isascii() or _encodes(key)):
-                return _NOT_PLAIN
-            left -= len(key) // _TEXT_OF_A_VALUE
-            # Most members are plain texts: for them another call is saved.
-            if type(item) is str and item.isascii():
-                left -= 1 + len(item) // _TEXT_OF_A_VALUE
-            else:
-                left = _plain(item, depth + 1, left)
-            if left < 0:
-                return left
-        return left
-    if kind is list or kind is FrozenList:
-        if depth >= MAX_DEPTH:
-            return _NOT_PLAIN
-        left -= 1
-        for item in value:
-            if left < 0:
-                return left
-            left = _plain(item, depth + 1, left)
-        return left
-    return left - 1 if value is None or kind is bool else _NOT_PLAIN
+        if not -MAX_NUMBER <= value <= MAX_NUMBER:
+            # Of an integer, which is finite whatever its size, `isfinite` would be an overflow.
+            finite = kind is int or math.isfinite(value)
+            raise _Fault("number beyond 2^53-1" if finite else f"{value} is not a number of JSON")
+        return left - 1
+    if value is None or kind is bool:
+        return left - 1
+    if kind not in _CONTAINERS:
+        raise _Fault(f"{kind.__name__} is not a type of JSON")
+    if depth >= MAX_DEPTH:
+        raise _Fault(f"nested deeper than {MAX_DEPTH} levels")
+    left -= 1
+    named = kind is dict or kind is FrozenObject
+    for step, item in value.items() if named else enumerate(value):
+        if named:
+            if type(step) is not str:
+                raise _Fault("a key is not a string")
+            if not step.isascii():
+                _check_text(step)
+            left -= len(step) // _TEXT_OF_A_VALUE
+        # Most values are plain texts: for them another call is saved.
+        if type(item) is str and item.isascii():
+            left -= 1 + len(item) // _TEXT_OF_A_VALUE
+        else:
+            try:
+                left = _left(item, depth + 1, left)
+            except _Fault as fault:
+                fault.steps.append(step)
+                raise
+        if left < 0:
+            break
+    return left
 
 
-def _encodes(text: str) -> bool:
+def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _fault(value: Any, depth: int) -> list[Any]:  # noqa: PLR0911 - types, again
-    """Return what is wrong with a value, and then the steps to it from the last to the first; empty: nothing is."""
-    kind = type(value)
-    if kind in (dict, list, FrozenObject, FrozenList):
-        if depth >= MAX_DEPTH:
-            return [f"nested deeper than {MAX_DEPTH} levels"]
-        for step, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(value, dict) and (type(step) is not str or not _encodes(step)):
-                return ["lone surrogate in a string" if type(step) is str else "a key is not a string"]
-            if fault := _fault(item, depth + 1):
-                return [*fault, step]
-        return []
-    if kind is str:
-        return [] if _encodes(value) else ["lone surrogate in a string"]
-    # Of an integer, which is finite whatever its size, `isfinite` would be an overflow.
-    if kind is float and not math.isfinite(value):
-        return [f"{value} is not a number of JSON"]
-    if kind is int or kind is float:
-        return [] if -MAX_NUMBER <= value <= MAX_NUMBER else ["number beyond 2^53-1"]
-    return [] if value is None or kind is bool else [f"{kind.__name__} is not a type of JSON"]
+        raise _Fault("lone surrogate in a string") from None
 
 
 def _place(at: str, steps: Iterable[str | int], named: int) -> str:

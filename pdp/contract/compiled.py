@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.json import FrozenObject, canonical
+from pdp.json import canonical, frozen
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS
@@ -55,8 +55,12 @@ class CompiledTool:
         self.entry = entry
         self.requested_action = RequestedAction(
             name=entry.pdp_action,
-            properties=FrozenObject(
-                tool=entry.name, manifest_version=manifest.version, manifest_digest=manifest.digest
+            properties=frozen(
+                {
+                    "tool": entry.name,
+                    "manifest_version": manifest.version,
+                    "manifest_digest": manifest.digest,
+                }
             ),
         )
         self.encoded_requested_action = orjson.Fragment(canonical(self.requested_action._asdict()))
