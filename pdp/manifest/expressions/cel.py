@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,7 +100,6 @@ class CelProgram:
         self.paths = frozenset(
             JsonPath(starts[path.variable].variable, (*starts[path.variable].steps, *path.steps)) for path in read
         )
-        self._reads = frozenset(JsonPath(path.variable, _names(path.steps)) for path in self.paths)
         # Each of several joins copies what those before it made; a macro repeats all but the list that it runs over.
         joins = 1 + text.count("+") // 2
         repeated = joins * MAX_ITEMS * (_OF_JOINED_ITEM if "+" in text else 1)
@@ -110,7 +108,7 @@ class CelProgram:
             of_list = self._list is None or path.variable == element or path == self._list
             over = self._list if self._list is not None and path.variable == element else path
             self._times[JsonPath(over.variable, _followed(over.steps))] += joins if of_list else repeated
-        for path in sorted(self._reads, key=str):
+        for path in sorted(self._times, key=str):
             check_offered(path, variables)
         # Steps lead to further steps; what has none is read as a whole.
         self._tree: dict[str, dict[str | int, Any]] = {}
@@ -127,9 +125,7 @@ class CelProgram:
             KeyError: something is missing.
             ExpressionError: every other failure.
         """
-        if self._list is not None:
-            self._check_lists(self._list, inputs)
-        self._check_work(inputs)
+        self._check_reads(inputs)
         try:
             parts = {variable: _part(inputs[variable], tree) for variable, tree in self._tree.items()}
             value = self._compiled.execute(parts)
@@ -148,11 +144,23 @@ class CelProgram:
             raise ExpressionError(f"{self.text}: gives {size} bytes, at most {MAX_RESULT} are admitted")
         return value
 
-    def _check_work(self, inputs: Mapping[str, Any]) -> None:
+    def _check_reads(self, inputs: Mapping[str, Any]) -> None:
+        """Check how much it reads and, with a macro, how long the lists are."""
         work = 0
         for path, times in self._times.items():
-            with suppress(ExpressionError):  # the expression may guard against it, and fails if it does not
-                work += times * _size(path.follow(inputs), MAX_WORK // times)
+            try:
+                value = path.follow(inputs)
+            except ExpressionError:
+                continue  # the expression may guard against it, and fails if it does not
+            # The library walks objects in a random order: the same call would give different requests.
+            if path == self._list and isinstance(value, dict):
+                raise ExpressionError(f"macro over `{path}`, which is an object", hint="macros run over lists")
+            if self._list is not None and isinstance(value, list) and len(value) > MAX_ITEMS:
+                raise ExpressionError(
+                    f"`{path}` has {len(value)} items, and an expression with a macro reads at most {MAX_ITEMS}",
+                    hint="bound the list with `maxItems` in the schema",
+                )
+            work += times * _size(value, MAX_WORK // times)
         if isinstance(inputs, Variables):
             inputs.work += work
             work = inputs.work
@@ -161,22 +169,6 @@ class CelProgram:
                 f"{self.text}: reads and joins more than {MAX_WORK} values",
                 hint="bound its lists and texts in the schema, or compute the value in the app",
             )
-
-    def _check_lists(self, over: JsonPath, inputs: Mapping[str, Any]) -> None:
-        """Check the lists that an expression with a macro reads; `over` leads to the one that the macro runs over."""
-        for path in (over, *self._reads):
-            try:
-                value = path.follow(inputs)
-            except ExpressionError:
-                continue  # the expression may guard against it, and fails if it does not
-            # The library walks objects in a random order: the same call would give different requests.
-            if path == over and isinstance(value, dict):
-                raise ExpressionError(f"macro over `{path}`, which is an object", hint="macros run over lists")
-            if isinstance(value, list) and len(value) > MAX_ITEMS:
-                raise ExpressionError(
-                    f"`{path}` has {len(value)} items, and an expression with a macro reads at most {MAX_ITEMS}",
-                    hint="bound the list with `maxItems` in the schema",
-                )
 
 
 def _paths(text: str) -> Iterator[JsonPath]:
@@ -229,11 +221,6 @@ def _closing(text: str, start: int) -> int:
         if depth < 0:
             return at
     return len(text)
-
-
-def _names(steps: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return the names up to the first index."""
-    return tuple(takewhile(lambda step: isinstance(step, str) and not isinstance(step, Contained), steps))
 
 
 def _followed(steps: tuple[str | int, ...]) -> tuple[str | int, ...]:

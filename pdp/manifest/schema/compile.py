@@ -31,10 +31,10 @@ _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", 
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
 _INTO_BRANCH: Final = re.compile(r"/(anyOf|oneOf)/(\d+)")
 _LONGEST_MESSAGE: Final = 300
-# Every fault is listed where their messages have at most so many characters, and these beside what they quote.
+# Every fault is listed where their messages have at most so many characters, and these beside what they quote: at most
+# the value and the schema.
 _MOST_MESSAGES: Final = 16_000_000
 _OF_MESSAGE: Final = 8_000
-_QUOTED: Final = ("const", "dependentRequired", "enum", "not", "pattern", "required")
 _STATED: Final = ("additionalProperties", "unevaluatedProperties")
 
 
@@ -127,18 +127,12 @@ class SchemaValidator:
         if self.is_valid(value):
             return []
         errors: Iterable[ValidationError] = ()
-        if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + self._longest_quote) <= _MOST_MESSAGES:
+        if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(orjson.dumps(self._schema))) <= _MOST_MESSAGES:
             errors = self._explaining.iter_errors(value)
         elif cost <= MAX_COST // 2:  # to say where takes as long as to look whether it passes
             errors = _first_error(self._explaining, value)
         faults = [(list(error.instance_path), _shortened(error.message)) for error in errors]
         return sorted(faults, key=_in_order) or [([], "is refused by the schema, and too large to say where")]
-
-    @cached_property
-    def _longest_quote(self) -> int:
-        """How much of the schema one message may quote."""
-        parts = (part for _, part in subschemas(self._schema))
-        return max(len(orjson.dumps([part.get(key) for key in _QUOTED])) for part in parts)
 
     @cached_property
     def _explaining(self) -> Draft202012Validator:
