@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from pdp.errors import AnswerInvalidError
-from pdp.json import canonical, frozen
+from pdp.json import FrozenObject, canonical, frozen
 
 
 class Verdict(StrEnum):
@@ -78,7 +78,7 @@ def new_id() -> str:
 
 def denied(code: str, message: str) -> Decision:
     """Return the DENY that stands for a failure: no policy took part in it."""
-    return Decision(Verdict.DENY, (Reason(code, message, frozen({})),), (), new_id(), None, None)
+    return Decision(Verdict.DENY, (Reason(code, message, FrozenObject()),), (), new_id(), None, None)
 
 
 _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}

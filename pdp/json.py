@@ -10,7 +10,8 @@ import hashlib
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+import sys
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import orjson
 
@@ -28,9 +29,6 @@ MAX_BYTES: Final = 1024 * 1024
 
 MAX_VALUES: Final = 50_000
 """Most values in what a model writes: each costs time before it is known which tool it is for."""
-
-MAX_UNBOUNDED: Final = 2**52
-"""As many values as anything can have that is not bounded in another way than by the memory that it is in."""
 
 # So many characters of text cost as much as another value.
 _TEXT_OF_A_VALUE: Final = 64
@@ -60,7 +58,17 @@ class FrozenObject(dict[str, Any]):
 
     __slots__ = ()
 
-    __init__ = __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = read_only
+    # Filled here, since whoever holds an object can call its `__init__` once more.
+    def __new__(cls, *members: Any, **named: Any) -> Self:
+        """Return an object of the members that `dict` would have."""
+        made = super().__new__(cls)
+        dict.update(made, *members, **named)
+        return made
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Leave the object as `__new__` has made it."""
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = read_only
 
     def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
         return dict, (dict(self),)
@@ -71,7 +79,16 @@ class FrozenList(list[Any]):
 
     __slots__ = ()
 
-    __init__ = __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = read_only
+    def __new__(cls, items: Iterable[Any] = ()) -> Self:
+        """Return a list of these items."""
+        made = super().__new__(cls)
+        list.extend(made, items)
+        return made
+
+    def __init__(self, _: object = ()) -> None:
+        """Leave the list as `__new__` has made it."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = read_only
     remove = pop = clear = sort = reverse = read_only
 
     def __reduce_ex__(self, _: object) -> tuple[type, tuple[Any]]:
@@ -85,15 +102,13 @@ def frozen(value: Any) -> Any:
     """Return a value of JSON that is read-only through and through, in copies of its objects and lists."""
     # Every answer of an engine is frozen: the copy is made as a whole, and only what is nested is replaced.
     if type(value) is dict:
-        members = FrozenObject.__new__(FrozenObject)
-        dict.update(members, value)
+        members = FrozenObject(value)
         for name, item in value.items():
             if type(item) is dict or type(item) is list:
                 dict.__setitem__(members, name, frozen(item))
         return members
     if type(value) is list:
-        items = FrozenList.__new__(FrozenList)
-        list.extend(items, value)
+        items = FrozenList(value)
         for index, item in enumerate(value):
             if type(item) is dict or type(item) is list:
                 list.__setitem__(items, index, frozen(item))
@@ -116,7 +131,7 @@ class JsonTooLargeError(JsonValueError):
     """A value has more parts or text than is admitted; whether it is JSON was not looked at to the end."""
 
 
-def check_json(value: Any, at: str = "", depth: int = 0, most: int = MAX_UNBOUNDED, named: int = MAX_DEPTH) -> None:
+def check_json(value: Any, at: str = "", depth: int = 0, most: int = sys.maxsize, named: int = MAX_DEPTH) -> None:
     """Check that `value` is made of finite, bounded, plain JSON.
 
     Args:

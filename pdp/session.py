@@ -19,7 +19,7 @@ from pydantic_core import PydanticKnownError
 
 from pdp.clock import is_time
 from pdp.errors import UsageError
-from pdp.json import canonical, check_json, frozen, read_only
+from pdp.json import FrozenList, FrozenObject, canonical, check_json, frozen, read_only
 from pdp.request import Entity
 
 if TYPE_CHECKING:
@@ -114,14 +114,14 @@ class Session(BaseModel):
 
     claims: dict[str, Any]
     purpose: str | None = None
-    facts: dict[str, Any] = Field(default_factory=lambda: frozen({}))
+    facts: dict[str, Any] = Field(default_factory=FrozenObject)
     idempotency_key: str | None = None
     run_id: str | None = None
     request_id: str | None = None
     agent: str | None = None
-    plan: list[Any] = Field(default_factory=lambda: frozen([]))
-    state: dict[str, Any] = Field(default_factory=lambda: frozen({}))
-    config: dict[str, Any] = Field(default_factory=lambda: frozen({}))
+    plan: list[Any] = Field(default_factory=FrozenList)
+    state: dict[str, Any] = Field(default_factory=FrozenObject)
+    config: dict[str, Any] = Field(default_factory=FrozenObject)
     time: str | None = None
 
     def __init__(self, **fields: Any) -> None:
@@ -241,10 +241,9 @@ class Session(BaseModel):
         return orjson.Fragment(canonical(self.subject._asdict()))
 
     @cached_property
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> FrozenObject:
         """What a manifest's expressions see as `session`; a field that is not set is not there."""
-        fields: dict[str, Any] = frozen({name: value for name, value in self._fields().items() if value is not None})
-        return fields
+        return FrozenObject({name: value for name, value in self._fields().items() if value is not None})
 
 
 def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:

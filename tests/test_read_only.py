@@ -17,7 +17,6 @@ from tests.support import payments
 from tests.support.payments import Hub
 
 DICT_METHODS: list[Callable[[Any], Any]] = [
-    lambda value: value.__init__([("x", 1)]),
     lambda value: value.__setitem__("x", 1),
     lambda value: value.__delitem__("a"),
     lambda value: value.__ior__({"x": 1}),
@@ -28,7 +27,6 @@ DICT_METHODS: list[Callable[[Any], Any]] = [
     lambda value: value.clear(),
 ]
 LIST_METHODS: list[Callable[[Any], Any]] = [
-    lambda value: value.__init__([]),
     lambda value: value.__setitem__(0, 1),
     lambda value: value.__delitem__(0),
     lambda value: value.__iadd__([1]),
@@ -76,6 +74,8 @@ def test_every_method_that_changes_a_plain_value_is_refused_by_a_frozen_one(kind
     for change in methods:
         with pytest.raises(TypeError, match="read-only"):
             change(made)
+    made.__init__([])
+    made.__init__([("x", 1)])
     assert made == value
     # What is inherited reads; what a later Python adds is to be looked at.
     assert reading - set(dir(object)) <= READING

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.json import canonical, frozen
+from pdp.json import FrozenObject, canonical
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS
@@ -55,12 +55,8 @@ class CompiledTool:
         self.entry = entry
         self.requested_action = RequestedAction(
             name=entry.pdp_action,
-            properties=frozen(
-                {
-                    "tool": entry.name,
-                    "manifest_version": manifest.version,
-                    "manifest_digest": manifest.digest,
-                }
+            properties=FrozenObject(
+                tool=entry.name, manifest_version=manifest.version, manifest_digest=manifest.digest
             ),
         )
         self.encoded_requested_action = orjson.Fragment(canonical(self.requested_action._asdict()))
@@ -106,11 +102,12 @@ def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None
 
 
 def _config(entry: Tool, contract: ToolContract | None) -> Config | None:
-    if not (contract.config_params if contract else entry.config):
+    parameters = contract.config_params if contract else entry.config
+    if not parameters:
         return None
     from pdp.contract.inputs import Config  # noqa: PLC0415 - only tools that have any
 
-    return Config(params=contract.config_params) if contract else Config(entry.config)
+    return Config(parameters)
 
 
 def _compiled(mapping: Mapping[str, Any] | None) -> dict[str, Expression]:

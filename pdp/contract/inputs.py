@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from pdp.contract.functions import named_parameters
-from pdp.contract.registry.tool_contract import plain_object
+from pdp.contract.registry.tool_contract import ToolConfigParam, plain_object
 from pdp.documents import nearest, shown_name
 from pdp.errors import PdpError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
@@ -30,11 +30,9 @@ from pdp.manifest.schema.walk import argument_schemas
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pdp.contract.registry.tool_contract import ToolConfigParam
     from pdp.manifest.model import ConfigParameter, DeclaredTool, StateEffect
     from pdp.manifest.schema.compile import SchemaValidator
 
-    _Normalizer = Callable[[Any], Any]
 
 _WHOLE: Final = ("state", "config")
 _PLACE: Final = re.compile(r"\{\{\s*([A-Za-z0-9][A-Za-z0-9_.:/-]*)\s*\}\}")
@@ -57,8 +55,7 @@ class Config:
     """The config parameters of one tool. Immutable and safe to share.
 
     Args:
-        parameters: those of a manifest entry.
-        params: those of a contract in Python.
+        parameters: those of a manifest entry, or of a contract in Python.
 
     Raises:
         ConfigError: a default cannot be normalised.
@@ -66,12 +63,8 @@ class Config:
 
     __slots__ = ("_parameters",)
 
-    def __init__(self, parameters: Iterable[ConfigParameter] = (), params: Iterable[ToolConfigParam] = ()) -> None:
-        declared: list[tuple[str, Any, _Normalizer]] = [
-            *((item.key, item.default, partial(_by_names, item.normalize)) for item in parameters),
-            *((item.key, item.default, partial(_by_function, item)) for item in params),
-        ]
-        self._parameters = tuple((key, normalized, normalized(default)) for key, default, normalized in declared)
+    def __init__(self, parameters: Iterable[ConfigParameter | ToolConfigParam]) -> None:
+        self._parameters = tuple((parameter, _normalized(parameter, parameter.default)) for parameter in parameters)
 
     def resolve(self, configurable: Mapping[str, Any], state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the values by key, read-only: of `configurable`, else of `state`, else the default.
@@ -83,22 +76,20 @@ class Config:
             ConfigError: a value cannot be normalised.
         """
         resolved = dict(configurable)
-        for key, normalized, default in self._parameters:
-            stated = (normalized(layer[key]) for layer in (configurable, state) if layer.get(key) is not None)
+        for parameter, default in self._parameters:
+            given = (layer.get(parameter.key) for layer in (configurable, state))
+            stated = (_normalized(parameter, value) for value in given if value is not None)
             value = next((value for value in stated if value is not None), default)
             # A copy of what others hold too: a list changed in one call must not be another call's default.
-            resolved[key] = orjson.loads(orjson.dumps(value)) if isinstance(value, dict | list) else value
+            resolved[parameter.key] = orjson.loads(orjson.dumps(value)) if isinstance(value, dict | list) else value
         return MappingProxyType(resolved)
 
 
-def _by_names(names: tuple[str, ...], value: Any) -> Any:
-    for name in names:
-        if type(value) is str:
-            value = _NORMALIZERS[name](value)
-    return value
-
-
-def _by_function(param: ToolConfigParam, value: Any) -> Any:
+def _normalized(param: ConfigParameter | ToolConfigParam, value: Any) -> Any:
+    if not isinstance(param, ToolConfigParam):
+        for name in param.normalize:
+            value = _NORMALIZERS[name](value) if type(value) is str else value
+        return value
     if value is None or param.normalizer is None:
         return value
     try:

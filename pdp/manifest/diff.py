@@ -129,8 +129,9 @@ class ToolDiff:
         old, new = Version.parse(self.old_version), Version.parse(self.new_version)
         if new < old:
             return f"version {new} is before {old}"
-        if self.needed >= Bump.MINOR and _made(old, new) < self.needed:
-            return f"a {_word(self.needed)} change, and version {old} became {new}: at least {_next(old, self.needed)}"
+        # A pre-release of what is needed will do.
+        if self.needed >= Bump.MINOR and new.finalize_version() < (least := _next(old, self.needed)):
+            return f"a {_word(self.needed)} change, and version {old} became {new}: at least {least}"
         return None
 
 
@@ -252,18 +253,8 @@ def _opposite(direction: Direction) -> Direction:
     return _LOOSENS if direction is _TIGHTENS else _TIGHTENS
 
 
-def _made(old: Version, new: Version) -> Bump:
-    """Return which bump lies between two versions."""
-    if new.major != old.major:
-        return Bump.MAJOR
-    if new.minor != old.minor:
-        return Bump.MINOR
-    # A pre-release that became the release, or another one, is counted as a patch.
-    return Bump.PATCH if new != old else Bump.NONE
-
-
-def _next(old: Version, bump: Bump) -> str:
-    return str(old.bump_major() if bump is Bump.MAJOR else old.bump_minor())
+def _next(old: Version, bump: Bump) -> Version:
+    return old.bump_major() if bump is Bump.MAJOR else old.bump_minor()
 
 
 def _word(bump: Bump) -> str:

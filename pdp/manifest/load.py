@@ -255,10 +255,10 @@ def _check_programs(file: _ManifestFile, governance: _GovernanceFile | None) -> 
     """Find the command lines that the governance file does not allow; one that is faulty itself allows nothing yet."""
     if governance is not None and any(not fault.warning for fault in governance.faults):
         return
+    programs = governance.programs if governance else {}
     for entry in file.entries:
-        if entry.tool is not None and entry.tool.type == "cli" and "cli" not in entry.unusable:
-            programs = governance.programs if governance else {}
-            file.add_findings(program_findings(effective_tool(entry.tool, None, programs)), entry.where)
+        if entry.tool is not None and entry.tool.type == "cli" and entry.tool.cli is not None:
+            file.add_findings(program_findings(entry.tool.cli, programs.get(entry.tool.cli.argv[0])), entry.where)
 
 
 # Fields of findings on effective entries that either file may state; the others stand in the manifest alone. Where the

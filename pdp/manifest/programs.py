@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from pdp.manifest.model import Program, Tool
+    from pdp.manifest.model import Cli, Program, Tool
 
 SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Where programs are looked for, and the `PATH` that they see."""
@@ -145,8 +145,6 @@ def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         FieldError: the first item has an argument in it, or is empty.
     """
-    if not argv:
-        return argv
     names = argv_item(argv[0]).arguments
     if names:
         raise FieldError(
@@ -166,27 +164,25 @@ def cli_findings(tool: Tool) -> Iterator[Finding]:
     """Yield why the command line of an effective entry may not run; nothing for a tool of another type."""
     if tool.cli is not None:
         yield from argv_findings(tool.cli.argv, argument_schemas(tool.schema_))
-        yield from program_findings(tool)
+        yield from program_findings(tool.cli, tool.program)
 
 
-def program_findings(tool: Tool) -> Iterator[Finding]:
-    """Yield where the command line of an effective entry is not what the governance file lists."""
-    if tool.cli is None:
-        return
-    name = tool.cli.argv[0]
-    if tool.program is None:
+def program_findings(cli: Cli, program: Program | None) -> Iterator[Finding]:
+    """Yield where a command line is not what the governance file lists of its program."""
+    name = cli.argv[0]
+    if program is None:
         yield Finding(
             ("cli", "argv", 0),
             f"program {shown_name(name)} is not listed in the governance file",
             f"list it there: `programs: {{{name}: {{options: [...], operands: true}}}}`",
         )
         return
-    items = [argv_item(text) for text in tool.cli.argv]
+    items = [argv_item(text) for text in cli.argv]
     if not any(item.arguments for item in items):
         return
     ended = False
     for at, item in enumerate(items[1:], 1):
-        problem = _problem(item, tool.program, ended=ended)
+        problem = _problem(item, program, ended=ended)
         if problem is not None:
             message, hint = problem
             yield Finding(("cli", "argv", at), f"`cli.argv[{at}]` {message} of {shown_name(name)}", hint)

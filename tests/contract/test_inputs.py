@@ -39,14 +39,14 @@ def test_what_is_not_declared_comes_from_configurable_alone_and_without_a_defaul
 
 
 def test_normalizers_in_python() -> None:
-    config = Config(params=[ToolConfigParam("ids", "a,b", lambda text: text.split(",")), ToolConfigParam("n", 3)])
+    config = Config([ToolConfigParam("ids", "a,b", lambda text: text.split(",")), ToolConfigParam("n", 3)])
 
     assert dict(config.resolve({"n": 4}, {"ids": "c"})) == {"ids": ["c"], "n": 4}
     assert dict(config.resolve({}, {})) == {"ids": ["a", "b"], "n": 3}
 
 
 def test_a_normalizer_that_raises_is_the_deployments_fault() -> None:
-    config = Config(params=[ToolConfigParam("n", None, int)])
+    config = Config([ToolConfigParam("n", None, int)])
 
     assert config.resolve({"n": "7"}, {})["n"] == 7
     with pytest.raises(ConfigError, match=r"^config n: the normalizer raised ValueError$"):
@@ -57,7 +57,7 @@ def test_a_normalizer_gives_json() -> None:
     with pytest.raises(
         ConfigError, match=r"^config n: the normalizer's result is not JSON: value: set is not a type of JSON$"
     ):
-        Config(params=[ToolConfigParam("n", [1], set)])
+        Config([ToolConfigParam("n", [1], set)])
 
 
 def test_nobody_can_change_what_another_call_gets() -> None:

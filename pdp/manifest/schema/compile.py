@@ -94,6 +94,7 @@ class SchemaValidator:
     Immutable and safe to share between threads.
 
     Attributes:
+        free_bytes: a value of at most so many bytes, as JSON, is never too much work.
         is_valid: whether a value passes. It cannot be interrupted: for a larger value than `free_bytes`, ask `faults`.
     """
 
@@ -101,19 +102,12 @@ class SchemaValidator:
         import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
 
         self._schema = schema
+        if not jsonschema_rs.meta.is_valid(schema):
+            _validator(schema)  # which says why
         # A schema that costs too much is refused before the library reads it, which takes as long.
-        if jsonschema_rs.meta.is_valid(schema):
-            self._cost  # noqa: B018
+        self._cost = SchemaCost(schema)
+        self.free_bytes = self._cost.free_bytes
         self.is_valid: Callable[[Any], bool] = _validator(schema).is_valid
-
-    @cached_property
-    def _cost(self) -> SchemaCost:
-        return SchemaCost(self._schema)
-
-    @property
-    def free_bytes(self) -> int:
-        """A value of at most so many bytes, as JSON, is never too much work."""
-        return self._cost.free_bytes
 
     def faults(self, value: Any) -> list[tuple[list[str | int], str]]:
         """Return where and why a value does not pass, sorted; of a large value only one fault.

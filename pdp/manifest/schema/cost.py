@@ -127,7 +127,9 @@ class SchemaCost:
             # What no branch has looked at is known only when each is asked once more.
             times = 1 if schema.keys().isdisjoint(_UNEVALUATED) else 2
             own = _Work(_weight(schema), _letters(schema))
-            self._known[key] = _sum(widest(own, *inside), _unique(schema, total=total), *beside * times)
+            # Items are compared with each other; where that is repeated, all of them once more at each depth.
+            unique = _Work(_OF_UNIQUE * (MAX_DEPTH if total else 1) if schema.get("uniqueItems") else 0)
+            self._known[key] = _sum(widest(own, *inside), unique, *beside * times)
             self._open.discard(id(schema))
         return self._known[key]
 
@@ -199,11 +201,6 @@ def _at_once(pattern: str) -> int:
     """Return at how many letters a regular expression may be at once, or more."""
     beginning = None if "|" in pattern else _BEGINNING.match(pattern)
     return 1 + positions(pattern[beginning.end() :]) if beginning else _OF_PATTERN + positions(pattern)
-
-
-def _unique(schema: Mapping[str, Any], *, total: bool) -> _Work:
-    """Return what comparing items costs; where it is repeated, all is compared again at each depth."""
-    return _Work(_OF_UNIQUE * (MAX_DEPTH if total else 1) if schema.get("uniqueItems") else 0)
 
 
 def positions(pattern: str) -> int:
