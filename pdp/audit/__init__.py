@@ -2,6 +2,6 @@
 
 event: what an event holds
 chain: the append-only stream of events, in memory; the check of a whole chain
-file: the stream in a file, which several processes append to, and its rotation
-apart: what of it lies in another folder: its key, and its head, which names the last event
+file: the stream in a file, which several processes append to; its rotation, its key, and its head, which names the
+    last event
 """

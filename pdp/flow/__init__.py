@@ -5,9 +5,8 @@ decide: read, check, prepare, decide, conclude
 record: the audit events of a call
 execute: hold, reserve, act, before, approve; run, settle, finish, deliver
 hold: the agent's run that a call belongs to, and the rules of its pattern
-approval: the approval of a call, found before the policy is asked and opened when it asks for a person
 action: the action of a call with effects, from its staging to its compensation
-reserve: idempotency key and approval, both or neither, before a tool runs
+reserve: a call's approval, found and opened; key and approval used up, both or neither, before its tool runs
 drive: doing what the flow asks for, waiting or asynchronously
 parts: what an enforcement point is made of: tools, stores, options
 guard: functions whose every call goes through an enforcement point

@@ -77,7 +77,7 @@ def _through_stages(
         decision: Decision = yield Question(prepared.body)
         decided = conclude(prepared, decision, parts)
         if decision.verdict is Verdict.STEP_UP and received.to_run and parts.approvals is not None:
-            from pdp.flow.approval import open_approval  # noqa: PLC0415 - only where somebody may approve
+            from pdp.flow.reserve import open_approval  # noqa: PLC0415 - only where somebody may approve
 
             decided = yield from open_approval(decided, prepared, parts.approvals, parts.stores)
     except StoppedError as stopped:
@@ -142,7 +142,7 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
     try:
         request = build_request(checked, asked.session, request_id=asked.request_id, now=asked.received.now)
         if parts.approvals is not None:
-            from pdp.flow.approval import find_approval  # noqa: PLC0415 - only where somebody may approve
+            from pdp.flow.reserve import find_approval  # noqa: PLC0415 - only where somebody may approve
 
             approval, request = yield from find_approval(asked, checked, request, parts.approvals, parts.stores)
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the

@@ -1,7 +1,11 @@
-"""What a call may use only once, reserved before its tool runs: its idempotency key and its approval, both or neither.
+"""What a call may use only once: its approval and its idempotency key.
 
-Source: tool pattern library, 9.1 (re-invocation with the same key has no second side effect), and 9.2 (human approval
-for the very call that was approved); design, Execution: a key is of one tenant, subject, tool and major version.
+The approval is found before the policy is asked, and opened where it asks for a person. Before the tool runs, both are
+reserved, or neither.
+
+Source: tool pattern library, 9.1 (re-invocation with the same key has no second side effect), pattern 6 and 9.2 (human
+approval for the very call that was approved, and for the action that was staged for it); design, Execution: a key is of
+one tenant, subject, tool and major version.
 """
 
 from __future__ import annotations
@@ -13,19 +17,23 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
+from pdp.flow.action import staged_action
 from pdp.flow.drive import Pause, Work
 from pdp.flow.stages import StoppedError, issuer_of, not_run
+from pdp.stores.approvals import ApprovalState
 from pdp.stores.keys import LASTING, ApprovalUse, Conflict, Fresh, IdempotencyKey, Running, Stored, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from pdp.approvals.approvals import Approvals
     from pdp.contract.checks import Checked
     from pdp.contract.compiled import CompiledTool
     from pdp.flow.drive import Step
-    from pdp.flow.parts import Parts
-    from pdp.flow.stages import Asked, Prepared, Ready
+    from pdp.flow.parts import Parts, Stores
+    from pdp.flow.stages import Asked, Decided, Prepared, Ready
     from pdp.proposal import Execution
+    from pdp.request import Request
     from pdp.stores.approvals import Approval
     from pdp.stores.keys import Begun, IdempotencyStore
 
@@ -65,6 +73,66 @@ def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
     return IdempotencyKey.of(
         checked.tool.entry, tenant=issuer_of(claims), subject=str(claims.get("sub")), key=checked.idempotency_key
     )
+
+
+def find_approval(
+    asked: Asked, checked: Checked, request: Request, approvals: Approvals, stores: Stores
+) -> Generator[Step, Any, tuple[Approval | None, Request]]:
+    """Return the approval that lets exactly this call through, if there is one, and the request that shows it.
+
+    One that was used up by the very run whose result is stored still counts, however long ago that was: nothing will
+    run for it.
+    """
+
+    def find() -> tuple[Approval | None, Request]:
+        now, call_digest = request.context["time"], request.context["call_digest"]
+        approval = approvals.usable(call_digest, now)
+        if approval is None:
+            approval = _used(asked, checked, call_digest, approvals, stores)
+            if approval is None:
+                return None, request
+            now = approval.closed_at or now
+        return approval, request._replace(context={**request.context, "approval": approval.as_context(now)})
+
+    approval_and_request: tuple[Approval | None, Request] = yield Work(
+        find, approvals.store.blocking or stores.blocking
+    )
+    return approval_and_request
+
+
+def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals, stores: Stores) -> Approval | None:
+    key = key_of(asked, checked)
+    known = None if key is None else stores.keys.look(key, checked.proposal.digest, time.time())
+    approval_id = known.approval_id if isinstance(known, Stored | Running | Unknown) else None
+    approval = None if approval_id is None else approvals.store.get(approval_id)
+    if approval is None or approval.call_digest != call_digest or approval.state is not ApprovalState.CONSUMED:
+        return None
+    return approval
+
+
+def open_approval(
+    decided: Decided, prepared: Prepared, approvals: Approvals, stores: Stores
+) -> Generator[Step, Any, Decided]:
+    """Open the approval that the policy asks for, or find the one that is pending; stage the action that it is for.
+
+    Raises:
+        AuditError: it could not be recorded, and is not opened.
+        StoreError: the action cannot be staged.
+    """
+
+    def open_or_find() -> Decided:
+        codes = decided.decision.codes if decided.decision else ()
+        approval = approvals.open(
+            prepared.body,
+            prepared.checked.tool.entry,
+            codes,
+            stage=partial(staged_action, decided, prepared, stores),
+        )
+        action = None if approval.action_id is None else stores.actions.get(approval.action_id)
+        return decided._replace(approval=approval, action=action)
+
+    opened: Decided = yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources)
+    return opened
 
 
 def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pdp.audit.apart import Head, key_bytes
 from pdp.audit.chain import chained_events
 from pdp.audit.event import ROTATED
-from pdp.audit.file import LINE_BYTES, request_rotation
+from pdp.audit.file import LINE_BYTES, Head, key_bytes, request_rotation
 from pdp.cli import Exit
 from pdp.cli.files import key_of_environment
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
