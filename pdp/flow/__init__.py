@@ -4,8 +4,7 @@ stages: one frozen record for each stage
 decide: read, check, prepare, decide, conclude
 record: the audit events of a call
 execute: hold, reserve, act, before, approve; run, settle, finish, deliver
-hold: the agent's run that a call belongs to, and the rules of its pattern
-action: the action of a call with effects, from its staging to its compensation
+action: the agent's run that a call is held to, and its action, from its staging to its compensation
 reserve: a call's approval, found and opened; key and approval used up, both or neither, before its tool runs
 drive: doing what the flow asks for, waiting or asynchronously
 parts: what an enforcement point is made of: tools, stores, options

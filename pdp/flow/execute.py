@@ -193,7 +193,7 @@ def _hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Ste
     needs_run = stores.reads_sources or prepared.checked.tool.follows_pattern or _needs_action(prepared)
     if not (needs_run or result_markings(decided)):
         return None
-    from pdp.flow.hold import hold  # noqa: PLC0415 - only calls that a pattern or a run has rules for
+    from pdp.flow.action import hold  # noqa: PLC0415 - only calls that a pattern or a run has rules for
 
     return (yield from hold(decided, prepared, stores))
 

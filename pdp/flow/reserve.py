@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
-from pdp.flow.action import staged_action
 from pdp.flow.drive import Pause, Work
 from pdp.flow.stages import StoppedError, issuer_of, not_run
 from pdp.stores.approvals import ApprovalState
@@ -119,6 +118,7 @@ def open_approval(
         AuditError: it could not be recorded, and is not opened.
         StoreError: the action cannot be staged.
     """
+    from pdp.flow.action import staged_action  # noqa: PLC0415 - only calls that a person is asked about
 
     def open_or_find() -> Decided:
         codes = decided.decision.codes if decided.decision else ()
