@@ -83,7 +83,7 @@ def drive(flow: Generator[Step, Any, T], engine: Engine) -> T:
 
 async def adrive(flow: Generator[Step, Any, T], engine: Engine) -> T:
     """Async variant of `drive`: it does not block the event loop."""
-    late = _Late()
+    late: list[asyncio.CancelledError] = []
     try:
         step = next(flow)
         while True:
@@ -97,24 +97,15 @@ async def adrive(flow: Generator[Step, Any, T], engine: Engine) -> T:
             else:
                 step = flow.send(answer)
     except StopIteration as end:
-        late.raise_it()
+        _raise_late(late)
         result: T = end.value
         return result
 
 
-class _Late:
-    """A cancellation that arrived while work was done."""
-
-    __slots__ = ("error",)
-
-    def __init__(self) -> None:
-        self.error: asyncio.CancelledError | None = None
-
-    def raise_it(self) -> None:
-        """Raise it, as if it arrived now; once."""
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error from None
+def _raise_late(late: list[asyncio.CancelledError]) -> None:
+    """Raise the cancellation that arrived while work was done, if any, as if it arrived now; once."""
+    if late:
+        raise late.pop() from None
 
 
 def _done(step: ToolRun | Work | Pause | Checkpoint) -> Any:
@@ -132,14 +123,18 @@ def _done(step: ToolRun | Work | Pause | Checkpoint) -> Any:
     return None
 
 
-async def _adone(step: Step, engine: Engine, late: _Late) -> Any:
+async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError]) -> Any:
     if isinstance(step, Work) and not step.blocking:
         return step.do()
     if isinstance(step, Work):
-        done = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
-        late.error = await _finished(done) or late.error
-        return done.result()
-    late.raise_it()
+        work = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
+        while not work.done():
+            try:
+                await asyncio.wait((work,))
+            except asyncio.CancelledError as error:
+                late[:] = [error]
+        return work.result()
+    _raise_late(late)
     match step:
         case Question(body, document):
             return await engine.adecide_body(body, document)
@@ -152,17 +147,6 @@ async def _adone(step: Step, engine: Engine, late: _Late) -> Any:
         case _:
             assert_never(step)
     return None
-
-
-async def _finished(work: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Wait for work in a thread, whatever happens; return the cancellation that arrived meanwhile."""
-    cancelled = None
-    while not work.done():
-        try:
-            await asyncio.wait((work,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    return cancelled
 
 
 def _close(flow: Generator[Step, Any, object]) -> None:

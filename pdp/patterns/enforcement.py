@@ -44,8 +44,6 @@ RULES: Final[dict[Pattern, PatternRule]] = {
 }
 """The rules of each pattern."""
 
-_EFFECTS: Final = frozenset((EffectClass.STAGE, EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
-
 
 class HeldCall(PatternCall):
     """One call that may run, held to its pattern."""
@@ -125,7 +123,7 @@ def _failed(call: PatternCall, error: Exception, execution: Execution) -> Execut
         error = PatternFault("patterns.internal_error", "the rules of its pattern failed; the log says how")
     if not execution.started:
         error.details["effect"] = "none"
-    elif entry.effect_class in _EFFECTS:
+    elif entry.has_effects:
         error.details["effect"] = "unknown"
     failure = failure_of(error, Mask(entry.sensitive, call.arguments))
     return execution._replace(result=None, failure=failure, error=error)
