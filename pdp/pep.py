@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from pdp.audit.chain import MemoryAudit
-from pdp.audit.event import recordable
+from pdp.audit.chain import MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation

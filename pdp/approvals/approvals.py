@@ -19,8 +19,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pdp.audit.chain import MemoryAudit
-from pdp.audit.event import recordable
+from pdp.audit.chain import MemoryAudit, recordable
 from pdp.clock import is_time, to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
@@ -32,8 +31,7 @@ from pdp.stores.memory import MemoryApprovals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pdp.audit.chain import AuditLog
-    from pdp.audit.event import AuditEvent
+    from pdp.audit.chain import AuditEvent, AuditLog
     from pdp.manifest.model import Tool
     from pdp.stores.actions import Action, ActionStore
     from pdp.stores.approvals import ApprovalStore, Transaction

@@ -1,7 +1,6 @@
 """What happened, in order and provably so: one event before a tool runs and one after, each chained to the last.
 
-event: what an event holds
-chain: the append-only stream of events, in memory; the check of a whole chain
+chain: what an event holds; the append-only stream of events, in memory; the check of a whole chain
 file: the stream in a file, which several processes append to; its rotation, its key, and its head, which names the
     last event
 """

@@ -20,8 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.audit.chain import GENESIS, KEY_BYTES, AuditLog, checked_event
-from pdp.audit.event import ROTATED
+from pdp.audit.chain import GENESIS, KEY_BYTES, ROTATED, AuditLog, checked_event
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.json import parse_json
@@ -29,7 +28,7 @@ from pdp.json import parse_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdp.audit.event import AuditEvent
+    from pdp.audit.chain import AuditEvent
 
     StreamKey = bytes | Path | Callable[[], bytes]
 

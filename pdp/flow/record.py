@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.audit.event import recordable
+from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.flow.drive import Work
@@ -17,8 +17,7 @@ from pdp.proposal import RejectionCode, Status
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pdp.audit.chain import AuditLog
-    from pdp.audit.event import AuditEvent
+    from pdp.audit.chain import AuditEvent, AuditLog
     from pdp.flow.drive import Step
     from pdp.flow.stages import Decided
 

@@ -16,8 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pdp import Approval, ApprovalRefusedError, Approvals, MemoryAudit, Pep
 from pdp.approvals import approvals as approvals_module
 from pdp.approvals.approvals import Refusal
-from pdp.audit.chain import verify_chain
-from pdp.audit.event import AuditEvent, recordable
+from pdp.audit.chain import AuditEvent, recordable, verify_chain
 from pdp.errors import AuditError, StoreError, StoreFullError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pdp.audit.chain import GENESIS, AuditLog, MemoryAudit, verify_chain
-from pdp.audit.event import AuditEvent, recordable
+from pdp.audit.chain import GENESIS, AuditEvent, AuditLog, MemoryAudit, recordable, verify_chain
 from pdp.errors import AuditError
 
 KEY = bytes(range(32))

@@ -94,7 +94,7 @@ def test_a_file_is_continued_by_the_next_process(path: Path, opened: Appended) -
 _APPENDING = """
 import sys
 from pathlib import Path
-from pdp.audit.event import AuditEvent
+from pdp.audit.chain import AuditEvent
 from pdp.audit.file import FileAudit
 log = FileAudit(Path(sys.argv[1]), patience=600)
 for number in range(50):
@@ -127,7 +127,7 @@ def test_processes_and_threads_share_one_file_while_it_is_rotated(path: Path, op
 _FORKING = """
 import os, sys
 from pathlib import Path
-from pdp.audit.event import AuditEvent
+from pdp.audit.chain import AuditEvent
 from pdp.audit.file import FileAudit
 from pdp.errors import AuditError
 log = FileAudit(Path(sys.argv[1]))
@@ -422,7 +422,7 @@ def test_a_line_that_its_writer_did_not_finish_is_cut(
 _FULL = """
 import resource, sys
 from pathlib import Path
-from pdp.audit.event import AuditEvent
+from pdp.audit.chain import AuditEvent
 from pdp.audit.file import FileAudit
 from pdp.errors import AuditError
 path, head = map(Path, sys.argv[1:])

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from pdp import Evaluation, Pep, Verdict
-from pdp.audit.event import recordable
+from pdp.audit.chain import recordable
 from pdp.engine.protocol import DECISION, Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError, EngineTimeoutError

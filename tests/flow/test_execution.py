@@ -22,7 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from pdp import Approvals, Evaluation, MemoryAudit, Pep, Verdict
-from pdp.audit.event import AuditEvent
+from pdp.audit.chain import AuditEvent
 from pdp.errors import StoreError
 from pdp.execution.failures import ToolArgumentError
 from pdp.json import digest

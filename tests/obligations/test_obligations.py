@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pdp import Approvals, Evaluation, MemoryAudit, ObligationHandler, Pep, Verdict
-from pdp.audit.event import AuditEvent
+from pdp.audit.chain import AuditEvent
 from pdp.engine.protocol import DECISION
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical

@@ -24,8 +24,7 @@ from pdp import (
     SqlIdempotency,
     Verdict,
 )
-from pdp.audit.chain import verify_chain
-from pdp.audit.event import AuditEvent
+from pdp.audit.chain import AuditEvent, verify_chain
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.proposal import Failure

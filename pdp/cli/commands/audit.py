@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pdp.audit.chain import chained_events
-from pdp.audit.event import ROTATED
+from pdp.audit.chain import ROTATED, chained_events
 from pdp.audit.file import LINE_BYTES, Head, key_bytes, request_rotation
 from pdp.cli import Exit
 from pdp.cli.files import key_of_environment

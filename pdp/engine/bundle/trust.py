@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from pdp.audit.event import recordable
+from pdp.audit.chain import recordable
 from pdp.audit.file import locked
 from pdp.clock import to_milliseconds
 from pdp.engine.bundle.file import read_bundle, replace_file

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pdp.audit.event import recordable
+from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.engine.bundle.file import pack_bundle, read_bundle, read_packed, replace_file
 from pdp.errors import BundleError, PdpError, UsageError

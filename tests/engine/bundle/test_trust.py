@@ -20,7 +20,7 @@ from tests.support import PATIENCE
 from tests.support.bundle_releases import bundle, key, tiny
 
 if TYPE_CHECKING:
-    from pdp.audit.event import AuditEvent
+    from pdp.audit.chain import AuditEvent
 
 
 def decided_by(packed: bytes, trust: BundleTrust, folder: Path) -> int | tuple[str, str] | None:
