@@ -99,7 +99,7 @@ def keyed_hash(key: bytes, use: bytes) -> Callable[[bytes], str]:
     begun = hmac.new(derived, digestmod="sha256")
 
     def hashed(data: bytes) -> str:
-        # Half as long as with a key that is read each time.
+        # Faster than `hmac.digest`, which reads the key each time.
         mac = begun.copy()
         mac.update(data)
         return "hmac-sha256:" + mac.hexdigest()
