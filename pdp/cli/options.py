@@ -29,6 +29,13 @@ ManifestFile = Annotated[Path, file_argument("MANIFEST", help="The manifest, YAM
 ProposalFile = Annotated[str, typer.Argument(metavar="PROPOSAL", help="The proposal, a JSON file; - for stdin.")]
 Manifest = Annotated[Path, file_option("--manifest", "-m", help="The tool manifest, YAML or JSON; - for stdin.")]
 Governance = Annotated[Path | None, file_option("--governance", "-g", help="The policy author's half of the manifest.")]
+Manifests = Annotated[
+    list[Path] | None, file_option("--manifest", "-m", help="A manifest whose calls are decided. May be repeated.")
+]
+Governances = Annotated[
+    list[Path] | None,
+    file_option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
+]
 Policies = Annotated[
     list[Path] | None,
     file_option(metavar="DIR", help="A folder with concerns of your own, Rego; needs OPA. May be repeated."),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pdp.cli.files import effective_manifests
-from pdp.cli.options import Data, Policies, command_app, file_option
+from pdp.cli.options import Data, Governances, Manifests, Policies, command_app, file_option
 from pdp.cli.output import tell
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError
@@ -31,14 +31,8 @@ def check(
         list[Path] | None,
         file_option(metavar="PATH", help="Scenario files or folders that prove the concerns. May be repeated."),
     ] = None,
-    manifest: Annotated[
-        list[Path] | None,
-        file_option("--manifest", "-m", help="A manifest whose context and arguments are all that concerns may name."),
-    ] = None,
-    governance: Annotated[
-        list[Path] | None,
-        file_option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
-    ] = None,
+    manifest: Manifests = None,
+    governance: Governances = None,
     data: Data = None,
 ) -> None:
     """Check how concerns are written: METADATA, codes, the traps of Rego, tests and scenarios. Needs OPA.

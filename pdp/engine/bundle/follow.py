@@ -144,7 +144,7 @@ class FollowingEngine(Engine):
         self._process = os.getpid()
         self._confirmed = self._clock()
         content, self._tag = self._read(None)
-        self._loaded = self._load(content or b"", None)
+        self._loaded = self._load(content or b"")
         try:
             threading.Thread(
                 target=_look, args=(ref(self), self._ended, every), name="pdp-bundles", daemon=True
@@ -185,7 +185,7 @@ class FollowingEngine(Engine):
             try:
                 content, tag = self._read(self._tag)
                 if content is not None and digest(content) != self.bundle.digest:
-                    self._swap(self._load(content, self.bundle.release))
+                    self._swap(self._load(content))
             except Exception as caught:  # noqa: BLE001 - whatever it is, the last good bundle stays, and health says so
                 # Else the next look would find a bad file unchanged, and take it for the bundle at hand.
                 self._tag = None
@@ -231,7 +231,7 @@ class FollowingEngine(Engine):
     def _age(self) -> float:
         return max(0.0, self._clock() - self._confirmed)
 
-    def _load(self, content: bytes, previous_release: int | None) -> tuple[Bundle, EmbeddedEngine]:
+    def _load(self, content: bytes) -> tuple[Bundle, EmbeddedEngine]:
         """Return the bundle with an engine of its own, checked and noted as the newest."""
         file_digest = digest(content)
         if self._refusal is not None and self._refusal[0] == file_digest:
@@ -245,10 +245,10 @@ class FollowingEngine(Engine):
             message = f"{self._source}: {error.message.removeprefix('bundle: ')}"
             refusal = type(error)(message, hint=error.hint)
             self._refusal = (file_digest, refusal)
-            self._trust.refused(file_digest, refusal, previous_release=previous_release)
+            self._trust.refused(file_digest, refusal)
             raise refusal from error
         try:
-            self._trust.loaded(bundle, previous_release=previous_release)
+            self._trust.loaded(bundle)
         except BaseException:
             engine.close()
             raise

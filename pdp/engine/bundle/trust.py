@@ -89,7 +89,7 @@ class BundleTrust:
         _check(bundle, self.newest())
         return bundle
 
-    def loaded(self, bundle: Bundle, *, previous_release: int | None = None) -> None:
+    def loaded(self, bundle: Bundle) -> None:
         """Note that `bundle` is decided by.
 
         Raises:
@@ -101,11 +101,11 @@ class BundleTrust:
             _check(bundle, newest)
             if newest != (bundle.release, bundle.revision):
                 self._set(bundle)
-        self._record(bundle.digest, previous_release, bundle=bundle)
+        self._record("bundle.loaded", bundle.digest, bundle=bundle)
 
-    def refused(self, digest: str, error: BundleError, *, previous_release: int | None = None) -> None:
+    def refused(self, digest: str, error: BundleError) -> None:
         """Record that the file with this digest is not decided by."""
-        self._record(digest, previous_release, error=error)
+        self._record("bundle.refused", digest, error=error)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -138,16 +138,10 @@ class BundleTrust:
                 raise _unusable(self._floor, error) from error
 
     def _record(
-        self,
-        digest: str,
-        previous_release: int | None,
-        *,
-        bundle: Bundle | None = None,
-        error: BundleError | None = None,
+        self, kind: str, digest: str, *, bundle: Bundle | None = None, error: BundleError | None = None
     ) -> None:
         if self._audit is None:
             return
-        kind = "bundle.refused" if error else "bundle.loaded"
         revision = None if bundle is None else bundle.revision
         error_code = None if error is None else error.code
         # Of a bundle that is refused, nothing that it states is sure.
@@ -156,7 +150,6 @@ class BundleTrust:
             "revision": revision,
             "release": None if bundle is None else bundle.release,
             "digest": digest,
-            "previous_release": previous_release,
             "error_code": error_code,
             "message": None if error is None else error.message,
         }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pdp.cli.files import effective_manifests
-from pdp.cli.options import AsJson, Data, Policies, file_argument, file_option
+from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, file_argument, file_option
 from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
@@ -49,13 +49,8 @@ def build(
     output: Annotated[Path, file_option("--output", "-o", help="The bundle file to write.")],
     policies: Policies = None,
     data: Data = None,
-    manifest: Annotated[
-        list[Path] | None, file_option("--manifest", "-m", help="A manifest to decide for. May be repeated.")
-    ] = None,
-    governance: Annotated[
-        list[Path] | None,
-        file_option("--governance", "-g", help="The governance of the manifest at the same place in the line."),
-    ] = None,
+    manifest: Manifests = None,
+    governance: Governances = None,
     release: Annotated[
         int, typer.Option(min=1, metavar="NUMBER", help="The release number; engines refuse to go back.")
     ] = 1,
