@@ -64,7 +64,8 @@ class ScenarioModule(pytest.File):
 
     def collect(self) -> Iterable[ScenarioItem]:
         """Load the file and yield its scenarios, in their order."""
-        self.suite = load_suite(_shown_path(self.path, self.config), _engine_timeout(self.config))
+        with _no_traceback():
+            self.suite = load_suite(_shown_path(self.path, self.config), _engine_timeout(self.config))
         titles = [one_line(scenario.name) for scenario in self.suite.scenarios]
         for index, (name, title) in enumerate(zip(_item_names(titles), titles, strict=True)):
             yield ScenarioItem.from_parent(self, name=name, title=title, index=index)
@@ -84,10 +85,6 @@ class ScenarioModule(pytest.File):
         if self._open is not None:
             self._open.close()
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ARG002
-        """Show what is wrong with the file, without a traceback."""
-        return _report_of(excinfo.value) or super().repr_failure(excinfo)
-
 
 class ScenarioItem(pytest.Item):
     """One scenario, on each engine that was asked for. `title` is the scenario's own name."""
@@ -101,30 +98,20 @@ class ScenarioItem(pytest.Item):
         self.extra_keyword_matches.add(title)
 
     def runtest(self) -> None:
-        """Run it.
-
-        Raises:
-            ScenarioFailedError: it came to something else than is expected.
-        """
-        results = [runner.run(self._index) for runner in self.parent.runners]
-        self.user_properties.append(("manifest_digest", self.parent.suite.manifest.digest))
-        results[1:] = [agreed(results[0], other) for other in results[1:]]
-        failed = [at for at, result in enumerate(results) if not result.passed]
-        if failed:
-            diagnoses = self.parent.diagnoses
-            raise ScenarioFailedError("\n\n".join(failure_text(diagnoses[at].explained(results[at])) for at in failed))
+        """Run it; it fails with the report that `pdp test` prints."""
+        with _no_traceback():
+            results = [runner.run(self._index) for runner in self.parent.runners]
+            self.user_properties.append(("manifest_digest", self.parent.suite.manifest.digest))
+            results[1:] = [agreed(results[0], other) for other in results[1:]]
+            failed = [at for at, result in enumerate(results) if not result.passed]
+            if failed:
+                diagnoses = self.parent.diagnoses
+                report = "\n\n".join(failure_text(diagnoses[at].explained(results[at])) for at in failed)
+                pytest.fail(report, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return where the scenario stands; pytest counts lines from 0."""
         return self.path, self.parent.suite.place(self._index).line - 1, self._title
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show the report that `pdp test` prints, without a traceback."""
-        return _report_of(excinfo.value) or super().repr_failure(excinfo, style)
-
-
-class ScenarioFailedError(Exception):
-    """A scenario failed; the text is the report."""
 
 
 @pytest.fixture(scope="session")
@@ -218,22 +205,14 @@ def _item_names(titles: Sequence[str]) -> list[str]:
     return names
 
 
-def _report_of(error: BaseException) -> str | None:
-    """Return what a person should read of an error that is not a fault of the program."""
-    if isinstance(error, ScenarioFailedError):
-        return str(error)
-    if isinstance(error, PdpError):
-        return error.message if error.hint is None else f"{error.message}\n    hint: {error.hint}"
-    return None
-
-
 @contextmanager
 def _no_traceback() -> Iterator[None]:
-    """Show an error as its report, where no test has begun and pytest asks no item how to show it."""
+    """Fail with what a person should read of an error that is not a fault of the program."""
     try:
         yield
     except PdpError as error:
-        pytest.fail(_report_of(error) or "", pytrace=False)
+        hint = "" if error.hint is None else f"\n    hint: {error.hint}"
+        raise pytest.fail.Exception(f"{error.message}{hint}", pytrace=False) from None
 
 
 def _shown_path(path: Path, config: pytest.Config) -> Path:
