@@ -220,7 +220,7 @@ def test_results_of_another_manifest_are_none(project: Path) -> None:
     assert found["scenarios"] == ["none was run"]
     unproven = [f"{tool} of manifest 7: no scenario file is about that manifest" for tool in ("read_note", "send_wire")]
     assert found["tools-proven"] == unproven
-    assert found["packs"] == [f"{each}, so its pack was not run" for each in unproven]
+    assert found["packs"] == unproven
     assert found["audit-pinned"] == ["there is no event: name golden scenarios"]
 
 
@@ -295,7 +295,7 @@ def test_of_manifests_side_by_side_the_new_one_is_looked_at(project: Path) -> No
     assert failed(checked(project, *options)) == {
         "manifest-digest": [f"manifest 8, {digest}: new in this release, and no scenario file is about it"],
         "tools-proven": [unproven],
-        "packs": [f"{unproven}, so its pack was not run"],
+        "packs": [unproven],
     }
 
     newer = scenario_file(project / "newer-scenarios.json", READING[:1], "newer.json")
