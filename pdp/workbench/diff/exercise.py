@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pdp.workbench.diff.policies import BundleRules, ComparedRule
     from pdp.workbench.opa.edits import Edit
-    from pdp.workbench.opa.evaluation import Batch
     from pdp.workbench.opa.syntax import Span
 
 _SHOWN: Final = 100
@@ -74,20 +73,19 @@ def not_shown(
             ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-exercise") as pool,
         ):
             for asked in (calls[:_FIRST], calls[_FIRST:_MOST]):
-                original = evaluator.evaluate(asked)
+                original = evaluator.evaluate(asked).answers
                 shown = [pool.submit(_shows, evaluator, part, asked, original) for part in parts]
                 parts = [part for part, future in zip(parts, shown, strict=True) if not future.result()]
     return tuple(part.change for part in parts)
 
 
-def _shows(evaluator: Evaluator, part: _Part, calls: Sequence[bytes], original: Batch) -> bool:
+def _shows(evaluator: Evaluator, part: _Part, calls: Sequence[bytes], original: Mapping[bytes, bytes | None]) -> bool:
     """Whether a call is decided otherwise without the part. One that cannot be decided then shows nothing."""
     try:
         answers = evaluator.evaluate(calls, changed={part.module: part.text}).answers
     except (UsageError, EngineError):
         return False
-    pairs = zip(answers, original.answers, strict=True)
-    return any(answer is not None and answer != before for answer, before in pairs)
+    return any(answer is not None and answer != original.get(call) for call, answer in answers.items())
 
 
 def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:

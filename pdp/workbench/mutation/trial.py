@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.workbench.mutation.mutant import DataMutant, RegoMutant
-    from pdp.workbench.opa.evaluation import Batch
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult
 
@@ -39,8 +38,6 @@ _MOST_NAMED: Final = 5
 _FIRST: Final = 96
 # A batch asks for hundreds of answers, and OPA starts anew for it.
 _ANSWERS_IN_TURN: Final = 30
-_UNKNOWN: Final = "not evaluated"
-_Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +110,19 @@ class RegoTrial:
     def __init__(self, evaluator: Evaluator, recorded: Sequence[Recorded]) -> None:
         self._evaluator = evaluator
         self._engine = _TableEngine(evaluator)
-        self._runners = [Runner(ran.suite, self._engine) for ran in recorded]
-        self._killers: defaultdict[str, Counter[_Key]] = defaultdict(Counter)
+        self._killers: defaultdict[str, Counter[int]] = defaultdict(Counter)
         # An engine answers for one mutant at a time, and the harness takes the log for itself.
         self._running = threading.Lock()
         seeds = [body for ran in recorded for result in ran.results for body in _bodies(result)]
-        self._engine.answers = _answer_table(seeds, evaluator.evaluate(seeds))
+        self._engine.answers = dict(evaluator.evaluate(seeds).answers)
+        runners = [Runner(ran.suite, self._engine) for ran in recorded]
+        self._scenarios = [
+            (runner, at) for runner, ran in zip(runners, recorded, strict=True) for at in range(len(ran.results))
+        ]
         # What is decided from the sources is what mutants change.
-        results = {
-            (number, index): result
-            for number, runner in enumerate(self._runners)
-            for index, result in enumerate(runner.run_all())
-        }
-        _check_passed(results.values(), " when OPA decides from the policies' sources")
-        self._bodies = {key: _bodies(result) for key, result in results.items()}
+        results = [result for runner in runners for result in runner.run_all()]
+        _check_passed(results, " when OPA decides from the policies' sources")
+        self._bodies = list(map(_bodies, results))
         # What was asked beyond the seeds is in the table by now.
         self._original = dict(self._engine.answers)
 
@@ -141,7 +137,7 @@ class RegoTrial:
         for chunk in self._chunks(mutant):
             asked = list(dict.fromkeys(body for key in chunk for body in self._bodies[key] if body not in known))
             try:
-                known |= _answer_table(asked, self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}))
+                known |= self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}).answers
             except UsageError as error:
                 if not _does_not_compile(error):
                     raise
@@ -151,9 +147,7 @@ class RegoTrial:
             if killer is not None:
                 return Judgement(mutant, Fate.KILLED, by=killer)
         asked = list(self._original)
-        strict = _answer_table(
-            asked, self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}, strict=True)
-        )
+        strict = self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}, strict=True).answers
         return Judgement(
             mutant,
             Fate.SURVIVED,
@@ -165,28 +159,28 @@ class RegoTrial:
     def _strict(self) -> dict[bytes, bytes | None]:
         """What the original answers where a builtin that fails is an error."""
         asked = list(self._original)
-        answers = _answer_table(asked, self._evaluator.evaluate(asked, strict=True))
-        return dict.fromkeys(asked) | answers
+        return {**dict.fromkeys(asked), **self._evaluator.evaluate(asked, strict=True).answers}
 
     def _differs(self, body: bytes, known: Mapping[bytes, bytes | None]) -> bool:
         return body not in known or known[body] != self._original[body]
 
-    def _chunks(self, mutant: RegoMutant) -> list[list[_Key]]:
+    def _chunks(self, mutant: RegoMutant) -> list[list[int]]:
         """The scenarios: first those that killed in this module before and some from everywhere, then all others."""
         order = [key for key, _ in self._killers[mutant.module].most_common()]
-        keys = list(self._bodies)
+        keys = range(len(self._scenarios))
         step = max(1, len(keys) // _FIRST)
         order = list(dict.fromkeys((*order[: _FIRST // 2], *keys[::step], *order, *keys)))
         return [chunk for chunk in (order[:_FIRST], order[_FIRST:]) if chunk]
 
-    def _failing(self, suspects: Sequence[_Key], mutant: RegoMutant, known: Mapping[bytes, bytes | None]) -> str | None:
+    def _failing(self, suspects: Sequence[int], mutant: RegoMutant, known: Mapping[bytes, bytes | None]) -> str | None:
         """Run scenarios with the mutant's answers, and return the first that fails."""
         with self._running:
             self._engine.changed, self._engine.answers = {mutant.module: mutant.text}, dict(known)
-            for number, index in suspects:
-                result = self._runners[number].run(index)
+            for key in suspects:
+                runner, index = self._scenarios[key]
+                result = runner.run(index)
                 if not result.passed:
-                    self._killers[mutant.module][number, index] += 1
+                    self._killers[mutant.module][key] += 1
                     return _named(result)
         return None
 
@@ -207,7 +201,7 @@ class _TableEngine(Engine):
         table, changed = (self._plans, {}) if document == PLAN else (self.answers, self.changed)
         if body not in table:
             rule = f"data.{document.replace('/', '.')}"
-            table |= _answer_table([body], self._evaluator.evaluate([body], changed=changed, document=rule))
+            table |= self._evaluator.evaluate([body], changed=changed, document=rule).answers
         answer = table[body]
         if answer is None:
             raise AnswerInvalidError("the policy fails")
@@ -272,12 +266,3 @@ def _named(result: ScenarioResult) -> str:
 def _does_not_compile(error: UsageError) -> bool:
     """Whether OPA refuses the Rego, and not something else: the original was evaluated by the same program."""
     return isinstance(error, FileFaultsError) or error.message.startswith("OPA refuses the policies")
-
-
-def _answer_table(bodies: Sequence[bytes], batch: Batch) -> dict[bytes, bytes | None]:
-    """Return the answers by request, without requests that were not asked because too many before them failed."""
-    return {
-        body: batch.answers[index]
-        for index, body in enumerate(bodies)
-        if not batch.errors.get(index, "").startswith(_UNKNOWN)
-    }

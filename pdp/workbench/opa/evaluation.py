@@ -7,7 +7,7 @@ one of them can be exchanged at the cost of a run. It is no way to decide a call
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -49,14 +49,12 @@ class Batch:
     """The result of a run.
 
     Attributes:
-        answers: for each input in its place the document as canonical bytes (see `canonical_answer`); None when it was
-            undefined or failed.
-        errors: why, by the input's index: OPA's code and message; `undefined` when the document was.
+        answers: by input the document as canonical bytes (see `canonical_answer`); None when it was undefined or
+            failed. What was not evaluated is not in it.
         lines: by the module's path, when coverage was asked for; only of inputs that did not fail.
     """
 
-    answers: tuple[bytes | None, ...]
-    errors: Mapping[int, str] = field(default_factory=dict)
+    answers: Mapping[bytes, bytes | None]
     lines: Mapping[str, Lines] | None = None
 
 
@@ -92,24 +90,19 @@ class Evaluator:
     def __init__(
         self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], *, timeout: float = TIMEOUT
     ) -> None:
-        self._opa = opa.resolve()
-        self._modules = dict(modules)
-        self._data = canonical(dict(data))
+        self._opa = opa
+        self._modules = frozenset(modules)
         self._timeout = timeout
-        self._staged: tempfile.TemporaryDirectory[str] | None = None
-        self._folder = Path()
-
-    def __enter__(self) -> Self:
         self._staged = tempfile.TemporaryDirectory(prefix="pdp-evaluate-")
         self._folder = Path(self._staged.name)
-        write_texts(self._folder, self._modules)
-        (self._folder / "data.json").write_bytes(self._data)
+        write_texts(self._folder, modules)
+        (self._folder / "data.json").write_bytes(canonical(dict(data)))
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._staged is not None:
-            self._staged.cleanup()
-            self._staged = None
+        self._staged.cleanup()
 
     def evaluate(
         self,
@@ -123,7 +116,7 @@ class Evaluator:
         """Evaluate a document for every input; equal inputs are evaluated once.
 
         An input whose evaluation fails (two values for one rule) costs a run more, and takes nothing
-        from the others; behind the sixteenth such input, the rest counts as failed.
+        from the others; what stands behind the sixteenth such input is not evaluated.
 
         Args:
             inputs: JSON each.
@@ -141,8 +134,7 @@ class Evaluator:
         # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
         marked = f'some i, e in input; print("{_MARK}", i)'
         query = f"[[i, x] | {marked}; x := [d | d := {document} with input as e]]"
-        answers: dict[bytes, bytes] = {}
-        errors: dict[bytes, str] = {}
+        answers: dict[bytes, bytes | None] = {}
         report: dict[str, Any] = {}
         pending = list(dict.fromkeys(inputs))
         with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as name:
@@ -155,24 +147,15 @@ class Evaluator:
                 answer, printed = self._run(query, file, sources, *options)
                 if "errors" not in answer:
                     for position, values in answer["result"][0]["expressions"][0]["value"]:
-                        if values:
-                            answers[pending[position]] = canonical_answer(values[0])
-                        else:
-                            errors[pending[position]] = "undefined"
+                        answers[pending[position]] = canonical_answer(values[0]) if values else None
                     report = answer.get("coverage", {})
                     break
                 failing = _last_marked(printed, len(pending))
-                errors[pending.pop(failing)] = _message(answer["errors"])
-                if len(errors) >= _MOST_FAILURES:
+                answers[pending.pop(failing)] = None
+                if len(answers) >= _MOST_FAILURES:
                     # A policy that is broken fails for each input, and each costs a run: that much is known by now.
-                    reason = f"not evaluated: {_MOST_FAILURES} before it failed"
-                    errors |= dict.fromkeys(pending[failing:], reason)
                     del pending[failing:]
-        return Batch(
-            answers=tuple(answers.get(body) for body in inputs),
-            errors={index: errors[body] for index, body in enumerate(inputs) if body in errors},
-            lines=coverage_lines(report) if coverage else None,
-        )
+        return Batch(answers, coverage_lines(report) if coverage else None)
 
     def query(self, query: str, body: bytes, *options: str) -> dict[str, Any]:
         """Evaluate one query for one input and return what OPA writes, whole; `options` are added to its own.
@@ -208,17 +191,16 @@ class Evaluator:
 
 def coverage_lines(report: Mapping[str, Any]) -> dict[str, Lines]:
     """Return the lines of each module, by its path, of a report that OPA writes with `--coverage`."""
-    return {path: _lines(file) for path, file in report.get("files", {}).items()}
+    lines: dict[str, Lines] = {}
+    for path, file in report.get("files", {}).items():
+        missed = _rows(file.get("not_covered", ()))
+        # A line of which a part was not evaluated is missed: `a contains x if y` counts only when y held.
+        lines[path] = Lines(_rows(file.get("covered", ())) - missed, missed)
+    return lines
 
 
-def _lines(file: Mapping[str, Any]) -> Lines:
-    missed = _rows(file.get("not_covered", ()))
-    # A line of which a part was not evaluated is missed: `a contains x if y` counts only when y held.
-    return Lines(frozenset(_rows(file.get("covered", ())) - missed), frozenset(missed))
-
-
-def _rows(ranges: Sequence[Mapping[str, Any]]) -> set[int]:
-    return {row for part in ranges for row in range(part["start"]["row"], part["end"]["row"] + 1)}
+def _rows(ranges: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    return frozenset(row for part in ranges for row in range(part["start"]["row"], part["end"]["row"] + 1))
 
 
 def _last_marked(printed: str, count: int) -> int:
