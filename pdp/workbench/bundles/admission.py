@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
-from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect
+from pdp.workbench.opa.rules import PARTS
 from pdp.workbench.opa.syntax import package_of, parse_modules
 from pdp.workbench.opa.tool import OpaTool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pdp.workbench.bundles.names import KnownNames
     from pdp.workbench.opa.modules import Module
 
-_PARTS: Final = ("deny", "step_up", "allow", "obligations")
 # First parts of codes that the program or the policies give elsewhere; a baseline with a concern says so itself.
 _TAKEN: Final = frozenset((
     "action_staging", "actions", "aggregation", "approval", "approval_request", "approvals", "audit", "authz", "bundle",
@@ -102,30 +103,55 @@ class StagedPolicies:
         except FileFaultsError as error:
             files = {str(module.file) for module in checked.values()}
             yield [fault for fault in error.faults if fault.place.file in files] or error.faults
-        yield check_conventions(
-            checked,
-            self.trees,
-            self.opa,
-            tests=test_trees if proven else None,
-            scenario_codes=scenario_codes,
-            records=self.names.records(self.request),
-            values=self.names.values(),
-        )
+        yield self._conventions(checked, test_trees if proven else None, scenario_codes) if checked else []
+
+    def _conventions(
+        self, checked: Mapping[str, Module], tests: Mapping[str, Any] | None, scenario_codes: Iterable[str] | None
+    ) -> list[Fault]:
+        """Return what the checks of the baseline's folder `checks` object to, in the order of places."""
+        policies = baseline_policies_path()
+        document = {
+            "modules": [
+                {"file": path, "source": str(module.file), "tree": self.trees[path]} for path, module in checked.items()
+            ],
+            "builtins": _builtins(policies / "capabilities.json"),
+            "tests": None if tests is None else [{"tree": tree} for tree in tests.values()],
+            "scenario_codes": None if scenario_codes is None else sorted(set(scenario_codes)),
+            "records": self.names.records(self.request),
+            "values": self.names.values(),
+            "rules": sorted(
+                {
+                    f"data.{package_of(tree)}.{_name(rule)}"
+                    for tree in self.trees.values()
+                    for rule in tree.get("rules", ())
+                }
+            ),
+        }
+        checks = {
+            str(file.relative_to(policies)): file.read_text(encoding="utf-8")
+            for file in (policies / "checks").rglob("*.rego")
+            if not file.name.endswith("_test.rego")
+        }
+        if not checks:
+            raise UsageError(f"{policies / 'checks'}: no checks of policies", hint="install tool-pdp again")
+        with Evaluator(self.opa, checks, {}) as evaluator:
+            answer = evaluator.query(_FINDINGS, orjson.dumps(document), "--strict-builtin-errors")
+        findings = answer["result"][0]["expressions"][0]["value"]
+        faults = [
+            _fault_at(checked[item["file"]], item["line"], item["column"], item["message"], item["hint"])
+            for item in findings
+        ]
+        return sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column, fault.message))
 
 
 @contextmanager
-def staged_policies(
-    policies: Sequence[Path],
-    opa: Path,
-    *,
-    names: KnownNames = KnownNames(),  # noqa: B008 - immutable
-) -> Iterator[StagedPolicies]:
+def staged_policies(policies: Sequence[Path], opa: Path, *, names: KnownNames) -> Iterator[StagedPolicies]:
     """Collect and parse policies, and stage them in a folder that is removed at the end.
 
     Args:
         policies: the baseline's folder and those of the user's modules.
         opa: the OPA program.
-        names: what the user's concerns may name beside the request: by default anything.
+        names: what the user's concerns may name beside the request.
 
     Raises:
         UsageError: a folder cannot be used, or OPA cannot be run.
@@ -149,22 +175,28 @@ def staged_policies(
 
 def _package_faults(modules: Mapping[str, Module], trees: Mapping[str, Any], baseline: set[str]) -> list[Fault]:
     """Each module that is not in its package, and each concern that defines what it may not, or nothing."""
-    custom: dict[str, dict[str, set[str]]] = {}
+    concerns: defaultdict[str, list[str]] = defaultdict(list)
     faults: list[Fault] = []
     for path, tree in trees.items():
         package = _package(tree)
-        if modules[path].custom:
-            faults += _custom_faults(path, modules[path], tree, baseline, custom)
-        elif package[:1] != ["authz"]:
-            message = f"`package {'.'.join(package)}` in the baseline, which is `package authz` and below"
-            faults.append(_fault(modules[path], tree["package"], message, _STAND_APART))
-    for name, defined in custom.items():
-        if not any(defined.values()):
-            first = min(defined)
-            message = f"the concern custom.concerns.{name} defines nothing"
-            faults.append(
-                _fault(modules[first], trees[first]["package"], message, f"it needs one of {', '.join(_PARTS)}")
-            )
+        if not modules[path].custom:
+            if package[:1] != ["authz"]:
+                message = f"`package {'.'.join(package)}` in the baseline, which is `package authz` and below"
+                faults.append(_fault(modules[path], tree["package"], message, _STAND_APART))
+        elif wrong := _misplaced(package, baseline):
+            faults.append(_fault(modules[path], tree["package"], wrong, _NAME_IT))
+        else:
+            concerns[package[2]].append(path)
+            for rule in _findings(tree):
+                if not _is_partial_set(rule):
+                    name = _name(rule)
+                    message = f"`{name}` of a concern must be a partial set: `{name} contains … if {{ … }}`"
+                    faults.append(_fault(modules[path], rule, message, _BE_A_SET))
+    for name, paths in concerns.items():
+        if not any(_findings(trees[path]) for path in paths):
+            message, first = f"the concern custom.concerns.{name} defines nothing", min(paths)
+            hint = f"it needs one of {', '.join(PARTS)}"
+            faults.append(_fault(modules[first], trees[first]["package"], message, hint))
     return faults
 
 
@@ -174,66 +206,8 @@ def _unit_test_faults(modules: Mapping[str, Module], trees: Mapping[str, Any]) -
         _fault(module, rule, f"`{_name(rule)}` in a unit test, which would be lost", _NO_TEST)
         for path, module in modules.items()
         if module.custom
-        for rule in trees[path].get("rules", ())
-        if _name(rule) in _PARTS
+        for rule in _findings(trees[path])
     ]
-
-
-def check_conventions(
-    modules: Mapping[str, Module],
-    trees: Mapping[str, Any],
-    opa: Path,
-    *,
-    tests: Mapping[str, Any] | None = None,
-    scenario_codes: Iterable[str] | None = None,
-    records: Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
-) -> list[Fault]:
-    """Return what the checks of the baseline's folder `checks` object to, in the order of places.
-
-    Args:
-        modules: the modules to check, by their path.
-        trees: syntax trees by path, as `parse_modules` returns them; those of other modules are not looked at.
-        opa: the OPA program; it is run once.
-        tests: the trees of the unit tests, to find concerns without any; None: nobody asks.
-        scenario_codes: the reason codes that scenarios expect, to find concerns without any; None: nobody asks.
-        records: what the user's concerns may name, as of `KnownNames.records`.
-        values: what they may compare with, as of `KnownNames.values`.
-
-    Raises:
-        UsageError: OPA cannot be run, or the checks are not installed.
-    """
-    if not modules:
-        return []
-    policies = baseline_policies_path()
-    document = {
-        "modules": [
-            {"file": path, "source": str(module.file), "tree": trees[path]} for path, module in modules.items()
-        ],
-        "builtins": _builtins(policies / "capabilities.json"),
-        "tests": None if tests is None else [{"tree": tree} for tree in tests.values()],
-        "scenario_codes": None if scenario_codes is None else sorted(set(scenario_codes)),
-        "records": records or {},
-        "values": values or {},
-        "rules": sorted(
-            {f"data.{package_of(tree)}.{_name(rule)}" for tree in trees.values() for rule in tree.get("rules", ())}
-        ),
-    }
-    checks = {
-        str(file.relative_to(policies)): file.read_text(encoding="utf-8")
-        for file in (policies / "checks").rglob("*.rego")
-        if not file.name.endswith("_test.rego")
-    }
-    if not checks:
-        raise UsageError(f"{policies / 'checks'}: no checks of policies", hint="install tool-pdp again")
-    with Evaluator(opa, checks, {}) as evaluator:
-        answer = evaluator.query(_FINDINGS, orjson.dumps(document), "--strict-builtin-errors")
-    findings = answer["result"][0]["expressions"][0]["value"]
-    faults = [
-        _fault_at(modules[item["file"]], item["line"], item["column"], item["message"], item["hint"])
-        for item in findings
-    ]
-    return sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column, fault.message))
 
 
 def _builtins(capabilities: Path) -> dict[str, Any]:
@@ -243,26 +217,6 @@ def _builtins(capabilities: Path) -> dict[str, Any]:
         builtin["name"]: {"args": builtin["decl"].get("args", []), "result": builtin["decl"].get("result", {})}
         for builtin in listed
     }
-
-
-def _custom_faults(
-    path: str, module: Module, tree: Mapping[str, Any], baseline: set[str], custom: dict[str, dict[str, set[str]]]
-) -> list[Fault]:
-    """What a user's module does that it must not; which parts it defines is added to `custom`, by concern and path."""
-    package = _package(tree)
-    wrong = _misplaced(package, baseline)
-    if wrong:
-        return [_fault(module, tree["package"], wrong, _NAME_IT)]
-    faults = []
-    defined = custom.setdefault(package[2], {}).setdefault(path, set())
-    for rule in tree.get("rules", ()):
-        name = _name(rule)
-        if name in _PARTS:
-            defined.add(name)
-            if not _is_partial_set(rule):
-                message = f"`{name}` of a concern must be a partial set: `{name} contains … if {{ … }}`"
-                faults.append(_fault(module, rule, message, _BE_A_SET))
-    return faults
 
 
 def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
@@ -282,6 +236,11 @@ def _misplaced(package: Sequence[str], baseline: set[str]) -> str | None:
 def _is_partial_set(rule: Mapping[str, Any]) -> bool:
     head = rule["head"]
     return len(head["ref"]) == 1 and "key" in head and not head.keys() & {"value", "args"}
+
+
+def _findings(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rules of a module that find something."""
+    return [rule for rule in tree.get("rules", ()) if _name(rule) in PARTS]
 
 
 def _name(rule: Mapping[str, Any]) -> str:

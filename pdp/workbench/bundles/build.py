@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from pdp.documents import read_document
 from pdp.engine.bundle.file import pack_bundle, read_bundle, replace_file
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
-from pdp.json import MAX_NUMBER, JsonValueError, parse_json
+from pdp.json import MAX_NUMBER, JsonValueError
 from pdp.workbench.bundles.admission import staged_policies
 from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.modules import baseline_folder
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.manifest.model import Tool
-
-_MAX_CONFIG: Final = 1024 * 1024
 
 
 def compile_bundle(
@@ -96,14 +95,7 @@ def _config(file: Path, *, baseline: set[str], custom: set[str]) -> dict[str, An
 
     A list in the file names concerns of the baseline that must be among them, so that none is lost unnoticed.
     """
-    config: Any = {}
-    if file.is_file():
-        with file.open("rb") as opened:
-            content = opened.read(_MAX_CONFIG)
-        try:
-            config = parse_json(content)
-        except JsonValueError as error:
-            raise UsageError(f"{file}: {error}") from error
+    config: Any = read_document(file).value if file.is_file() else {}
     if not isinstance(config, dict) or "bundle" in config:
         raise UsageError(f"{file}: not an object without `bundle`", hint="the build itself says which bundle it is")
     required = config.get("required_concerns", [])

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pdp.json import canonical
+from pdp.workbench.neighbours.values import as_dict, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ def inspect_bundle(bundle: Bundle) -> dict[str, Any]:
         "modules": len(bundle.modules),
         "signature": None if bundle.signature is None else asdict(bundle.signature),
         "manifests": sorted(manifests, key=lambda manifest: (manifest["version"] or "", manifest["digest"])),
-        "concerns": _texts(_object(bundle.data.get("config")).get("required_concerns")),
+        "concerns": texts(bundle.data.get("config", {}).get("required_concerns")),
         "data": {root: len(canonical(value)) for root, value in sorted(bundle.data.items())},
     }
 
@@ -60,11 +61,11 @@ def _shown(signature: Mapping[str, Any] | None) -> str:
 
 
 def _manifest(digest: str, document: Any) -> dict[str, Any]:
-    tools = _object(_object(document).get("tools"))
+    tools = as_dict(as_dict(document).get("tools"))
     return {
         "digest": digest,
-        "version": _text(_object(document).get("manifest_version")),
-        "tools": [_tool(name, _object(entry)) for name, entry in sorted(tools.items())],
+        "version": _text(as_dict(document).get("manifest_version")),
+        "tools": [_tool(name, as_dict(entry)) for name, entry in sorted(tools.items())],
     }
 
 
@@ -75,17 +76,9 @@ def _tool(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         "action": _text(entry.get("pdp_action")) or name,
         "risk_tier": _text(entry.get("risk_tier")),
         "effect_class": _text(entry.get("effect_class")),
-        "scopes": _texts(entry.get("scopes")),
+        "scopes": texts(entry.get("scopes")),
     }
 
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

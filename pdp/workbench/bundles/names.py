@@ -70,10 +70,8 @@ class KnownNames:
         """Return the texts that may stand where there are no others, by dotted path."""
         values = {f"{_ENTRY}.{name}": sorted(map(str, texts)) for name, texts in _ENTRY_TEXTS.items()}
         if self.tools:
-            names, actions = (
-                sorted({tool.name for tool in self.tools}),
-                sorted({tool.pdp_action for tool in self.tools}),
-            )
+            names = sorted({tool.name for tool in self.tools})
+            actions = sorted({tool.pdp_action for tool in self.tools})
             values |= dict.fromkeys((f"{_ENTRY}.name", "input.action.properties.tool"), names)
             values |= dict.fromkeys((f"{_ENTRY}.pdp_action", "input.action.name"), actions)
         return values

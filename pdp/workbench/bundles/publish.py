@@ -124,7 +124,7 @@ def publish_bundle(
             if _digest_of(_channel_file(folder, channel)) != bundle.digest:
                 _commit(folder, current, packed, audit=audit)
             return current
-        change = _change("publish", channel, bundle, by=by, why=why)
+        change = _change("publish", bundle, channel=channel, by=by, why=why)
         _commit(folder, change, packed, audit=audit)
     return change
 
@@ -168,10 +168,9 @@ def roll_back(
         packed = read_packed(file)
         if digest(packed) != old.digest:
             raise BundleError(f"{file}: not the file that was published", hint=_RESTORE)
-        before = read_bundle(packed)
-        if signing_key is not None:
-            before = read_bundle(packed, keys=(signing_key.public,) if keys is None else keys)
-        elif before.signature is not None:
+        trusted = (signing_key.public,) if signing_key is not None and keys is None else keys
+        before = read_bundle(packed, keys=None if signing_key is None else trusted)
+        if signing_key is None and before.signature is not None:
             raise UsageError(
                 f"release {old.release} is signed, so its content has to be signed anew under the next number",
                 hint="name a private key",
@@ -180,7 +179,7 @@ def roll_back(
         if signing_key is not None:
             packed = sign_bundle(packed, signing_key)
         bundle = read_bundle(packed)
-        change = _change("rollback", channel, bundle, by=by, why=why, restores=old.release)
+        change = _change("rollback", bundle, restores=old.release, channel=channel, by=by, why=why)
         _commit(folder, change, packed, audit=audit)
     return change
 
@@ -214,24 +213,16 @@ def next_release(folder: Path) -> int:
 
 
 def _change(
-    action: Literal["publish", "rollback"],
-    channel: str,
-    bundle: Bundle,
-    *,
-    by: str,
-    why: str,
-    restores: int | None = None,
+    action: Literal["publish", "rollback"], bundle: Bundle, *, restores: int | None = None, **texts: str
 ) -> ChannelChange:
     return ChannelChange(
         time=to_seconds(time.time()),
         action=action,
-        channel=channel,
         release=bundle.release,
         revision=bundle.revision,
         digest=bundle.digest,
         restores=restores,
-        by=by,
-        why=why,
+        **texts,
     )
 
 

@@ -25,6 +25,7 @@ from pdp.engine.opa.engine import TOKEN_VARIABLE
 from pdp.errors import EngineError
 from pdp.installed import packaged
 from pdp.json import canonical
+from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import opa_environment
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ START_TIMEOUT: Final = 15.0
 _PAUSE: Final = 0.01
 _LOG_TAIL: Final = 4096
 _OK: Final = 200
+_OPTIONS: Final = (
+    "--log-level=error", "--log-format=text", "--skip-version-check", "--unix-socket-perm=600", "--bundle", "bundle",
+)  # fmt: skip
+_LOCKED: Final = ("--authentication=token", "--authorization=basic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ def local_opa(
         try:
             with log.open("wb") as output:
                 process = subprocess.Popen(  # noqa: S603 - the program that the caller named, with arguments made here
-                    [program.resolve(), *_arguments(address, name, lock=tcp)],
+                    [program.resolve(), "run", "--server", f"--addr={address}", *_OPTIONS, *(_LOCKED if tcp else ())],
                     cwd=folder,
                     env=opa_environment() | ({TOKEN_VARIABLE: token} if token else {}),
                     stdin=subprocess.DEVNULL,
@@ -136,27 +141,17 @@ def _log_tail(log: Path) -> str:
     return textwrap.indent(text or "(OPA wrote nothing)", "  ")
 
 
-def _arguments(address: str, folder: str, *, lock: bool) -> list[str]:
-    """Return the arguments with which OPA serves what `_write` put into `folder`."""
-    return [
-        "run", "--server", f"--addr={address}", "--log-level=error", "--log-format=text", "--skip-version-check",
-        "--unix-socket-perm=600", *(["--authentication=token", "--authorization=basic"] if lock else []),
-        "--bundle", f"{folder}/bundle",
-    ]  # fmt: skip
-
-
 def _write(
     folder: Path, bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, *, lock: bool
 ) -> None:
     """Write a bundle into a folder: Rego, data, and the lock where OPA asks for a token."""
-    files = {path: text.encode() for path, text in bundle.modules.items()}
-    files["data.json"] = canonical(merged_data(bundle.data, manifests=manifests, data=data))
+    files = {
+        **bundle.modules,
+        "data.json": canonical(merged_data(bundle.data, manifests=manifests, data=data)).decode(),
+    }
     roots = list(ROOTS)
     if lock:
-        files["system/authz.rego"] = packaged("deploy/authz.rego").read_bytes()
+        files["system/authz.rego"] = packaged("deploy/authz.rego").read_text(encoding="utf-8")
         roots.append("system/authz")
-    files[".manifest"] = canonical({"revision": bundle.revision, "roots": roots, "rego_version": 1})
-    for path, content in files.items():
-        file = folder / "bundle" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+    files[".manifest"] = canonical({"revision": bundle.revision, "roots": roots, "rego_version": 1}).decode()
+    write_texts(folder / "bundle", files)

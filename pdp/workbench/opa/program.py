@@ -41,7 +41,12 @@ def find_opa() -> Path | None:
     """
     named = os.environ.get(OPA_VARIABLE)
     if named:
-        return _named(Path(named))
+        version = opa_version(Path(named))
+        if version != OPA_VERSION:
+            fault = f"is version {version}" if version else "is not an OPA program that can be run"
+            hint = f"name OPA {OPA_VERSION}, or unset {OPA_VARIABLE}"
+            raise UsageError(f"{OPA_VARIABLE} names {named}, which {fault}", hint=hint)
+        return Path(named)
     on_path = shutil.which("opa")
     for candidate in (Path(on_path) if on_path else None, cached_opa()):
         if candidate is not None and opa_version(candidate) == OPA_VERSION:
@@ -128,13 +133,3 @@ def run_opa(
         raise UsageError(f"{opa}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`") from error
     except subprocess.TimeoutExpired as error:
         raise EngineTimeoutError(f"OPA did not finish within {timeout:g} s") from error
-
-
-def _named(program: Path) -> Path:
-    version = opa_version(program)
-    if version == OPA_VERSION:
-        return program
-    fault = f"is version {version}" if version else "is not an OPA program that can be run"
-    raise UsageError(
-        f"{OPA_VARIABLE} names {program}, which {fault}", hint=f"name OPA {OPA_VERSION}, or unset {OPA_VARIABLE}"
-    )
