@@ -22,8 +22,8 @@ from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.diff.policies import BundleRules
+from pdp.workbench.mutation.edits import rego_mutants
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
-from pdp.workbench.mutation.rego_edits import rego_mutants
 from pdp.workbench.opa.modules import baseline_policies_path, collect
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.opa.tool import OpaTool

@@ -1,9 +1,7 @@
 """Who would notice if it broke: policies, manifests and data changed in one place each, and the scenarios run again.
 
 mutant: a mutant of each kind, its identity, and its fate.
-rego_edits: mutants of Rego, by the edits of `opa`.
-manifest_edits: mutants of manifest and governance, entry by entry.
-data_edits: mutants of the data that a suite states.
+edits: the mutants of Rego, of manifest and governance entry by entry, and of the data that a suite states.
 trial: the scenarios run with a mutant, on OPA or on the embedded engine.
 equivalents: the file in which a person marks mutants as equivalent.
 search: the search for a call that shows a survivor, and the scenario that would kill it.

@@ -10,11 +10,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical
-from pdp.workbench.mutation.data_edits import data_mutants
+from pdp.workbench.mutation.edits import data_mutants, manifest_mutants, rego_mutants
 from pdp.workbench.mutation.equivalents import check_known, different
-from pdp.workbench.mutation.manifest_edits import manifest_mutants
 from pdp.workbench.mutation.mutant import Fate, RegoMutant
-from pdp.workbench.mutation.rego_edits import rego_mutants
 from pdp.workbench.mutation.search import propose_scenario
 from pdp.workbench.mutation.trial import judge_embedded, open_rego_trial, record
 from pdp.workbench.scenarios.files.suite import policy_modules

@@ -9,6 +9,5 @@ modules:    the Rego files of a policy, found in folders
 rules:      where each finding's rule stands, read from METADATA without OPA
 syntax:     syntax trees: places, variables
 edits:      edits that break a module in one place each
-weakenings: what `edits` makes of comparisons: forms that decide alike until somebody is nearly right
 forms:      rules of two policies without what has no meaning, names among it
 """

@@ -1,12 +1,16 @@
 """Edits that break a module of Rego in one place each, found in its syntax tree.
 
-Not touched: METADATA, so that codes and messages stay; the details that a reason is given, which explain a verdict and
-are no part of it; and entrypoints beside `authz/decision`, for which scenarios do not ask.
+Not touched: METADATA, so that codes and messages stay, and the details that a reason is given, which explain a verdict
+and are no part of it.
+
+Weakened conditions decide alike until somebody comes who is nearly right: texts are compared by a part of them, a
+number is off by a little or bounded, of a list only the first element counts. Each is what a careful saboteur would
+write. It stands only where both sides can be of its type: constants of another type, and calls that give numbers, are
+left out.
 """
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,16 +24,12 @@ from pdp.workbench.opa.syntax import (
     is_every,
     is_some,
     operator,
-    package_of,
     rule_name,
     variables,
 )
-from pdp.workbench.opa.weakenings import weakened_call, weakened_domain, weakened_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pdp.workbench.opa.weakenings import Change
 
 _COMPARISONS: Final = {
     "lt": ("<=",), "lte": ("<",), "gt": (">=",), "gte": (">",), "equal": ("!=",), "neq": ("==",),
@@ -39,11 +39,27 @@ _SETS: Final = {"minus": ("&", "|"), "and": ("|", "-"), "or": ("&", "-"), "plus"
 _FINDINGS: Final = {"deny": ("step_up",), "step_up": ("allow", "deny"), "allow": ("step_up",)}
 _VERDICTS: Final = ("ALLOW", "DENY", "STEP_UP")
 _NUMBER: Final = re.compile(r"-?[0-9.eE+-]+")
-_DECISION: Final = "data.authz.decision"
 _REASON: Final = "reason.new"
 _EMPTY: Final = {"[]": "[false]", "{}": '{"~": false}', "set()": "{false}"}
 _NOT: Final = re.compile(r"not\s+")
 _IF: Final = re.compile(r"\s*if\s+")
+_NEAR: Final = (
+    "startswith({a}, {b})", "startswith({b}, {a})", "endswith({a}, {b})", "endswith({b}, {a})",
+    "contains({a}, {b})", "contains({b}, {a})",
+    "startswith({b}, substring({a}, 0, floor(count({a}) / 2)))",
+    "lower({a}) == lower({b})", "trim_space({a}) == trim_space({b})",
+)  # fmt: skip
+_BOUNDED: Final = ("min([{a}, 3])", "min([{a}, 10000])", "max([{a}, 1])", "max([{a}, 100])")
+_ROUNDED: Final = ("round({a})", "floor({a})", "ceil({a})")
+_SHIFTED: Final = ("{a} + 0.001", "{a} - 0.001")
+_NO_TEXT: Final = frozenset(("count", "sum", "plus", "minus", "mul", "div", "rem", "abs", "round", "ceil", "floor"))
+_ORDER: Final = frozenset(("lt", "lte", "gt", "gte"))
+_AT_MOST: Final = "number.at_most"
+_LOWERED: Final = "{{lower(member) | some member in {a}}}"
+_FIRST: Final = "array.slice([member | some member in {a}], 0, 1)"
+
+Change = tuple[str, Span | None, str]
+"""Kind, place and new text of an edit; without a place, OPA does not say where it stands, and it is left out."""
 
 
 class Edit(NamedTuple):
@@ -62,16 +78,11 @@ def edits(tree: Node, source: Source) -> list[Edit]:
         tree: the module's.
         source: the module itself.
     """
-    package = package_of(tree)
     known: dict[tuple[Span, str], Edit] = {}
     for rule in tree.get("rules", ()):
-        name = rule_name(rule)
-        entrypoint = any(note.get("entrypoint") for note in rule.get("annotations", ()))
-        if entrypoint and f"data.{package}.{name}" != _DECISION:
-            continue
         for kind, span, text in _Walk(source).rule(rule):
             if span is not None and source.text[slice(*span)] != text:
-                known.setdefault((span, text), Edit(name, kind, span, text))
+                known.setdefault((span, text), Edit(rule_name(rule), kind, span, text))
     return sorted(known.values(), key=lambda edit: (edit.span, edit.kind, edit.text))
 
 
@@ -86,9 +97,8 @@ class _Walk:
         head = rule["head"]
         if rule.get("default"):
             # OPA gives the location of its word `default` alone; the head's location has the rest.
-            text = b"default " + base64.b64decode(head["location"]["text"])
-            whole = {"location": rule["location"] | {"text": base64.b64encode(text).decode()}}
-            yield "rule dropped", self._source.span(whole), ""
+            word, rest = self._source.span(rule), self._source.span(head)
+            yield "rule dropped", word and rest and (word[0], rest[1]), ""
             yield from (("default changed", span, changed) for _, span, changed in self.term(head["value"]))
             return
         span, name = self._source.span(head), rule_name(rule)
@@ -206,11 +216,12 @@ class _Walk:
             yield from self.term(replaced["value"])
 
     def _domain(self, domain: Node) -> Iterator[Change]:
-        yield from weakened_domain(domain, self._source)
+        yield "first element only", self._source.span(domain), _FIRST.format(a=self._source.written(domain))
         yield from self.term(domain)
 
     def _call(self, terms: list[Node], span: Span | None) -> Iterator[Change]:
-        yield from weakened_call(terms, span, self._source)
+        if len(terms) == len(("operator", "left", "right")):
+            yield from self._weakened(terms, span)
         name, written = operator(terms), self._source.written(terms[0])
         # Also what is called by its name, such as `lt(a, b)`, has these operators; only signs are exchanged.
         for kind, others in (("comparison moved", _COMPARISONS), ("set operation swapped", _SETS)):
@@ -218,6 +229,59 @@ class _Walk:
                 yield from ((kind, self._source.span(terms[0]), other) for other in others[name])
         for term in terms[1:2] if name.endswith(_REASON) else terms[1:]:
             yield from self.term(term)
+
+    def _weakened(self, terms: list[Node], span: Span | None) -> Iterator[Change]:
+        """The weakened forms of a call with two sides; `span`: where all of it stands, without a `not` before it."""
+        operands = terms[1:]
+        name, (a, b) = operator(terms), map(self._source.written, operands)
+        if name in ("equal", "neq") or (name == "eq" and operands[0]["type"] != "var"):
+            yield from (("equality weakened", span, text) for text in _equality(operands, a, b, negated=name == "neq"))
+        elif name == "internal.member_2" and _may_be_text(operands[0]):
+            for text in _near(operands[:1], a, "near"):
+                yield "membership weakened", span, f"count([1 | some near in {b}; {text}]) > 0"
+        elif name in ("startswith", "endswith"):
+            yield "text test weakened", span, f"contains({a}, {b})"
+            yield "text test weakened", span, f"{name}(lower({a}), lower({b}))"
+        elif name == "minus":
+            yield "set difference weakened", span, f"{_LOWERED.format(a=a)} - {_LOWERED.format(a=b)}"
+        elif name in _ORDER or name.endswith(_AT_MOST):
+            yield from self._numbers(operands)
+        if name in _ORDER and all(map(_may_be_text, operands)):
+            sign = self._source.written(terms[0])
+            yield "compared by day", span, f"substring({a}, 0, 10) {sign} substring({b}, 0, 10)"
+        yield from self._overlap(name, operands, span)
+
+    def _numbers(self, operands: list[Node]) -> Iterator[Change]:
+        """The operands of a comparison, off by a little; a count and a constant are whole, which `constant moved` has.
+
+        Beside a constant, a bound changes nothing or everything, and to shift or round down or up is to shift the
+        constant.
+        """
+        counts, constants = map(_is_count, operands), [operand["type"] == "number" for operand in operands]
+        fixed = any(constants)
+        for index, (operand, count) in enumerate(zip(operands, counts, strict=True)):
+            span, written = self._source.span(operand), self._source.written(operand)
+            if constants[index] and not _is_count(operands[1 - index]):
+                yield from (("number shifted", span, str(round(operand["value"] + by, 9))) for by in (0.001, -0.001))
+            if operand["type"] not in ("ref", "var", "call"):
+                continue
+            forms = {
+                "number bounded": () if fixed else _BOUNDED,
+                "number rounded": () if count else _ROUNDED[: 1 if fixed else None],
+                # To shift one side is enough.
+                "number shifted": _SHIFTED if not (fixed or count) and (index or _is_count(operands[1])) else (),
+            }
+            yield from ((kind, span, form.format(a=written)) for kind, texts in forms.items() for form in texts)
+
+    def _overlap(self, name: str, operands: list[Node], span: Span | None) -> Iterator[Change]:
+        """`count(a - b) == 0`, none is missing, as "they have one in common"; and the opposite."""
+        others = {"equal": "> 0", "gt": "== 0"}
+        if name not in others or not _is_count(operands[0]) or operands[1].get("value") != 0:
+            return
+        counted = operands[0]["value"][1]
+        if counted["type"] == "call" and operator(counted["value"]) == "minus":
+            a, b = map(self._source.written, counted["value"][1:])
+            yield "set difference weakened", span, f"count({a} & {b}) {others[name]}"
 
     def term(self, term: Node) -> Iterator[Change]:
         kind, value = term["type"], term.get("value")
@@ -228,15 +292,21 @@ class _Walk:
         elif kind == "call":
             yield from self._call(term["value"], self._source.span(term))
         elif kind == "ref":
-            for part in term["value"]:
-                if part["type"] != "var":
-                    yield from weakened_key(part, self._source)
-                    yield from self.term(part)
+            yield from self._keys(term["value"])
         elif kind in COMPREHENSIONS and value is not None:
             for part in ("term", "key", "value"):
                 if value.get(part) is not None:
                     yield from self.term(value[part])
             yield from self.body(value["body"], term)
+
+    def _keys(self, reference: list[Node]) -> Iterator[Change]:
+        """The edits of what something is looked up by; weakened where that is an attribute of the request."""
+        for part in reference:
+            if part["type"] == "ref" and part["value"][0]["value"] == "input":
+                for function in ("lower", "trim_space"):
+                    yield "key weakened", self._source.span(part), f"{function}({self._source.written(part)})"
+            if part["type"] != "var":
+                yield from self.term(part)
 
     def _moved(self, term: Node) -> Iterator[Change]:
         """The edits of a constant; what is not written out, such as a name for it, is left alone."""
@@ -285,3 +355,27 @@ def _shortened(term: Node, source: Source) -> Iterator[str]:
             yield text[whole[0] : start] + text[known[index + 1][0] : whole[1]]
         else:
             yield text[whole[0] : known[index - 1][1]] + text[end : whole[1]]
+
+
+def _equality(operands: list[Node], a: str, b: str, *, negated: bool) -> Iterator[str]:
+    if not all(map(_may_be_text, operands)):
+        return
+    yield from (f"not {text}" if negated else text for text in _near(operands, a, b))
+    if not any(operand["type"] == "string" for operand in operands):
+        yield f"abs({a} - {b}) {'>=' if negated else '<'} 0.001"
+
+
+def _near(constants: list[Node], a: str, b: str) -> Iterator[str]:
+    """Yield the forms of two texts; an empty constant is a part of every text, and has one form only."""
+    empty = any(operand["type"] == "string" and not operand["value"] for operand in constants)
+    for form in _NEAR[-1:] if empty else _NEAR:
+        yield form.format(a=a, b=b)
+
+
+def _is_count(term: Node) -> bool:
+    return bool(term["type"] == "call") and operator(term["value"]) == "count"
+
+
+def _may_be_text(term: Node) -> bool:
+    kind = term["type"]
+    return kind in ("string", "ref", "var") or (kind == "call" and operator(term["value"]) not in _NO_TEXT)

@@ -116,8 +116,8 @@ def _sites(path: str, module: Module) -> Iterator[RuleSite]:
         if concern is None or statement.name is None:
             continue
         custom = statement.metadata.get("custom")
-        stated = {name: _text_of(custom, name) for name in ("code", "unreached")} if isinstance(custom, dict) else {}
-        code = stated.get("code") or None
+        stated = custom if isinstance(custom, dict) else {}
+        code = _text_of(stated, "code") or None
         part = "deny" if concern == _DECISION and code is not None else statement.name
         if part not in PARTS:
             continue
@@ -131,7 +131,7 @@ def _sites(path: str, module: Module) -> Iterator[RuleSite]:
             module=path,
             title=_text_of(statement.metadata, "title"),
             description=_text_of(statement.metadata, "description"),
-            unreached=stated.get("unreached") or None,
+            unreached=_text_of(stated, "unreached") or None,
             text=statement.text,
             obligation=obligation[1] if obligation else None,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.workbench.mutation.rego_edits import rego_mutants
+from pdp.workbench.mutation.edits import rego_mutants
 from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.syntax import Source, parse_modules
@@ -236,11 +236,6 @@ def number(line: int, value: int) -> set[tuple[str, int, str, str]]:
                 *condition(6, "input.a"),
             },
             id="METADATA and the details of reasons are left alone",
-        ),
-        pytest.param(
-            "# METADATA\n# entrypoint: true\nfindings := {1}\n\nother := 7\n",
-            {("rule dropped", 5, "", " if { false }"), *number(5, 7)},
-            id="other entrypoints than the decision are left alone",
         ),
     ],
 )

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from pdp.errors import FileFaultsError, UsageError
+from pdp.workbench.mutation.edits import rego_mutants
 from pdp.workbench.mutation.mutant import Fate
-from pdp.workbench.mutation.rego_edits import rego_mutants
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import load_suite, policy_modules
 from tests.support import PATIENCE, ROOT, until

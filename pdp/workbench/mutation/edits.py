@@ -1,8 +1,14 @@
-"""Mutants of an effective manifest: an entry weakened in one place, named as a reviewer would, or no pins."""
+"""What is broken in one place: Rego by an edit of its text, an effective manifest, the data that a suite states.
+
+An entry of a manifest is weakened, named as a reviewer would, or the pins are gone. Of data, numbers are ten times
+larger, flags turned, lists shorter, keys gone.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -13,8 +19,12 @@ from pdp.json import thawed
 from pdp.manifest.effective import made_of
 from pdp.manifest.fields import EffectClass, Pattern, RiskTier, duration_seconds
 from pdp.manifest.schema.references import SHARED_PREFIX
-from pdp.workbench.mutation.mutant import Identities, ManifestMutant, difference, file_name
+from pdp.workbench.mutation.mutant import DataMutant, Identities, ManifestMutant, RegoMutant, difference, file_name
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_list, at, edited
+from pdp.workbench.opa.edits import edits
+from pdp.workbench.opa.syntax import Node, Source, package_of, parse_modules
+from pdp.workbench.opa.tool import OpaTool
+from pdp.workbench.reports.shown_file import shown_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +32,10 @@ if TYPE_CHECKING:
     from pdp.documents import Document
     from pdp.errors import Place
     from pdp.manifest.model import EffectiveApproval, Tool
+    from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
 
+_DECISION: Final = "data.authz.decision"
 _LOWER: Final = {RiskTier.HIGH: RiskTier.MEDIUM, RiskTier.MEDIUM: RiskTier.LOW}
 _LIGHTER: Final = {
     EffectClass.COMMIT_HIGH: EffectClass.COMMIT_LOW,
@@ -64,6 +76,53 @@ _LISTS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 
 _Weakening = tuple[str, JsonPath, str, str, Any]
 """What is done, where in the entry, that part in words before and after, and its value then; `GONE`: nothing."""
+
+MOST: Final = 400
+"""How many mutants of one suite's data are made at most: directories may be large, and their entries are alike."""
+
+_TIMES: Final = 10
+
+
+def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
+    """Return the mutants of modules by their places, without those of rules that no decision asks for.
+
+    A mutant whose text is that of another one is left out. Whether one compiles is not known yet.
+
+    Raises:
+        FileFaultsError: a module is not Rego.
+        UsageError: OPA cannot be run.
+    """
+    trees = parse_modules(opa, modules)
+    with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as folder:
+        asked = OpaTool(opa, Path(folder), modules).dependencies(_DECISION)
+    return [
+        mutant
+        for path, module in modules.items()
+        for mutant in _of_module(path, module, trees[path])
+        if f"data.{mutant.package}.{mutant.owner.split('.')[0]}" in asked
+    ]
+
+
+def _of_module(path: str, module: Module, tree: Node) -> list[RegoMutant]:
+    source = Source(Path(shown_file(module.file)), module.text)
+    identities = Identities(path)
+    mutants: dict[str, RegoMutant] = {}
+    for edit in edits(tree, source):
+        original = source.text[edit.span[0] : edit.span[1]]
+        text = source.changed(edit.span, edit.text)
+        # An insertion has no text of its own: the line tells which one it is.
+        fields = identities.of(edit.rule, edit.kind, original, edit.text, about=original or source.line(edit.span[0]))
+        if text in mutants:
+            continue
+        mutants[text] = RegoMutant(
+            **fields,
+            place=source.place(edit.span[0]),
+            diff=difference(str(source.file), source.text, text),
+            module=path,
+            package=package_of(tree),
+            text=text,
+        )
+    return list(mutants.values())
 
 
 def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
@@ -214,3 +273,65 @@ def _shown(item: Any) -> str:
         return item
     named = item.model_dump(mode="json", exclude_none=True)
     return str(named.get("limit", named.get("id", named)))
+
+
+def data_mutants(suite: Suite) -> list[DataMutant]:
+    """Return the mutants of a suite's data, at most `MOST`, evenly chosen."""
+    data, files = suite.data, suite.files.get("data", ())
+    if not data or not files:
+        return []
+    documents = [read_document(file) for file in files]
+    changes = [change for root in data for change in _changes(data[root], (root,))]
+    if len(changes) > MOST:
+        changes = [changes[number * len(changes) // MOST] for number in range(MOST)]
+    identities = Identities(file_name(files[-1]))
+    mutants = []
+    for kind, path, before, after in changes:
+        owner = ".".join(str(step) for step in path if isinstance(step, str))
+        changed = edited(dict(data), (path, after))
+        mutants.append(
+            DataMutant(
+                **identities.of(owner, kind, _flow(before), "" if after is GONE else _flow(after)),
+                place=_place_of_datum(documents, path),
+                diff=difference(str(files[-1]), _around(data, path), _around(changed, path)),
+                data=changed,
+            )
+        )
+    return mutants
+
+
+def _changes(value: Any, path: JsonPath) -> Iterator[tuple[str, JsonPath, Any, Any]]:
+    if isinstance(value, bool):
+        yield "flag turned", path, value, not value
+    elif isinstance(value, int | float):
+        yield "number ten times larger", path, value, value * _TIMES if value else 1
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield "key dropped", (*path, key), inner, GONE
+            yield from _changes(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield "element dropped", (*path, index), inner, GONE
+            yield from _changes(inner, (*path, index))
+
+
+def _place_of_datum(documents: Sequence[Document], path: JsonPath) -> Place:
+    """Where a datum stands: in the last file that has it."""
+    for document in reversed(documents):
+        if at(document.value, path) is not GONE:
+            return document.place(path)
+    return documents[-1].place(path[:1])
+
+
+def _around(data: Mapping[str, Any], path: JsonPath) -> str:
+    """The part of the data in which the change stands, small enough to read."""
+    value: Any = data
+    for step in path[:2]:
+        value = value[step] if isinstance(value, dict) and step in value else value
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _flow(value: Any) -> str:
+    return str(
+        yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True).removesuffix("...\n")
+    ).strip()
