@@ -10,21 +10,25 @@ given. A code that cannot be given by any call says so in its METADATA (`custom.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.decision import Verdict
-from pdp.workbench.coverage.line_coverage import FileLines, counted_modules, measured_lines
+from pdp.json import canonical, digest
 from pdp.workbench.explain.explain import NO_DECISION
-from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code
+from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code, statements
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import policy_modules
+from pdp.workbench.scenarios.running.engines import whole_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult, StepResult
 
@@ -34,6 +38,19 @@ REJECTED: Final = "rejected"
 _KINDS: Final = ("allow", "refusal", "code")
 
 COLUMNS: Final = (*(verdict.value for verdict in (Verdict.ALLOW, Verdict.STEP_UP, Verdict.DENY)), REJECTED)
+
+# What fired is asked by reports, and not for a decision; its lines are no less the policy's.
+_DOCUMENT: Final = "[data.authz.decision, data.authz.findings]"
+_PLAN: Final = "data.authz.plan"
+
+
+@dataclass(frozen=True, slots=True)
+class FileLines:
+    """One Rego file: its lines, from 1 and sorted, of which all was evaluated, and those of which something was not."""
+
+    file: str
+    covered: tuple[int, ...]
+    missed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +176,7 @@ def measure(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path | 
     Raises:
         UsageError, BundleError, EngineTimeoutError: the suites' policies cannot be read, or not be evaluated again.
     """
-    lines = None if opa is None else measured_lines([(suite, passed(results)) for suite, results in runs], opa)
+    lines = None if opa is None else _measured_lines([(suite, passed(results)) for suite, results in runs], opa)
     codes = _codes(runs)
     matrix = _matrix(runs)
     return Coverage(
@@ -186,7 +203,7 @@ def _codes(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Code
     reached: dict[str, str] = {}
     for suite, results in runs:
         modules = policy_modules(suite)
-        answered_for = counted_modules(modules)
+        answered_for = _counted_modules(modules)
         of_obligation: defaultdict[str, set[str]] = defaultdict(set)
         for code, sites_here in sites_by_code(rule_sites(modules)).items():
             for site in sites_here:
@@ -251,3 +268,81 @@ def _missing_codes(codes: Sequence[CodeReached]) -> Iterator[Missing]:
         if code.file is not None and code.scenario is None and code.exempt is None:
             message = f"no scenario reaches {code.code} ({shown_file(code.site.file)}:{code.site.line})"
             yield Missing("code", code.code, message, code.file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """What decides in one or more suites, and what it was asked, by the document that answers it."""
+
+    modules: Mapping[str, Module]
+    data: Mapping[str, Any]
+    asked: dict[str, dict[bytes, None]]
+
+
+def _counted_modules(modules: Mapping[str, Module]) -> dict[str, Module]:
+    """Return the modules that a suite answers for: the custom ones among those that decide, or else all."""
+    custom = {path: module for path, module in modules.items() if module.custom}
+    return custom or dict(modules)
+
+
+def _measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path) -> tuple[FileLines, ...]:
+    """Evaluate again what the results' requests were, and return the lines of the files that count, by file.
+
+    Rules that METADATA exempts (`custom.unreached`) are left out where no scenario reaches them, and so are rules that
+    only lead to them.
+
+    Raises:
+        UsageError, BundleError, EngineTimeoutError: policies that cannot be read, or not be evaluated.
+    """
+    covered: defaultdict[str, set[int]] = defaultdict(set)
+    missed: defaultdict[str, set[int]] = defaultdict(set)
+    exempt: defaultdict[str, set[int]] = defaultdict(set)
+    counted: set[str] = set()
+    for policy in _policies(runs):
+        texts = {path: module.text for path, module in policy.modules.items()}
+        with Evaluator(opa, texts, policy.data) as evaluator:
+            for document, bodies in policy.asked.items():
+                measured = evaluator.evaluate(list(bodies), document=document, coverage=True).lines or {}
+                for path, lines in measured.items():
+                    covered[str(policy.modules[path].file)].update(lines.covered)
+                    missed[str(policy.modules[path].file)].update(lines.missed)
+        for path, rows in _exempt_lines(policy.modules).items():
+            exempt[str(policy.modules[path].file)].update(rows)
+        counted.update(str(module.file) for module in _counted_modules(policy.modules).values())
+    return tuple(
+        FileLines(file, tuple(sorted(covered[file])), tuple(sorted(missed[file] - covered[file] - exempt[file])))
+        for file in sorted(counted)
+    )
+
+
+def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_Policy]:
+    """Suites that are decided by the same policies and data are evaluated together."""
+    policies: dict[str, _Policy] = {}
+    for suite, results in runs:
+        modules = policy_modules(suite)
+        data = whole_data(suite)
+        name = digest(canonical([data, {path: module.text for path, module in modules.items()}]))
+        policy = policies.setdefault(name, _Policy(modules, data, {_DOCUMENT: {}}))
+        for step in (step for result in results for step in result.steps):
+            for document, answers in ((_DOCUMENT, step.answers), (_PLAN, step.plans)):
+                for answer in answers:
+                    # What the policy came to no decision on would fail again, or not end again.
+                    if not NO_DECISION.issuperset(answer.decision.codes):
+                        policy.asked.setdefault(document, {})[answer.body] = None
+    return list(policies.values())
+
+
+def _exempt_lines(modules: Mapping[str, Module]) -> dict[str, set[int]]:
+    exempt: defaultdict[str, set[int]] = defaultdict(set)
+    for site in rule_sites(modules):
+        if site.unreached is None:
+            continue
+        rows = exempt[site.module]
+        rows.update(range(site.line, site.last_line + 1))
+        # Where a helper makes the reason, the rules that call it exist for it.
+        name = site.text.partition("(")[0]
+        called = re.compile(rf"(?<!\w){re.escape(name)}\(")
+        for statement in statements(modules[site.module].text):
+            if called.search(statement.text):
+                rows.update(range(statement.line, statement.line + statement.text.count("\n") + 1))
+    return exempt
