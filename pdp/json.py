@@ -172,11 +172,11 @@ def _left(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0912 - ty
             _check_text(value)
         return left
     if kind is int or kind is float:
-        if not -MAX_NUMBER <= value <= MAX_NUMBER:
-            # Of an integer, which is finite whatever its size, `isfinite` would be an overflow.
-            finite = kind is int or math.isfinite(value)
-            raise _Fault("number beyond 2^53-1" if finite else f"{value} is not a number of JSON")
-        return left - 1
+        if -MAX_NUMBER <= value <= MAX_NUMBER:
+            return left - 1
+        # Of an integer, which is finite whatever its size, `isfinite` would be an overflow.
+        finite = kind is int or math.isfinite(value)
+        raise _Fault("number beyond 2^53-1" if finite else f"{value} is not a number of JSON")
     if value is None or kind is bool:
         return left - 1
     if kind not in _CONTAINERS:
@@ -184,26 +184,39 @@ def _left(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0912 - ty
     if depth >= MAX_DEPTH:
         raise _Fault(f"nested deeper than {MAX_DEPTH} levels")
     left -= 1
-    named = kind is dict or kind is FrozenObject
-    for step, item in value.items() if named else enumerate(value):
-        if named:
-            if type(step) is not str:
-                raise _Fault("a key is not a string")
-            if not step.isascii():
-                _check_text(step)
-            left -= len(step) // _TEXT_OF_A_VALUE
-        # Most values are plain texts: for them another call is saved.
+    item: Any = None
+    if kind is list or kind is FrozenList:
+        try:
+            for item in value:
+                left = _left(item, depth + 1, left)
+                if left < 0:
+                    break
+        except _Fault as fault:
+            fault.steps.append(_position(value, item))
+            raise
+        return left
+    for key, item in value.items():
+        if type(key) is not str:
+            raise _Fault("a key is not a string")
+        if not key.isascii():
+            _check_text(key)
+        left -= len(key) // _TEXT_OF_A_VALUE
+        # Most members are plain texts: for them another call is saved.
         if type(item) is str and item.isascii():
             left -= 1 + len(item) // _TEXT_OF_A_VALUE
         else:
             try:
                 left = _left(item, depth + 1, left)
             except _Fault as fault:
-                fault.steps.append(step)
+                fault.steps.append(key)
                 raise
         if left < 0:
             break
     return left
+
+
+def _position(items: list[Any], faulty: Any) -> int:
+    return next(at for at, item in enumerate(items) if item is faulty)
 
 
 def _check_text(text: str) -> None:
