@@ -192,7 +192,11 @@ class Comparison:
 
     def decide(self, call: ComparedCall) -> tuple[Decision, Decision]:
         """Return both decisions on one call."""
-        return _decision(self._old, call.old, call), _decision(self._new, call.new, call)
+        old, new = self._answers(call)
+        return _decision(old), _decision(new)
+
+    def _answers(self, call: ComparedCall) -> tuple[bytes | EngineError | BundleError, ...]:
+        return _answer(self._old, call.old, call), _answer(self._new, call.new, call)
 
     def differences(
         self, calls: Iterable[ComparedCall], progress: Callable[[int], None] | None = None
@@ -219,11 +223,11 @@ class Comparison:
     def _differing(self, calls: list[ComparedCall]) -> list[Difference]:
         differences = []
         for call in calls:
-            answers = _answer(self._old, call.old, call), _answer(self._new, call.new, call)
+            answers = self._answers(call)
             # Nearly all are equal to the byte; parsing those would take a third of the time of deciding.
-            if answers[0] == answers[1] and answers[0] is not None:
+            if answers[0] == answers[1]:
                 continue
-            old, new = self.decide(call)
+            old, new = map(_decision, answers)
             change = change_of(old, new)
             if change is not None:
                 differences.append(Difference(call, change, old, new))
@@ -239,27 +243,20 @@ def _engine(
     return EmbeddedEngine(anonymous, manifests=manifests, data=data, deadline=engine_timeout)
 
 
-def _evaluated(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes:
+def _answer(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes | EngineError | BundleError:
     try:
         return engine.evaluate(body, PLAN if call.plan else DECISION)
     except EngineTimeoutError as error:
         whose = call.source or f"a generated call of {call.tool}"
         raise EngineTimeoutError(f"{whose}: no verdict: {error.message}", hint=LATE) from error
-
-
-def _answer(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes | None:
-    try:
-        return _evaluated(engine, body, call)
-    except EngineTimeoutError:
-        raise
-    except (EngineError, BundleError):
-        return None
-
-
-def _decision(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> Decision:
-    try:
-        return parse_decision(_evaluated(engine, body, call))
-    except EngineTimeoutError:
-        raise
     except (EngineError, BundleError) as error:
-        return denied(error.code, error.message)
+        return error
+
+
+def _decision(answer: bytes | EngineError | BundleError) -> Decision:
+    if isinstance(answer, bytes):
+        try:
+            return parse_decision(answer)
+        except EngineError as error:
+            answer = error
+    return denied(answer.code, answer.message)
