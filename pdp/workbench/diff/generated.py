@@ -8,7 +8,7 @@ take turns. The calls are the same in every run.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict
@@ -16,6 +16,7 @@ from pdp.engine.data import merged_data
 from pdp.json import JsonValueError, canonical
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.manifests import named_manifest
+from pdp.workbench.diff.policies import differing_rules
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.neighbours.bases import (
     CalledTool,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
     from pdp.workbench.diff.manifests import Manifests
     from pdp.workbench.diff.policies import BundleRules
+    from pdp.workbench.neighbours.conditions import Alternative
     from pdp.workbench.neighbours.variants import Change
 
 _READ: Final = ("directory", "settings")
@@ -114,6 +116,7 @@ class GeneratedCalls:
         known: whole manifests by digest, as scenario files name them.
         allowed: known requests that both bundles allow.
         most: how many calls there may be.
+        solved: whether to ask OPA what the changed rules ask for, which takes seconds.
         engine_timeout: seconds that an engine has for one answer.
 
     Attributes:
@@ -133,6 +136,7 @@ class GeneratedCalls:
         *,
         allowed: Iterable[Any] = (),
         most: int,
+        solved: bool = True,
         engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
         self.extent = Extent()
@@ -142,14 +146,15 @@ class GeneratedCalls:
             Policy(side.trees, {root: side.bundle.data[root] for root in _READ if root in side.bundle.data})
             for side in (new, old)
         ]
-        self._vocabulary = vocabulary(*policies)
-        asked = [
-            alternatives(side.opa, policy, side.bundle.modules, sorted(self._vocabulary.near & policy.trees.keys()))
-            for side, policy in zip((new, old), policies, strict=True)
-        ]
-        self._asked_for = [
-            known[form] for known in asked for form in known if form in asked[0].keys() ^ asked[1].keys()
-        ]
+        self._vocabulary = vocabulary(*policies, differing=differing_rules(new, old).values())
+        self._asked_for: list[Alternative] = []
+        if solved:
+            asked = [
+                alternatives(side.opa, policy, side.bundle.modules, sorted(self._vocabulary.near & policy.trees.keys()))
+                for side, policy in zip((new, old), policies, strict=True)
+            ]
+            own = asked[0].keys() ^ asked[1].keys()
+            self._asked_for = [known[form] for known in asked for form in known if form in own]
         self._every, self._few = made_up()
         documents = {document_digest(document): document for document in (*self._every, *self._few)}
         laid = [_directory(side.bundle) for side in (old, new)]
@@ -268,8 +273,14 @@ class GeneratedCalls:
             yield self._call(base)
 
         def changed(number: int, base: _Base) -> Iterator[ComparedCall | None]:
-            every = [change for change in self._changes(base) if change.dimension not in base.fixed][:most]
+            every = [change for change in self._changes(base) if change.dimension not in base.fixed]
             first = sum(change.rank == 0 for change in every)
+            if base.fixed:
+                # Where all is met that a changed rule asks for, what stands near it may have to differ as well.
+                turns = zip_longest(every[first:], every[:first])
+                every = [change for turn in turns for change in turn if change is not None]
+            every = every[:most]
+            first = min(first, len(every))
             start = first if base.known_tool else first + (len(every) - first) * number // len(yielded)
             return (self._call(base, change) for change in (*every[:first], *every[start:], *every[first:start]))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 UNCOVERED: Final = (
     "three changes of a call at once, but for what a changed rule asks for and for one that is approved first",
-    "attributes that a policy reads by a name that it computes",
+    "attributes that no call has, where a policy computes their names or says them in a helper alone",
     "plans (authz/plan), but for those of scenarios",
     "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
     "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",

@@ -237,7 +237,7 @@ class _Checks:
         for digest, document in self._manifests.items():
             count += len(document.get("tools", {}))
             for tool in called_tools(document, digest):
-                request = complete_call(tool, Vocabulary((), (), ()), [], {})
+                request = complete_call(tool, Vocabulary(), [], {})
                 try:
                     codes = parse_decision(self._engine.evaluate(canonical(request))).codes
                 except EngineTimeoutError:

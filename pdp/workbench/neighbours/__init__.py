@@ -1,7 +1,7 @@
 """Calls near a known call: one generator for mutation, the bundle diff, and scenarios that are proposed.
 
 values: what stands at a path of a JSON value, and the value with something else there.
-vocabulary: what policies read of a request, and the constants beside it; of two policies, what only one has first.
+vocabulary: what policies name of a request, and the constants beside it; of two policies, what only one has first.
 variants: requests near a request, with one change and then two, in a fixed order.
 conditions: what rules ask for, all of it at once, and the requests that meet or nearly meet it.
 people: variants of who approves, and of who acts.

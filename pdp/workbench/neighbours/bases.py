@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.neighbours.entries import CORPUS
 from pdp.workbench.neighbours.proposals import example_arguments
-from pdp.workbench.neighbours.values import ANY, GONE, as_dict, as_list, at, edited, texts
+from pdp.workbench.neighbours.values import GONE, as_dict, as_list, at, edited, texts
 from pdp.workbench.neighbours.variants import changes
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ def complete_call(
         directory: corpora and documents.
     """
     corpora, documents = (list(as_dict(directory.get(name))) for name in ("corpora", "documents"))
-    paths = (attribute.path for attribute in vocabulary.attributes)
-    read = (path for path in paths if path[:2] == _ARGUMENTS and ANY not in path)
+    read = (path for path in vocabulary.paths if path[:2] == _ARGUMENTS)
     arguments: dict[str, Any] = {str(path[2]): "made.up" for path in read if len(path) == len(_ARGUMENTS) + 1}
     arguments |= example_arguments(tool.declared.schema_) if tool.declared else {}
     arguments |= {argument: LIMIT // 2 for _, argument in tool.limits()}

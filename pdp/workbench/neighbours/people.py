@@ -1,10 +1,10 @@
-"""Variants of who approves a call, and of who acts for its subject."""
+"""Variants of who approves a call, and of who acts for its subject: what no change of one attribute comes to."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at
+from pdp.workbench.neighbours.values import GONE, Edit, as_dict, at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,65 +25,46 @@ _LONGEST: Final = 5
 
 
 def approval_changes(request: Any) -> Iterator[Worded]:
-    """Yield changes of the approval that a request has: of another call, too old, by others or by too few."""
+    """Yield changes of the approval that a request has: by others or by too few, or too old."""
     approval = at(request, _APPROVAL)
     if not isinstance(approval, dict) or not isinstance(approval.get("grants"), list):
         return
     grants = [grant for grant in approval["grants"] if isinstance(grant, dict)]
     yield "without approval", ((_APPROVAL, None),)
-    for words, changed in (*_people(request, grants), *_parts(approval, grants)):
-        yield words, ((_APPROVAL, approval | changed),)
+    for words, people in _people(request, grants):
+        yield words, ((_APPROVAL, {**approval, "grants": people}),)
+    for age in _AGES:
+        yield f"with an approval of {age:g} s", ((_APPROVAL, {**approval, "age_seconds": age}),)
     subject = at(request, ("subject", "id"))
     if grants and isinstance(subject, str):
-        named = {"grants": [{**grants[0], "sub": subject, "iss": _OTHER}, *grants[1:]]}
-        edits = ((_APPROVAL, approval | named), (_ISSUER, _ONE))
+        named = {**approval, "grants": [{**grants[0], "sub": subject, "iss": _OTHER}, *grants[1:]]}
+        edits = ((_APPROVAL, named), (_ISSUER, _ONE))
         yield "approved by the subject's namesake at another issuer", edits
 
 
-def _parts(approval: dict[str, Any], grants: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    digest = approval.get("call_digest")
-    for other in ("sha256:of-another-call", "", *([f"{digest}x", digest[:-1], digest.upper()] if digest else ())):
-        yield f"with an approval of the call {other[-12:]!r}", {"call_digest": other}
-    for age in _AGES:
-        yield f"with an approval of {age:g} s", {"age_seconds": age}
-    yield "with an approval without an id", {"id": ""}
-    yield "with a grant beyond the quorum", {"grants": [*grants, {**as_dict(grants and grants[0]), "sub": _SOMEBODY}]}
-
-
-def _people(request: Any, grants: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _people(request: Any, grants: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     """Grants that count for nobody, or for one person twice: people are told apart by issuer and name."""
-
-    def worded(words: str, *changed: Any) -> tuple[str, dict[str, Any]]:
-        return words, {"grants": list(changed)}
-
     names = {
         "the subject": at(request, ("subject", "id")), "the agent": at(request, ("context", "agent")),
-        "the acting agent": at(request, (*_ACT, "sub")), "somebody else": _SOMEBODY, "nobody": "",
+        "the acting agent": at(request, (*_ACT, "sub")), "somebody else": _SOMEBODY,
     }  # fmt: skip
     for index, grant in enumerate(grants):
         before, after = grants[:index], grants[index + 1 :]
-        yield worded(f"without the grant {index}", *before, *after)
+        yield f"without the grant {index}", [*before, *after]
         for who, name in names.items():
             if isinstance(name, str):
                 plain = {key: value for key, value in grant.items() if key != "iss"} | {"sub": name}
-                yield worded(f"approved by {who}", *before, plain, *after)
+                yield f"approved by {who}", [*before, plain, *after]
                 for issuer in (None, "", 7, _ONE, _OTHER):
-                    yield worded(f"approved by {who} of {issuer!r}", *before, {**plain, "iss": issuer}, *after)
-        for roles in ([], ["another.role"], *_near_roles(grant), None, "a.role", [7]):
-            yield worded(f"approved with the roles {roles}", *before, {**grant, "roles": roles}, *after)
-        yield worded("approved twice by one person", *before, grant, grant, *after)
+                    yield f"approved by {who} of {issuer!r}", [*before, {**plain, "iss": issuer}, *after]
+        yield "approved twice by one person", [*before, grant, grant, *after]
         twice = [{**grant, "iss": issuer} for issuer in (_ONE, _OTHER)]
-        yield worded("approved by one name of two issuers", *before, *twice, *after)
-        yield worded("approved by one name with and without issuer", *before, twice[0], grant, *after)
+        yield "approved by one name of two issuers", [*before, *twice, *after]
+        yield "approved by one name with and without issuer", [*before, twice[0], grant, *after]
     if len(grants) > 1:
-        yield worded("approved by one person alone", *([grants[0]] * len(grants)))
-        yield worded("approved by people of an issuer", *({**grant, "iss": _ONE} for grant in grants))
-
-
-def _near_roles(grant: dict[str, Any]) -> Iterator[list[str]]:
-    for role in as_list(grant.get("roles"))[:2]:
-        if isinstance(role, str) and role:
-            yield from ([other] for other in (f"{role}x", f"x{role}", role.swapcase(), f"{role} ", role[:-1]))
+        yield "approved by one person alone", [grants[0]] * len(grants)
+        yield "approved by people of an issuer", [{**grant, "iss": _ONE} for grant in grants]
+    yield "with a grant beyond the quorum", [*grants, {**(grants[0] if grants else {}), "sub": _SOMEBODY}]
 
 
 def agent_changes(request: Any) -> Iterator[Worded]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 if TYPE_CHECKING:
@@ -39,18 +38,6 @@ def edited(value: Any, *edits: Edit) -> Any:
     for path, new in edits:
         value = _put(value, path, new)
     return value
-
-
-def expanded(value: Any, path: JsonPath, most: int) -> Iterator[JsonPath]:
-    """Yield the paths that a path with `ANY` in it stands for in a value, of each `ANY` at most `most`."""
-    if ANY not in path:
-        yield path
-        return
-    step = path.index(ANY)
-    holder = at(value, path[:step])
-    keys = list(holder) if isinstance(holder, dict) else range(len(holder)) if isinstance(holder, list) else ()
-    for key in islice(keys, most):
-        yield from expanded(value, (*path[:step], key, *path[step + 1 :]), most)
 
 
 def paths(value: Any, deepest: int, path: JsonPath = ()) -> Iterator[JsonPath]:

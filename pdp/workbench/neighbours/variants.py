@@ -10,30 +10,26 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product, zip_longest
-from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.neighbours.conditions import FOREIGN
 from pdp.workbench.neighbours.people import acting_agent, agent_changes, approval_changes
 from pdp.workbench.neighbours.values import (
-    ANY,
     GONE,
     Edit,
     as_dict,
     at,
-    expanded,
     is_number,
     leaves,
     paths,
     texts,
 )
-from pdp.workbench.neighbours.vocabulary import Attribute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdp.workbench.neighbours.values import JsonPath
-    from pdp.workbench.neighbours.vocabulary import Vocabulary
+    from pdp.workbench.neighbours.vocabulary import Attribute, Vocabulary
 
 _ARGUMENTS: Final = ("context", "arguments")
 _DIGEST: Final = ("action", "properties", "manifest_digest")
@@ -45,7 +41,6 @@ _KEYED: Final = (("action",), ("action", "properties"), ("subject",), ("resource
 """Objects of which every key is an attribute."""
 
 _DEEPEST: Final = 7
-_EXPANDED: Final = 8
 _STRINGS: Final = 16
 _NUMBERS: Final = 12
 _ELEMENTS: Final = 8
@@ -55,7 +50,6 @@ _STEP: Final = 0.001
 """Finer than a cent: a tolerance of less would not matter."""
 
 _LARGEST: Final = 2**53 - 1
-_GOLDEN: Final = 0.618
 _SHOWN: Final = 48
 
 
@@ -88,7 +82,8 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
         directory: corpora, documents and entitlements, to be the resource of a call.
     """
     dimensions: dict[int, list[list[Change]]] = {0: [], 1: [], 2: []}
-    for attribute, path in _attributes(request, vocabulary):
+    for path in _paths(request, vocabulary):
+        attribute = vocabulary.attribute(path)
         values = list(_distinct(_values(request, at(request, path), path, attribute, vocabulary), at(request, path)))
         changed = [
             Change(
@@ -102,17 +97,12 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
             for place, value in enumerate(values)
         ]
         dimensions[attribute.rank].append(changed)
+    rank = 1 if vocabulary.near else 2
     for name, worded in (
         ("approval", approval_changes(request)),
         ("agents", agent_changes(request)),
         ("resource", _resources(directory or {})),
     ):
-        ranks = [
-            attribute.rank
-            for attribute in vocabulary.attributes
-            if name in ("resource", *attribute.path) or "act" in attribute.path
-        ]
-        rank = min(ranks, default=2) or 1
         dimensions[rank].append(
             [
                 Change(name, words, edits, rank, place < _PAIRED * (1 + (name == "approval")))
@@ -136,33 +126,26 @@ def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
         if change.paired:
             kinds[2 - (change.rank == 0) - change.new].append(change)
     new, first, rest = kinds
-    yield from _spread(list(combinations(new, 2)))
-    yield from _likeliest(list(product(new, (*first, *rest))), singles)
-    yield from _spread(list(combinations(first, 2)))
-    yield from _spread(list(product(first, rest)))
-    yield from _spread(list(combinations(rest, 2)))
+    places = _places(singles)
+    for every in (
+        combinations(new, 2),
+        product(new, (*first, *rest)),
+        combinations(first, 2),
+        product(first, rest),
+        combinations(rest, 2),
+    ):
+        ordered = sorted(every, key=lambda pair: places[id(pair[0])] + places[id(pair[1])])
+        yield from (pair for pair in ordered if _apart(*pair))
 
 
-def _likeliest(every: Sequence[tuple[Change, Change]], singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
-    """Yield pairs of the first values of two dimensions before those of later values."""
+def _places(singles: Iterable[Change]) -> dict[int, int]:
+    """The place of each change in its dimension: pairs of the first values come before those of later ones."""
     counts: Counter[str] = Counter()
     places: dict[int, int] = {}
     for change in singles:
         places[id(change)] = counts[change.dimension]
         counts[change.dimension] += 1
-    yield from sorted(
-        (pair for pair in every if _apart(*pair)), key=lambda pair: places[id(pair[0])] + places[id(pair[1])]
-    )
-
-
-def _spread(every: Sequence[tuple[Change, Change]]) -> Iterator[tuple[Change, Change]]:
-    """Yield pairs in an order in which neighbours are far apart, so that the first few are of all sorts."""
-    count = len(every)
-    step = max(1, int(count * _GOLDEN))
-    while gcd(step, count) > 1:
-        step += 1
-    pairs_of = (every[index * step % count] for index in range(count))
-    yield from (pair for pair in pairs_of if _apart(*pair))
+    return places
 
 
 def _apart(change: Change, other: Change) -> bool:
@@ -174,17 +157,13 @@ def _apart(change: Change, other: Change) -> bool:
     )
 
 
-def _attributes(request: Any, vocabulary: Vocabulary) -> Iterator[tuple[Attribute, JsonPath]]:
-    """What policies read, and then what else the request has."""
+def _paths(request: Any, vocabulary: Vocabulary) -> Iterator[JsonPath]:
+    """What rules name of a request, and then what else it has."""
     seen: set[JsonPath] = {_DIGEST, *_KEYED}
-    others = (
-        Attribute(path, vocabulary.strings, vocabulary.numbers, 2, listed=False) for path in paths(request, _DEEPEST)
-    )
-    for attribute in chain(vocabulary.attributes, others):
-        for path in expanded(request, attribute.path, _EXPANDED):
-            if path not in seen and path[0] in as_dict(request) and len(path) > 1:
-                seen.add(path)
-                yield attribute, path
+    for path in (*vocabulary.paths, *paths(request, _DEEPEST)):
+        if path not in seen and path[0] in as_dict(request) and len(path) > 1:
+            seen.add(path)
+            yield path
 
 
 def _distinct(values: Iterable[Any], current: Any) -> Iterator[Any]:
@@ -219,8 +198,8 @@ def _values(request: Any, current: Any, path: JsonPath, attribute: Attribute, wo
         yield from strings
         yield from _beside(new)
         yield from ([current], True)
-    elif isinstance(current, list) or attribute.listed:
-        yield from _lists(current if isinstance(current, list) else [], fresh, strings)
+    elif isinstance(current, list):
+        yield from _lists(current, fresh, strings)
     elif isinstance(current, dict):
         yield from (GONE, {}, None, "a text", [])
         if path == _LIMITS:
@@ -229,6 +208,7 @@ def _values(request: Any, current: Any, path: JsonPath, attribute: Attribute, wo
     else:
         yield from strings[: max(len(fresh), 3)]
         yield from _beside(new)
+        yield from ([word] for word in fresh)
         yield from _others(request, current)
         yield from (GONE, None, FOREIGN, True, False, 0)
         yield from strings
@@ -325,7 +305,7 @@ def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, 
 
 def dotted(path: JsonPath) -> str:
     """Return the name of an attribute."""
-    return ".".join("*" if step == ANY else str(step) for step in path)
+    return ".".join(map(str, path))
 
 
 def change_words(path: JsonPath, value: Any, current: Any) -> str:

@@ -1,18 +1,20 @@
-"""What policies read of a request, and the constants that stand beside it, from OPA's syntax trees.
+"""What policies name of a request, and the constants that stand beside it, from OPA's syntax trees.
 
-Given the modules and data of two policies, what only one of them has comes first: that is where they may differ.
+The parts of a request are known: those of a call that has all it needs, and what a rule names behind `input`, an import
+or a variable of it. How a value gets from there to a comparison is not followed: whatever part of a request has a name
+that a rule names may be meant. Given the rules in which two policies differ, what these name comes first: that is where
+decisions may differ.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pdp.workbench.neighbours.values import ANY, is_number, leaves
-from pdp.workbench.opa.forms import rule_forms
-from pdp.workbench.opa.syntax import branches, nodes, operator, package_of, rule_name
+from pdp.workbench.opa.syntax import nodes, operator, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,336 +24,246 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.syntax import Node
 
 Constant = str | float
+Name = tuple[str | int, ...] | str
+"""A part of a request by its path, or by its last step alone; `ANY` is a step that is open."""
 
-_MEMBERS: Final = {"internal.member_2": 1, "internal.member_3": 2}
-_PASSES: Final = 4
-"""How many names an attribute may go through: a rule's, an argument's, a variable's."""
-
-_DEEPEST: Final = 12
 _WITHOUT_CONSTANTS: Final = frozenset(("location", "annotations", "index", "ref"))
-_Rule = tuple[str, str]
-_Form = tuple[str, bytes]
 
 
 class Policy(NamedTuple):
-    """Syntax trees of modules by their path in the bundle, and the roots of the data."""
+    """Syntax trees of modules by their path in the bundle, and the roots of the data that they read."""
 
     trees: Mapping[str, Node]
     data: Mapping[str, Any]
 
 
+class Rule(Protocol):
+    """A rule or an import."""
+
+    @property
+    def module(self) -> str:
+        """The path of its module."""
+
+    @property
+    def node(self) -> Node:
+        """Its tree."""
+
+
+Differing = tuple["Sequence[Rule]", "Sequence[Rule]"]
+"""Of one name the rules that only the one policy has, and those that only the other has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Something of a request that policies read.
+    """What is known of a part of a request.
 
     Attributes:
-        path: where it stands in a request; `ANY` is a step that the text does not name, such as each element of a list.
-        strings, numbers: constants to try there: new ones, those of its rule, of its module, and of the data that
-            the module reads.
-        rank: 0 if a rule that only one policy has reads it; 1 if the rule's module, or a module that uses it or that it
-            uses, does; else 2.
-        listed: whether a policy goes through it as a list.
+        strings, numbers: constants to try there: new ones, those of the rules that name it, of their modules, and of
+            the data that these read.
+        rank: 0 if a rule that only one policy has names it; 1 if a rule of a module that is near one does; else 2.
     """
 
-    path: JsonPath
-    strings: tuple[str, ...]
-    numbers: tuple[float, ...]
-    rank: int
-    listed: bool
+    strings: tuple[str, ...] = ()
+    numbers: tuple[float, ...] = ()
+    rank: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Attributes, the most interesting first, and all constants, new ones first.
+    """What rules name, and all constants, new ones first.
 
     `new` are the constants that only one policy has, or has in a rule that differs; `near` the modules that differ or
     read data that do, that use one of these, or that one of these uses.
     """
 
-    attributes: tuple[Attribute, ...]
-    strings: tuple[str, ...]
-    numbers: tuple[float, ...]
+    named: Mapping[Name, Attribute] = field(default_factory=dict)
+    strings: tuple[str, ...] = ()
+    numbers: tuple[float, ...] = ()
     new: frozenset[Constant] = frozenset()
     near: frozenset[str] = frozenset()
 
+    @property
+    def paths(self) -> list[JsonPath]:
+        """The parts of a request that rules name without an open step, the most interesting first."""
+        whole = (name for name in self.named if isinstance(name, tuple) and ANY not in name)
+        return sorted(whole, key=lambda path: self.named[path].rank)
 
-def vocabulary(policy: Policy, other: Policy | None = None) -> Vocabulary:
-    """Return what a policy reads and compares with; with another one, what both do."""
-    sides = [_Side(side) for side in (policy, *(() if other is None else (other,)))]
-    rules = [side.rules(beside) for side, beside in zip(sides, reversed(sides), strict=True)]
-    differing: set[_Form] = set() if other is None else rules[0].keys() ^ rules[1].keys()
-    changed = frozenset(side[name].module for side in rules for name in differing & side.keys())
-    roots = {
-        root
-        for side in sides
-        for root in side.policy.data
-        if any(side.policy.data[root] != another.policy.data.get(root) for another in sides)
-    }
-    changed = changed.union(*(side.reading(roots) for side in sides))
-    near = changed.union(*(side.linked(changed) for side in sides))
-    new = _new_constants(sides, rules, differing)
-    ranks: dict[JsonPath, int] = {}
-    gone_through: set[JsonPath] = set()
-    # Of its rules, of their modules, and of the data that those read.
-    constants: dict[JsonPath, list[dict[Constant, None]]] = defaultdict(lambda: [{}, {}, {}])
-    for side, known in zip(sides, rules, strict=True):
-        for form, rule in known.items():
-            rank = 0 if form in differing else 1 if rule.module in near else 2
-            sources = _constants(_terms(rule.node)), side.constants([rule.module]), side.data_of(rule.module)
-            more = [dict.fromkeys(source) for source in sources]
-            for path, listed in sorted(rule.reads, key=str):
-                ranks[path] = min(rank, ranks.get(path, rank))
-                gone_through |= {path} if listed else set()
-                constants[path] = [first | then for first, then in zip(constants[path], more, strict=True)]
-    attributes = [
-        Attribute(path, *_sorted_out(chain(*constants[path]), new), rank, path in gone_through)
-        for path, rank in sorted(ranks.items(), key=lambda item: item[1])
-        if path
-    ]
-    every: dict[Constant, None] = {}
-    for modules in (sorted(changed), sorted(near), *(side.policy.trees for side in sides)):
-        for side in sides:
-            every |= dict.fromkeys(side.constants(modules))
-    for side in sides:
-        every |= dict.fromkeys(_constants(leaves(dict(side.policy.data))))
-    return Vocabulary(tuple(attributes), *_sorted_out(every, new), frozenset(new), near)
+    def attribute(self, path: JsonPath) -> Attribute:
+        """Return what is known of a part of a request: by its path, with open steps as well, and by its last name."""
+        last = next((step for step in reversed(path) if isinstance(step, str)), "")
+        elements = tuple(ANY if isinstance(step, int) else step for step in path)
+        names: tuple[Name, ...] = (path, elements, (*path[:-1], ANY), last)
+        known = [self.named[name] for name in dict.fromkeys(names) if name in self.named]
+        return Attribute(
+            tuple(dict.fromkeys(chain(*(each.strings for each in known)))),
+            tuple(dict.fromkeys(chain(*(each.numbers for each in known)))),
+            min((each.rank for each in known), default=2),
+        )
 
 
-class _RuleReads(NamedTuple):
-    """A rule: the path of its module, its name, its tree, and the attributes that it reads, listed or not."""
-
-    module: str
-    name: _Rule
-    node: Node
-    reads: frozenset[tuple[JsonPath, bool]]
-
-
-class _Side:
-    """One policy, with the names that stand for parts of the request.
+class _Module(NamedTuple):
+    """A module.
 
     Attributes:
-        aliases: the parts of a request that a rule's value is.
-        arguments: the parts of a request that a function is called with, by its name and the argument's position.
-        packages: of each module, its package.
-        imports: of each module, the path that a name is imported for.
+        path, package, rules: where it stands, its name, and what it has.
+        known: the names that stand for the request or a part of it.
+        uses: the data that it asks for, rules among them, by their dotted paths.
+        constants: its own; data: those of the data that no rule makes.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.packages = {path: package_of(tree) for path, tree in policy.trees.items()}
-        self.imports = {path: _imports(tree) for path, tree in policy.trees.items()}
-        self.aliases: dict[_Rule, set[JsonPath]] = defaultdict(set)
-        self.arguments: dict[tuple[_Rule, int], set[JsonPath]] = defaultdict(set)
-        self._uses: dict[str, set[str]] = defaultdict(set)
-        self._data: dict[str, set[str]] = defaultdict(set)
-        self._heads = {
-            (self.packages[path], rule_name(rule).split(".")[0])
-            for path, tree in policy.trees.items()
-            for rule in tree.get("rules", ())
-        }
-        self._constants = {path: list(_constants(_terms(tree.get("rules", [])))) for path, tree in policy.trees.items()}
-        for _ in range(_PASSES):
-            for path, rule in self._rules():
-                _Reader(self, path, rule).read()
-
-    def _rules(self) -> Iterator[tuple[str, Node]]:
-        return ((path, rule) for path, tree in self.policy.trees.items() for rule in tree.get("rules", ()))
-
-    def rules(self, other: _Side) -> dict[_Form, _RuleReads]:
-        """Return every rule by what it says, wherever it stands in its package."""
-        return {
-            (self.packages[path], form): _RuleReads(
-                path, (self.packages[path], rule_name(rule)), rule, frozenset(_Reader(self, path, rule).read())
-            )
-            for path, forms in rule_forms(self.policy.trees, other.policy.trees).items()
-            for rule, form in forms
-            if "head" in rule
-        }
-
-    def constants(self, modules: Iterable[str]) -> Iterator[Constant]:
-        """Yield the constants of modules."""
-        for path in modules:
-            yield from self._constants.get(path, ())
-
-    def data_of(self, module: str) -> Iterator[Constant]:
-        """Yield the constants of the data that a module reads, but not of manifests, which all do."""
-        for root in sorted(self._data[module]):
-            yield from _constants(leaves(self.policy.data.get(root)))
-
-    def reading(self, roots: AbstractSet[str]) -> set[str]:
-        """Return the modules that read these roots of data."""
-        return {module for module, read in self._data.items() if read & roots}
-
-    def linked(self, modules: Iterable[str]) -> set[str]:
-        """Return the modules that use these, or that these use."""
-        packages = {self.packages[path] for path in modules if path in self.packages}
-        used = {package for path in modules for package in self._uses[path]}
-        return {path for path, package in self.packages.items() if package in used or self._uses[path] & packages}
-
-    def resolved(self, module: str, parts: tuple[Any, ...]) -> tuple[_Rule | None, tuple[Any, ...]]:
-        """Return the rule that a reference leads to and what follows it; data that no rule makes is noted."""
-        whole = (*self.imports[module].get(parts[0], parts[:1]), *parts[1:])
-        if whole[0] != "data":
-            rule = (self.packages[module], str(whole[0]))
-            return (rule, whole[1:]) if rule in self._heads else (None, ())
-        for end in range(2, len(whole)):
-            rule = (".".join(map(str, whole[1:end])), str(whole[end]))
-            if rule in self._heads:
-                self._uses[module].add(rule[0])
-                return rule, whole[end + 1 :]
-        if len(whole) > 1 and whole[1] in self.policy.data and whole[1] != "manifests":
-            self._data[module].add(str(whole[1]))
-        return None, ()
+    path: str
+    package: str
+    rules: list[Node]
+    known: dict[str, JsonPath]
+    uses: set[str]
+    constants: list[Constant]
+    data: list[Constant]
 
 
-class _Reader:
-    """One rule: its variables, and what it reads."""
+def vocabulary(*policies: Policy, differing: Iterable[Differing] = ()) -> Vocabulary:
+    """Return what policies name and compare with.
 
-    def __init__(self, side: _Side, module: str, rule: Node) -> None:
-        self._side, self._module, self._rule = side, module, rule
-        self._scope: dict[str, set[JsonPath]] = defaultdict(set)
-
-    def read(self) -> Iterator[tuple[JsonPath, bool]]:
-        """Return what the rule reads, each attribute with whether it is gone through; names are noted on the way."""
-        own = (self._side.packages[self._module], rule_name(self._rule).split(".")[0])
-        for branch in branches(self._rule):
-            for index, argument in enumerate(branch["head"].get("args", ())):
-                self._bind(argument, self._side.arguments[own, index])
-        for node in nodes(self._rule):
-            self._declare(node)
-        for branch in branches(self._rule):
-            value = branch["head"].get("value")
-            if value is not None and "key" not in branch["head"]:
-                self._side.aliases[own] |= self._paths(value)
-        read: dict[tuple[JsonPath, bool], None] = {}
-        for node in nodes(self._rule):
-            if node.get("type") == "ref" or (node.get("type") == "call" and operator(node["value"]) == "object.get"):
-                read |= dict.fromkeys((path, False) for path in self._paths(node))
-            for listed in self._listed(node):
-                read |= dict.fromkeys((path, True) for path in self._paths(listed))
-        return iter(read)
-
-    def _declare(self, node: Node) -> None:
-        """Note what variables stand for, and what functions are called with."""
-        terms = _called(node) or []
-        name = operator(terms) if terms else None
-        if name in ("assign", "eq") and len(terms) == 3:  # noqa: PLR2004 - an operator with two sides
-            self._bind(terms[1], self._paths(terms[2]))
-        elif terms and name not in _MEMBERS:
-            parts = tuple(part.get("value") for part in terms[0].get("value", ()))
-            rule, _ = self._side.resolved(self._module, parts) if parts else (None, ())
-            for index, term in enumerate(terms[1:] if rule else ()):
-                if rule is not None:
-                    self._side.arguments[rule, index] |= self._paths(term)
-        for variable, domain in _iterated(node):
-            self._bind(variable, {(*path, ANY) for path in self._paths(domain)})
-
-    def _listed(self, node: Node) -> Iterator[Node]:
-        """The terms that are gone through as lists."""
-        terms = _called(node)
-        if terms is not None and operator(terms) in _MEMBERS:
-            yield terms[-1]
-        yield from (domain for _, domain in _iterated(node))
-
-    def _bind(self, variable: Any, paths: Iterable[JsonPath]) -> None:
-        if isinstance(variable, dict) and variable.get("type") == "var":
-            self._scope[variable["value"]].update(paths)
-
-    def _paths(self, term: Node) -> set[JsonPath]:
-        """The parts of a request that a term stands for, up to a depth: rules may refer to each other in a circle."""
-        return {path for path in self._stood_for(term) if len(path) <= _DEEPEST}
-
-    def _stood_for(self, term: Node) -> set[JsonPath]:
-        kind, value = term.get("type"), term.get("value")
-        if kind == "var":
-            return self._below(str(value), ())
-        if kind == "ref" and value and value[0].get("type") == "var":
-            return self._below(str(value[0]["value"]), tuple(map(_step, value[1:])))
-        if kind == "call" and operator(term["value"]) == "object.get" and len(term["value"]) > 2:  # noqa: PLR2004
-            holder, key = term["value"][1:3]
-            steps = [*map(_step, key["value"] if key.get("type") == "array" else [key])]
-            return {(*path, *steps) for path in self._paths(holder)}
-        return set()
-
-    def _below(self, name: str, steps: tuple[Any, ...]) -> set[JsonPath]:
-        if name == "input":
-            return {steps}
-        if name in self._scope:
-            return {(*path, *steps) for path in self._scope[name]}
-        imported = self._side.imports[self._module].get(name)
-        if imported is not None and imported[0] == "input":
-            return {(*imported[1:], *steps)}
-        rule, rest = self._side.resolved(self._module, (name, *steps))
-        return {(*path, *rest) for path in self._side.aliases[rule]} if rule else set()
+    Args:
+        policies: one, or two.
+        differing: the rules in which two policies differ, name by name.
+    """
+    modules = [_module(path, tree, policy.data) for policy in policies for path, tree in policy.trees.items()]
+    differing = list(differing)
+    rules = [rule for sides in differing for side in sides for rule in side]
+    changed = {rule.module for rule in rules} | _reading(_changed_roots(policies), modules)
+    near = changed | _linked(changed, modules)
+    new = _new_constants(policies, differing)
+    ranks: dict[Name, int] = {}
+    # Of its rules, of their modules, and of the data that those read.
+    constants: dict[Name, list[dict[Constant, None]]] = defaultdict(lambda: [{}, {}, {}])
+    differ = {id(rule.node) for rule in rules}
+    for module in modules:
+        for node in module.rules:
+            rank = 0 if id(node) in differ else 1 if module.path in near else 2
+            more = [dict.fromkeys(source) for source in (_constants(node), module.constants, module.data)]
+            for name in dict.fromkeys(_named(node, module.known)):
+                ranks[name] = min(rank, ranks.get(name, rank))
+                constants[name] = [first | then for first, then in zip(constants[name], more, strict=True)]
+    modules.sort(key=lambda module: (module.path not in changed, module.path not in near))
+    every = chain(*(module.constants for module in modules), *(_plain(policy.data) for policy in policies))
+    return Vocabulary(
+        {name: Attribute(*_sorted_out(chain(*constants[name]), new), rank) for name, rank in ranks.items()},
+        *_sorted_out(every, new),
+        frozenset(new),
+        frozenset(near),
+    )
 
 
-def _iterated(node: Node) -> list[tuple[Node, Node]]:
-    """Return of `some x in xs` and `every x in xs` the variable and the list; of anything else nothing."""
-    if "domain" in node and "body" in node:
-        return [(node["value"], node["domain"])]
-    symbols = node.get("symbols")
-    calls = (symbol["value"] for symbol in symbols if symbol.get("type") == "call") if isinstance(symbols, list) else ()
-    return [(call[-2], call[-1]) for call in calls]
+def _module(path: str, tree: Node, data: Mapping[str, Any]) -> _Module:
+    rules = tree.get("rules") or []
+    imports = [(node.get("alias"), node["path"]["value"]) for node in tree.get("imports") or ()]
+    known: dict[str, JsonPath] = {"input": ()}
+    known |= {alias or parts[-1]["value"]: _steps(parts) for alias, parts in imports if parts[0]["value"] == "input"}
+    references = [
+        *(node["value"] for node in nodes(rules) if node.get("type") == "ref"),
+        *(parts for _, parts in imports),
+    ]
+    uses = {".".join(map(str, _steps(parts))) for parts in references if parts[0].get("value") == "data"}
+    # All modules read the manifests.
+    roots = data.keys() & {use.split(".")[0] for use in uses} - {"manifests"}
+    read = _plain([data[root] for root in sorted(roots)])
+    return _Module(path, package_of(tree), rules, known, uses, list(_constants(rules)), list(read))
 
 
-def _called(node: Node) -> list[Node] | None:
-    """The operator and operands of a call, as an expression or as a term."""
-    terms = node.get("terms", node.get("value") if node.get("type") == "call" else None)
-    return terms if isinstance(terms, list) and terms and isinstance(terms[0], dict) else None
+def _changed_roots(policies: Sequence[Policy]) -> set[str]:
+    every = [policy.data for policy in policies]
+    return {root for data in every for root in data for other in every if data[root] != other.get(root)}
 
 
-def _imports(tree: Node) -> dict[str, tuple[Any, ...]]:
-    paths = ((node, tuple(part["value"] for part in node["path"]["value"])) for node in tree.get("imports", ()))
-    return {str(node.get("alias") or path[-1]): path for node, path in paths}
+def _reading(roots: AbstractSet[str], modules: Iterable[_Module]) -> set[str]:
+    return {module.path for module in modules if any(use.split(".")[0] in roots for use in module.uses)}
+
+
+def _linked(paths: AbstractSet[str], modules: Sequence[_Module]) -> set[str]:
+    """The modules that use one of these, or that one of these uses."""
+    some = [module for module in modules if module.path in paths]
+    return {module.path for module in modules for one in some if _uses(module, one) or _uses(one, module)}
+
+
+def _uses(module: _Module, other: _Module) -> bool:
+    return any(f"{use}.".startswith(f"{other.package}.") for use in module.uses)
+
+
+def _named(rule: Node, known: Mapping[str, JsonPath]) -> Iterator[Name]:
+    """Yield what a rule names: parts of the request behind names that are `known`, and of anything else each step."""
+    known = dict(known)
+    for node in nodes(rule):
+        terms = node.get("terms")
+        if isinstance(terms, list) and operator(terms) == "assign" and terms[1].get("type") == "var":
+            held = _path(terms[2], known)
+            known |= {} if held is None else {terms[1]["value"]: held}
+        path = _path(node, known)
+        if path:
+            yield path
+        elif node.get("type") == "ref":
+            yield from (step for step in _steps(node["value"]) if isinstance(step, str))
+        elif node.get("type") == "call" and operator(node["value"]) == "object.get":
+            yield from (step for step in _keys(node["value"][2]) if isinstance(step, str))
+
+
+def _path(term: Node, known: Mapping[str, JsonPath]) -> JsonPath | None:
+    """The part of a request that a term names; None where it names none."""
+    value: Any = term.get("value")
+    holder: Node | None = None
+    steps: JsonPath = ()
+    match term.get("type"):
+        case "var":
+            return known.get(value)
+        case "ref":
+            holder, steps = value[0], _steps(value)
+        case "call" if operator(value) == "object.get":
+            holder, steps = value[1], _keys(value[2])
+    held = None if holder is None else _path(holder, known)
+    return None if held is None else (*held, *steps)
+
+
+def _steps(reference: Sequence[Node]) -> JsonPath:
+    return tuple(map(_step, reference[1:]))
+
+
+def _keys(key: Node) -> JsonPath:
+    """The steps of `object.get`: its key, or a list of them."""
+    return tuple(map(_step, key["value"] if key.get("type") == "array" else [key]))
 
 
 def _step(part: Node) -> str | int:
-    """A step of a reference."""
     plain = part.get("type") in ("string", "number") and isinstance(part["value"], str | int)
     return part["value"] if plain else ANY
 
 
-def _terms(tree: Any) -> Iterator[Any]:
-    """Yield the constants of a tree: not names of attributes, operators, or what a reason says for explanation."""
-    if isinstance(tree, list):
-        for part in tree:
-            yield from _terms(part)
+def _constants(tree: Any) -> Iterator[Constant]:
+    """Yield the constants of a tree: not names of attributes, nor what a reason says for explanation."""
+    parts = tree if isinstance(tree, list) else []
+    if isinstance(tree, dict):
+        parts = [inner for key, inner in tree.items() if key not in _WITHOUT_CONSTANTS]
+        if tree.get("type") in ("string", "number"):
+            yield from _plain(tree["value"])
+        elif tree.get("type") == "ref":
+            parts = [step for step in tree["value"][1:] if step.get("type") != "string"]
+    elif parts and isinstance(parts[0], dict) and operator(parts).endswith("reason.new"):
         return
-    if not isinstance(tree, dict):
-        return
-    if tree.get("type") in ("string", "number"):
-        yield tree["value"]
-        return
-    if tree.get("type") == "ref":
-        yield from _terms([part for part in tree["value"][1:] if part.get("type") != "string"])
-        return
-    terms = _called(tree)
-    if terms is not None:
-        yield from _terms([] if operator(terms).endswith("reason.new") else terms[1:])
-        yield from _terms(tree.get("with"))
-        return
-    yield from _terms([value for key, value in tree.items() if key not in _WITHOUT_CONSTANTS])
+    for part in parts:
+        yield from _constants(part)
 
 
-def _constants(values: Iterable[Any]) -> Iterator[Constant]:
-    return (value for value in values if isinstance(value, str) or is_number(value))
+def _plain(value: Any) -> Iterator[Constant]:
+    """Yield the texts and numbers of a JSON value, names among them."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, str) or is_number(leaf))
 
 
-def _new_constants(
-    sides: Sequence[_Side], rules: Sequence[Mapping[_Form, _RuleReads]], differing: AbstractSet[_Form]
-) -> list[Constant]:
-    """The constants that only one policy has, then those that a rule of the same name has more often in one of them."""
-    if len(sides) == 1:
-        return []
-    before, after = (
-        {*side.constants(side.policy.trees), *_constants(leaves(dict(side.policy.data)))} for side in sides
-    )
-    counts: dict[_Rule, list[Counter[Constant]]] = defaultdict(lambda: [Counter(), Counter()])
-    for number, known in enumerate(rules):
-        for name in differing & known.keys():
-            counts[known[name].name][number].update(_constants(_terms(known[name].node)))
-    moved = {constant for first, second in counts.values() for constant in (*(first - second), *(second - first))}
-    return [*sorted(before ^ after, key=str), *sorted(moved - (before ^ after), key=str)]
+def _new_constants(policies: Sequence[Policy], differing: Iterable[Differing]) -> list[Constant]:
+    """The constants that only one policy has, then those that the rules of a name have more often in one of them."""
+    rules = [[tree.get("rules") for tree in policy.trees.values()] for policy in policies]
+    sides = [{*_constants(every), *_plain(policy.data)} for every, policy in zip(rules, policies, strict=True)]
+    own = sides[0] ^ sides[-1]
+    counts = [[Counter(_constants([rule.node for rule in side])) for side in sides] for sides in differing]
+    moved = {constant for before, after in counts for constant in (*(before - after), *(after - before))}
+    return [*sorted(own, key=str), *sorted(moved - own, key=str)]
 
 
 def _sorted_out(constants: Iterable[Constant], new: Iterable[Constant]) -> tuple[tuple[str, ...], tuple[float, ...]]:

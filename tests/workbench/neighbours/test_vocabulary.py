@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pdp.engine.bundle.file import read_bundle
+from pdp.workbench.diff.policies import BundleRules, differing_rules
 from pdp.workbench.neighbours.vocabulary import Policy, Vocabulary, vocabulary
 from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.syntax import parse_modules
+from tests.support.payments import BUNDLE
 
 pytestmark = pytest.mark.opa
-
-LIB = "package authz.lib.amounts\n\nbelow(most, value) if value.amount < most\n\nplace := input.resource\n"
 
 
 def policy(opa: Path, *texts: str, **data: Any) -> Policy:
@@ -23,38 +25,43 @@ def policy(opa: Path, *texts: str, **data: Any) -> Policy:
     return Policy(parse_modules(opa, modules), data)
 
 
-def read(words: Vocabulary) -> set[str]:
-    return {".".join(map(str, each.path)) for each in words.attributes}
+def named(words: Vocabulary) -> set[str]:
+    return {".".join(map(str, name)) if isinstance(name, tuple) else f"~{name}" for name in words.named}
 
 
 @pytest.mark.parametrize(
-    ("body", "paths"),
+    ("body", "names"),
     [
         pytest.param('input.context.purpose == "care"', {"context.purpose"}, id="by name"),
         pytest.param('input.context["purpose"] == "care"', {"context.purpose"}, id="by a text"),
         pytest.param('object.get(input.context, "a", 1) == 2', {"context", "context.a"}, id="with a default"),
         pytest.param('object.get(input, ["context", "b"], 1) == 2', {"context.b"}, id="by a path"),
         pytest.param("held := input.context.c\n\theld.d == 1", {"context.c", "context.c.d"}, id="through a variable"),
-        pytest.param("some x in input.xs\n\tx.y == 1", {"xs", "xs.[].y"}, id="element by element"),
+        pytest.param("some x in input.xs\n\tx.y == 1", {"xs", "~y"}, id="element by element"),
         pytest.param("every x in input.xs { x == 1 }", {"xs"}, id="of every element"),
         pytest.param("some k\n\tinput.context.arguments[k] == 1", {"context.arguments.[]"}, id="by any name"),
-        pytest.param('ctx.approval.id == "x"', {"context.approval.id"}, id="through an import"),
-        pytest.param("amounts.below(3, input.context.arguments)",
-                     {"context.arguments", "context.arguments.amount", "resource"}, id="through a function"),
-        pytest.param('amounts.place.id == "x"', {"resource", "resource.id"}, id="through a rule"),
-        pytest.param("_own.z == 1", {"deep", "deep.z"}, id="through a rule of the module"),
-        pytest.param("data.settings.x == 1", set(), id="not from the request"),
+        pytest.param('ctx.approval.id == "x"', {"context", "context.approval.id"}, id="through an import"),
+        pytest.param('object.get(ctx, "e", 1) == 2', {"context", "context.e"}, id="with a default through an import"),
+        pytest.param("data.settings.x == 1", {"~settings", "~x"}, id="not from the request"),
     ],
 )  # fmt: skip
-def test_attributes_are_found_by_whatever_name_they_are_read(opa: Path, body: str, paths: set[str]) -> None:
-    own = "_own := input.deep\n" if "_own" in body else ""
-    text = (
-        "package custom.concerns.a\n\nimport data.authz.lib.amounts\nimport input.context as ctx\n\n"
-        f"deny contains 1 if {{\n\t{body}\n}}\n\n{own}"
-    )
-    texts = [text, *([LIB] if "amounts." in body else [])]
+def test_attributes_are_named_by_their_path_or_by_their_last_step(opa: Path, body: str, names: set[str]) -> None:
+    text = f"package custom.concerns.a\n\nimport input.context as ctx\n\ndeny contains 1 if {{\n\t{body}\n}}\n"
+    operators = {"~equal", "~eq", "~assign", "~object", "~get", "~internal", "~member_2"}
 
-    assert read(vocabulary(policy(opa, *texts))) - {"resource"} == paths - {"resource"}
+    assert named(vocabulary(policy(opa, text))) - operators == names
+
+
+def test_what_a_rule_names_by_its_last_step_counts_wherever_a_request_has_it(opa: Path) -> None:
+    before, after = (
+        sided(opa, f"package custom.a\n\nx if {{\n\tsome held in input.context.approvals\n\theld.id == {text}\n}}\n")
+        for text in ('"a"', '"b"')
+    )
+    words = compared(before, after)
+
+    found = words.attribute(("context", "approvals", 0, "id"))
+    assert (found.rank, found.strings) == (0, ("a", "b"))
+    assert words.attribute(("context", "approvals", 0, "age")).rank == 2
 
 
 def test_constants_stand_with_what_is_compared_with_them(opa: Path) -> None:
@@ -64,31 +71,40 @@ def test_constants_stand_with_what_is_compared_with_them(opa: Path) -> None:
         '\tinput.context.purpose in {"care", "study"}\n\tinput.context.amount > data.settings.most\n}\n'
     )
     words = vocabulary(policy(opa, text, settings={"most": 50, "of": "x"}, manifests={"sha256:1": {"tool": "t"}}))
-    (purpose,) = (each for each in words.attributes if each.path == ("context", "purpose"))
+    purpose = words.named["context", "purpose"]
 
     assert (purpose.strings, purpose.numbers) == (("care", "study", "most", "of", "x"), (7, 50))
     assert set(words.strings) == {"care", "study", "settings", "most", "of", "manifests", "sha256:1", "tool", "t", "x"}
 
 
+def sided(opa: Path, *texts: str) -> BundleRules:
+    modules = {f"custom/{number}.rego": text for number, text in enumerate(texts)}
+    return BundleRules(replace(read_bundle(BUNDLE), modules=modules), "X", opa)
+
+
+def compared(*sides: BundleRules) -> Vocabulary:
+    policies = [Policy(side.trees, {}) for side in sides]
+    return vocabulary(*policies, differing=differing_rules(*sides).values())
+
+
 def test_what_only_one_policy_has_comes_first(opa: Path) -> None:
     rules = ['deny contains 1 if input.subject.id == "b"\n', "deny contains 2 if input.context.amount > 5\n"]
-    before = policy(opa, "package custom.a\n\n" + "\n".join(rules), "package custom.b\n\nx if input.other == 1\n")
+    beside = "package custom.b\n\nx if input.other == 1\n"
     added = 'deny contains 3 if {\n\tinput.context.amount == 13.37\n\tinput.context.run_id == "zz"\n}\n'
-    after = policy(
-        opa, "package custom.a\n\n" + "\n".join([*rules, added]), "package custom.b\n\nx if input.other == 1\n"
-    )
+    before = sided(opa, "package custom.a\n\n" + "\n".join(rules), beside)
+    after = sided(opa, "package custom.a\n\n" + "\n".join([*rules, added]), beside)
 
-    for words in (vocabulary(before, after), vocabulary(after, before)):
-        assert {".".join(map(str, each.path)): each.rank for each in words.attributes} == {
+    for words in (compared(before, after), compared(after, before)):
+        assert {".".join(map(str, path)): words.named[path].rank for path in words.paths} == {
             "context.amount": 0, "context.run_id": 0, "subject.id": 1, "other": 2,
         }  # fmt: skip
         assert (set(words.new), words.strings[0], words.numbers[0]) == ({13.37, "zz", 3}, "zz", 13.37)
 
 
 def test_the_same_policy_written_otherwise_has_nothing_new(opa: Path) -> None:
-    before = policy(opa, "package custom.a\n\nx if {\n\tinput.a == 1\n\tinput.b == 2\n}\n")
-    after = policy(opa, "package custom.a\n\n# A remark.\nx if {\n\tinput.b == 2\n\n\tinput.a == 1\n}\n")
-    words = vocabulary(before, after)
+    before = sided(opa, "package custom.a\n\nx if {\n\tinput.a == 1\n\tinput.b == 2\n}\n")
+    after = sided(opa, "package custom.a\n\n# A remark.\nx if {\n\tinput.b == 2\n\n\tinput.a == 1\n}\n")
+    words = compared(before, after)
 
     assert not words.new
-    assert {each.rank for each in words.attributes} == {2}
+    assert {each.rank for each in words.named.values()} == {2}
