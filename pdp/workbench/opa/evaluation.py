@@ -173,7 +173,9 @@ class Evaluator:
 
     def _run(self, query: str, file: Path, sources: Iterable[str], *options: str) -> tuple[dict[str, Any], str]:
         """Run OPA once, and return its answer and what it printed; the answer may hold errors of the run time."""
-        arguments = ["eval", "--format", "json", "--input", str(file), "--data", "data.json", *options]
+        # OPA's own bound is for when nobody is left to stop it.
+        arguments = ["eval", "--timeout", f"{2 * self._timeout:g}s", "--format", "json", "--input", str(file)]
+        arguments += ["--data", "data.json", *options]
         arguments += [part for source in sources for part in ("--data", source)]
         done = run_opa(self._opa, [*arguments, query], folder=self._folder, timeout=self._timeout)
         complaint = done.stderr.decode(errors="replace")
