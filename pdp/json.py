@@ -27,7 +27,7 @@ MAX_DEPTH: Final = 32
 MAX_BYTES: Final = 1024 * 1024
 """Largest request, in bytes of its canonical form."""
 
-MAX_VALUES: Final = 50_000
+MAX_VALUES: Final = 40_000
 """Most values in what a model writes: each costs time before it is known which tool it is for."""
 
 # So many characters of text cost as much as another value.
