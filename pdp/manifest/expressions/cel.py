@@ -10,6 +10,7 @@ the paths that were counted; what is read in any other way is missing, which fai
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
@@ -107,7 +108,8 @@ class CelProgram:
         for path in read:
             of_list = self._list is None or path.variable == element or path == self._list
             over = self._list if self._list is not None and path.variable == element else path
-            self._times[JsonPath(over.variable, _followed(over.steps))] += joins if of_list else repeated
+            steps = _followed(over.steps, sys.maxsize if self._list is None else MAX_ITEMS)
+            self._times[JsonPath(over.variable, steps)] += joins if of_list else repeated
         for path in sorted(self._times, key=str):
             check_offered(path, variables)
         # Steps lead to further steps; what has none is read as a whole.
@@ -223,9 +225,14 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _followed(steps: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return the steps up to the first whose name is computed."""
-    return tuple(takewhile(lambda step: step != ANY and not isinstance(step, Contained), steps))
+def _followed(steps: tuple[str | int, ...], items: int) -> tuple[str | int, ...]:
+    """Return the steps up to the first whose name is computed, or that is none of the first so many items.
+
+    At each look at an item, the library copies the list up to there.
+    """
+    return tuple(
+        takewhile(lambda step: ANY < step < items if isinstance(step, int) else not isinstance(step, Contained), steps)
+    )
 
 
 def _part(value: Any, tree: Mapping[str | int, Any]) -> Any:

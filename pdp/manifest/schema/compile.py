@@ -121,7 +121,7 @@ class SchemaValidator:
         if self.is_valid(value):
             return []
         errors: Iterable[ValidationError] = ()
-        if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(orjson.dumps(self._schema))) <= _MOST_MESSAGES:
+        if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(str(self._schema))) <= _MOST_MESSAGES:
             errors = self._explaining.iter_errors(value)
         elif cost <= MAX_COST // 2:  # to say where takes as long as to look whether it passes
             errors = _first_error(self._explaining, value)

@@ -198,6 +198,7 @@ def test_what_is_not_admitted_is_refused_when_it_is_compiled(text: Any, message:
         ("$arguments.object.map(k, k)", "macro over `arguments.object`, which is an object (macros run over lists)"),
         ("$arguments.long.map(x, 1)", TOO_LONG),
         ("$arguments.list.all(x, x in arguments.long)", TOO_LONG),
+        ("$arguments.list.all(x, x == arguments.long[100])", TOO_LONG),
     ],
 )
 def test_a_failing_evaluation_is_an_error(text: Any, message: str) -> None:

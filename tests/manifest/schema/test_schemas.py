@@ -43,6 +43,11 @@ def test_errors_name_what_is_wrong_and_where() -> None:
     ]
 
 
+def test_bounds_of_any_size_are_stated_in_faults() -> None:
+    """An application's own schema, as that of a loop's answer, may hold numbers that no manifest has."""
+    assert compile_schema({"minimum": 10**30}).faults(5) == [([], f"5 is less than the minimum of {10**30}")]
+
+
 def test_formats_are_asserted() -> None:
     for name in FORMATS:
         assert not compile_schema({"format": name}).is_valid("@@ not } (")
