@@ -30,7 +30,8 @@ ProposalFile = Annotated[str, typer.Argument(metavar="PROPOSAL", help="The propo
 Manifest = Annotated[Path, file_option("--manifest", "-m", help="The tool manifest, YAML or JSON; - for stdin.")]
 Governance = Annotated[Path | None, file_option("--governance", "-g", help="The policy author's half of the manifest.")]
 Manifests = Annotated[
-    list[Path] | None, file_option("--manifest", "-m", help="A manifest whose calls are decided. May be repeated.")
+    list[Path] | None,
+    file_option("--manifest", "-m", help="A manifest to decide for: concerns may name what it has. May be repeated."),
 ]
 Governances = Annotated[
     list[Path] | None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pdp.decision import Verdict, parse_decision
 from pdp.errors import EngineError, UsageError
 from pdp.workbench.diff.comparison import WORKERS
 from pdp.workbench.diff.policies import differing_rules
@@ -85,7 +86,18 @@ def _shows(evaluator: Evaluator, part: _Part, calls: Sequence[bytes], original: 
         answers = evaluator.evaluate(calls, changed={part.module: part.text}).answers
     except (UsageError, EngineError):
         return False
-    return any(answer is not None and answer != original.get(call) for call, answer in answers.items())
+    return any(answer is not None and _differs(answer, original.get(call)) for call, answer in answers.items())
+
+
+def _differs(without: bytes, present: bytes | None) -> bool:
+    """Whether two answers differ; not by a reason less of what stays denied: another call may have it alone."""
+    if present is None or without == present:
+        return without != present
+    try:
+        before, after = parse_decision(without), parse_decision(present)
+    except EngineError:
+        return True
+    return not (before.verdict is after.verdict is Verdict.DENY and set(after.codes) < set(before.codes))
 
 
 def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:

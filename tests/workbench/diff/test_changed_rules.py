@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pdp.engine.bundle.file import read_bundle
+from pdp.json import canonical
 from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.exercise import not_shown
 from pdp.workbench.diff.policies import BundleRules, rule_changes
 from pdp.workbench.diff.reports import markdown, verdict
+from pdp.workbench.neighbours.bases import called_tools, complete_call
+from pdp.workbench.neighbours.vocabulary import Vocabulary
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.payments import BUNDLE, EXAMPLE
 from tests.workbench.diff.test_bundle_diff import CLEAR, SANCTIONS, compiled
@@ -67,6 +71,26 @@ def test_every_back_door_is_shown_or_reported(tmp_path: Path, opa: Path) -> None
     # Before everything else, a reviewer reads what is hidden, and by which name it has to be explained.
     first, _ = markdown(found).split("### Structure")
     assert [name for name in (*places, *found.loosenings()) if f"`{name}`" not in first] == []
+
+
+@pytest.mark.parametrize(
+    ("approval", "missed"),
+    [pytest.param(None, [], id="admitted"), pytest.param({}, ["that it is there"], id="denied for something else")],
+)
+def test_a_call_that_stays_denied_shows_no_loosening(opa: Path, approval: Any, missed: list[str]) -> None:
+    bundle = read_bundle(BUNDLE)
+    (digest, document), *_ = bundle.data["manifests"].items()
+    tool = next(tool for tool in called_tools(document, digest) if tool.name == "initiate_wire")
+    call = complete_call(tool, Vocabulary(), [], {})
+    call["context"] |= {"door": "back", "looked_up_beneficiary": "x", "approval": approval}
+    call["context"]["arguments"]["beneficiary_id"] = "x"
+    door = '_clear if input.context.door == "back"'
+    opened = {**bundle.modules, SANCTIONS: f"{bundle.modules[SANCTIONS]}\n{door}\n"}
+    old, new = (BundleRules(replace(bundle, modules=modules), "X", opa) for modules in (bundle.modules, opened))
+
+    found = not_shown(old, new, bundle.data, [canonical(call)])
+
+    assert [each.words for each in found if each.text == door] == missed
 
 
 RENAMED = [f"_part_{number:02}" for number in range(40)]
