@@ -2,7 +2,7 @@
 
 program:    which version, where it is found, how it is run
 install:    the official release, downloaded and checked
-local:      an OPA server for as long as it is needed: a process, or a container
+local:      an OPA server for as long as it is needed
 tool:       OPA as parser, checker and compiler; its errors as faults of the user's files
 evaluation: many requests in one run of `opa eval`, with modules exchanged
 modules:    the Rego files of a policy, found in folders
