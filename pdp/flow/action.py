@@ -155,11 +155,11 @@ def settle(
     changes nothing about it.
     """
     succeeded = execution.outcome == "succeeded"
+    if action is not None and execution.outcome != "unknown":
+        action = _moved(action, actions, ActionState.COMMITTED if succeeded else ActionState.FAILED)
     if compensates is not None and succeeded:
         _moved(compensates, actions, ActionState.COMPENSATED)
-    if action is None or execution.outcome == "unknown":
-        return action
-    return _moved(action, actions, ActionState.COMMITTED if succeeded else ActionState.FAILED)
+    return action
 
 
 def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
