@@ -110,10 +110,10 @@ def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:
     gone = [
         _text(old, rule) for name, side in changed.items() if name not in present for rule in side[0] if not rule.site
     ]
-    drops = {module: _drops(new, module) for module in {rule.module for _, side in changed.values() for rule in side}}
+    gained = {name: after for name, (before, after) in changed.items() if len(after) > len(before)}
+    drops = {module: _drops(new, module) for module in {rule.module for side in gained.values() for rule in side}}
     for name, (before, after) in changed.items():
-        if len(after) > len(before):
-            yield from (_without(name, new, rule, drops[rule.module]) for rule in after)
+        yield from (_without(name, new, rule, drops[rule.module]) for rule in gained.get(name, ()))
         texts = [_text(old, rule) for rule in before]
         if texts and (after or (name in present and before[0].module in new.bundle.modules)):
             first, side = (after[0], new) if after else (before[0], old)

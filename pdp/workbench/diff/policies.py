@@ -116,7 +116,7 @@ class ComparedRule:
 
 
 def differing_rules(old: BundleRules, new: BundleRules) -> dict[str, tuple[list[ComparedRule], list[ComparedRule]]]:
-    """Return the rules that only the old bundle has, and those that only the new one has, by name.
+    """Return the rules that only the old bundle has, and those that only the new one has, by name and sorted by it.
 
     A rule's name is its reason code, or `PACKAGE NAME` of a rule without one; rules of one name are one.
 
@@ -126,7 +126,7 @@ def differing_rules(old: BundleRules, new: BundleRules) -> dict[str, tuple[list[
     """
     before, after = old.rules(new), new.rules(old)
     removed, added = _beyond(before, after), _beyond(after, before)
-    return {name: (removed.get(name, []), added.get(name, [])) for name in removed.keys() | added.keys()}
+    return {name: (removed.get(name, []), added.get(name, [])) for name in sorted({*removed, *added})}
 
 
 def _beyond(
