@@ -5,11 +5,17 @@ Source: OPA's WebAssembly ABI, version 1.2. Direct calls are not checked when th
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from functools import lru_cache
+from hashlib import sha256
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import wasmtime
 
+from pdp.engine.bundle.file import replace_file
 from pdp.errors import BundleError
 
 if TYPE_CHECKING:
@@ -23,6 +29,9 @@ TICK: Final = 0.01
 
 REBUILD: Final = "build the bundle again with `pdp bundle build`"
 """What to do about a module that cannot be used."""
+
+_CHECKSUM: Final = 32
+_MOST_STORED: Final = 16
 
 # Parameters and results of what is exported and what may be imported, all of them i32. A direct call with another type
 # would read and write beyond its arguments.
@@ -93,11 +102,31 @@ def _config() -> wasmtime.Config:
     return config
 
 
-# Compiling takes 0.1 s and is the same for all engines of one policy. The machine code stays in the process, for a file
-# of it could not be trusted.
+# Compiling takes 0.1 s and is the same for all engines of one policy. A file of machine code is trusted as far as
+# Python's own byte code is: it lies where that lies, and whoever can write there has this process already.
 @lru_cache(maxsize=4)
 def _compile(wasm: bytes) -> bytes:
-    return bytes(wasmtime.Module(wasmtime.Engine(_config()), wasm).serialize())
+    file = Path(cache_from_source(str(Path(__file__).with_name(f"policy_{sha256(wasm).hexdigest()}.py"))))
+    engine = wasmtime.Engine(_config())
+    with suppress(OSError, wasmtime.WasmtimeError):
+        stored = file.read_bytes()
+        code = stored[_CHECKSUM:]
+        # A file that was cut must not be run. One of another wasmtime or processor is refused by `deserialize`.
+        if stored[:_CHECKSUM] == sha256(code).digest():
+            wasmtime.Module.deserialize(engine, code)
+            return code
+    code = bytes(wasmtime.Module(engine, wasm).serialize())
+    if not sys.dont_write_bytecode:
+        _store(file, sha256(code).digest() + code)
+    return code
+
+
+def _store(file: Path, content: bytes) -> None:
+    with suppress(OSError):
+        replace_file(file, content)
+        stored = sorted(file.parent.glob("policy_*"), key=lambda policy: policy.stat().st_mtime)
+        for old in stored[:-_MOST_STORED]:
+            old.unlink(missing_ok=True)
 
 
 def _is_function(kind: object, shape: tuple[int, int]) -> bool:

@@ -1,0 +1,70 @@
+"""Machine code of a policy, stored beside Python's byte code: used where it is whole, made again where it is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.process
+
+_PROGRAM = """
+
+from pdp.engine.wasm.engine import EmbeddedEngine
+
+with EmbeddedEngine.baseline() as engine:
+    print(engine.evaluate(b"{}").decode())
+"""
+
+
+def _opened(prefix: Path, **environment: str) -> str:
+    """Open an engine in a process whose byte code lies below `prefix`; return what it prints."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    result = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env={**variables, "PYTHONPYCACHEPREFIX": str(prefix), **environment},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return result.stdout
+
+
+def _stored(prefix: Path) -> list[Path]:
+    return list(prefix.rglob("policy_*"))
+
+
+def test_machine_code_is_stored_once_and_used_again(tmp_path: Path) -> None:
+    first = _opened(tmp_path)
+    (file,) = _stored(tmp_path)
+    before = file.stat()
+    assert _opened(tmp_path) == first
+    assert _stored(tmp_path) == [file]
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda content: b"", id="empty"),
+        pytest.param(lambda content: content[:-100], id="cut"),
+        pytest.param(lambda content: content[:5000] + b"\0" * 500 + content[5500:], id="overwritten"),
+    ],
+)
+def test_a_damaged_file_is_made_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    first = _opened(tmp_path)
+    (file,) = _stored(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert _opened(tmp_path) == first
+    assert len(file.read_bytes()) == len(whole)
+
+
+def test_nothing_is_stored_where_python_stores_no_byte_code(tmp_path: Path) -> None:
+    _opened(tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    assert _stored(tmp_path) == []
