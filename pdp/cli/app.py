@@ -54,7 +54,8 @@ app = typer.Typer(
     help="Policy decisions for the tool calls of AI agents. New here? Run: pdp demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    # Groups and commands take it over from here.
+    context_settings={"help_option_names": ["-h", "--help"]},
     # Frames and colours for people; scripts and logs get plain lines.
     rich_markup_mode="rich" if sys.stdout is not None and sys.stdout.isatty() else None,
 )

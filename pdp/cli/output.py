@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pdp.errors import Fault
+
 
 def tell(text: str) -> None:
     """Print to standard output. Nothing happens when that is closed."""
@@ -35,14 +37,24 @@ def print_json(value: Any) -> None:
     tell(json.dumps(value, indent=2))
 
 
+def fault_json(fault: Fault) -> dict[str, Any]:
+    """Return a fault of a file as JSON that is stable."""
+    place = fault.place
+    return {
+        "file": place.file, "line": place.line, "column": place.column,
+        "kind": "warning" if fault.warning else "fault", "message": fault.message, "hint": fault.hint,
+    }  # fmt: skip
+
+
 def check_report(file: Path | None) -> None:
-    """Check that the folder of a report is there, before what is reported takes its time.
+    """Check that a report can be written, as far as that shows before what is reported takes its time.
 
     Raises:
-        UsageError: it is not.
+        UsageError: its folder is not there, or its name is that of a folder.
     """
-    if file is not None and not file.parent.is_dir():
-        raise UsageError(f"{file}: its folder is not there", hint="name a file in a folder of yours")
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        fault = "is a folder" if file.is_dir() else "its folder is not there"
+        raise UsageError(f"{file}: {fault}", hint="name a file in a folder of yours")
 
 
 def write_report(file: Path, text: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -12,7 +15,7 @@ from pdp.errors import UsageError
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.runner import selection
 from tests.support import ROOT
-from tests.support.command_line import pdp
+from tests.support.command_line import environment, pdp
 from tests.support.scenario_files import READ, one, project
 
 ALLOW = one(name="allowed", propose=READ, expect={"verdict": "ALLOW"}, golden=True)
@@ -215,6 +218,36 @@ def test_junit() -> None:
     assert len(cases[0]) == 0
 
 
+@pytest.mark.process
+def test_reports_are_written_whoever_stops_reading() -> None:
+    """The reader of the output has left before the first line."""
+    project(Path(), ALLOW)
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pdp", "test", ".", "--junit", "out.xml", "--html", "out.html"],
+        stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=environment(),
+    )  # fmt: skip
+
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert Path("out.xml").read_text().startswith("<?xml")
+    assert "allowed" in Path("out.html").read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_report_that_cannot_be_written_takes_nothing_from_the_output() -> None:
+    project(Path(), ALLOW)
+
+    done = pdp("test", ".", "--junit", "/dev/full")
+
+    assert (done.code, without_seconds(done.out).splitlines()[0]) == (2, "1 passed: 1 file, embedded")
+    assert done.err == (
+        "error: /dev/full: cannot be written: No space left on device\n    hint: name a file in a folder of yours\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("expression", "selected"),
     [
@@ -257,6 +290,7 @@ def test_only_what_is_selected_is_run() -> None:
             ("no/such/folder.xml: its folder is not there\n    hint: name a file in a folder of yours"),
         ),
         (("--html", "no/page"), "no/page: its folder is not there\n    hint: name a file in a folder of yours"),
+        (("--html", "."), ".: is a folder\n    hint: name a file in a folder of yours"),
     ],
 )
 def test_usage(options: tuple[str, ...], message: str) -> None:

@@ -103,7 +103,7 @@ def test_a_bundle_that_was_exchanged_or_lost_is_reported(repository: Path, capsy
 
 def test_the_payments_example_may_be_released() -> None:
     """With the contract test pack of each of its tools, as none of them was released before."""
-    done = pdp("release", "check", payments.EXAMPLE, "-b", payments.BUNDLE, "--skip", "loosening", "--json")
+    done = pdp("release", "check", payments.EXAMPLE, "--bundle", payments.BUNDLE, "--skip", "loosening", "--json")
 
     status = {one["name"]: one["status"] for one in done.json["checks"]}
     assert (done.code, {name for name, one in status.items() if one == "skip"}) == (
@@ -119,7 +119,7 @@ def test_no_tool_of_it_without_its_pack(tool: str, tmp_path: Path) -> None:
     pack = example / f"packs/pack.tool.{tool}.yaml"
     pack.unlink()
 
-    done = pdp("release", "check", example, "-b", payments.BUNDLE, "--skip", "loosening", "--json")
+    done = pdp("release", "check", example, "--bundle", payments.BUNDLE, "--skip", "loosening", "--json")
 
     assert {one["name"]: one["reasons"] for one in done.json["checks"] if one["status"] == "fail"} == {
         "packs": [f"{tool} without a version: the pack pack.tool.{tool} is not there; looked in {example / 'packs'}"]

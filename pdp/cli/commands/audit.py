@@ -73,12 +73,19 @@ def verify(
 @app.command("rotate")
 def rotate(
     file: Annotated[Path, file_argument("FILE", help="The stream.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Ask whoever appends to a stream to begin a new file; it does so before its next event, and the chain goes on."""
+    """Ask whoever appends to a stream to begin a new file; it does so before its next event, and the chain goes on.
+
+    Exit code: 0 asked, 2 bad usage or file.
+    """
     try:
         name = request_rotation(file)
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from error
+    if as_json:
+        print_json({"file": str(file), "rotated": str(name)})
+        return
     tell(printable(f"{file}: the next event begins a new file, and this one stays as {name}"))
 
 

@@ -6,9 +6,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from pdp.cli import Exit
 from pdp.cli.files import effective_manifests
-from pdp.cli.options import Data, Governances, Manifests, Policies, command_app, file_option
-from pdp.cli.output import tell
+from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, command_app, file_option
+from pdp.cli.output import fault_json, print_json, tell
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError
 from pdp.workbench.bundles.admission import staged_policies
@@ -34,6 +37,7 @@ def check(
     manifest: Manifests = None,
     governance: Governances = None,
     data: Data = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check how concerns are written: METADATA, codes, the traps of Rego, tests and scenarios. Needs OPA.
 
@@ -47,8 +51,12 @@ def check(
     with staged_policies([baseline_policies_path(), *(policies or [])], opa, names=names) as staged:
         checked = staged.of(custom=bool(policies))
         faults = list(chain.from_iterable(staged.faults(checked, proven=True, scenario_codes=codes)))
+    faults = list(dict.fromkeys(faults))
+    if as_json:
+        print_json({"files": len(checked), "faults": [fault_json(fault) for fault in faults]})
+        raise typer.Exit(Exit.USAGE if faults else Exit.OK)
     if faults:
-        raise FileFaultsError(list(dict.fromkeys(faults)))
+        raise FileFaultsError(faults)
     files = f"{len(checked)} {'file' if len(checked) == 1 else 'files'}"
     asked = "" if codes is not None else "; not asked for scenarios: name them with --scenarios"
     tell(f"{files}: no fault{asked}")

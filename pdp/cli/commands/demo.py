@@ -20,7 +20,8 @@ from pdp.cli import Exit
 from pdp.cli.display import STYLES, console, word
 from pdp.cli.engines import engine_of_options
 from pdp.cli.files import read_session
-from pdp.cli.options import OpaUrl, command_app
+from pdp.cli.options import AsJson, OpaUrl, command_app
+from pdp.cli.output import print_json
 from pdp.engine.protocol import REQUEST_INVALID, EngineName
 from pdp.installed import packaged
 from pdp.manifest.load import load_effective
@@ -78,6 +79,7 @@ app = command_app()
 def demo(
     engine: Annotated[EngineName, typer.Option(help="Who decides; sidecar starts a local OPA.")] = "embedded",
     opa_url: OpaUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Tell the payments story: proposed, decided, run, recorded.
 
@@ -108,7 +110,10 @@ def demo(
                 )
                 for scene in _SCENES
             ]
-    _print_story(engine, story, hub.wires, record)
+    if as_json:
+        print_json(_as_json(story, record))
+    else:
+        _print_story(engine, story, hub.wires, record)
     raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in story) else Exit.FAILED)
 
 
@@ -118,6 +123,19 @@ def _wait_until_ready(engine: Engine) -> None:
     # Whatever decides refuses an empty request; nobody there, and no bundle yet, have codes of their own.
     while engine.decide_body(b"{}").codes != (REQUEST_INVALID,) and time.monotonic() < end:
         time.sleep(0.2)
+
+
+def _as_json(story: list[tuple[_Scene, Evaluation]], record: Path) -> dict[str, Any]:
+    return {
+        "scenes": [
+            {
+                "scene": scene.says, "tool": scene.tool, "verdict": word(evaluation), "expected": scene.expected,
+                "because": list(_because(evaluation)), "executed": evaluation.executed,
+            }
+            for scene, evaluation in story
+        ],
+        "audit": str(record),
+    }  # fmt: skip
 
 
 def _print_story(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pdp import __version__
-from pdp.cli.options import command_app, file_argument
-from pdp.cli.output import tell
+from pdp.cli.options import AsJson, command_app, file_argument
+from pdp.cli.output import print_json, tell
 from pdp.errors import UsageError
 from pdp.workbench.reports.shown_file import printable
 
@@ -28,10 +28,11 @@ app = command_app()
 @app.command("init")
 def init(
     folder: Annotated[Path, file_argument("DIR", help="The folder; made when not there.")],
+    as_json: AsJson = False,
 ) -> None:
     """Start a project: manifest, governance, a concern of your own with its test, data, scenarios, CI.
 
-    Nothing is overwritten.
+    Nothing is overwritten. Exit code: 0 made, 2 a file is there already, or cannot be written.
     """
     files = project_files()
     there = [name for name in files if os.path.lexists(folder / name)]
@@ -41,6 +42,9 @@ def init(
             hint="name a new folder, or move these files away",
         )
     _write(folder, files)
+    if as_json:
+        print_json({"folder": str(folder), "files": list(files)})
+        return
     tell(f"{printable(str(folder))}: a new project, {len(files)} files")
     for name in files:
         tell(f"  {name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from rich.text import Text
@@ -11,7 +11,7 @@ from rich.text import Text
 from pdp.cli import Exit
 from pdp.cli.display import console
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
-from pdp.cli.output import complain, print_json
+from pdp.cli.output import complain, fault_json, print_json
 from pdp.errors import FileFaultsError
 from pdp.manifest.diff import manifest_diff
 from pdp.manifest.exports import export_tools
@@ -52,13 +52,13 @@ def lint(
     except FileFaultsError as error:
         if not as_json:
             raise
-        print_json({"faults": [_fault_json(fault) for fault in error.faults], "tools": []})
+        print_json({"faults": [fault_json(fault) for fault in error.faults], "tools": []})
         raise typer.Exit(Exit.USAGE) from None
     tools = contracts(effective)
     if as_json:
         print_json(
             {
-                "faults": [_fault_json(warning) for warning in warnings],
+                "faults": [fault_json(warning) for warning in warnings],
                 "tools": [{"tool": tool.tool, "missing": {**tool.missing}} for tool in tools],
             }
         )
@@ -72,8 +72,12 @@ def export(
     form: Annotated[
         Literal["plain", "openai", "anthropic", "mcp"], typer.Option("--format", help="Whose form of a tool list.")
     ] = "plain",
+    as_json: AsJson = False,  # noqa: ARG001 - an option of every command, and here it changes nothing
 ) -> None:
-    """Print what a model may see of a manifest, as JSON: nothing of its governance."""
+    """Print what a model may see of a manifest, as JSON: nothing of its governance.
+
+    Exit code: 0 printed, 2 a faulty file.
+    """
     print_json({"tools": export_tools(load_manifest(file).tools, form)})
 
 
@@ -130,14 +134,6 @@ def _print_governance(changes: Sequence[ContentChange]) -> None:
     for change in changes:
         style = _DIRECTIONS[change.direction]
         console().print(Text.assemble("  ", (f"{change.direction:<9}", style), printable(change.line)))
-
-
-def _fault_json(fault: Fault) -> dict[str, Any]:
-    place = fault.place
-    return {
-        "file": place.file, "line": place.line, "column": place.column,
-        "kind": "warning" if fault.warning else "fault", "message": fault.message, "hint": fault.hint,
-    }  # fmt: skip
 
 
 def _print_report(file: Path, warnings: Sequence[Fault], tools: Sequence[ContractReport]) -> None:

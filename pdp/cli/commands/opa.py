@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.options import command_app
-from pdp.cli.output import complain, tell
+from pdp.cli.options import AsJson, command_app
+from pdp.cli.output import complain, print_json, tell
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
 
@@ -33,19 +33,25 @@ app = command_app("Find or install Open Policy Agent.")
 
 
 @app.command("install")
-def install() -> None:
-    """Make sure that the right OPA is there, and print its path: found, or downloaded."""
-    tell(str(ensured()))
+def install(as_json: AsJson = False) -> None:
+    """Make sure that the right OPA is there, and print its path: found, or downloaded.
+
+    Exit code: 0 there, 1 the download failed, 2 what is named cannot be used.
+    """
+    _print(ensured(), as_json=as_json, version=OPA_VERSION)
 
 
 @app.command("path")
-def path() -> None:
-    """Print the path of the OPA that would be used; exit 1 when there is none."""
+def path(as_json: AsJson = False) -> None:
+    """Print the path of the OPA that would be used.
+
+    Exit code: 0 there, 1 none is.
+    """
     program = find_opa()
     if program is None:
         complain(f"error: no OPA {OPA_VERSION} is here\n    hint: run: pdp opa install")
         raise typer.Exit(Exit.FAILED)
-    tell(str(program))
+    _print(program, as_json=as_json, version=OPA_VERSION)
 
 
 @policies.callback()
@@ -54,6 +60,16 @@ def policies_group() -> None:
 
 
 @policies.command("path")
-def policies_path() -> None:
-    """Print the folder with the baseline's Rego, for `opa test FOLDER/authz YOUR_FOLDER` and for editors."""
-    tell(str(baseline_policies_path()))
+def policies_path(as_json: AsJson = False) -> None:
+    """Print the folder with the baseline's Rego, for `opa test FOLDER/authz YOUR_FOLDER` and for editors.
+
+    Exit code: 0.
+    """
+    _print(baseline_policies_path(), as_json=as_json)
+
+
+def _print(path: Path, *, as_json: bool, **more: str) -> None:
+    if as_json:
+        print_json({"path": str(path), **more})
+    else:
+        tell(str(path))

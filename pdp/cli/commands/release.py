@@ -29,7 +29,7 @@ def group() -> None:
 @app.command()
 def check(
     paths: ScenarioPaths,
-    bundle: Annotated[Path, file_option("--bundle", "-b", help="The bundle to be released.")],
+    bundle: Annotated[Path, file_option("--bundle", help="The bundle to be released.")],
     last: Annotated[Path | None, file_option(help="The bundle of the last release.")] = None,
     explanations: Annotated[
         Path | None, file_option(help="Why each loosening since the last release is meant.")

@@ -72,6 +72,12 @@ def run_scenarios(
         count = sum(len(suite.scenarios) for suite in suites)
         raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use a part of their names")
     reached = measure([(suite.suite, suite.results) for suite in run.suites], find_opa()) if coverage else None
+    unwritten: UsageError | None = None
+    try:
+        # First: whoever reads the output may leave before its end.
+        _write_reports(run, reached, junit, html)
+    except UsageError as error:
+        unwritten = error
     if as_json:
         from pdp.workbench.scenarios.reports.json import as_json as report  # noqa: PLC0415
 
@@ -83,8 +89,8 @@ def run_scenarios(
         tell(summary_text(run))
         if reached is not None:
             _print_coverage(reached, fail_under)
-    # Last, so that a file which cannot be written takes nothing from what was found.
-    _write_reports(run, reached, junit, html)
+    if unwritten is not None:
+        raise unwritten
     short = reached is not None and fail_under is not None and bool(reached.complaints(fail_under))
     raise typer.Exit(Exit.FAILED if run.failed or short else Exit.OK)
 

@@ -69,7 +69,7 @@ def test_all_that_is_in_it() -> None:
 def test_the_signature_is_shown_and_verified_with_a_key(tmp_path: Path, with_key: bool) -> None:
     file = tmp_path / "b"
     file.write_bytes(bundle(2))
-    keys = ["--key", key_file(tmp_path).with_name("one.pub")] if with_key else []
+    keys = ["--public-key", key_file(tmp_path).with_name("one.pub")] if with_key else []
 
     shown = pdp("bundle", "inspect", file, *keys)
     answer = pdp("bundle", "inspect", file, *keys, "--json").json

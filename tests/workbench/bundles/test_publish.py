@@ -479,9 +479,9 @@ def test_a_release_travels_on_the_command_line(tmp_path: Path, folder: Path, mon
         (tmp_path / f"{release}").write_bytes(tiny(release, signed="one", content=release))
     who = ["--by", "ann", "--channel", "stable"]
 
-    first = pdp("bundle", "publish", tmp_path / "1", folder, "--why", "first", "--key", public, *who)
-    second = pdp("bundle", "publish", tmp_path / "2", folder, "--why", "second", "--key", public, *who, "--json")
-    back = pdp("bundle", "rollback", folder, "--why", "bad", "--key", private, *who)
+    first = pdp("bundle", "publish", tmp_path / "1", folder, "--why", "first", "--public-key", public, *who)
+    second = pdp("bundle", "publish", tmp_path / "2", folder, "--why", "second", "--public-key", public, *who, "--json")
+    back = pdp("bundle", "rollback", folder, "--why", "bad", "--private-key", private, *who)
 
     changes = history(folder)
     digests = [change.digest for change in changes]
@@ -514,13 +514,13 @@ def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch
         monkeypatch.delenv(name, raising=False)
     public = key_file(tmp_path).with_name("one.pub")
     (tmp_path / "b").write_bytes(tiny(1))
-    release, signed = ["publish", tmp_path / "b", folder, "--why", "x"], ["--key", public]
+    release, signed = ["publish", tmp_path / "b", folder, "--why", "x"], ["--public-key", public]
     for arguments, message, hint in (
         (release, "no public key to verify with",
-         "name one with --key, or give it in the variable PDP_VERIFICATION_KEYS"),
+         "name one with --public-key, or give it in the variable PDP_VERIFICATION_KEYS"),
         ([*release, *signed], f"{tmp_path}/b: not signed",
          "sign it with `pdp bundle sign`, and verify it with the public half of that key"),
-        ([*release, *signed, "--unsigned"], "--unsigned and --key exclude each other", "leave one of them out"),
+        ([*release, *signed, "--unsigned"], "--unsigned and --public-key exclude each other", "leave one of them out"),
         (["publish", tmp_path / "b", tmp_path / "none/r", "--why", "x", "--unsigned"],
          f"audit file {tmp_path}/none/r.audit.jsonl cannot be opened: No such file or directory",
          "check folder and permissions"),

@@ -422,8 +422,8 @@ def test_keys_are_made_and_used_on_the_command_line(tmp_path: Path) -> None:
     made = pdp("bundle", "keygen", "-o", tmp_path / "k", "--json").json
     (tmp_path / "b").write_bytes(payments.BUNDLE.read_bytes())
 
-    signed = pdp("bundle", "sign", tmp_path / "b", "--key", tmp_path / "k", "--json").json
-    verified = pdp("bundle", "verify", tmp_path / "b", "--key", tmp_path / "k.pub", "--json").json
+    signed = pdp("bundle", "sign", tmp_path / "b", "--private-key", tmp_path / "k", "--json").json
+    verified = pdp("bundle", "verify", tmp_path / "b", "--public-key", tmp_path / "k.pub", "--json").json
 
     (public,) = load_public_keys([tmp_path / "k.pub"])
     bundle = read_bundle(tmp_path / "b", keys=[public])
@@ -458,11 +458,12 @@ def test_what_the_command_line_refuses(tmp_path: Path, monkeypatch: pytest.Monke
     file.write_bytes(SIGNED)
     (tmp_path / "nope").write_bytes(b"nope")
 
-    with_key = ("--key", tmp_path / "one")
-    no_file, variable = "No such file or directory", "name one with --key, or give it in the variable"
+    with_key = ("--private-key", tmp_path / "one")
+    no_file = "No such file or directory"
+    private, public = (f"name one with --{half}-key, or give it in the variable" for half in ("private", "public"))
     for arguments, message, hint in (
-        (["sign", file], "no private key to sign with", f"{variable} PDP_SIGNING_KEY"),
-        (["verify", file], "no public key to verify with", f"{variable} PDP_VERIFICATION_KEYS"),
+        (["sign", file], "no private key to sign with", f"{private} PDP_SIGNING_KEY"),
+        (["verify", file], "no public key to verify with", f"{public} PDP_VERIFICATION_KEYS"),
         (["sign", tmp_path / "nope", *with_key], f"{tmp_path}/nope: not a gzip file, or a damaged one", COPY),
         (["sign", tmp_path / "none", *with_key], f"{tmp_path}/none: cannot be read: {no_file}", "name a bundle file"),
         (["sign", file, "-o", tmp_path / "none/b", *with_key],

@@ -111,8 +111,8 @@ class Project:
 
     def checks(self, *options: object) -> dict[str, tuple[str, list[str]]]:
         """What came of the two checks: status and reasons."""
-        arguments = ("-b", self.folder / "bundle.tar.gz", "--json", "--skip", "loosening", "--skip", "packs", *options)
-        done = pdp("release", "check", self.folder / "scenarios.json", *arguments)
+        arguments = ("--bundle", self.folder / "bundle.tar.gz", "--json", "--skip", "loosening", "--skip", "packs")
+        done = pdp("release", "check", self.folder / "scenarios.json", *arguments, *options)
         names = ("unit-coverage", "mutation")
         return {
             check["name"]: (check["status"], check["reasons"])

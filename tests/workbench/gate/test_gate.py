@@ -79,8 +79,8 @@ def project(tmp_path: Path) -> Path:
 
 def checked(project: Path, *options: object) -> Done:
     return pdp(
-        "release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz", "--json", "--generate", 300,
-        *(() if "--last" in options else ("--skip", "loosening")), *options,
+        "release", "check", project / "scenarios.json", "--bundle", project / "bundle.tar.gz", "--json",
+        "--generate", 300, *(() if "--last" in options else ("--skip", "loosening")), *options,
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_lines_for_people(project: Path) -> None:
     (project / "packs" / f"{PACK}.json").unlink()
 
     done = pdp(
-        "release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz", "--skip", "audit-pinned"
+        "release", "check", project / "scenarios.json", "--bundle", project / "bundle.tar.gz", "--skip", "audit-pinned"
     )
 
     reason = f"read_note 1.0.0: the pack {PACK} is not there; looked in {project / 'packs'}"
@@ -135,7 +135,7 @@ def test_lines_for_people(project: Path) -> None:
 def test_a_first_release_has_no_last_one(project: Path) -> None:
     released(project, release=1)
 
-    done = pdp("release", "check", project / "scenarios.json", "-b", project / "bundle.tar.gz")
+    done = pdp("release", "check", project / "scenarios.json", "--bundle", project / "bundle.tar.gz")
 
     assert (done.code, done.out.splitlines()[-1]) == (
         0, "release 1 may be released: 11 passed, 0 failed, 1 skipped: loosening",
@@ -424,7 +424,7 @@ def test_a_back_door_is_stopped_by_each_check_of_what_changed(tmp_path: Path, do
     built = pdp("bundle", "build", "-o", bundle, "--release", 99, "--policies", example / "policies", *manifest)
     assert built.code == 0, built.err
 
-    done = pdp("release", "check", example, "-b", bundle, "--last", payments.BUNDLE, "--json", "--generate", 300)
+    done = pdp("release", "check", example, "--bundle", bundle, "--last", payments.BUNDLE, "--json", "--generate", 300)
 
     assert failed(done).keys() == {"unit-coverage", "mutation", "loosening"}
 

@@ -10,7 +10,7 @@ import typer
 
 from pdp.cli.files import effective_manifests
 from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, file_argument, file_option
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import check_report, print_json, tell
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
 from pdp.errors import BundleError, UsageError
@@ -38,11 +38,13 @@ BundleFile = Annotated[Path, file_argument("FILE", help="The bundle file.")]
 PublicKeys = Annotated[
     list[Path] | None,
     file_option(
-        "--key",
+        "--public-key",
         help="A public key, PEM; else those in PDP_VERIFICATION_KEYS. May be repeated: one of them must have signed.",
     ),
 ]
-PrivateKey = Annotated[Path | None, file_option("--key", help="The private key, PEM; else the one in PDP_SIGNING_KEY.")]
+PrivateKey = Annotated[
+    Path | None, file_option("--private-key", help="The private key, PEM; else the one in PDP_SIGNING_KEY.")
+]
 
 
 def build(
@@ -56,7 +58,11 @@ def build(
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Build a bundle: policies, data and effective manifests in one file for both engines. Needs OPA."""
+    """Build a bundle: policies, data and effective manifests in one file for both engines. Needs OPA.
+
+    Exit code: 0 built, 2 bad usage or file, 1 anything else.
+    """
+    check_report(output)
     effective = effective_manifests(manifest or [], governance or [])
     packed = compile_bundle(
         policies=[baseline_policies_path(), *(policies or [])],
@@ -86,11 +92,14 @@ def build(
 
 def inspect(
     file: BundleFile,
-    key: PublicKeys = None,
+    public_key: PublicKeys = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a bundle: concerns, manifests and tools, data, signature, size."""
-    inspection = inspect_bundle(read_bundle(file, keys=given_public_keys(key or [])))
+    """Show what is in a bundle: concerns, manifests and tools, data, signature, size.
+
+    Exit code: 0 shown, 2 bad usage or file, or not signed by one of the keys.
+    """
+    inspection = inspect_bundle(read_bundle(file, keys=given_public_keys(public_key or [])))
     if as_json:
         print_json({"file": shown(file), **inspection})
         return
@@ -103,7 +112,10 @@ def keygen(
     output: Annotated[Path, file_option("--output", "-o", help="The private key; its public half goes to FILE.pub.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a pair of keys to sign bundles with. Nothing is overwritten."""
+    """Make a pair of keys to sign bundles with. Nothing is overwritten.
+
+    Exit code: 0 made, 2 bad usage, or a file that is there already.
+    """
     public = generate_key(output)
     private_file, public_file = shown(output), shown(output.with_name(output.name + PUBLIC_SUFFIX))
     if as_json:
@@ -118,14 +130,18 @@ def keygen(
 def sign(
     file: BundleFile,
     output: Annotated[Path | None, file_option("--output", "-o", help="The signed bundle; in place if absent.")] = None,
-    key: PrivateKey = None,
+    private_key: PrivateKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign a bundle in OPA's format; `opa run --verification-key` accepts it."""
-    private = given_signing_key(key)
+    """Sign a bundle in OPA's format; `opa run --verification-key` accepts it.
+
+    Exit code: 0 signed, 2 bad usage, file or key.
+    """
+    private = given_signing_key(private_key)
     if private is None:
         raise UsageError(
-            "no private key to sign with", hint=f"name one with --key, or give it in the variable {SIGNING_VARIABLE}"
+            "no private key to sign with",
+            hint=f"name one with --private-key, or give it in the variable {SIGNING_VARIABLE}",
         )
     packed = read_packed(file)
     try:
@@ -138,11 +154,11 @@ def sign(
 
 def verify(
     file: BundleFile,
-    key: PublicKeys = None,
+    public_key: PublicKeys = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify a bundle as engines do. Exit code: 0 good, 2 unsigned, wrongly signed, changed or no bundle."""
-    bundle = read_bundle(file, keys=needed_public_keys(key or []))
+    bundle = read_bundle(file, keys=needed_public_keys(public_key or []))
     _show_signed(bundle, file, as_json=as_json)
 
 
@@ -179,7 +195,8 @@ def needed_public_keys(paths: Sequence[Path]) -> tuple[VerificationKey, ...]:
     keys = given_public_keys(paths)
     if keys is None:
         raise UsageError(
-            "no public key to verify with", hint=f"name one with --key, or give it in the variable {KEYS_VARIABLE}"
+            "no public key to verify with",
+            hint=f"name one with --public-key, or give it in the variable {KEYS_VARIABLE}",
         )
     return keys
 

@@ -47,15 +47,18 @@ def publish(
     why: Why,
     channel: ChannelName = "stable",
     by: By = None,
-    key: PublicKeys = None,
+    public_key: PublicKeys = None,
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish it whoever signed it, or nobody.")] = False,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a bundle: engines and OPAs that follow the channel get it."""
-    if unsigned and key:
-        raise UsageError("--unsigned and --key exclude each other", hint="leave one of them out")
-    trusted = None if unsigned else needed_public_keys(key or [])
+    """Publish a bundle: engines and OPAs that follow the channel get it.
+
+    Exit code: 0 published, 2 bad usage or file, or not signed by one of the keys.
+    """
+    if unsigned and public_key:
+        raise UsageError("--unsigned and --public-key exclude each other", hint="leave one of them out")
+    trusted = None if unsigned else needed_public_keys(public_key or [])
     packed = read_packed(file)
     with closing(_audit(repository, audit)) as stream:
         try:
@@ -75,19 +78,23 @@ def rollback(
     to: Annotated[
         int | None, typer.Option(min=1, metavar="RELEASE", help="Whose content comes back; the one before if absent.")
     ] = None,
-    key: PrivateKey = None,
-    verify_key: Annotated[
+    private_key: PrivateKey = None,
+    public_key: Annotated[
         list[Path] | None,
         file_option(
+            "--public-key",
             help="A public key that may have signed the old release; else PDP_VERIFICATION_KEYS, else the private "
-            "key's half. May be repeated."
+            "key's half. May be repeated.",
         ),
     ] = None,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Release an older content anew, under the next number, as engines refuse to go back to a lower one."""
-    private, trusted = given_signing_key(key), given_public_keys(verify_key or [])
+    """Release an older content anew, under the next number, as engines refuse to go back to a lower one.
+
+    Exit code: 0 released, 2 bad usage, file or key.
+    """
+    private, trusted = given_signing_key(private_key), given_public_keys(public_key or [])
     with closing(_audit(repository, audit)) as stream:
         change = roll_back(
             repository, channel=channel, by=by or _user(), why=why, audit=stream, to=to, signing_key=private,
@@ -97,7 +104,10 @@ def rollback(
 
 
 def listing(repository: Repository, as_json: AsJson = False) -> None:
-    """Show the channels of a repository, and who released what, when and why."""
+    """Show the channels of a repository, and who released what, when and why.
+
+    Exit code: 0 shown, 2 bad usage or file.
+    """
     changes = history(repository)
     if not changes:
         raise UsageError(f"{repository}: nothing was published there", hint="publish: pdp bundle publish")

@@ -1,0 +1,136 @@
+"""What every command has: `-h`, `--json`, exit codes in its help, one name for each option; and completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.main import get_command
+
+from pdp.cli.app import app
+from tests.support.command_line import environment, pdp, pdp_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def commands(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that is no group, with the words that name it."""
+    if not hasattr(command, "list_commands"):
+        yield names, command
+        return
+    for name in command.list_commands(None):
+        yield from commands(command.get_command(None, name), *names, name)
+
+
+COMMANDS = dict(commands(get_command(app)))
+GROUPS = sorted({names[:-1] for names in COMMANDS})
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_every_command_says_what_it_takes_and_answers(names: tuple[str, ...]) -> None:
+    short, long = pdp(*names, "-h"), pdp(*names, "--help")
+    assert (short.code, short.out, short.err) == (0, long.out, "")
+    assert "Exit code: 0" in " ".join(short.out.split())
+    options = {option for parameter in COMMANDS[names].params for option in parameter.opts}
+    assert "--json" in options
+    assert options.isdisjoint({"--key", "--verify-key", "--verification-key", "--signing-key"})
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=" ".join)
+def test_every_group_takes_h(names: tuple[str, ...]) -> None:
+    short, long = pdp(*names, "-h"), pdp(*names, "--help")
+    assert (short.code, short.out, short.err) == (0, long.out, "")
+
+
+def test_an_option_has_one_short_name_wherever_it_is() -> None:
+    spellings: dict[str, set[tuple[str, ...]]] = {}
+    for command in COMMANDS.values():
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                long = next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
+                spellings.setdefault(long, set()).add(tuple(sorted(set(parameter.opts) - {long})))
+    assert {name: sorted(short) for name, short in spellings.items() if len(short) > 1} == {}
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize(
+    ("line", "keys"),
+    [
+        (["demo"], {"scenes", "audit"}),
+        (["init", "new"], {"folder", "files"}),
+        (["check"], {"files", "faults"}),
+        (["opa", "path"], {"path", "version"}),
+        (["opa", "install"], {"path", "version"}),
+        (["policies", "path"], {"path"}),
+        (["db", "upgrade", "sqlite:///pdp.db"], {"database", "revision"}),
+        (["db", "prune", "sqlite:///pdp.db"], {"database", "forgotten"}),
+    ],
+)
+def test_json_and_nothing_else(
+    line: list[str], keys: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if line[1:2] == ["prune"]:
+        pdp("db", "upgrade", line[2])
+
+    done = pdp(*line, "--json")
+
+    assert (done.code, set(done.json)) == (0, keys)
+
+
+# Completion: bash itself, and for the others what their scripts ask and are answered.
+
+CANDIDATES = [
+    ("pdp de", ["decide", "demo"]),
+    ("pdp bundle ver", ["verify"]),
+    ("pdp audit verify --he", ["--head", "--help"]),
+    ("pdp decide p.json --engine ", ["embedded", "sidecar"]),
+]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("line", "candidates"), CANDIDATES)
+def test_bash_completes(line: str, candidates: list[str], tmp_path: Path) -> None:
+    program = tmp_path / "pdp"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m pdp "$@"\n')
+    program.chmod(0o755)
+    words = " ".join(f"'{word}'" for word in line.split(" "))
+    script = f"""
+        eval "$(_PDP_COMPLETE=source_bash pdp)"
+        COMP_WORDS=({words}); COMP_CWORD={len(line.split(" ")) - 1}
+        $(complete -p pdp | grep -o -- '-F [^ ]*' | cut -c4-) pdp
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    path = os.pathsep.join((str(tmp_path), os.environ["PATH"]))
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        capture_output=True, text=True, check=False, env=environment(PATH=path), cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr) == (candidates, "")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("line", "candidates"), CANDIDATES)
+def test_zsh_and_fish_are_answered(line: str, candidates: list[str]) -> None:
+    fish, zsh = (
+        pdp_process(_PDP_COMPLETE=shell, _TYPER_COMPLETE_ARGS=line, _TYPER_COMPLETE_FISH_ACTION="get-args")
+        for shell in ("complete_fish", "complete_zsh")
+    )
+
+    assert [row.partition("\t")[0] for row in fish.out.splitlines()] == candidates
+    assert zsh.out.startswith("_arguments '*: :((")
+    assert [name for name in candidates if f'"{name}"' not in zsh.out] == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_names_the_program_and_its_variable(shell: str) -> None:
+    done = pdp_process(_PDP_COMPLETE=f"source_{shell}")
+
+    assert (done.code, done.err) == (0, "")
+    assert f"_PDP_COMPLETE=complete_{shell}" in done.out
