@@ -7,7 +7,7 @@ answer that is absent or malformed is an error here, and the enforcement point d
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
@@ -27,11 +27,25 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One finding of one concern. `code` is `<concern>.<finding>` and never renamed; `details` are read-only."""
+    """One finding of one concern. `code` is `<concern>.<finding>` and never renamed; `details` are read-only.
+
+    `remedy` is what whoever is denied can do; None where the rule states nothing.
+    """
 
     code: str
     message: str
     details: dict[str, Any]
+    remedy: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The reason in words, for whoever is denied, the model included: code, message and remedy."""
+        return f"{self.code}: {self.message}" + (f" {self.remedy}" if self.remedy else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the reason as plain JSON; `remedy` is there where there is one."""
+        stated = {} if self.remedy is None else {"remedy": self.remedy}
+        return {"code": self.code, "message": self.message, "details": _sorted(self.details)} | stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,10 @@ class Obligation:
     id: str
     on: Verdict
     parameters: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the obligation as plain JSON."""
+        return {"id": self.id, "on": self.on, "parameters": _sorted(self.parameters)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +86,14 @@ class Decision:
 
     def as_json(self) -> dict[str, Any]:
         """Return the decision as plain JSON."""
-        return asdict(self)
+        return {
+            "verdict": self.verdict,
+            "reasons": [reason.as_json() for reason in self.reasons],
+            "obligations": [obligation.as_json() for obligation in self.obligations],
+            "decision_id": self.decision_id,
+            "bundle_revision": self.bundle_revision,
+            "release": self.release,
+        }
 
 
 def new_id() -> str:
@@ -85,6 +110,7 @@ _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
 _ANSWER: Final = {"verdict", "reasons", "obligations", "bundle"}
 _FINDINGS: Final = {"deny", "step_up", "allow", "obligations"}
 _REASON: Final = {"code", "message", "details"}
+_REMEDIED: Final = _REASON | {"remedy"}
 _OBLIGATION: Final = {"id", "on", "parameters"}
 _BUNDLE: Final = {"revision", "release"}
 
@@ -162,10 +188,10 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _reason(item: Any) -> Reason:
-    if type(item) is dict and item.keys() == _REASON:
-        code, message, details = item["code"], item["message"], item["details"]
-        if type(code) is str and type(message) is str and type(details) is dict:
-            return Reason(code, message, frozen(details))
+    if type(item) is dict and (item.keys() == _REASON or item.keys() == _REMEDIED):
+        code, message, details, remedy = item["code"], item["message"], item["details"], item.get("remedy", "")
+        if type(code) is str and type(message) is str and type(details) is dict and type(remedy) is str:
+            return Reason(code, message, frozen(details), remedy or None)
     _refuse("malformed reason")
 
 
@@ -185,6 +211,12 @@ def _identity(bundle: Any) -> tuple[str | None, int | None]:
         if type(revision) is str and type(release) is int and release >= 1:
             return revision, release
     _refuse("malformed bundle")
+
+
+# The engines list the keys of an object in different orders.
+def _sorted(value: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    return plain
 
 
 def _code(reason: Reason) -> str:

@@ -141,7 +141,7 @@ class Evaluation:
             return Outcome(Status.TRANSFORMED)
         rejection = decided.rejection
         if rejection is None and decided.decision is not None:
-            why = "; ".join(f"{reason.code}: {reason.message}" for reason in decided.decision.reasons)
+            why = "; ".join(reason.text for reason in decided.decision.reasons)
             rejection = Rejection(RejectionCode.POLICY_VIOLATION, f"{decided.decision.verdict}: {why}")
         return Outcome(Status.REJECTED, rejection=rejection)
 
@@ -171,21 +171,9 @@ class Evaluation:
         return {
             "outcome": self.outcome.as_json(),
             "verdict": self.verdict,
-            "reasons": [
-                {"code": reason.code, "message": reason.message, "details": _sorted(reason.details)}
-                for reason in self.reasons
-            ],
-            "obligations": [
-                {"id": obligation.id, "on": obligation.on, "parameters": _sorted(obligation.parameters)}
-                for obligation in self.obligations
-            ],
+            "reasons": [reason.as_json() for reason in self.reasons],
+            "obligations": [obligation.as_json() for obligation in self.obligations],
             "trace": {name: getattr(trace, name) for name in Trace.__slots__},
             "decision_id": decision.decision_id if decision else None,
             "bundle_revision": decision.bundle_revision if decision else None,
         }
-
-
-# The engines list the keys of an object in different orders.
-def _sorted(value: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = orjson.loads(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
-    return plain

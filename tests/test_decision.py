@@ -37,6 +37,21 @@ def test_reads_the_whole_document() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stated", "text"),
+    [
+        pytest.param({"remedy": "Ask the desk."}, "x.y: why Ask the desk.", id="stated"),
+        pytest.param({}, "x.y: why", id="absent"),
+    ],
+)
+def test_a_remedy_is_where_its_rule_states_one(stated: dict[str, str], text: str) -> None:
+    plain = reason("x.y", b=1, a=2) | stated
+    decision = parse_decision(answer(reasons=[plain]))
+
+    assert decision.as_json()["reasons"] == [plain]
+    assert (decision.reasons[0].remedy, decision.reasons[0].text) == (stated.get("remedy"), text)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         pytest.param(b"", id="empty"),
@@ -53,6 +68,9 @@ def test_reads_the_whole_document() -> None:
         pytest.param(answer(reasons=["x.y"]), id="reason a text"),
         pytest.param(answer(reasons=[{**reason("x.y"), "details": []}]), id="details mistyped"),
         pytest.param(answer(reasons=[{**reason("x.y"), "message": None}]), id="message mistyped"),
+        pytest.param(answer(reasons=[{**reason("x.y"), "remedy": None}]), id="remedy mistyped"),
+        pytest.param(answer(reasons=[{**reason("x.y"), "hint": "ask"}]), id="reason with an unknown field"),
+        pytest.param(answer(reasons=[{"code": "x.y", "message": "", "remedy": ""}]), id="remedy instead of details"),
         pytest.param(answer(obligations={}), id="obligations mistyped"),
         pytest.param(answer(obligations=[{"id": "x", "on": "SOON", "parameters": {}}]), id="obligation for no verdict"),
         pytest.param(answer(obligations=[{"id": "x", "on": "ALLOW", "parameters": []}]), id="parameters mistyped"),

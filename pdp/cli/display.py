@@ -51,6 +51,8 @@ def print_evaluation(evaluation: Evaluation) -> None:
         text.append(f"  {printable(reason.message)}\n")
         if reason.details:
             text.append(f"      {printable(canonical(reason.details).decode())}\n", style="dim")
+        if reason.remedy:
+            text.append(f"      {printable(reason.remedy)}\n")
     for obligation in evaluation.obligations:
         parameters = canonical(obligation.parameters).decode()
         text.append(f"  obligation {printable(f'{obligation.id} {parameters}')}\n")

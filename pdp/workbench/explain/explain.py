@@ -143,4 +143,5 @@ def _clause(reason: Reason, sites: tuple[RuleSite, ...]) -> str:
     where = f" ({Path(sites[0].file).name}:{sites[0].line})" if sites else ""
     details = {name: value for name, value in reason.details.items() if not isinstance(value, dict)}
     shown = f" {canonical(details).decode()}" if details else ""
-    return f"{reason.code}{where}: {reason.message}{shown}"
+    remedy = f" {reason.remedy}" if reason.remedy else ""
+    return f"{reason.code}{where}: {reason.message}{shown}{remedy}"

@@ -93,6 +93,7 @@ class Fired:
     message: str
     details: Any
     where: str | None
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

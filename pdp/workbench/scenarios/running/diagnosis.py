@@ -81,7 +81,7 @@ class Diagnoses:
             for reason in reasons:
                 sites = self._sites.get(reason.code, ())
                 places = [_at(site) for site in sites if site.part == part] or [_at(site) for site in sites]
-                yield Fired(part, reason.code, reason.message, reason.details, ", ".join(places) or None)
+                yield Fired(part, reason.code, reason.message, reason.details, ", ".join(places) or None, reason.remedy)
         for obligation in obligations:
             every = (site for sites in self._sites.values() for site in sites)
             where = next((_at(site) for site in every if site.obligation == obligation.id), None)
@@ -120,7 +120,7 @@ def _stops(failed: StepResult) -> Iterator[str]:
     for evaluation in failed.evaluations:
         if evaluation.decision is None and evaluation.outcome.rejection is not None:
             yield evaluation.outcome.rejection.reason
-        yield from (f"{reason.code}: {reason.message}" for reason in evaluation.reasons if reason.code not in answered)
+        yield from (reason.text for reason in evaluation.reasons if reason.code not in answered)
 
 
 def _expected_codes(failed: StepResult) -> list[str]:

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -251,8 +251,8 @@ def _plain(decision: Decision) -> dict[str, Any]:
         return {"verdict": decision.verdict.value, "codes": list(decision.codes)}
     return {
         "verdict": decision.verdict.value,
-        "reasons": [asdict(reason) for reason in decision.reasons],
-        "obligations": [asdict(obligation) for obligation in decision.obligations],
+        "reasons": [reason.as_json() for reason in decision.reasons],
+        "obligations": [obligation.as_json() for obligation in decision.obligations],
     }
 
 

@@ -6,9 +6,17 @@ package authz.lib.reason
 # METADATA
 # title: New reason
 # description: |
-#   Takes the code and the message from the calling rule's METADATA. Total on purpose: a deny whose annotation was
-#   forgotten still denies.
+#   Takes the code, the message and the remedy from the calling rule's METADATA. Total on purpose: a deny whose annotation
+#   was forgotten still denies. A reason without remedy does not have the key.
 new(metadata, details) := {
+	"code": object.get(metadata, ["custom", "code"], "reason.unnamed"),
+	"message": object.get(metadata, "description", ""),
+	"details": details,
+	"remedy": remedy,
+} if {
+	remedy := metadata.custom.remedy
+	is_string(remedy)
+} else := {
 	"code": object.get(metadata, ["custom", "code"], "reason.unnamed"),
 	"message": object.get(metadata, "description", ""),
 	"details": details,
@@ -23,5 +31,12 @@ well_formed(found, concern) if {
 	startswith(found.code, concat("", [concern, "."]))
 	is_string(found.message)
 	is_object(found.details)
-	count(found) == 3
+	_nothing_more(found)
+}
+
+_nothing_more(found) if count(found) == 3
+
+_nothing_more(found) if {
+	is_string(found.remedy)
+	count(found) == 4
 }

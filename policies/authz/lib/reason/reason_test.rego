@@ -9,6 +9,17 @@ test_a_forgotten_annotation_still_yields_a_reason if {
 
 _well := {"code": "limits.exceeded", "message": "", "details": {}}
 
+_remedied := object.union(_well, {"remedy": "Ask the desk."})
+
+test_a_remedy_is_stated_or_absent[remedy] if {
+	some remedy in ["Ask the desk.", "", 1, null, ["Ask the desk."]]
+	reason.new({"description": "", "custom": {"code": "limits.exceeded", "remedy": remedy}}, {}) == _expected(remedy)
+}
+
+_expected(remedy) := object.union(_well, {"remedy": remedy}) if is_string(remedy)
+
+_expected(remedy) := _well if not is_string(remedy)
+
 _malformed := {
 	"another concern's": object.union(_well, {"code": "scopes.missing"}),
 	"a prefix only": object.union(_well, {"code": "limitsexceeded"}),
@@ -17,10 +28,16 @@ _malformed := {
 	"message not a string": object.union(_well, {"message": null}),
 	"details not an object": object.union(_well, {"details": []}),
 	"more than its fields": object.union(_well, {"hint": ""}),
+	"more than its fields and a remedy": object.union(_remedied, {"hint": ""}),
+	"remedy not a string": object.union(_well, {"remedy": 1}),
+	"a remedy and no message": object.remove(_remedied, ["message"]),
 	"not an object": "limits.exceeded",
 }
 
-test_well_formed if reason.well_formed(_well, "limits")
+test_well_formed[text] if {
+	some text, found in {"without remedy": _well, "with remedy": _remedied}
+	reason.well_formed(found, "limits")
+}
 
 test_malformed[name] if {
 	some name, found in _malformed

@@ -1,7 +1,7 @@
 # METADATA
 # title: Form of reasons
 # description: |
-#   What a part of a concern holds is a reason `{code, message, details}` or an obligation `{id, on, parameters}`; for
+#   What a part of a concern holds is a reason `{code, message, details}`, which may have a `remedy`, or an obligation `{id, on, parameters}`; for
 #   anything else the decision can only deny with `decision.reason_malformed`. Seen is what a rule's head writes out;
 #   what a function or a variable holds is not.
 package checks.rules.reason_form
@@ -24,7 +24,7 @@ _wrong(rule, part) := $"this is no {_kind(part)}, as an element of `{part}` must
 	_scalar_or_collection(rule.head.key)
 } else := $"{_article(part)} has exactly the keys {concat(", ", sort(_keys(part)))}" if {
 	rule.head.key.type == "object"
-	{key.value | some [key, _] in rule.head.key.value} != _keys(part)
+	{key.value | some [key, _] in rule.head.key.value} - _optional_keys(part) != _keys(part)
 } else := $"the reason's code is not `{code}`, which the rule's METADATA states" if {
 	part != "obligations"
 	code := modules.code(rule)
@@ -59,6 +59,10 @@ _articles := {"obligation": "an", "reason": "a"}
 _keys("obligations") := {"id", "on", "parameters"}
 
 _keys(part) := {"code", "message", "details"} if part != "obligations"
+
+_optional_keys("obligations") := set()
+
+_optional_keys(part) := {"remedy"} if part != "obligations"
 
 _hint("obligations") := "write `obligations contains {\"id\": …, \"on\": \"ALLOW\", \"parameters\": {…}} if { … }`"
 

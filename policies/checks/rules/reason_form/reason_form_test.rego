@@ -6,6 +6,7 @@ import data.checks.rules.reason_form
 _reasons := {
 	"built": {"element": "reason.new(rego.metadata.rule(), {})", "found": set()},
 	"written out": {"element": `{"code": "c.a", "message": "", "details": {}}`, "found": set()},
+	"with a remedy": {"element": `{"code": "c.a", "message": "", "details": {}, "remedy": ""}`, "found": set()},
 	"a code that is worked out": {"element": `{"code": x, "message": "", "details": {}}`, "found": set()},
 	"a variable": {"element": "x", "found": set()},
 	"another code": {

@@ -2,7 +2,8 @@
 # title: Metadata of rules
 # description: |
 #   Every rule that finds something has METADATA of its own with a title, a description, which is the reason's message, and
-#   a code. A rule's further bodies, and alternatives of one name, are rules of their own in this.
+#   a code. A rule's further bodies, and alternatives of one name, are rules of their own in this. It may state a remedy,
+#   which a model reads as well, so that its length is bounded.
 package checks.rules.rule_metadata
 
 import data.checks.lib.modules
@@ -24,6 +25,26 @@ findings contains modules.finding(
 		not _states(rule, field)
 	]
 	count(missing) > 0
+}
+
+findings contains modules.finding(
+	file,
+	rule.head,
+	$"`{modules.name(rule)}` has a `custom.remedy` in its METADATA that is not a text of 1 to {_longest} characters",
+	"say in one sentence what whoever is denied can do, or leave `remedy` out",
+) if {
+	some file, rules in modules.reporting
+	some rule in rules
+	remedy := modules.annotations(rule).custom.remedy
+	not _short(remedy)
+}
+
+_longest := 300
+
+_short(text) if {
+	is_string(text)
+	trim_space(text) != ""
+	count(text) <= _longest
 }
 
 _states(rule, field) if {

@@ -26,12 +26,30 @@ _cases := {
 		"annotations": [{"title": " ", "description": "D", "custom": {"code": 1}}],
 		"found": {"`deny` has no title and no custom.code in its METADATA"},
 	},
+	"remedies of up to 300 characters": {
+		"rules": "deny contains x\n\ndeny contains y\n\nallow contains x",
+		"annotations": [_remedied("Ask."), _remedied(_text(300)), _remedied("Ask the desk for it.")],
+		"found": set(),
+	},
 	"a helper needs none": {"rules": "_y := 1", "annotations": [], "found": set()},
 	"a helper that reads its own METADATA": {
 		"rules": "_y := reason.new(rego.metadata.rule(), {})",
 		"annotations": [{"title": "T"}],
 		"found": {"`_y` has no description and no custom.code in its METADATA"},
 	},
+}
+
+_remedied(remedy) := object.union(fixture.annotation("c.a"), {"custom": {"remedy": remedy}})
+
+_text(length) := concat("", ["x" | some _ in numbers.range(1, length)])
+
+test_a_remedy_that_is_none[name] if {
+	some remedy in ["", " ", 1, null, {"en": "Ask."}, ["Ask."], _text(301)]
+	name := json.marshal(remedy)
+	found := rule_metadata.findings with input as fixture.checked([fixture.concern("deny contains x", [_remedied(remedy)])])
+	text := "`deny` has a `custom.remedy` in its METADATA that is not a text of 1 to 300 characters"
+
+	fixture.messages(found) == {text}
 }
 
 test_rule_metadata[name] if {
