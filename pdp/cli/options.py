@@ -25,9 +25,11 @@ def file_argument(metavar: str, help: str) -> Any:  # noqa: A002 - likewise
     return typer.Argument(metavar=metavar, readable=False, help=help)
 
 
-ManifestFile = Annotated[Path, file_argument("MANIFEST", help="The manifest, YAML or JSON; - for stdin.")]
+ManifestFile = Annotated[
+    Path | None, file_argument("[MANIFEST]", help="The manifest, YAML or JSON; - for stdin. The project's if absent.")
+]
 ProposalFile = Annotated[str, typer.Argument(metavar="PROPOSAL", help="The proposal, a JSON file; - for stdin.")]
-Manifest = Annotated[Path, file_option("--manifest", "-m", help="The tool manifest, YAML or JSON; - for stdin.")]
+Manifest = Annotated[Path | None, file_option("--manifest", "-m", help="The tool manifest, YAML or JSON; - for stdin.")]
 Governance = Annotated[Path | None, file_option("--governance", "-g", help="The policy author's half of the manifest.")]
 Manifests = Annotated[
     list[Path] | None,
@@ -53,11 +55,13 @@ OpaUrl = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print stable JSON and nothing else.")]
-Session = Annotated[Path, file_option("--session", "-s", help="Claims, facts and keys, YAML or JSON; - for stdin.")]
+Session = Annotated[
+    Path | None, file_option("--session", "-s", help="Claims, facts and keys, YAML or JSON; - for stdin.")
+]
 DecidingBundle = Annotated[
     Path | None, file_option("--bundle", help="The bundle to decide by; the released baseline if absent.")
 ]
-DecidingEngine = Annotated[EngineName, typer.Option("--engine", help="Who decides.")]
+DecidingEngine = Annotated[EngineName | None, typer.Option("--engine", help="Who decides; embedded if absent.")]
 EngineTimeout = Annotated[
     float,
     typer.Option(
@@ -68,4 +72,10 @@ EngineTimeout = Annotated[
         help="How long an engine may take for one answer; one that is late ends the run, and is no verdict.",
     ),
 ]
-ScenarioPaths = Annotated[list[Path], file_argument("PATH...", help="Scenario files, or folders with some in them.")]
+ScenarioPaths = Annotated[
+    list[Path] | None,
+    file_argument(
+        "[PATH]...",
+        help="Scenario files, or folders with scenarios.yaml or NAME.scenarios.yaml in them. The project's if absent.",
+    ),
+]

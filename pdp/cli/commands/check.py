@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.files import effective_manifests
+from pdp.cli.files import effective_manifests, project_with
 from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, command_app, file_option
 from pdp.cli.output import fault_json, print_json, tell
 from pdp.engine.data import read_data
@@ -45,11 +45,12 @@ def check(
     manifests and data, also in their contexts, arguments and data. Exit code: 0 no fault, 2 faults or bad usage.
     """
     opa = needed_opa("checking policies")
-    codes = expected_codes(scenarios) if scenarios else None
-    effective = effective_manifests(manifest or [], governance or [])
-    names = KnownNames([tool for loaded in effective for tool in loaded.tools.values()], read_data(data or []))
-    with staged_policies([baseline_policies_path(), *(policies or [])], opa, names=names) as staged:
-        checked = staged.of(custom=bool(policies))
+    project = project_with(policies=policies, scenarios=scenarios, data=data)
+    codes = expected_codes(project.scenarios) if project.scenarios else None
+    effective = effective_manifests(manifest or [], governance or [], project)
+    names = KnownNames([tool for loaded in effective for tool in loaded.tools.values()], read_data(project.data))
+    with staged_policies([baseline_policies_path(), *project.policies], opa, names=names) as staged:
+        checked = staged.of(custom=bool(project.policies))
         faults = list(chain.from_iterable(staged.faults(checked, proven=True, scenario_codes=codes)))
     faults = list(dict.fromkeys(faults))
     if as_json:

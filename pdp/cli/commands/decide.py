@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.engines import engine_of_options
-from pdp.cli.files import open_audit, read_rules, read_session
+from pdp.cli.engines import engine_of_project
+from pdp.cli.files import needed, open_audit, project_with, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
     Data,
@@ -42,31 +42,30 @@ app = command_app()
 @app.command("decide")
 def decide(
     proposal: ProposalFile,
-    manifest: Manifest,
-    session: Session,
+    manifest: Manifest = None,
+    session: Session = None,
     governance: Governance = None,
     data: Data = None,
     policies: Policies = None,
     bundle: DecidingBundle = None,
-    engine: DecidingEngine = "embedded",
+    engine: DecidingEngine = None,
     opa_url: OpaUrl = None,
     audit: Annotated[Path | None, file_option(help="Append the audit event to this JSON Lines file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide one proposal; nothing is run and no approval is opened.
+    """Decide one proposal; nothing is run and no approval is opened. Files that no option names are those of pdp.yaml.
 
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
-    effective = read_rules(manifest, governance)
-    caller = read_session(session)
+    project = project_with(
+        manifest=manifest, session=session, governance=governance, data=data, policies=policies, bundle=bundle,
+        engine=engine, opa_url=opa_url,
+    )  # fmt: skip
+    effective = read_rules(needed(project.manifest, "manifest"), project.governance)
+    caller = read_session(needed(project.session, "session"))
     proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
-    with (
-        engine_of_options(
-            engine, manifests, bundle=bundle, policies=policies or [], data=data or [], opa_url=opa_url
-        ) as opened,
-        closing(open_audit(audit)) as log,
-    ):
+    with engine_of_project(project, manifests, opa_url=opa_url) as opened, closing(open_audit(audit)) as log:
         evaluation = Pep(effective, opened, audit=log).decide(proposed, caller)
     if as_json:
         print_json(evaluation.as_json())

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console, word
-from pdp.cli.engines import chosen_bundle
-from pdp.cli.files import read_rules, read_session
+from pdp.cli.engines import decided_by
+from pdp.cli.files import needed, project_with, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
     Data,
@@ -47,13 +47,13 @@ app = command_app()
 @app.command("explain")
 def run(
     proposal: ProposalFile,
-    manifest: Manifest,
-    session: Session,
+    manifest: Manifest = None,
+    session: Session = None,
     governance: Governance = None,
     data: Data = None,
     policies: Policies = None,
     bundle: DecidingBundle = None,
-    engine: DecidingEngine = "embedded",
+    engine: DecidingEngine = None,
     as_json: AsJson = False,
     show_sensitive: Annotated[bool, typer.Option(help="Show the values of sensitive arguments.")] = False,
 ) -> None:
@@ -61,22 +61,25 @@ def run(
 
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
-    policies, data = policies or [], data or []
-    effective = read_rules(manifest, governance)
-    caller = read_session(session)
+    project = project_with(
+        manifest=manifest, session=session, governance=governance, data=data, policies=policies, bundle=bundle,
+        engine=engine,
+    )  # fmt: skip
+    effective = read_rules(needed(project.manifest, "manifest"), project.governance)
+    caller = read_session(needed(project.session, "session"))
     proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
-    file = bundle or baseline_bundle_path()
-    chosen = chosen_bundle(bundle, policies) or read_bundle(file)
+    file = baseline_bundle_path() if project.policies or project.bundle is None else project.bundle
+    chosen = decided_by(project) or read_bundle(file)
     baseline = baseline_policies_path()
-    written = collect(baseline, [baseline, *policies])
+    written = collect(baseline, [baseline, *project.policies])
     # Where the author's file has the same text, places are those of that.
     modules = modules_of_bundle(str(file), chosen.modules) | {
         path: module for path, module in written.items() if chosen.modules.get(path) == module.text
     }
-    given = read_data(data)
+    given = read_data(project.data)
     whole = merged_data(chosen.data, manifests=manifests, data=given)
-    with open_engine(engine, chosen, manifests=manifests, data=given) as opened:
+    with open_engine(project.engine, chosen, manifests=manifests, data=given) as opened:
         evaluation = Pep(effective, opened).decide(proposed, caller)
         tool = effective.tools.get(evaluation.trace.tool_name or "")
         sensitive = tool.sensitive if tool is not None and not show_sensitive else ()

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console
+from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
 from pdp.cli.output import complain, fault_json, print_json
 from pdp.errors import FileFaultsError
@@ -37,7 +38,7 @@ app = command_app("Check a tool manifest, compare two, export what a model may s
 
 @app.command("lint")
 def lint(
-    file: ManifestFile,
+    file: ManifestFile = None,
     governance: Governance = None,
     strict: Annotated[bool, typer.Option("--strict", help="Take warnings for faults, as CI should.")] = False,
     as_json: AsJson = False,
@@ -46,9 +47,11 @@ def lint(
 
     Exit code: 0 no fault, 2 faults (with --strict: or warnings).
     """
+    project = project_with(manifest=file, governance=governance)
+    file = needed(project.manifest, "manifest", option="MANIFEST")
     warnings: list[Fault] = []
     try:
-        effective = load_effective(file, governance, strict=strict, warnings=warnings)
+        effective = load_effective(file, project.governance, strict=strict, warnings=warnings)
     except FileFaultsError as error:
         if not as_json:
             raise
@@ -68,7 +71,7 @@ def lint(
 
 @app.command("export")
 def export(
-    file: ManifestFile,
+    file: ManifestFile = None,
     form: Annotated[
         Literal["plain", "openai", "anthropic", "mcp"], typer.Option("--format", help="Whose form of a tool list.")
     ] = "plain",
@@ -78,6 +81,7 @@ def export(
 
     Exit code: 0 printed, 2 a faulty file.
     """
+    file = needed(project_with(manifest=file).manifest, "manifest", option="MANIFEST")
     print_json({"tools": export_tools(load_manifest(file).tools, form)})
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
+from pdp.cli.files import needed, project_with, scenario_paths
 from pdp.cli.options import AsJson, EngineTimeout, Policies, ScenarioPaths, command_app, file_option
 from pdp.cli.output import print_json, tell
 from pdp.documents import nearest
@@ -28,8 +29,8 @@ def group() -> None:
 
 @app.command()
 def check(
-    paths: ScenarioPaths,
-    bundle: Annotated[Path, file_option("--bundle", help="The bundle to be released.")],
+    paths: ScenarioPaths = None,
+    bundle: Annotated[Path | None, file_option("--bundle", help="The bundle to be released.")] = None,
     last: Annotated[Path | None, file_option(help="The bundle of the last release.")] = None,
     explanations: Annotated[
         Path | None, file_option(help="Why each loosening since the last release is meant.")
@@ -55,12 +56,13 @@ def check(
             raise UsageError(f"--skip {printable(name)}: no check of that name", hint=hint)
     if explanations is not None and last is None:
         raise UsageError("--explanations says nothing without --last", hint="name the bundle of the last release")
+    project = project_with(scenarios=paths, bundle=bundle)
     gate = Gate(
-        bundle=bundle,
-        suites=load_suites(find_suites(paths), engine_timeout),
+        bundle=needed(project.bundle, "bundle"),
+        suites=load_suites(find_suites(scenario_paths(project)), engine_timeout),
         last=last,
         explanations=read_explanations(explanations) if explanations is not None else {},
-        policies=policies or (),
+        policies=policies or project.policies,
         skip=frozenset(skip or []),
         generate=generate,
         engine_timeout=engine_timeout,

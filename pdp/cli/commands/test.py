@@ -11,7 +11,8 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
-from pdp.cli.options import AsJson, EngineTimeout, command_app, file_argument, file_option
+from pdp.cli.files import project_with, scenario_paths
+from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
 from pdp.cli.output import check_report, print_json, tell, write_report
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
@@ -38,11 +39,10 @@ app = command_app()
 
 @app.command("test")
 def run_scenarios(
-    paths: Annotated[
-        list[Path],
-        file_argument("PATH...", help="Scenario files, or folders with scenarios.yaml or NAME.scenarios.yaml in them."),
-    ],
-    engine: Annotated[Literal[EngineName, "both"], typer.Option(help="Who decides; both have to agree.")] = "embedded",
+    paths: ScenarioPaths = None,
+    engine: Annotated[
+        Literal[EngineName, "both"] | None, typer.Option(help="Who decides, embedded if absent; both have to agree.")
+    ] = None,
     expression: Annotated[
         str | None, typer.Option("-k", metavar="EXPR", help="A regular expression that is found in names.")
     ] = None,
@@ -60,13 +60,14 @@ def run_scenarios(
     Exit code: 0 all passed, 1 a scenario failed (or too little is covered), 2 bad usage, a faulty file,
     or an engine that is late.
     """
-    engines = engines_named(engine)
+    project = project_with(scenarios=paths)
+    engines = engines_named(engine or project.engine)
     if fail_under is not None and not coverage:
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
     check_report(junit)
     check_report(html)
     selected = None if expression is None else selection(expression)
-    suites = load_suites(find_suites(paths), engine_timeout)
+    suites = load_suites(find_suites(scenario_paths(project)), engine_timeout)
     run = _run(suites, engines, selected, quiet=as_json)
     if not run.results:
         count = sum(len(suite.scenarios) for suite in suites)

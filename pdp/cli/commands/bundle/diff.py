@@ -9,6 +9,7 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.display import progress
+from pdp.cli.files import project_with
 from pdp.cli.options import AsJson, EngineTimeout, file_argument, file_option
 from pdp.cli.output import print_json, tell
 from pdp.errors import UsageError
@@ -48,7 +49,7 @@ def diff(
     """
     if as_json and as_markdown:
         raise UsageError("--json and --markdown exclude each other", hint="name one of them")
-    suites = load_suites(find_suites(scenarios or []), engine_timeout)
+    suites = load_suites(find_suites(scenarios or project_with().scenarios), engine_timeout)
     logs = [read_log(file) for file in log or []]
     with progress(quiet=as_json or as_markdown) as bar:
         tasks: dict[str, TaskID] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pdp.cli.files import effective_manifests
+from pdp.cli.files import effective_manifests, needed, project_with
 from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, file_argument, file_option
 from pdp.cli.output import check_report, print_json, tell
 from pdp.engine.bundle.file import read_bundle, read_packed
@@ -48,7 +48,9 @@ PrivateKey = Annotated[
 
 
 def build(
-    output: Annotated[Path, file_option("--output", "-o", help="The bundle file to write.")],
+    output: Annotated[
+        Path | None, file_option("--output", "-o", help="The bundle file to write; the project's if absent.")
+    ] = None,
     policies: Policies = None,
     data: Data = None,
     manifest: Manifests = None,
@@ -62,11 +64,13 @@ def build(
 
     Exit code: 0 built, 2 bad usage or file, 1 anything else.
     """
+    project = project_with(policies=policies, data=data)
+    output = needed(output or project.bundle, "bundle", option="--output")
     check_report(output)
-    effective = effective_manifests(manifest or [], governance or [])
+    effective = effective_manifests(manifest or [], governance or [], project)
     packed = compile_bundle(
-        policies=[baseline_policies_path(), *(policies or [])],
-        data=data or [],
+        policies=[baseline_policies_path(), *project.policies],
+        data=project.data,
         manifests={loaded.digest: loaded.document for loaded in effective},
         tools=[tool for loaded in effective for tool in loaded.tools.values()],
         release=release,

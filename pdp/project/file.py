@@ -1,0 +1,132 @@
+"""The project file `pdp.yaml`: its fields, where it is looked for, and when it is trusted.
+
+Who writes the file decides what decides. So one that is looked for counts only where nobody but the user can have put
+it there; whoever names one has looked at it.
+"""
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictStr, ValidationError, ValidationInfo
+
+from pdp.documents import FieldError, faults_of, read_document
+from pdp.engine.protocol import EngineName
+from pdp.errors import FileFaultsError, UsageError
+
+PROJECT_FILE: Final = "pdp.yaml"
+
+_SQLITE: Final = "sqlite:///"
+
+
+def _path(value: Any, info: ValidationInfo) -> Path:
+    """Return a path of the file, which is relative to the file's folder."""
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise FieldError("must be the path of a file or folder")
+    return Path(info.context or ".") / value
+
+
+def _store(value: Any, info: ValidationInfo) -> Any:
+    """Return the URL of a store; a file's path in it is relative to the project file's folder, as all paths are."""
+    if not isinstance(value, str) or not value.startswith(_SQLITE):
+        return value
+    return _SQLITE + str(Path(info.context or ".").absolute() / value.removeprefix(_SQLITE))
+
+
+ProjectPath = Annotated[Path, BeforeValidator(_path)]
+
+
+class Project(BaseModel):
+    """What a project file states; nothing of it where there is none. Paths are ready to be opened.
+
+    Args:
+        manifest: the tools.
+        governance: the policy author's half of it.
+        data: files with the roots `directory` and `settings`, each laid over those before it.
+        policies: folders with concerns of one's own, compiled with OPA.
+        scenarios: scenario files, or folders with some in them.
+        bundle: what `pdp bundle build` writes and an application decides by. Commands that decide take the policies
+            where there are any, so that they show the last edit.
+        session: who proposes, for commands; an application never reads it.
+        store: the URL of the database with keys, actions and approvals.
+        engine: who decides.
+        opa_url: the OPA that runs already, for the engine `sidecar`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    manifest: ProjectPath | None = None
+    governance: ProjectPath | None = None
+    data: tuple[ProjectPath, ...] = ()
+    policies: tuple[ProjectPath, ...] = ()
+    scenarios: tuple[ProjectPath, ...] = ()
+    bundle: ProjectPath | None = None
+    session: ProjectPath | None = None
+    store: Annotated[StrictStr | None, BeforeValidator(_store)] = None
+    engine: EngineName = "embedded"
+    opa_url: StrictStr | None = None
+
+
+def read_project(file: Path) -> Project:
+    """Read a project file that somebody named.
+
+    Raises:
+        UsageError: the file cannot be read.
+        FileFaultsError: it is faulty; every fault of it.
+    """
+    document = read_document(file)
+    try:
+        return Project.model_validate(document.value, context=file.parent)
+    except ValidationError as error:
+        raise FileFaultsError(faults_of(error, document, Project)) from None
+
+
+def find_project(folder: Path) -> Path | None:
+    """Return the project file of a folder or of the nearest one above it, as a path from `folder`; None: there is none.
+
+    The search ends with the repository (the folder that has `.git`) and with the home folder.
+
+    Raises:
+        UsageError: the nearest one is not to be trusted. It is not passed over, as another one, or none, would decide
+            in its place without a word.
+    """
+    home = Path(os.path.realpath(Path("~").expanduser()))
+    for above in (folder, *folder.parents):
+        file = above / PROJECT_FILE
+        if os.path.lexists(file):
+            distrust = _distrust(file)
+            if distrust is not None:
+                raise UsageError(f"{file}: not used: {distrust}", hint="mend that, or name the file in PDP_PROJECT")
+            return Path(os.path.relpath(file, folder))
+        if above == home or os.path.lexists(above / ".git"):
+            return None
+    return None
+
+
+def _distrust(file: Path) -> str | None:
+    """Return why somebody else may have written a file; None: nobody else can."""
+    status, folder = file.lstat(), file.parent.stat()
+    if not stat.S_ISREG(status.st_mode):
+        return "it is not a regular file"
+    if status.st_uid != os.geteuid():
+        return "it belongs to another user"
+    if folder.st_uid not in (0, os.geteuid()):
+        return "its folder belongs to another user"
+    for path, checked in ((file, status), (file.parent, folder)):
+        if checked.st_mode & stat.S_IWOTH or (checked.st_mode & stat.S_IWGRP and not _is_private(checked.st_gid)):
+            return f"others can write to {path}"
+    return None
+
+
+def _is_private(group: int) -> bool:
+    """Return whether a group is the user's own, as many systems give one to every user and let it write."""
+    try:
+        user, members = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return user.pw_gid == group and members.gr_name == user.pw_name and set(members.gr_mem) <= {user.pw_name}

@@ -1,0 +1,134 @@
+"""Commands in a project: what `pdp.yaml` states needs no option, and an option wins."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.command_line import Done, pdp, session_file, written
+from tests.support.payments import EXAMPLE, wire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = """\
+manifest: manifest.json
+governance: governance.yaml
+session: session.json
+scenarios: [scenarios.yaml]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The payments example with a project file, and a folder in it to work in."""
+    folder = tmp_path / "payments"
+    shutil.copytree(EXAMPLE, folder)
+    (folder / "work").mkdir()
+    written(folder / "pdp.yaml", FILES)
+    written(folder / "work" / "wire.json", wire())
+    monkeypatch.chdir(folder / "work")
+    return folder
+
+
+def told(project: Path) -> str:
+    return f"project: {project / 'pdp.yaml'}\n"
+
+
+def codes(done: Done) -> tuple[int, list[str]]:
+    return done.code, [reason["code"] for reason in done.json["reasons"]]
+
+
+def test_a_proposal_is_decided_without_options(project: Path) -> None:
+    done = pdp("decide", "wire.json", "--json")
+
+    assert (codes(done), done.err) == ((3, ["limits.exceeded"]), told(project))
+
+
+def test_an_option_wins(project: Path, tmp_path: Path) -> None:
+    session = session_file(tmp_path, claims={"limits": {"wire.auto_approved": 50_000}})
+
+    assert codes(pdp("decide", "wire.json", "--json", "-s", session))[0] == 0
+
+
+def test_a_manifest_that_is_named_has_no_governance_but_the_one_that_is(project: Path) -> None:
+    alone = pdp("manifest", "lint", "../manifest.json", "--json")
+    both = pdp("manifest", "lint", "../manifest.json", "-g", "../governance.yaml", "--json")
+
+    assert alone.json != both.json
+    assert pdp("manifest", "lint", "--json").json == both.json
+
+
+def test_what_comes_to_a_bundle_or_policies_is_one_choice(project: Path) -> None:
+    written(project / "pdp.yaml", FILES + "policies: [no-policies]\nbundle: no-bundle.tar.gz\n")
+
+    by_policies = pdp("decide", "wire.json")
+    by_bundle = pdp("decide", "wire.json", "--bundle", "other.tar.gz")
+
+    assert "../no-policies: not a folder" in by_policies.err
+    assert "other.tar.gz: cannot be read" in by_bundle.err
+
+
+def test_scenarios_run_without_a_path(project: Path) -> None:
+    written(project / "pdp.yaml", FILES.replace("scenarios.yaml", "first.scenarios.yaml"))
+    written(
+        project / "first.scenarios.yaml",
+        """
+manifest: manifest.json
+session: {claims: {sub: ann}}
+scenarios:
+  - {name: unknown, propose: {tool: shell, arguments: {}}, expect: {rejection: INVALID_TOOL_NAME}}
+""",
+    )
+
+    done = pdp("test", "--json")
+
+    assert (done.code, done.json["passed"], done.err) == (0, 1, told(project))
+
+
+def test_the_variable_names_another_or_none(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(project / "other.yaml", FILES.replace("session.json", "gone.json"))
+
+    monkeypatch.setenv("PDP_PROJECT", "../other.yaml")
+    other = pdp("decide", "wire.json")
+    monkeypatch.setenv("PDP_PROJECT", "")
+    none = pdp("decide", "wire.json")
+
+    assert (other.code, other.err.splitlines()[1]) == (2, "error: ../gone.json: no such file")
+    assert (none.code, none.err) == (
+        2,
+        "error: no manifest is named\n    hint: name one with --manifest, or as `manifest:` in pdp.yaml\n",
+    )
+
+
+def test_one_that_others_can_write_is_refused_and_not_passed_over(project: Path) -> None:
+    (project / "pdp.yaml").chmod(0o666)
+
+    done = pdp("decide", "wire.json", "-m", "../manifest.json", "-s", "../session.json")
+
+    refusal = f"{project / 'pdp.yaml'}: not used: others can write to {project / 'pdp.yaml'}"
+    assert (done.code, done.err) == (2, f"error: {refusal}\n    hint: mend that, or name the file in PDP_PROJECT\n")
+
+
+def test_its_faults_are_shown_with_their_places(project: Path) -> None:
+    written(project / "pdp.yaml", "manifst: manifest.json\n")
+
+    done = pdp("test")
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("../pdp.yaml:1:1: unknown key `manifst`\n")
+
+
+@pytest.mark.parametrize("command", ["test", "mutate"])
+def test_without_scenarios_a_command_says_where_to_name_them(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert pdp(command) == (
+        2,
+        "",
+        "error: no scenarios are named\n    hint: name some on the line, or as `scenarios:` in pdp.yaml\n",
+    )
