@@ -31,7 +31,7 @@ from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, digest
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from pdp.manifest.model import Tool
@@ -155,6 +155,11 @@ class KeyRecord:
     approval_id: str | None = None
     outcome: str | None = None
 
+    @property
+    def key(self) -> IdempotencyKey:
+        """The key that it is of."""
+        return IdempotencyKey(*orjson.loads(self.names))
+
     def expired(self, now: float) -> bool:
         """Return whether its key is free again. Only a run with a known outcome expires."""
         return self.state is KeyState.FINISHED and self.expires_at is not None and now >= self.expires_at
@@ -230,7 +235,7 @@ class KeyRows(Protocol):
 class IdempotencyStore(ABC):
     """A store of keys. Safe to share between threads; each method is one atomic step, and raises StoreError.
 
-    A store has its own `read`, `transaction` and `prune`; what they mean for a key stands here once.
+    A store has its own `read`, `unknown`, `transaction` and `prune`; what they mean for a key stands here once.
 
     `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
     Times are seconds since 1970 of the clock on the wall, not the session's.
@@ -241,6 +246,10 @@ class IdempotencyStore(ABC):
     @abstractmethod
     def read(self, key_id: str) -> KeyRecord | None:
         """Return a record as it is committed."""
+
+    @abstractmethod
+    def unknown(self, now: float) -> Sequence[KeyRecord]:
+        """Return the records that a person may settle, in the order of being begun."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[KeyRows]:

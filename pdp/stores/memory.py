@@ -49,6 +49,11 @@ class MemoryIdempotency(IdempotencyStore):
         """Return a record."""
         return self._rows.get(key_id)
 
+    def unknown(self, now: float) -> Sequence[KeyRecord]:
+        """Return the records that a person may settle."""
+        with self._lock:
+            return self._rows.unknown(now)
+
     @contextmanager
     def transaction(self) -> Iterator[KeyRows]:
         """Return the records, locked. On an exception, a key that was added is free again."""
@@ -98,6 +103,9 @@ class _MemoryKeyRows:
             del self._ids[self._records.pop(key_id).token]
         else:
             self._records[key_id] = record
+
+    def unknown(self, now: float) -> Sequence[KeyRecord]:
+        return [record for record in self._records.values() if record.settleable(now)]
 
     def prune(self, now: float) -> int:
         expired = [name for name, record in self._records.items() if record.expired(now)]

@@ -24,6 +24,7 @@ from pdp.stores.keys import (
     Fresh,
     IdempotencyKey,
     IdempotencyStore,
+    KeyState,
     NotBegunError,
     Running,
     Stored,
@@ -251,6 +252,21 @@ def test_what_was_not_begun_or_is_finished_is_not_finished_again(keys: Idempoten
             keys.finish(wrong, Execution(result=2), now=NOW)
         assert str(caught.value) == "no run was begun with this token, or it is finished"
     assert begin(keys) == Stored(Execution(result=1, started=False), None)
+
+
+def test_what_a_person_may_settle_is_listed(keys: IdempotencyStore) -> None:
+    crashed, broken, done = (KEY._replace(key=name) for name in ("crashed \x00", "broken", "done"))
+    keys.finish(begun(keys, key=done), Execution(result=1), now=NOW)
+    keys.finish(begun(keys, key=broken), failed(), now=NOW)
+    begun(keys, key=crashed, now=NOW + 1, lasting=9.0)
+
+    assert [record.key for record in keys.unknown(NOW + 9)] == [broken]
+    assert [(record.key, record.state) for record in keys.unknown(NOW + 10)] == [
+        (broken, KeyState.UNKNOWN), (crashed, KeyState.STARTED),
+    ]  # fmt: skip
+    for record in keys.unknown(NOW + 10):
+        keys.settle(record.key, None, now=NOW + 10)
+    assert [*keys.unknown(NOW + 10)] == []
 
 
 def test_a_person_settles_what_is_unknown(keys: IdempotencyStore) -> None:

@@ -13,7 +13,7 @@ from pdp.stores.sql.tables import idempotency as table
 from pdp.stores.sql.tables import insert_if_absent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection, Result
 
@@ -41,6 +41,13 @@ class SqlIdempotency(IdempotencyStore):
         """Return a record as it is committed."""
         with self._database.read() as connection:
             return _record(connection.execute(_BY_ID, {"id": key_id}))
+
+    def unknown(self, now: float) -> Sequence[KeyRecord]:
+        """Return the records that a person may settle, in the order of being begun."""
+        over = (table.c.state == KeyState.STARTED) & (table.c.running_until <= now)
+        query = select(table).where((table.c.state == KeyState.UNKNOWN) | over).order_by(table.c.started_at)
+        with self._database.read() as connection:
+            return [_of_row(row) for row in connection.execute(query).mappings()]
 
     @contextmanager
     def transaction(self) -> Iterator[KeyRows]:
@@ -80,4 +87,8 @@ class _SqlKeyRows:
 
 def _record(rows: Result[Any]) -> KeyRecord | None:
     row = rows.mappings().first()
-    return None if row is None else KeyRecord(**{**row, "state": KeyState(row["state"])})
+    return None if row is None else _of_row(row)
+
+
+def _of_row(row: Mapping[Any, Any]) -> KeyRecord:
+    return KeyRecord(**{**row, "state": KeyState(row["state"])})

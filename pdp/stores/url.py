@@ -1,0 +1,43 @@
+"""The stores that a URL names: of keys, actions and approvals, in one place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdp.stores.actions import ActionStore
+    from pdp.stores.approvals import ApprovalStore
+    from pdp.stores.keys import IdempotencyStore
+
+
+class OpenStores(NamedTuple):
+    """The three stores of one place, until `close`. `name` is the URL for people, its password hidden."""
+
+    name: str
+    keys: IdempotencyStore
+    actions: ActionStore
+    approvals: ApprovalStore
+    close: Callable[[], object]
+
+
+def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
+    """Open the stores of a database.
+
+    Args:
+        url: as of `Database.open`: `sqlite:///path/to/file.db` or `postgresql://user@host/database`.
+        upgrade: likewise: make the tables, or bring them up to date.
+
+    Raises:
+        UsageError, StoreError: as by `Database.open`.
+        MissingExtraError: what a database needs is not installed.
+    """
+    from pdp.stores.sql.database import Database  # noqa: PLC0415 - an optional extra
+    from pdp.stores.sql.keys import SqlIdempotency  # noqa: PLC0415
+    from pdp.stores.sql.records import SqlActions, SqlApprovals  # noqa: PLC0415
+
+    database = Database.open(url, upgrade=upgrade)
+    return OpenStores(
+        database.name, SqlIdempotency(database), SqlActions(database), SqlApprovals(database), database.close
+    )
