@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,8 +20,10 @@ FILES = [
     ".github/workflows/policy.yml",
     "README.md",
     "data.yaml",
+    "edges.scenarios.yaml",
     "governance.yaml",
     "manifest.yaml",
+    "mutants.yaml",
     "policies/custom/concerns/replies/replies.rego",
     "policies/custom/concerns/replies/replies_test.rego",
     "pytest.ini",
@@ -46,7 +49,7 @@ def test_it_says_what_it_made_and_what_comes_next(tmp_path: Path) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        f"{folder}: a new project, 10 files",
+        f"{folder}: a new project, 12 files",
         *(f"  {name}" for name in FILES),
         "Next:",
         f"  cd '{folder}'",
@@ -131,6 +134,15 @@ def test_all_that_its_workflow_runs_passes_at_once(project: Path, opa: Path, tmp
     assert list(said) == ["manifest", "check", "opa", "test"]
     assert re.search(r"^PASS: \d+/\d+$", said["opa"], re.MULTILINE)
     assert files(project) == sorted([*FILES, "scenarios.html", "scenarios.xml"])
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_no_mutant_of_it_survives(project: Path) -> None:
+    done = pdp("mutate", project, "--json")
+
+    counts = json.loads(done.out)
+    assert (counts["score"], counts["equivalent"], counts["survivors"]) == (100, 1, [])
 
 
 @pytest.mark.opa

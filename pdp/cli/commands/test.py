@@ -151,6 +151,8 @@ def _lines(coverage: Coverage) -> Iterator[str]:
     percent = coverage.percent
     if coverage.lines is None or percent is None:
         yield "lines of Rego: not known without OPA; run: pdp opa install"
+    elif not coverage.lines:
+        yield "lines of Rego: none of your own; the baseline has scenarios of its own"
     else:
         # Rounded down: what is not all covered must not look so.
         yield f"lines of Rego: {int(percent * 10) / 10:g} % covered"
@@ -160,7 +162,8 @@ def _lines(coverage: Coverage) -> Iterator[str]:
     counted = [code for code in coverage.codes if code.counts]
     reached = sum(code.scenario is not None for code in counted)
     exempt = [code for code in counted if code.exempt is not None]
-    yield f"reason codes: {reached} of {len(counted)} reached"
+    if counted:
+        yield f"reason codes: {reached} of {len(counted)} reached"
     for code in exempt:
         yield f"  {code.code}: exempt, {code.exempt}"
 

@@ -1,8 +1,8 @@
 """What scenarios reach: lines of Rego, reason codes, and each tool's verdicts. What none of them proves is missing.
 
 Only scenarios that passed count, and only what they did: unit tests of Rego reach lines that no call ever takes. A
-suite that states `policies` answers for these: the baseline has scenarios of its own. One that states none answers for
-the baseline, and one with a bundle for the custom concerns in it, or for all of it when it has none.
+suite answers for the custom concerns that decide, whether it states them or its bundle has them. The baseline has
+scenarios of its own, which stand beside it, and nobody else is asked for its lines and codes.
 
 The release gate: every tool has a call that is ALLOW and one that is not, and every reason code that can be given is
 given. A code that cannot be given by any call says so in its METADATA (`custom.unreached`, with the reason).
@@ -19,6 +19,7 @@ from pdp.decision import Verdict
 from pdp.json import canonical, digest
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code, statements
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import policy_modules
@@ -203,7 +204,7 @@ def _codes(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Code
     reached: dict[str, str] = {}
     for suite, results in runs:
         modules = policy_modules(suite)
-        answered_for = _counted_modules(modules)
+        answered_for = _counted_modules(suite, modules)
         of_obligation: defaultdict[str, set[str]] = defaultdict(set)
         for code, sites_here in sites_by_code(rule_sites(modules)).items():
             for site in sites_here:
@@ -272,17 +273,19 @@ def _missing_codes(codes: Sequence[CodeReached]) -> Iterator[Missing]:
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """What decides in one or more suites, and what it was asked, by the document that answers it."""
+    """What decides in one or more suites, what it was asked by document, and the modules that a suite answers for."""
 
     modules: Mapping[str, Module]
     data: Mapping[str, Any]
     asked: dict[str, dict[bytes, None]]
+    counted: set[str]
 
 
-def _counted_modules(modules: Mapping[str, Module]) -> dict[str, Module]:
-    """Return the modules that a suite answers for: the custom ones among those that decide, or else all."""
-    custom = {path: module for path, module in modules.items() if module.custom}
-    return custom or dict(modules)
+def _counted_modules(suite: Suite, modules: Mapping[str, Module]) -> set[str]:
+    """Return the paths of the modules that a suite answers for: the custom ones; beside the baseline, or else all."""
+    custom = {path for path, module in modules.items() if module.custom}
+    baselines = suite.file.resolve().is_relative_to(baseline_policies_path().resolve())
+    return custom or (set(modules) if baselines else set())
 
 
 def _measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path) -> tuple[FileLines, ...]:
@@ -299,6 +302,8 @@ def _measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa:
     exempt: defaultdict[str, set[int]] = defaultdict(set)
     counted: set[str] = set()
     for policy in _policies(runs):
+        if not policy.counted:
+            continue
         texts = {path: module.text for path, module in policy.modules.items()}
         with Evaluator(opa, texts, policy.data) as evaluator:
             for document, bodies in policy.asked.items():
@@ -308,7 +313,7 @@ def _measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa:
                     missed[str(policy.modules[path].file)].update(lines.missed)
         for path, rows in _exempt_lines(policy.modules).items():
             exempt[str(policy.modules[path].file)].update(rows)
-        counted.update(str(module.file) for module in _counted_modules(policy.modules).values())
+        counted.update(str(policy.modules[path].file) for path in policy.counted)
     return tuple(
         FileLines(file, tuple(sorted(covered[file])), tuple(sorted(missed[file] - covered[file] - exempt[file])))
         for file in sorted(counted)
@@ -322,7 +327,8 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
         modules = policy_modules(suite)
         data = whole_data(suite)
         name = digest(canonical([data, {path: module.text for path, module in modules.items()}]))
-        policy = policies.setdefault(name, _Policy(modules, data, {_DOCUMENT: {}}))
+        policy = policies.setdefault(name, _Policy(modules, data, {_DOCUMENT: {}}, set()))
+        policy.counted.update(_counted_modules(suite, modules))
         for step in (step for result in results for step in result.steps):
             for document, answers in ((_DOCUMENT, step.answers), (_PLAN, step.plans)):
                 for answer in answers:

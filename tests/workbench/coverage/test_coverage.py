@@ -216,3 +216,17 @@ def test_the_baselines_scenarios_answer_for_the_baseline(opa: Path) -> None:
     limits = {file.file: file.missed for file in coverage.lines if Path(file.file).name == "limits.rego"}
     assert list(limits.values()) == [(), ()]
     assert {one.code for one in coverage.codes if one.scenario} >= {"limits.exceeded", "limits.invalid"}
+
+
+@pytest.mark.opa
+def test_a_project_without_rego_of_its_own_answers_for_its_tools_alone(tmp_path: Path, opa: Path) -> None:
+    suite = suite_in(tmp_path, SCENARIOS[:1])
+    text = suite.file.read_text().replace("policies:\n- policies\n", "")
+    suite.file.write_text(text)
+    coverage = measured(load_suite(suite.file), opa)
+    assert (coverage.lines, coverage.percent) == ((), 100)
+    assert [code.code for code in coverage.codes if code.counts] == []
+    assert [(missing.kind, missing.name) for missing in coverage.missing] == [
+        ("allow", "send_note"), ("refusal", "read_note"), ("refusal", "send_note"),
+    ]  # fmt: skip
+    assert coverage.complaints(100) == tuple(missing.message for missing in coverage.missing)

@@ -114,7 +114,7 @@ def test_a_tool_that_fails_or_is_not_there_is_told_of() -> None:
     scenarios = Path("scenarios.yaml").read_text()
     written(Path("scenarios.yaml"), scenarios.replace("policies: [policies]\n", ""))
 
-    said = pdp("test", ".", "-k", "finds|small").out
+    said = pdp("test", "scenarios.yaml", "-k", "finds|small").out
 
     assert re.search(r"^  the tool failed: TOOL_EXECUTION_FAILED: .*\(division by zero\)$", said, re.MULTILINE)
     assert "  log: tools.py has no function refund_order: it returned null\n" in said
@@ -152,7 +152,7 @@ def test_the_longest_duration_is_one_for_every_part(duration: str) -> None:
     scenarios = Path("scenarios.yaml").read_text()
     written(Path("scenarios.yaml"), scenarios.replace("policies: [policies]\n", ""))
 
-    done = pdp("test", ".", "-k", "large")
+    done = pdp("test", "scenarios.yaml", "-k", "large")
 
     assert (done.code, done.err) == (0, ""), done.out
 
@@ -166,7 +166,7 @@ WHOLE = METADATA + "package {package}\n\nimport data.authz.lib.reason\n\n" + RUL
 FILES = ["-m", "manifest.yaml", "-g", "governance.yaml"]
 ONE_CALL = ["proposal.json", *FILES, "-s", "session.json", "--data", "data.yaml", "--policies", "policies"]
 COMMANDS: dict[str, list[str]] = {
-    "test": ["test", "."],
+    "test": ["test", "scenarios.yaml"],
     "decide": ["decide", *ONE_CALL],
     "explain": ["explain", *ONE_CALL],
     "build": ["bundle", "build", "-o", "b.tar.gz", *FILES, "--policies", "policies", "--data", "data.yaml"],
@@ -239,7 +239,7 @@ def test_a_concern_that_calls_itself_or_asks_the_decision() -> None:
     file = f"{CONCERNS}/knot/knot.rego"
     rules, f, g = "rule data.custom.concerns.knot", "data.custom.concerns.knot._f", "data.custom.concerns.knot._g"
 
-    done = pdp("test", ".")
+    done = pdp("test", "scenarios.yaml")
 
     assert (done.code, done.out) == (2, "")
     told = [line for line in done.err.splitlines() if not line.startswith("    hint:")]
@@ -295,7 +295,7 @@ def test_a_concern_that_fails_or_does_not_end_is_a_deny(
     decided = pdp(*COMMANDS["decide"], "--engine", engine, "--json")
     explained = pdp(*COMMANDS["explain"], "--engine", engine)
     seconds = ("--engine-timeout", "0.5") if code == "engine.timeout" else ()
-    tested = pdp("test", ".", "--engine", engine, "--json", *seconds)
+    tested = pdp("test", "scenarios.yaml", "--engine", engine, "--json", *seconds)
 
     assert (decided.code, [each["code"] for each in decided.json["reasons"]]) == (4, [code])
     assert (explained.code, explained.err) == (4, "")

@@ -92,6 +92,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, opa: Pat
         file = pytester.path / "desk" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+    # One scenario file is enough here.
+    (pytester.path / "desk/edges.scenarios.yaml").unlink()
     pytester.makeini("[pytest]\npdp_scenarios = true\n")
     return pytester
 
@@ -252,12 +254,12 @@ def test_a_faulty_file_is_an_error_of_collection_with_its_faults(project: pytest
 
 
 def test_policies_that_do_not_compile_are_reported_without_a_traceback(project: pytest.Pytester) -> None:
-    changed(project, "lower(recipient)", "lowr(recipient)", "policies/custom/concerns/replies/replies.rego")
+    changed(project, "split(recipient,", "splt(recipient,", "policies/custom/concerns/replies/replies.rego")
 
     result = pytest_run(project, "-k", "stranger")
 
     result.assert_outcomes(errors=1, deselected=9)
-    result.stdout.fnmatch_lines(["desk/policies/custom/concerns/replies/replies.rego:*: unknown function lowr"])
+    result.stdout.fnmatch_lines(["desk/policies/custom/concerns/replies/replies.rego:*: unknown function splt"])
 
 
 def test_engines_that_do_not_agree_fail_what_each_of_them_passes(project: pytest.Pytester) -> None:

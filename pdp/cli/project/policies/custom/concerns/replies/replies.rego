@@ -1,7 +1,8 @@
 # METADATA
 # title: Replies
 # description: |
-#   Answers go to customers and partners only. A concern adds reasons to deny, or to ask a person: it never grants.
+#   Whatever has a recipient goes to customers and partners only. A concern adds reasons to deny, or to ask a person:
+#   it never grants.
 package custom.concerns.replies
 
 import data.authz.lib.reason
@@ -12,15 +13,14 @@ import data.authz.lib.reason
 # custom:
 #   code: replies.recipient_not_allowed
 deny contains reason.new(rego.metadata.rule(), {}) if {
-	input.action.name == "reply_to_customer"
-	not _allowed
+	recipient := input.context.arguments.recipient
+	not _allowed(recipient)
 }
 
 # What is allowed is a rule of its own: a recipient or a setting that is missing or mistyped is then not allowed.
-_allowed if {
-	recipient := input.context.arguments.recipient
+_allowed(recipient) if {
 	is_string(recipient)
-	parts := split(lower(recipient), "@")
+	parts := split(recipient, "@")
 	count(parts) == 2
 	parts[1] in data.settings.replies.domains
 }
