@@ -175,6 +175,20 @@ def test_a_tool_without_effects_leaves_no_state(pep: Pep) -> None:
     assert (ran.result, ran.state) == ("noon", None)
 
 
+def test_a_call_is_run_though_its_tool_is_no_longer_listed() -> None:
+    """What a tool says of itself decides what a model is shown. A call that was made before is still tried."""
+    registry = Registry()
+    registry.register_contract(
+        ToolContract("tell_time", {}, [], "Tell the time."), lambda: "noon", effect_class="pure", risk_tier="low",
+        available=lambda: (False, "rate limit hit"),
+    )  # fmt: skip
+    pep = Pep.from_registry(registry)
+    ran = pep.call({"tool": "tell_time", "arguments": {}}, SESSION)
+    pep.engine.close()
+
+    assert (registry.definitions(), ran.executed, ran.result) == ([], True, "noon")
+
+
 def test_state_after_one_tool(pep: Pep) -> None:
     state = pep.state_after("search_papers", {"found": ["a"]}, {"found": ["b"], "last_query": None})
 

@@ -125,6 +125,8 @@ def test_allow_runs_the_tool_once_and_is_recorded_before_and_after(pep: Pep, hub
     )  # fmt: skip
     assert (after["type"], after["status"], after["outcome"]) == ("tool.initiate_wire.result", "accepted", "succeeded")
     assert before["arguments_digest"] == after["arguments_digest"]
+    assert evaluation.decision is not None
+    assert before["decision_id"] == after["decision_id"] == evaluation.decision.decision_id
     assert pep.audit.digest(b'{"wire_id":"wire-1"}') == after["result_digest"]
 
 

@@ -24,6 +24,7 @@ from sqlalchemy.exc import OperationalError
 from pdp import Approvals, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.audit.chain import AuditEvent
 from pdp.errors import StoreError
+from pdp.execution.events import ToolEvent
 from pdp.execution.failures import ToolArgumentError
 from pdp.json import digest
 from pdp.manifest.load import load_effective
@@ -353,14 +354,21 @@ class Slow:
     ],
 )
 async def test_a_call_cancelled_before_its_tool_runs_nothing_and_frees_its_key(
-    in_sqlite: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, after: bool, actions: Any
-) -> None:
-    await Slow(monkeypatch, owner, step, after=after).cancelled_in(in_sqlite)
+    base: Pep, store: Database, works: Desk, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, after: bool,
+    actions: Any,
+) -> None:  # fmt: skip
+    seen: list[ToolEvent] = []
+    pep = Pep(
+        base.manifest, base.engine, tools=works.tools(), keys=SqlIdempotency(store), actions=SqlActions(store),
+        observers=[seen.append],
+    )  # fmt: skip
+    await Slow(monkeypatch, owner, step, after=after).cancelled_in(pep)
 
     assert works.runs == []
-    assert recorded(in_sqlite) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "failed")]
-    assert [action.state for action in in_sqlite.actions.list()] == actions
-    assert (await in_sqlite.acall(propose("book_entry"), session())).executed
+    assert [(event.action, event.duration) for event in seen] == [("execute_cancelled", None)]
+    assert recorded(pep) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "failed")]
+    assert [action.state for action in pep.actions.list()] == actions
+    assert (await pep.acall(propose("book_entry"), session())).executed
 
 
 async def test_a_call_cancelled_after_its_tool_ended_is_stored_with_its_result(

@@ -44,16 +44,22 @@ def test_plain_of_the_payments_manifest_is_the_printed_payload() -> None:
 
 
 def test_each_format_of_one_tool() -> None:
+    kinds = {
+        "type": "array", "items": {"type": "string", "enum": ["page", "paper"]}, "default": ["page"],
+        "description": "what to look for",
+    }  # fmt: skip
     schema = {
         "type": "object",
         "required": ["query"],
-        "properties": {"query": {"type": "string", "$comment": "not for the model"}, "$comment": {"type": "null"}},
+        "properties": {
+            "query": {"type": "string", "$comment": "not for the model"}, "kinds": kinds, "$comment": {"type": "null"},
+        },
         "$comment": "nor this",
-    }
+    }  # fmt: skip
     parameters = {
         "type": "object",
         "required": ["query"],
-        "properties": {"query": {"type": "string"}, "$comment": {"type": "null"}},
+        "properties": {"query": {"type": "string"}, "kinds": kinds, "$comment": {"type": "null"}},
         "additionalProperties": False,
     }
     fields = {"description": "Search the web.", "schema": schema}
@@ -68,7 +74,9 @@ def test_each_format_of_one_tool() -> None:
     assert exported("mcp", **fields) == {
         "name": "search_web", "description": "Search the web.", "inputSchema": parameters,
     }  # fmt: skip
-    assert exported("plain", **fields) == {"name": "search_web", "parameters": {"query": "string", "$comment": "null"}}
+    assert exported("plain", **fields) == {
+        "name": "search_web", "parameters": {"query": "string", "kinds": "array", "$comment": "null"},
+    }  # fmt: skip
 
 
 def test_plain_types_are_words() -> None:

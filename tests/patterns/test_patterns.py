@@ -11,7 +11,13 @@ import pytest
 from pdp.execution.runner import run_once
 from pdp.manifest.load import load_effective
 from pdp.patterns.enforcement import HeldCall
-from pdp.patterns.exceptions import NotFoundError
+from pdp.patterns.exceptions import (
+    NotFoundError,
+    PermissionDeniedError,
+    SourceUnavailableError,
+    StaleReplicaError,
+    ToolException,
+)
 from pdp.patterns.rule import CallFacts, PatternResult
 from pdp.patterns.run import Deployment, Pin, Run, Runs, within_run
 from pdp.proposal import Execution
@@ -131,6 +137,23 @@ def test_a_failure_passes_as_it_is() -> None:
         {"exception": "NotFoundError", "kind": "not_found"},
     )
     assert isinstance(checked.execution.error, NotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (NotFoundError, "not_found"), (SourceUnavailableError, "source_unavailable"),
+        (PermissionDeniedError, "permission_denied"), (StaleReplicaError, "stale_replica"),
+    ],
+)  # fmt: skip
+def test_a_lookup_that_fails_says_of_what_kind(error: type[ToolException], kind: str) -> None:
+    def lookup_policyholder(**_: Any) -> Any:
+        raise error("the register is asked later")
+
+    execution = run_once(lookup_policyholder, LOOKUP, None)
+    checked = held_call("lookup_policyholder", LOOKUP, opened()).after(execution)
+
+    assert broken(checked) == (kind, None, True)
 
 
 def test_a_fault_of_the_rules_themselves_is_a_failure() -> None:

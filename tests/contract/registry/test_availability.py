@@ -129,7 +129,8 @@ def test_the_registry_asks_for_all_of_it() -> None:
     for name in ("read_web", "roll_dice"):
         registry.bind(name, lambda: None)
 
-    assert {status.name: status.reason for status in registry.check_availability()} == {
-        "grep_files": "", "read_web": "capability network is not granted", "roll_dice": "",
-    }  # fmt: skip
+    assert [(status.name, status.type, status.reason) for status in registry.check_availability()] == [
+        ("grep_files", "cli", ""), ("read_web", "python", "capability network is not granted"),
+        ("roll_dice", "python", ""),
+    ]  # fmt: skip
     assert [shown["name"] for shown in registry.definitions("plain")] == ["grep_files", "roll_dice"]
