@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pdp.errors import UsageError
 from pdp.json import canonical, digest, frozen
-from pdp.manifest.fields import EffectClass, RiskTier, Writes, duration_seconds
+from pdp.manifest.fields import EFFECT_TIERS, EffectClass, RiskTier, Writes, duration_seconds
 from pdp.manifest.model import (
     ActionRules,
     ApprovalBlock,
@@ -123,7 +123,7 @@ def effective_tool(
         rules: the governance file's rules for its action.
         programs: the programs that the governance file lists.
 
-    Defaults: risk tier high; no scopes, limits or provenance; idempotency not required; a quorum of 1, expiry PT1H, and
+    Defaults: the risk tier of the effect class, high without one; no scopes, limits or provenance; idempotency not required; a quorum of 1, expiry PT1H, and
     no approval within limits for an entry without effect class, but for one with it.
     """
     fields = {name: getattr(declared, name) for name in DeclaredTool.model_fields}
@@ -135,7 +135,7 @@ def effective_tool(
         "program": (programs or {}).get(declared.cli.argv[0]) if declared.cli else None,
         "id": declared.id or f"tool.{declared.name}",
         "pdp_action": declared.action,
-        "risk_tier": merged["risk_tier"] or RiskTier.HIGH,
+        "risk_tier": merged["risk_tier"] or EFFECT_TIERS.get(merged["effect_class"], RiskTier.HIGH),
         "scopes": merged["scopes"] or (),
         "limits": merged["limits"] or (),
         "idempotency": merged["idempotency"] or Idempotency(required=False),

@@ -36,6 +36,17 @@ READ_CLASSES: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, Ef
 """The classes whose tools compute or read, and change nothing."""
 
 
+EFFECT_TIERS: Final = {
+    EffectClass.PURE: RiskTier.LOW,
+    EffectClass.READ_INTERNAL: RiskTier.LOW,
+    EffectClass.READ_EXTERNAL: RiskTier.MEDIUM,
+    EffectClass.STAGE: RiskTier.MEDIUM,
+    EffectClass.COMMIT_LOW: RiskTier.MEDIUM,
+    EffectClass.COMMIT_HIGH: RiskTier.HIGH,
+}
+"""The risk tier of an entry that states none, by its effect class; one without a class has the highest."""
+
+
 class Pattern(StrEnum):
     """The ten patterns that every tool fits (tool pattern library, 9.3)."""
 

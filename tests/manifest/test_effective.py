@@ -85,6 +85,20 @@ def test_defaults_are_made_explicit_and_what_is_absent_stays_absent() -> None:
 
 
 @pytest.mark.parametrize(
+    ("effect_class", "tier"),
+    [
+        (None, "high"), ("pure", "low"), ("read-internal", "low"), ("read-external", "medium"), ("stage", "medium"),
+        ("commit-low", "medium"), ("commit-high", "high"),
+    ],
+)  # fmt: skip
+def test_a_risk_tier_that_nobody_states_is_that_of_the_effect_class(effect_class: str | None, tier: str) -> None:
+    fields = {} if effect_class is None else {"effect_class": effect_class}
+
+    assert merged(fields, None)["risk_tier"] == merged({}, fields)["risk_tier"] == tier
+    assert merged({**fields, "risk_tier": "low"}, None)["risk_tier"] == "low"
+
+
+@pytest.mark.parametrize(
     ("manifest", "governance", "entry"),
     [
         ({}, {"risk_tier": "low"}, {"risk_tier": "low"}),
@@ -107,7 +121,7 @@ def test_defaults_are_made_explicit_and_what_is_absent_stays_absent() -> None:
         ({"idempotency": {"key": "derive(args)"}}, {"idempotency": {}},
          {"idempotency": {"required": True, "key": "derive(args)"}}),
         ({"effect_class": "stage"}, {"effect_class": "read-external"},
-         {"effect_class": "stage", "approval": {"quorum": 1, **IN["PT1H"], "unless_within_limits": False}}),
+         {"effect_class": "stage", "risk_tier": "medium", "approval": {"quorum": 1, **IN["PT1H"], "unless_within_limits": False}}),
         ({}, {"effect_class": "commit-high", "approval": {"unless_within_limits": True}},
          {"effect_class": "commit-high", "approval": {"quorum": 1, **IN["PT1H"], "unless_within_limits": True}}),
         ({"approval": {"approvers": ["a", "b"], "quorum": 1, "expires": "P1D", "unless_within_limits": True}},

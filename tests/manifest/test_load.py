@@ -311,7 +311,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("risk_tier: high",
      ("high risk tier without idempotency | write `idempotency: {required: true}`; or declare an effect class "
      "without side effects")),
-    ("risk_tier: null, effect_class: stage",
+    ("risk_tier: null, effect_class: commit-high",
      ("high risk tier without idempotency | write `idempotency: {required: true}`; or declare an effect class "
      "without side effects")),
     ("effect_class: pure, safety: {side_effects: external}",

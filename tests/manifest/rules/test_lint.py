@@ -86,5 +86,4 @@ def test_the_examples() -> None:
     ]
     assert {clause.value: what for clause, what in record.missing.items() if what} == {
         "versioned": ("`agents` that pin it",),
-        "permissioned": (NOBODY,),  # the record states no risk tier, which counts as high
     }
