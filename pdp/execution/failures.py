@@ -94,12 +94,14 @@ class ToolResultError(ToolError):
     Args:
         message: what is wrong with it.
         fault: `invalid` or `too_large`.
+        result: what the tool returned, where it is JSON that its schema does not admit.
     """
 
     code = "pdp.tool_result"
 
-    def __init__(self, message: str, fault: str = "invalid") -> None:
+    def __init__(self, message: str, fault: str = "invalid", result: Any = None) -> None:
         super().__init__(message, details={"result": fault})
+        self.result = result
 
 
 def failure_of(error: BaseException, mask: Mask | None = None) -> Failure:

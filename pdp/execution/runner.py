@@ -170,7 +170,8 @@ class ToolRunner:
         if validator is not None and (size > validator.free_bytes or not validator.is_valid(result)):
             faults = fault_lines(validator, result, "result")
             if faults:
-                raise ToolResultError("the result does not match its schema: " + "; ".join(faults[:_SHOWN]))
+                message = "the result does not match its schema: " + "; ".join(faults[:_SHOWN])
+                raise ToolResultError(message, result=result)
 
     def _full(self) -> Execution | None:
         if len(self._late) < MOST_LATE:

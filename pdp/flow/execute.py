@@ -263,6 +263,7 @@ def _run(ready: Ready, stores: Stores, watchers: _Watchers) -> Generator[Step, A
     except BaseException:
         watchers.cancelled(cut_short())
         raise
+    execution = execution if held is None else held.named(execution)
     watchers.ended(execution)
     return execution
 

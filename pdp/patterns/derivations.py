@@ -57,28 +57,33 @@ class Validation(PatternRule):
 class Classification(PatternRule):
     """One of the declared bands. What is in none of them is said so, and never put into some band."""
 
-    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
+    def check(self, call: PatternCall, result: Any) -> None:
         """Demand a declared band."""
-        result = checked.execution.result
-        if result["band"] not in _bands(call.entry):
+        if isinstance(result, dict) and "band" in result and result["band"] not in _bands(call.entry):
             raise OutOfDistributionError("the subject is in none of the declared bands")
-        refer_back(result["evidence"], call.run)
+
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
+        """Let the evidence refer to what this run has retrieved."""
+        refer_back(checked.execution.result["evidence"], call.run)
         return checked
 
 
-def _bands(entry: Tool) -> set[Any]:
+def _bands(entry: Tool) -> list[Any]:
     band = argument_schemas(entry.result_schema or {}).get("band")
-    return {value for alternative in band.alternatives for value in alternative.values or ()} if band else set()
+    return [value for alternative in band.alternatives for value in alternative.values or ()] if band else []
 
 
 class Composition(PatternRule):
     """A draft, and never anything else: only the staging of an action makes something of it."""
 
+    def check(self, call: PatternCall, result: Any) -> None:  # noqa: ARG002 - of the form of all
+        """Refuse what calls itself anything else."""
+        if isinstance(result, dict) and result.get("state", "draft") != "draft":
+            raise PatternFault("composition.not_a_draft", f"the result is in state {result['state']!r:.60}")
+
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - of the form of all
         """Call it a draft."""
-        result = checked.execution.result
-        if result.setdefault("state", "draft") != "draft":
-            raise PatternFault("composition.not_a_draft", f"the result is in state {result['state']!r:.60}")
+        checked.execution.result.setdefault("state", "draft")
         return checked
 
 

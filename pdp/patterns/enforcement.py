@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from pdp.contract.sensitive import Mask, place_of
-from pdp.execution.failures import ToolError, failure_of
+from pdp.execution.failures import ToolError, ToolResultError, failure_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.fields import EffectClass, Pattern
 from pdp.manifest.schema.shapes import shape_validator
@@ -67,6 +67,20 @@ class HeldCall(PatternCall):
         except Exception as error:  # noqa: BLE001 - whatever it was, the tool must not run
             return _failed(self, error, Execution(started=False))
 
+    def named(self, execution: Execution) -> Execution:
+        """Return what a run came to; a result that its schema refused is a failure by the pattern, if it has one for it.
+
+        Before the idempotency key is finished, so that the same call has the same failure.
+        """
+        refused, pattern = execution.error, self.entry.pattern
+        if pattern is None or not isinstance(refused, ToolResultError) or refused.result is None:
+            return execution
+        try:
+            RULES[pattern].check(self, refused.result)
+        except Exception as error:  # noqa: BLE001 - it is a failure already
+            return _failed(self, error, execution)
+        return execution
+
     def after(self, execution: Execution) -> PatternResult:
         """Return an execution as its pattern leaves it: the result with what the pattern adds to it, or a failure.
 
@@ -90,6 +104,7 @@ class HeldCall(PatternCall):
             rule = RULES[entry.pattern]
             result = _copied(self, execution.result)
             _check_shape(self, result, "response")
+            rule.check(self, result)
             if not rule.names_snapshots:
                 check_snapshots(result, self.run)
             return rule.after(self, checked._replace(execution=execution._replace(result=result)))

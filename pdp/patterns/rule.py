@@ -104,6 +104,13 @@ class PatternRule:
         """
         return None
 
+    def check(self, call: PatternCall, result: Any) -> None:
+        """Check what the pattern says of a result by itself; also of one that its schema does not admit.
+
+        Raises:
+            ToolError: what is wrong with it, in the pattern's words.
+        """
+
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - of others
         """Return the result with what the pattern adds; `checked.execution.result` is a copy that may be changed.
 
