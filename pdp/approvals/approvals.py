@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pdp.audit.chain import MemoryAudit, recordable
 from pdp.clock import is_time, to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
-from pdp.json import JsonValueError, canonical, check_json
+from pdp.json import JsonValueError, canonical, check_json, thawed
 from pdp.session import Person, is_plain_name
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import Approval, ApprovalState, Grant
@@ -118,12 +118,20 @@ class Approvals:
     Args:
         store: where approvals are; in memory when absent.
         audit: where events go; when absent, the stream of the first enforcement point that it is given to.
+        ids: gives the id of one that is opened, each another one. When absent, ids are unguessable.
     """
 
-    def __init__(self, store: ApprovalStore | None = None, audit: AuditLog | None = None) -> None:
+    def __init__(
+        self,
+        store: ApprovalStore | None = None,
+        audit: AuditLog | None = None,
+        *,
+        ids: Callable[[], str] | None = None,
+    ) -> None:
         self.store: ApprovalStore = MemoryApprovals() if store is None else store
         self.audit = audit
         self.actions: ActionStore | None = None
+        self._ids = ids
         self._lock = threading.RLock()
 
     def attach(self, audit: AuditLog, actions: ActionStore) -> None:
@@ -153,14 +161,20 @@ class Approvals:
         return self.store.blocking or (self.audit is not None and self.audit.may_wait)
 
     def open(
-        self, body: bytes, entry: Tool, reasons: Sequence[str], stage: Callable[[], Action | None] = lambda: None
+        self,
+        body: bytes,
+        entry: Tool,
+        reasons: Sequence[str],
+        stage: Callable[[], Action | None] = lambda: None,
+        decision_id: str | None = None,
     ) -> Approval:
         """Return the pending approval of a call, opened now if there is none.
 
         Args:
-            body: as in `Approval.asked`, as are `entry` and `reasons`.
+            body: as in `Approval.asked`, as are `entry`, `reasons` and `decision_id`.
             entry: the tool's effective entry.
             reasons: the codes of the decision.
+            decision_id: its id.
             stage: returns the action that the approval is for, where the call has effects; asked when one is opened. It
                 may take a while, and is asked again when another call has opened one meanwhile.
 
@@ -168,7 +182,7 @@ class Approvals:
             AuditError: that it is opened could not be recorded, so it is not.
             StoreFullError: too many of the subject are pending, in this run or in all.
         """
-        new = Approval.asked(body, entry, reasons)
+        new = Approval.asked(body, entry, reasons, decision_id)
         while True:
             self._in_time(self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING), new.opened_at)
             # Lists of our own: whatever sequence a store returns may have no equality.
@@ -179,7 +193,11 @@ class Approvals:
             self._check_room(new)
             # Staging may read the application's sources: not under the lock, which every other step waits for.
             action = stage()
-            opened = replace(new, action_id=None if action is None else action.id)
+            opened = replace(
+                new,
+                id=new.id if self._ids is None else self._ids(),
+                action_id=None if action is None else action.id,
+            )
             with self._turn():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
@@ -187,6 +205,16 @@ class Approvals:
                 self._check_room(new)
                 if self._swapped("opened", opened, new.subject, partial(self._is_added, opened)):
                     return opened
+
+    def request(self, approval_id: str, task: dict[str, Any], at: str) -> Approval:
+        """Note on a pending approval what those who decide are told (`Approval.task`). Raises as `grant`."""
+
+        def requested(old: Approval) -> tuple[Approval, str]:
+            if old.state is not ApprovalState.PENDING:
+                raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
+            return replace(old, task=thawed(task)), old.subject
+
+        return self._step("requested", approval_id, at, requested)
 
     def grant(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
         """Count one person's approval and return the record; with the last one of the quorum it is granted.
@@ -460,6 +488,7 @@ def _event(step: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent
         "arguments_digest": log.digest(canonical(request["context"]["arguments"])),
         "status": approval.state,
         "codes": approval.reasons,
+        "decision_id": approval.decision_id,
         "approval_id": approval.id,
         "idempotency_key": recordable(approval.idempotency_key),
     }

@@ -119,8 +119,7 @@ def check(  # noqa: PLR0911 - a return for each check
             return corrected
         passed = corrected
     if tool.entry.idempotency.required and passed.idempotency_key is None:
-        # The same arguments derive the same key, which is no proof that a commit was meant once and not twice.
-        if tool.entry.idempotency.key != "derive(args)" or tool.entry.effect_class == "commit-high":
+        if not tool.derives_key:
             reason = f"{proposal.tool} needs an idempotency key, and the session has none"
             rejected = rejection_of("idempotency", passed, RejectionCode.INVALID_PAYLOAD, reason)
             return rejected._replace(idempotency_missing=True)

@@ -44,6 +44,8 @@ class CompiledTool:
         timeout: seconds that the tool may take, or None.
         key_ttl: seconds for which the result is stored for its idempotency key; None: for ever.
         reserves_key: whether a call reserves its idempotency key. Staging has its own: the action's.
+        derives_key: whether a key that the session lacks is derived from the arguments. The same arguments derive the
+            same key, which is no proof that a commit was meant once and not twice.
         stages_actions: whether it stages actions for other tools, instead of running a function.
         has_action: whether a call that a person is asked about has an action: it has effects, and is not the staging.
         commits: whether no call runs without an action.
@@ -71,6 +73,7 @@ class CompiledTool:
         self.context = _compiled(entry.context)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self.key_ttl = duration_seconds(entry.idempotency.ttl) if entry.idempotency.ttl else None
+        self.derives_key = entry.idempotency.key == "derive(args)" and entry.effect_class is not EffectClass.COMMIT_HIGH
         self.stages_actions = entry.pattern is Pattern.ACTION_STAGING
         self.reserves_key = entry.idempotency.required and not self.stages_actions
         self.has_action = entry.has_effects and entry.effect_class is not EffectClass.STAGE and not self.stages_actions

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.decision import new_id
 from pdp.documents import shown_name
 from pdp.errors import UsageError
+from pdp.flow.decide import decide
 from pdp.flow.drive import Work
 from pdp.flow.stages import arguments_of, caller_of, result_markings
 from pdp.json import JsonValueError, canonical
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from pdp.flow.drive import Step
-    from pdp.flow.parts import Stores
+    from pdp.flow.parts import Parts, Stores
     from pdp.flow.stages import Decided, Prepared, Received
     from pdp.patterns.run import Run
     from pdp.proposal import Execution
@@ -40,15 +41,17 @@ _log = logging.getLogger("pdp.pep")
 _COMPENSABLE: Final = (ActionState.COMMITTED, ActionState.FAILED)
 
 
-def hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step, Any, HeldCall]:
+def hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, HeldCall]:
     """Open the run that the call belongs to, and hold the call to the rules of its pattern.
 
     Raises:
         StateError: the run cannot be opened.
     """
+    stores = parts.stores
     run = yield Work(lambda: stores.run_of(prepared.asked.session), blocking=stores.reads_sources)
     arguments = arguments_of(prepared.checked.proposal)
-    return HeldCall(prepared.checked.tool.entry, arguments, run, _facts(decided, prepared), stores.actions)
+    facts = _facts(decided, prepared)
+    return HeldCall(prepared.checked.tool.entry, arguments, run, facts, stores.actions, parts.approvals)
 
 
 def _facts(decided: Decided, prepared: Prepared) -> CallFacts:
@@ -62,6 +65,7 @@ def _facts(decided: Decided, prepared: Prepared) -> CallFacts:
         resource=prepared.resource,
         approved=prepared.approval is not None,
         now=prepared.asked.received.now,
+        time=prepared.request.context["time"],
         inputs=_inputs(prepared),
     )
 
@@ -103,12 +107,36 @@ def staged_action(decided: Decided, prepared: Prepared, stores: Stores) -> Actio
     """
     if not prepared.checked.tool.has_action:
         return None
+    staged = prepared.asked.received.staged
+    if staged is not None and staged.payload_digest == prepared.checked.proposal.digest:
+        return staged  # and no call's yet: one with another key may still commit it, and then needs its own approval
     if prepared.asked.session.run_id is not None:
         in_run = _staged_in_run(prepared, stores.actions, stores.run_of(prepared.asked.session))
         if in_run is not None:
             return in_run
     action = _stage(decided, prepared, stores.actions, prepared.call_digest)
     return action if action.state is ActionState.STAGED else _stage(decided, prepared, stores.actions)
+
+
+def decide_commit(prepared: Prepared, staged: Action, parts: Parts) -> Generator[Step, Any, Decided | None]:
+    """Decide the call that commits a newly staged action, so that whoever has to approve it is asked at once.
+
+    The approval is for exactly that call as this session would make it: with another purpose, fact or key it is another
+    call, and asks anew. The key is the session's; where it has none and the tool derives none, the one of the action.
+
+    Returns:
+        The decision, recorded; None where no tool of the manifest commits such an action.
+    """
+    tool = parts.manifest.tool(staged.kind)
+    if tool is None or not tool.has_action:
+        return None
+    asked = prepared.asked
+    session = asked.session.with_changes(request_id=asked.request_id)
+    if tool.entry.idempotency.required and not session.idempotency_key and not tool.derives_key:
+        session = session.with_changes(idempotency_key=staged.idempotency_key)
+    payload = arguments_of(prepared.checked.proposal)["action"]["payload"]
+    received = asked.received._replace(staged=staged, transformed=False)
+    return (yield from decide(received, {"tool": staged.kind, "arguments": payload}, session, parts))
 
 
 def approved_action(decided: Decided, prepared: Prepared, actions: ActionStore, run: Run) -> Action:

@@ -68,7 +68,10 @@ def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Gener
         watchers = _Watchers(prepared, parts, telemetry)
         result: Ready | Decided | Executed = yield from make_ready(decided, prepared, parts, watchers)
         if isinstance(result, Ready):
-            result = yield from execute(result, parts, watchers)
+            ready = result
+            result = yield from execute(ready, parts, watchers)
+            if ready.held is not None and ready.held.staged is not None:
+                result = yield from _ask_for_approval(result, ready.held.staged, prepared, parts)
         return Evaluation(result.decided, result) if isinstance(result, Executed) else Evaluation(result)
     finally:
         if telemetry is not None:
@@ -91,7 +94,7 @@ def make_ready(
         refused = tools.refused(tool, ready.runner, prepared.checked.proposal.arguments)
         if refused is not None:
             return (yield from record_result(Executed(decided, refused), parts.audit))
-        ready = ready._replace(held=(yield from _hold(decided, prepared, stores)))
+        ready = ready._replace(held=(yield from _hold(decided, prepared, parts)))
         ready = yield from _reserve(ready, parts)
         if ready.known is not None:
             return ready
@@ -101,7 +104,7 @@ def make_ready(
             # The staging is the run: its pattern's rule acts on the store.
             return ready
         if ready.held is not None:
-            ready = ready._replace(known=ready.held.before())
+            ready = ready._replace(known=(yield Work(ready.held.before, ready.held.blocking)))
             if ready.known is not None:
                 return ready
         inputs = tools.inputs(tool, prepared.asked.session, prepared.checked.config)
@@ -131,7 +134,7 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
     try:
         execution = ready.known
         if execution is None:
-            execution = yield from _run(ready, stores, watchers)
+            execution = yield from _run(ready, watchers)
         ready = ready._replace(action=(yield from _settle(ready, execution, stores)))
         yield from _finish_key(ready, execution, stores)
         ready = ready._replace(token=None)
@@ -185,17 +188,31 @@ class _Watchers:
             self._events.cancelled(execution.failure)
 
 
-def _hold(decided: Decided, prepared: Prepared, stores: Stores) -> Generator[Step, Any, HeldCall | None]:
+def _hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, HeldCall | None]:
     """Return the call with the rules that it is held to, before anything is used up: its run may be closed.
 
     None where it has no pattern, no run that counts, and no markings to remember.
     """
-    needs_run = stores.reads_sources or prepared.checked.tool.follows_pattern or _needs_action(prepared)
+    needs_run = parts.stores.reads_sources or prepared.checked.tool.follows_pattern or _needs_action(prepared)
     if not (needs_run or result_markings(decided)):
         return None
     from pdp.flow.action import hold  # noqa: PLC0415 - only calls that a pattern or a run has rules for
 
-    return (yield from hold(decided, prepared, stores))
+    return (yield from hold(decided, prepared, parts))
+
+
+def _ask_for_approval(
+    executed: Executed, staged: Action, prepared: Prepared, parts: Parts
+) -> Generator[Step, Any, Executed]:
+    """Return a staging with the approval that its action waits for, where the policy wants a person for the commit."""
+    if parts.approvals is None:
+        return executed
+    from pdp.flow.action import decide_commit  # noqa: PLC0415 - only calls that stage an action
+
+    commit = yield from decide_commit(prepared, staged, parts)
+    if commit is None or commit.action != staged:
+        return executed
+    return executed._replace(decided=executed.decided._replace(approval=commit.approval))
 
 
 def _reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
@@ -239,11 +256,11 @@ def _approve(ready: Ready, stores: Stores) -> Generator[Step, Any, Action | None
     return action
 
 
-def _run(ready: Ready, stores: Stores, watchers: _Watchers) -> Generator[Step, Any, Execution]:
+def _run(ready: Ready, watchers: _Watchers) -> Generator[Step, Any, Execution]:
     tool, held, runner = ready.prepared.checked.tool, ready.held, ready.runner
     if tool.stages_actions and held is not None:
         # A function that the tool may have is not asked.
-        staged: Execution | None = yield Work(held.before, blocking=stores.actions.blocking)
+        staged: Execution | None = yield Work(held.before, held.blocking)
         if staged is not None:
             return staged
     if runner is None:

@@ -127,6 +127,7 @@ def open_approval(
             prepared.checked.tool.entry,
             codes,
             stage=partial(staged_action, decided, prepared, stores),
+            decision_id=decided.decision.decision_id if decided.decision else None,
         )
         action = None if approval.action_id is None else stores.actions.get(approval.action_id)
         return decided._replace(approval=approval, action=action)

@@ -50,6 +50,7 @@ class Received(NamedTuple):
         tool_call_id: the model's id of the call; step_name: the step of the plan that it belongs to.
         now: when it came in, in seconds since 1970; started: the same on the clock that measures durations.
         compensates: the action that the call takes back.
+        staged: the action that it would commit; it is only decided, so that a person is asked.
         transformed: whether the policy has put the proposal in the place of the one made.
     """
 
@@ -60,6 +61,7 @@ class Received(NamedTuple):
     now: float
     started: float
     compensates: Action | None = None
+    staged: Action | None = None
     transformed: bool = False
 
 
@@ -119,7 +121,7 @@ class Decided(NamedTuple):
         decision: the decision; None when a check rejected or pruned the proposal.
         prepared: what the policy was asked; None when it was not.
         duties: the decision's obligations, with those who fulfil them; None when it has none.
-        approval: the one that lets the call through, or that a person has still to grant.
+        approval: the one that lets the call through, or that a person has still to grant; of a staging, for the commit.
         action: the action of a call with effects.
         replacement: the proposal that the policy wants decided in the place of this one.
     """

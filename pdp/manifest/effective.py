@@ -123,8 +123,9 @@ def effective_tool(
         rules: the governance file's rules for its action.
         programs: the programs that the governance file lists.
 
-    Defaults: the risk tier of the effect class, high without one; no scopes, limits or provenance; idempotency not required; a quorum of 1, expiry PT1H, and
-    no approval within limits for an entry without effect class, but for one with it.
+    Defaults: the risk tier of the effect class, high without one; no scopes, limits or provenance; idempotency not
+    required; a quorum of 1, expiry PT1H, and no approval within limits for an entry without effect class, but for one
+    with it.
     """
     fields = {name: getattr(declared, name) for name in DeclaredTool.model_fields}
     merged = merged_fields(declared, rules)

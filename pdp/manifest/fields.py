@@ -122,7 +122,12 @@ def _length(text: str) -> timedelta:
     return timedelta(**{unit: float(number) for unit, number in match.groupdict().items() if number})
 
 
-def _duration(text: str) -> str:
+def normal_duration(text: str) -> str:
+    """Return a duration in hours, minutes and seconds.
+
+    Raises:
+        FieldError: not a duration, or none that a field may have.
+    """
     length = _length(text)
     if not length:
         raise FieldError("must be longer than zero")
@@ -184,7 +189,7 @@ Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a p
 Semver = Annotated[StrictStr, AfterValidator(_semver)]
 """A semantic version 2.0.0."""
 
-Duration = Annotated[StrictStr, AfterValidator(_duration)]
+Duration = Annotated[StrictStr, AfterValidator(normal_duration)]
 """An ISO 8601 duration of weeks, days, hours, minutes, seconds, at most a hundred years.
 
 Kept as hours, minutes and seconds: P1D is PT24H. What is kept is such a duration itself.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from pdp.errors import PdpError
 from pdp.json import canonical, digest
@@ -10,9 +12,12 @@ from pdp.patterns.exceptions import PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule, refer_back
 from pdp.proposal import Execution
 from pdp.stores.actions import Action
+from pdp.stores.approvals import ApprovalState
 
 if TYPE_CHECKING:
+    from pdp.approvals.approvals import Approvals
     from pdp.patterns.rule import PatternResult
+    from pdp.stores.approvals import Approval
 
 _DERIVED: Final = "derived:"
 _OPEN: Final = ("staged", "approved")
@@ -47,6 +52,7 @@ class ActionStaging(PatternRule):
             action = call.actions.stage(new, call.facts.caller)
         except PdpError as error:
             raise PatternFault("action_staging.refused", error.message) from error
+        call.staged = action if action.decision_id == new.decision_id else None
         if action.state in _OPEN:
             call.run.keep_staged(action.kind, action.payload_digest, action.id)
         return Execution(
@@ -60,17 +66,15 @@ class ActionStaging(PatternRule):
         )
 
 
-def _key(call: PatternCall) -> str:
-    """Return the key: the application's; the model's only where the application left it to be derived."""
+def _key(call: PatternCall) -> str | None:
+    """Return the key: the application's; the model's where the application left it to be derived; None: a new one."""
     proposed = call.arguments.get("idempotencyKey")
     key = call.facts.idempotency_key
     if key is None or (proposed and key.startswith(_DERIVED)):
         key = proposed
-    if not key:
-        raise PatternFault("action_staging.key_missing", "an action needs an idempotency key")
     if proposed and proposed != key:
         raise PatternFault("action_staging.other_key", "the call's idempotency key is another than the proposed one")
-    return str(key)
+    return key or None
 
 
 def check_staged(call: PatternCall) -> None:
@@ -87,32 +91,68 @@ def check_staged(call: PatternCall) -> None:
 
 
 class ApprovalRequest(PatternRule):
-    """A task for a queue or a person, about an action or a decision. It asks; the approval is a decision of its own."""
+    """A task for a queue or a person, about an action or a decision that waits for an approval.
+
+    The task names that approval, and the approval carries the task: deciding one decides the other.
+    """
 
     def before(self, call: PatternCall) -> Execution | None:
-        """Demand a subject that can be approved, and one addressee."""
-        if call.arguments["subject"]["type"].lower() not in _SUBJECTS:
+        """Demand a subject that waits for approval, one addressee and all that a task carries; note it there."""
+        subject = call.arguments["subject"]
+        if subject["type"].lower() not in _SUBJECTS:
             raise PatternFault("approval_request.other_subject", "approval is asked for an action or a decision")
         if sum(bool(call.arguments.get(name)) for name in _ADDRESSEES) != 1:
             raise PatternFault(
                 "approval_request.addressee", "a task is addressed to a queue or to a principal, one of them"
             )
+        approvals = call.approvals
+        approval = None if approvals is None else _waiting(call, approvals)
+        task = _carried(call, approval)
+        missing = [name for name in _CARRIED if not task.get(name)]
+        if missing:
+            raise PatternFault("approval_request.incomplete", f"the task would not carry its {', '.join(missing)}")
+        if approvals is not None and approval is not None:
+            try:
+                approvals.request(approval.id, task, call.facts.time)
+            except PdpError as error:
+                raise PatternFault("approval_request.refused", error.message) from error
+            task["approval"] = approval.id
+        call.task = task
         return None
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Let the task carry what it was asked for with; demand that it is complete."""
+        """Let the task carry what it was asked for with."""
         task = checked.execution.result
-        for name in (*_ADDRESSEES, *_CARRIED):
-            if call.arguments.get(name):
-                task.setdefault(name, call.arguments[name])
         if task["subject"] != call.arguments["subject"]:
             raise PatternFault(
                 "approval_request.other_subject", "the task is about something else than it was asked for"
             )
+        for name, value in call.task.items():
+            if name == "approval" or not task.get(name):
+                task[name] = value
         if any(task.get(name) != call.arguments.get(name) for name in _ADDRESSEES):
             raise PatternFault("approval_request.addressee", "the task is addressed to somebody else")
-        missing = [name for name in _CARRIED if not task.get(name)]
-        if missing:
-            raise PatternFault("approval_request.incomplete", f"the task does not carry its {', '.join(missing)}")
         refer_back(task["evidence"], call.run)
         return checked
+
+
+def _waiting(call: PatternCall, approvals: Approvals) -> Approval:
+    """Return the caller's approval that is pending for the action or decision that the task is about."""
+    subject, caller = call.arguments["subject"], tuple(orjson.loads(call.facts.caller))
+    for approval in approvals.store.list(state=ApprovalState.PENDING, subject=caller[1]):
+        is_about = approval.action_id if subject["type"].lower() == "action" else approval.decision_id
+        asked_by = approval.requesters[0]
+        if is_about == subject["id"] and (asked_by.iss or "", asked_by.sub) == caller:
+            return approval
+    raise PatternFault(
+        "approval_request.nothing_pending", "nothing of that id waits for an approval that is the caller's"
+    )
+
+
+def _carried(call: PatternCall, approval: Approval | None) -> dict[str, Any]:
+    """Return what the task carries: what it was asked for with, and else what the approval says of itself."""
+    task = {name: call.arguments[name] for name in (*_ADDRESSEES, *_CARRIED) if call.arguments.get(name)}
+    if approval is not None:
+        task.setdefault("rationale", ", ".join(approval.reasons))
+        task.setdefault("evidence", [{"source": {"id": approval.decision_id, "kind": "decision"}}])
+    return {"sla": call.entry.approval.expires if approval is None else approval.lifetime, **task}

@@ -48,6 +48,13 @@ RULES: Final[dict[Pattern, PatternRule]] = {
 class HeldCall(PatternCall):
     """One call that may run, held to its pattern."""
 
+    @property
+    def blocking(self) -> bool:
+        """Whether `before` waits for a disk or a network."""
+        if self.entry.pattern is Pattern.ACTION_STAGING:
+            return self.actions.blocking
+        return self.entry.pattern is Pattern.APPROVAL_REQUEST and self.approvals is not None and self.approvals.blocking
+
     def before(self) -> Execution | None:
         """Return what the call came to without its tool: a cached record, a staged action, or a failure. None: run it.
 
@@ -68,7 +75,7 @@ class HeldCall(PatternCall):
             return _failed(self, error, Execution(started=False))
 
     def named(self, execution: Execution) -> Execution:
-        """Return what a run came to; a result that its schema refused is a failure by the pattern, if it has one for it.
+        """Return what a run came to; of a result that its schema refused, the failure that the pattern has for it.
 
         Before the idempotency key is finished, so that the same call has the same failure.
         """

@@ -5,7 +5,7 @@ Source: tool pattern library, pattern 10: downstream evidence spans back-referen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -14,10 +14,11 @@ from pdp.patterns.exceptions import PatternFault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pdp.approvals.approvals import Approvals
     from pdp.manifest.model import Tool
     from pdp.patterns.run import Run
     from pdp.proposal import Execution
-    from pdp.stores.actions import ActionStore
+    from pdp.stores.actions import Action, ActionStore
 
 SNAPSHOT: Final = "retrievalSnapshotId"
 """The member of a span that names the retrieval snapshot."""
@@ -32,7 +33,7 @@ class CallFacts:
             keys of two callers have nothing in common.
         decision_id: of the decision that allowed it.
         resource: the request's resource, (type, id).
-        now: seconds since 1970.
+        now: seconds since 1970; time: the request's, by which approvals expire.
         idempotency_key: the session's, or the derived one.
         markings: those that the result carries by the policy (obligation `mark_result`).
         clearances: the subject's.
@@ -44,6 +45,7 @@ class CallFacts:
     decision_id: str
     resource: tuple[str, str]
     now: float
+    time: str
     idempotency_key: str | None = None
     markings: frozenset[str] = frozenset()
     clearances: frozenset[str] = frozenset()
@@ -77,7 +79,10 @@ class PatternCall:
         run: the run that it belongs to.
         facts: what else is known of it.
         actions: where staging puts actions.
+        approvals: where a task notes what it asks for; None: nobody can approve anything here.
         record_key: what a lookup is cached under: fixed before it runs, since its source may change meanwhile.
+        staged: the action that this call has staged, if it is new.
+        task: what the task of an approval request carries.
     """
 
     entry: Tool
@@ -85,7 +90,10 @@ class PatternCall:
     run: Run
     facts: CallFacts
     actions: ActionStore
+    approvals: Approvals | None = None
     record_key: Any = None
+    staged: Action | None = None
+    task: dict[str, Any] = field(default_factory=dict)
 
 
 class PatternRule:

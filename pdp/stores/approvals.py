@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import orjson
 
 from pdp.decision import new_id
-from pdp.manifest.fields import duration_seconds
+from pdp.manifest.fields import duration_seconds, normal_duration
 from pdp.session import Person
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Approval:
         reasons: the codes that asked for it.
         closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: the reason they gave.
         action_id: the action that was staged for the call, where it has effects.
+        decision_id: the decision that asked for it.
+        task: what those who decide were told (pattern 7): queue or principal, rationale, evidence, sla.
     """
 
     id: str
@@ -93,15 +95,18 @@ class Approval:
     closed_by: Person | None = None
     why: str | None = None
     action_id: str | None = None
+    decision_id: str | None = None
+    task: dict[str, Any] | None = None
 
     @classmethod
-    def asked(cls, body: bytes, entry: Tool, reasons: Sequence[str]) -> Self:
+    def asked(cls, body: bytes, entry: Tool, reasons: Sequence[str], decision_id: str | None = None) -> Self:
         """Return the new, pending approval of a call.
 
         Args:
             body: the decided request as canonical JSON; it is opened at its `context.time`.
             entry: the tool's effective entry, which says who approves, how many of them, and until when.
             reasons: the codes of the decision.
+            decision_id: its id.
         """
         request = orjson.loads(body)
         subject, context = request["subject"], request["context"]
@@ -126,6 +131,7 @@ class Approval:
             reasons=tuple(reasons),
             idempotency_key=context.get("idempotency_key"),
             run_id=context.get("run_id"),
+            decision_id=decision_id,
         )
 
     @property
@@ -133,6 +139,12 @@ class Approval:
         """The decided request as plain JSON, and a copy."""
         request: dict[str, Any] = orjson.loads(self.body)
         return request
+
+    @property
+    def lifetime(self) -> str:
+        """For how long it can be decided on, as a duration."""
+        opened, expires = datetime.fromisoformat(self.opened_at), datetime.fromisoformat(self.expires_at)
+        return normal_duration(f"PT{(expires - opened).total_seconds():.0f}S")
 
     def expired(self, now: str) -> bool:
         """Return whether it has expired at `now`; at `expires_at` it has."""

@@ -103,6 +103,8 @@ def test_an_opened_approval_holds_what_an_approver_is_shown() -> None:
         "closed_by": None,
         "why": None,
         "action_id": None,
+        "decision_id": None,
+        "task": None,
     }
     assert approval.request["context"]["arguments"] == payments.ARGUMENTS
     assert "47500" not in repr(approval)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pdp import EmbeddedEngine, Engine, Pep
+from pdp import Approvals, EmbeddedEngine, Engine, MemoryAudit, Pep
 from pdp.json import canonical
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import Pattern
@@ -46,6 +46,7 @@ RULES = {
     "more passages than were asked for are not delivered": "search.too_many",
     "a key that stands for one policy stands for no other": "action_staging.refused",
     "approval is asked for an action or a decision, and for nothing else": "approval_request.other_subject",
+    "what waits for nobody's approval is no subject of a task": "approval_request.nothing_pending",
     "what was not staged is not committed": "commit.unstaged",
     "nor is what was staged otherwise": "commit.unstaged",
 }
@@ -130,3 +131,36 @@ def test_the_register_is_asked_anew_when_its_version_changes(
     executed = [pep.call(lookup, SESSION).executed for _ in range(4)]
 
     assert (executed, asked) == ([True, False, True, False], ["ph-1", "ph-1"])
+
+
+@pytest.mark.parametrize("kind", ["action", "decision"])
+def test_a_task_and_its_approval_know_of_each_other(
+    manifest: EffectiveManifest, engine: Engine, example: ModuleType, kind: str
+) -> None:
+    approvals, audit = Approvals(), MemoryAudit()
+    pep = Pep(manifest, engine, tools=example.tools(), approvals=approvals, audit=audit)
+    emts = {"policies.stage": True, "tasks.write": True, "policies.issue": True}
+    session = {**SESSION, "claims": {**SESSION["claims"], "emts": emts}, "idempotency_key": "idm-1"}
+    policy = {"policyholder": "ph-1", "premium": {"amount": 1200, "currency": "EUR"}}
+    action = {"kind": "issue_policy", "targetSor": "policies", "payload": policy}
+    opened = pep.call({"tool": "stage_policy", "arguments": {"action": action}}, session).approval
+    assert opened is not None
+    subject = {"type": kind, "id": opened.action_id if kind == "action" else opened.decision_id}
+    request = {"subject": subject, "queue": "desk", "rationale": "r", "evidence": [{"source": {"id": "sub-7"}}]}
+    task = pep.call({"tool": "request_approval", "arguments": request}, session).result
+    other = {**session, "claims": {**session["claims"], "sub": "underwriter-8"}}
+    foreign = pep.call({"tool": "request_approval", "arguments": request}, other)
+
+    carried = {name: request[name] for name in ("queue", "rationale", "evidence")}
+    assert task == {"id": f"task-{subject['id']}", "subject": subject, **carried, "sla": "PT4H", "approval": opened.id}
+    assert approvals.get(opened.id).task == {**carried, "sla": "PT4H"}
+    assert foreign.outcome.failure is not None
+    assert foreign.outcome.failure.details["rule"] == "approval_request.nothing_pending"
+
+    approvals.grant(task["approval"], {"sub": "senior-2", "roles": ["underwriting.approver"]})
+    assert pep.call({"tool": "issue_policy", "arguments": policy}, session).result == {"policy_number": "pol-001"}
+    assert [
+        (event["type"], event["decision_id"]) for event in audit.events if event["type"].startswith("approval.")
+    ] == [
+        *((f"approval.{step}", opened.decision_id) for step in ("opened", "requested", "granted", "consumed")),
+    ]

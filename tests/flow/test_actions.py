@@ -172,6 +172,72 @@ def test_the_action_that_was_staged_is_the_one_that_its_commit_uses(pep: Pep, wo
 
 
 @both_ways
+@pytest.mark.parametrize("run_id", ["run-1", None])
+def test_what_is_staged_waits_for_approval_at_once_and_the_grant_covers_that_commit_alone(
+    pep: Pep, works: Desk, call: Call, run_id: str | None
+) -> None:
+    mine, later = session(run_id=run_id), session(run_id=run_id, time=SOON)
+    staged, again = (call(pep, staging("send_letter"), mine) for _ in range(2))
+    assert (staged.verdict, staged.approval, again.approval) == (Verdict.ALLOW, *rules(pep).list(), None)
+    assert staged.approval is not None
+    assert (staged.approval.action_id, staged.approval.reasons) == (staged.result["id"], ("approvals.required",))
+
+    rules(pep).grant(staged.approval.id, CHIEF, SOON)
+    other = call(pep, propose("send_letter", amount=6), later)
+    ran, twice = (call(pep, propose("send_letter"), later) for _ in range(2))
+
+    assert (asked(other).call_digest == staged.approval.call_digest, asked(other).action_id == staged.result["id"]) == (
+        False, False,
+    )  # fmt: skip
+    assert (acted(ran).id, acted(ran).state, acted(ran).approval_id) == (
+        staged.result["id"], COMMITTED, staged.approval.id,
+    )  # fmt: skip
+    assert (twice.executed, works.runs) == (False, [("send_letter", 5)])
+
+
+@pytest.mark.parametrize("end", ["deny", "withdraw"])
+def test_what_is_denied_as_it_is_staged_is_never_committed(pep: Pep, works: Desk, end: str) -> None:
+    approval = pep.call(staging("send_letter"), session()).approval
+    assert approval is not None
+    if end == "deny":
+        rules(pep).deny(approval.id, CHIEF, SOON)
+    else:
+        rules(pep).withdraw(approval.id, {"sub": "ann"}, SOON)
+    later = pep.call(propose("send_letter"), session(time=SOON))
+
+    assert (asked(later).id == approval.id, works.runs) == (False, [])
+    assert states(pep) == [("send_letter", DENIED), ("send_letter", STAGED)]
+
+
+def test_a_session_without_a_key_commits_under_the_key_that_staging_gave(pep: Pep) -> None:
+    staged = pep.call(staging("send_letter"), session(idempotency_key=None))
+    assert staged.approval is not None
+    rules(pep).grant(staged.approval.id, CHIEF, SOON)
+
+    ran = pep.call(propose("send_letter"), session(idempotency_key=staged.result["idempotencyKey"], time=SOON))
+    assert (ran.executed, acted(ran).id) == (True, staged.result["id"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "opened"),
+    [
+        pytest.param("pay_small", {}, False, id="a commit that the policy allows"),
+        pytest.param("pay_small", {"amount": 101}, True, id="one that it asks a person about"),
+        pytest.param("pay_small", {"amount": -1}, False, id="one that it denies"),
+    ],
+)
+def test_a_person_is_asked_about_what_is_staged_where_the_policy_wants_one(
+    pep: Pep, kind: str, changes: dict[str, Any], opened: bool
+) -> None:
+    staged = pep.call(staging(kind, **changes), session())
+
+    assert (staged.result["state"], staged.approval is not None) == ("staged", opened)
+    assert [kind for kind, _ in recorded(pep)][-2 - opened :] == [
+        "tool.stage_effect.result", *["approval.opened"] * opened, f"tool.{kind}.dispatch",
+    ]  # fmt: skip
+
+
+@both_ways
 def test_a_commit_excused_from_approval_runs_once_for_what_was_staged(pep: Pep, works: Desk, call: Call) -> None:
     before = call(pep, propose("pay_small"), session())
     staged = call(pep, staging("pay_small"), session(idempotency_key="intent-1"))

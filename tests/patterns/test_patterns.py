@@ -31,7 +31,8 @@ EXAMPLE = runpy.run_path(str(UNDERWRITING / "tools.py"))
 FUNCTIONS = EXAMPLE["tools"]()
 
 ABOUT = CallFacts(
-    caller="underwriter-7", decision_id="dec-1", resource=("tool", "any"), now=1_750_000_000.0, idempotency_key="idm-1",
+    caller="underwriter-7", decision_id="dec-1", resource=("tool", "any"), now=1_750_000_000.0,
+    time="2025-06-15T15:06:40Z", idempotency_key="idm-1",
     clearances=frozenset({"internal", "own", "pii.medium", "policy", "seen"}),
 )  # fmt: skip
 SPAN = {"source": {"id": "sub-7"}, "text": "400000 EUR"}
@@ -204,8 +205,10 @@ BEFORE = [
     ("request_approval", {**TASK, "subject": {"type": "policy", "id": "p-1"}}, "approval_request.other_subject"),
     ("request_approval", {**TASK, "principal": "senior-2"}, "approval_request.addressee"),
     ("request_approval", {name: TASK[name] for name in TASK if name != "queue"}, "approval_request.addressee"),
+    *(("request_approval", {**TASK, **part}, "approval_request.incomplete")
+      for part in ({"rationale": ""}, {"evidence": []})),
     ("validate_submission", {**VALIDATE, "ontologyPin": "2025.4"}, "validation.other_ontology"),
-]
+]  # fmt: skip
 AFTER: list[tuple[str, Any, Any, str]] = [
     ("extract_insured_sum", EXTRACT, extracted(source={"id": "sub-8"}), "extraction.foreign_evidence"),
     ("extract_insured_sum", EXTRACT, extracted(start=9, end=3), "evidence.span_reversed"),
@@ -219,8 +222,6 @@ AFTER: list[tuple[str, Any, Any, str]] = [
      "approval_request.other_subject"),
     *(("request_approval", TASK, task_of(sla="PT1H", **who), "approval_request.addressee")
       for who in ({"queue": "senior"}, {"principal": "ann"})),
-    *(("request_approval", TASK, task_of(**part), "approval_request.incomplete")
-      for part in ({}, {"sla": "PT1H", "evidence": []})),
     *(("convert_premium", converted(target), other, "conversion.other_target") for target, other in (
         ({"currency": "TRY"}, {"amount": 1, "currency": "USD"}), ({"currency": "TRY"}, {"amount": 1, "currency": None}),
         ({"currency": "TRY", "amount": 1}, {"amount": True, "currency": "TRY"}),
@@ -413,7 +414,6 @@ def test_the_same_key_returns_the_same_action_and_is_refused_for_another() -> No
         ("derived:sha256:0", "idm-2", "idm-2"),
         ("derived:sha256:0", None, "derived:sha256:0"),
         ("idm-1", "idm-2", "action_staging.other_key"),
-        (None, None, "action_staging.key_missing"),
     ],
 )
 def test_whose_key_an_action_gets(own: str | None, proposed: str | None, used: str) -> None:
@@ -423,10 +423,27 @@ def test_whose_key_an_action_gets(own: str | None, proposed: str | None, used: s
     assert (result["idempotencyKey"] if result else broken(checked)[0]) == used
 
 
+def test_staging_without_a_key_issues_one_each_time() -> None:
+    actions = MemoryActions()
+    about = replace(ABOUT, idempotency_key=None)
+    results = [succeeded(called("stage_policy", STAGE, opened(), about=about, actions=actions)) for _ in range(2)]
+
+    keys = [action.idempotency_key for action in actions.list()]
+    assert [result["idempotencyKey"] for result in results] == keys
+    assert len(set(keys)) == len(keys) == 2
+
+
 def test_what_the_tool_does_not_commit_is_not_staged() -> None:
     actions = MemoryActions()
     staged = called("stage_policy", STAGE, opened(), actions=actions, commits=("cancel_policy",))
     assert (broken(staged), actions.list()) == (("action_staging.unknown_kind", "none", False), [])
+
+
+@pytest.mark.parametrize("task", [task_of(), task_of(evidence=[], sla="PT4H"), task_of(rationale="mine")])
+def test_a_task_carries_what_it_was_asked_for_with(task: dict[str, Any]) -> None:
+    stated = {name: value for name, value in task.items() if value}
+
+    assert succeeded(called("request_approval", TASK, opened(), returns=task)) == {**TASK, "sla": "PT1H", **stated}
 
 
 def excused() -> dict[str, Any]:
@@ -463,12 +480,6 @@ def test_an_action_that_was_denied_commits_nothing() -> None:
 
     assert succeeded(called("stage_policy", STAGE, run_, actions=actions))["state"] == "denied"
     assert broken(called("issue_policy", PAYLOAD, run_, **excused()))[0] == "commit.unstaged"
-
-
-def test_a_task_carries_what_it_was_asked_for_with() -> None:
-    bare = {"id": "task-1", "subject": TASK["subject"]}
-    result = succeeded(called("request_approval", {**TASK, "sla": "PT1H"}, opened(), returns=bare))
-    assert result == {"id": "task-1", **TASK, "sla": "PT1H"}
 
 
 def test_a_metric_carries_the_markings_of_all_its_objects() -> None:

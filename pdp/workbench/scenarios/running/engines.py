@@ -14,7 +14,6 @@ from pdp.workbench.scenarios.results import EngineAnswer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.approvals.approvals import Approvals
     from pdp.decision import Decision
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import EngineName
@@ -59,12 +58,6 @@ class RecordingEngine(Engine):
         self._engine = engine
         self._answers: list[EngineAnswer] = []
         self._plans: list[EngineAnswer] = []
-        self._approvals: Approvals | None = None
-
-    def begin(self, approvals: Approvals) -> None:
-        """Forget what was recorded; `approvals` are those of the scenario that begins."""
-        self._approvals = approvals
-        self.take()
 
     def take(self) -> tuple[tuple[EngineAnswer, ...], tuple[EngineAnswer, ...]]:
         """Return the requests and the plans that were decided since they were last taken."""
@@ -77,16 +70,8 @@ class RecordingEngine(Engine):
         return self._engine.evaluate(body, document)
 
     def decide_body(self, body: bytes, document: str = DECISION) -> Decision:
-        """Decide a request, with approvals called by their number, or a plan; see `Engine`."""
-        body = self._repeatable(body)
+        """Decide a request or a plan; see `Engine`."""
         decision = self._engine.decide_body(body, document)
         answers = self._plans if document == PLAN else self._answers
         answers.append(EngineAnswer(body, decision))
         return decision
-
-    # An approval's id is unguessable, and a scenario has to make the same requests each time. No policy reads the id.
-    def _repeatable(self, body: bytes) -> bytes:
-        opened = self._approvals.list() if self._approvals is not None else ()
-        for number, approval in enumerate(opened, start=1):
-            body = body.replace(f'"{approval.id}"'.encode(), f'"approval-{number}"'.encode())
-        return body

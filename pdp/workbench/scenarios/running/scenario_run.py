@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
@@ -14,6 +15,7 @@ from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.request import Entity, Request, RequestedAction, bounded
+from pdp.stores.approvals import ApprovalState
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from pdp.workbench.scenarios.files.scenario import proposed_tool
 from pdp.workbench.scenarios.results import Mismatch, StepResult
@@ -51,7 +53,8 @@ class ScenarioRun:
         manifest: EffectiveManifest,
         functions: Mapping[str, Callable[..., Any]],
     ) -> None:
-        self._approvals = Approvals()
+        # A scenario has to make the same requests, and to have the same results, each time.
+        self._approvals = Approvals(ids=map("approval-{}".format, count(1)).__next__)
         self._pep = pep.with_changes(
             tools=functions,
             audit=MemoryAudit(),
@@ -63,7 +66,7 @@ class ScenarioRun:
         self._engine = engine
         self._manifest = manifest
         self._open: Approval | None = None
-        engine.begin(self._approvals)
+        engine.take()
 
     def step(self, step: Step, session: Session | None, place: Any) -> StepResult:
         """Do one step, and hold what happened against what the step expects.
@@ -128,7 +131,7 @@ class ScenarioRun:
         evaluation = pep.call(proposal, session)
         opened = evaluation.approval
         approval = None if opened is None else self._approvals.get(opened.id)
-        if approval is not None and evaluation.verdict is Verdict.STEP_UP:
+        if approval is not None and approval.state is ApprovalState.PENDING:
             self._open = approval
         return Happened(evaluation, evaluation.decision, approval)
 
