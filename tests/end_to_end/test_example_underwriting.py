@@ -19,7 +19,7 @@ from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 
 UNDERWRITING = ROOT / "examples/underwriting"
-SESSION = {
+SESSION: dict[str, Any] = {
     "claims": {"sub": "underwriter-7", "emts": {"register.read": True}, "clearances": ["pii.medium"]},
     "agent": "agent:underwriting",
     "purpose": "underwriting.review",

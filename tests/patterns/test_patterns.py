@@ -205,8 +205,8 @@ BEFORE = [
     ("request_approval", {**TASK, "subject": {"type": "policy", "id": "p-1"}}, "approval_request.other_subject"),
     ("request_approval", {**TASK, "principal": "senior-2"}, "approval_request.addressee"),
     ("request_approval", {name: TASK[name] for name in TASK if name != "queue"}, "approval_request.addressee"),
-    *(("request_approval", {**TASK, **part}, "approval_request.incomplete")
-      for part in ({"rationale": ""}, {"evidence": []})),
+    ("request_approval", {**TASK, "rationale": ""}, "approval_request.incomplete"),
+    ("request_approval", {**TASK, "evidence": []}, "approval_request.incomplete"),
     ("validate_submission", {**VALIDATE, "ontologyPin": "2025.4"}, "validation.other_ontology"),
 ]  # fmt: skip
 AFTER: list[tuple[str, Any, Any, str]] = [
