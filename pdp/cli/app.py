@@ -25,7 +25,9 @@ COMMANDS: Final = {
     "release": "release:app",
     "opa": "opa:app",
     "policies": "opa:policies",
-    "db": "db:app",
+    "db": "stores.db:app",
+    "approvals": "stores.approvals:app",
+    "keys": "stores.keys:app",
     "audit": "audit:app",
 }
 """Where a command, or a group of them, stands in `pdp.cli.commands`; in the order of the help."""

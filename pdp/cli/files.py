@@ -154,8 +154,10 @@ def read_session(path: Path) -> Session:
         raise FileFaultsError(faults_of(error, document, Session)) from None
 
 
-def open_audit(path: Path | None) -> "AuditLog":
+def open_audit(path: Path | None, head: Path | None = None) -> "AuditLog":
     """Open the audit file, keyed by the variable `PDP_AUDIT_KEY`, or a stream in memory when there is none.
+
+    `head`: the stream's, where it has one.
 
     Raises:
         UsageError: the file cannot be opened or continued.
@@ -163,7 +165,7 @@ def open_audit(path: Path | None) -> "AuditLog":
     if path is None:
         return MemoryAudit()
     try:
-        return FileAudit(path, key=key_of_environment())
+        return FileAudit(path, key=key_of_environment(), head=head)
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from None
 

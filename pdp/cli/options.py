@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pdp.engine.protocol import EngineName
+from pdp.errors import UsageError
 
 
 def command_app(help: str | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
@@ -23,6 +25,18 @@ def file_option(*names: str, help: str, metavar: str = "FILE") -> Any:  # noqa: 
 def file_argument(metavar: str, help: str) -> Any:  # noqa: A002 - likewise
     """Return an argument that names a file, as `file_option` does."""
     return typer.Argument(metavar=metavar, readable=False, help=help)
+
+
+def user_name(by: str | None) -> str:
+    """Return who does it: the option `--by`, or the user of the process.
+
+    Raises:
+        UsageError: neither is known.
+    """
+    try:
+        return by or getpass.getuser()
+    except (OSError, KeyError):
+        raise UsageError("your user name is unknown", hint="give it with --by") from None
 
 
 ManifestFile = Annotated[
@@ -54,6 +68,7 @@ OpaUrl = Annotated[
         "starts one.",
     ),
 ]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does it; you if absent.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print stable JSON and nothing else.")]
 Session = Annotated[
     Path | None, file_option("--session", "-s", help="Claims, facts and keys, YAML or JSON; - for stdin.")

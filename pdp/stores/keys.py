@@ -191,12 +191,17 @@ class KeyRecord:
         if self.arguments_digest != arguments_digest:
             return Conflict()
         if self.state is KeyState.FINISHED:
-            return Stored(self._execution(), self.approval_id)
+            return Stored(self.execution(), self.approval_id)
         if self.state is KeyState.STARTED and now < self.running_until:
             return Running(self.approval_id)
-        return Unknown(self._execution() if self.outcome else None, self.approval_id)
+        return Unknown(self.execution() if self.outcome else None, self.approval_id)
 
-    def _execution(self) -> Execution:
+    def execution(self) -> Execution:
+        """Return the outcome that is stored.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
         try:
             outcome = orjson.loads(self.outcome or "")
             if "failure" not in outcome:

@@ -11,6 +11,6 @@ manifest   lint, export and diff of manifests
 bundle     a folder: build, sign, publish and compare bundles
 release    whether a bundle may go out
 opa        the OPA program, and the Rego that it is given
-db         the database's tables
+stores     a folder: approvals, idempotency keys, the database's tables
 audit      verify and rotate an audit stream
 """

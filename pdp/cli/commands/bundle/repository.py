@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +18,7 @@ from pdp.cli.commands.bundle.files import (
     shown,
 )
 from pdp.cli.files import open_audit
-from pdp.cli.options import AsJson, file_argument, file_option
+from pdp.cli.options import AsJson, By, file_argument, file_option, user_name
 from pdp.cli.output import print_json, tell
 from pdp.engine.bundle.file import read_packed
 from pdp.errors import BundleError, UsageError
@@ -35,7 +34,6 @@ AUDIT_SUFFIX = ".audit.jsonl"
 Repository = Annotated[Path, file_argument("REPOSITORY", help="The repository's folder.")]
 ChannelName = Annotated[str, typer.Option("--channel", metavar="NAME", help="Who gets it, such as stable or canary.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for the history.")]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does it; you if absent.")]
 RepositoryAudit = Annotated[
     Path | None, file_option("--audit", help="The audit stream; REPOSITORY.audit.jsonl if absent.")
 ]
@@ -63,7 +61,7 @@ def publish(
     with closing(_audit(repository, audit)) as stream:
         try:
             change = publish_bundle(
-                repository, packed, channel=channel, by=by or _user(), why=why, audit=stream, keys=trusted
+                repository, packed, channel=channel, by=user_name(by), why=why, audit=stream, keys=trusted
             )
         except BundleError as error:
             raise BundleError(f"{file}: {error.message.removeprefix('bundle: ')}", hint=error.hint) from error
@@ -97,7 +95,7 @@ def rollback(
     private, trusted = given_signing_key(private_key), given_public_keys(public_key or [])
     with closing(_audit(repository, audit)) as stream:
         change = roll_back(
-            repository, channel=channel, by=by or _user(), why=why, audit=stream, to=to, signing_key=private,
+            repository, channel=channel, by=user_name(by), why=why, audit=stream, to=to, signing_key=private,
             keys=trusted,
         )  # fmt: skip
     _show(repository, change, as_json=as_json)
@@ -147,10 +145,3 @@ def _described(change: ChannelChange) -> str:
 
 def _audit(repository: Path, path: Path | None) -> AuditLog:
     return open_audit(path or repository.with_name(repository.name + AUDIT_SUFFIX))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        raise UsageError("your user name is unknown", hint="give it with --by") from None

@@ -61,12 +61,13 @@ def test_results_whose_time_is_over_are_forgotten_and_others_kept() -> None:
 
 @pytest.mark.parametrize("command", ["upgrade", "prune"])
 def test_without_a_url_nothing_is_done(command: str) -> None:
+    hint = "name one, as sqlite:///agent.db, set PDP_DATABASE_URL, or state `store:` in pdp.yaml"
     done = pdp("db", command)
 
     assert (done.code, done.out, done.err) == (
         2,
         "",
-        "error: no database is named\n    hint: name one, as sqlite:///pdp.db, or set PDP_DATABASE_URL\n",
+        f"error: no database is named\n    hint: {hint}\n",
     )
 
 

@@ -1,0 +1,7 @@
+"""Commands on what outlives a call, through the stores' protocols. A module is imported when its group is run.
+
+db         the database's tables
+approvals  what people are asked to approve, and their decisions on it
+keys       idempotency keys whose outcome is unknown, and settling them
+named      the stores that a command names, and the stream that its step is recorded in
+"""

@@ -1,0 +1,206 @@
+"""`pdp approvals`: what people are asked to approve, and their decisions on it. The rules are those of `Approvals`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pdp.approvals.approvals import Approvals
+from pdp.cli.commands.stores.named import StepAudit, StepHead, StoreUrl, step_recorded_in, stores_named
+from pdp.cli.files import read_session
+from pdp.cli.options import AsJson, command_app, file_option
+from pdp.cli.output import print_json, tell
+from pdp.clock import to_seconds
+from pdp.json import canonical
+from pdp.stores.approvals import ApprovalState
+from pdp.workbench.reports.shown_file import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pdp.session import Person
+    from pdp.stores.approvals import Approval
+
+_WAITING = (ApprovalState.PENDING, ApprovalState.GRANTED)
+
+app = command_app(
+    "Decide on calls that wait for a person. Whoever can write to the store is trusted: the session file says who "
+    "decides, and nobody checks that it is the person at the terminal."
+)
+
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval, as `pdp approvals list` shows it.")]
+Decider = Annotated[
+    Path, file_option("--session", "-s", help="Whose decision it is: a session file, of which the claims count.")
+]
+
+
+@app.command("list")
+def listing(
+    state: Annotated[
+        Literal["pending", "granted", "denied", "withdrawn", "expired", "consumed", "all"],
+        typer.Option("--state", help="Which ones."),
+    ] = "pending",
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the approvals, in the order of being opened; without --state those that wait.
+
+    Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
+    """
+    now = to_seconds(time.time())
+    with stores_named(store) as stores:
+        # One whose time is over may still say pending.
+        approvals = [approval for approval in stores.approvals.list() if state in ("all", _standing(approval, now))]
+    if as_json:
+        print_json([_as_json(approval, now) for approval in approvals])
+        return
+    for approval in approvals:
+        asked = f"{approval.tool} for {_requesters(approval)}: {', '.join(approval.reasons)}"
+        tell(printable(f"{approval.id}  {_standing(approval, now)}  {asked}; {_quorum(approval)}{_until(approval)}"))
+    if not approvals:
+        tell("no approvals" if state == "all" else f"no approval is {state}")
+
+
+@app.command()
+def show(approval_id: ApprovalId, store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Show what is asked: tool, arguments, reasons, who asks, and who has granted it. Arguments are shown whole.
+
+    Exit code: 0 shown, 2 bad usage, 1 no approval of that id, or the store cannot be reached.
+    """
+    with stores_named(store) as stores:
+        approval = Approvals(stores.approvals).get(approval_id)
+    _print(approval, as_json=as_json)
+
+
+@app.command()
+def grant(
+    approval_id: ApprovalId,
+    session: Decider,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    head: StepHead = None,
+    as_json: AsJson = False,
+) -> None:
+    """Approve a call, as the person whose claims the session file has; with the last of the quorum it may run once.
+
+    Exit code: 0 counted, 2 bad usage or file, 1 refused, or the store cannot be reached.
+    """
+    _decide(
+        lambda approvals, claims: approvals.grant(approval_id, claims), session, store, audit, head, as_json=as_json
+    )
+
+
+@app.command()
+def deny(
+    approval_id: ApprovalId,
+    session: Decider,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, for the record.")] = None,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    head: StepHead = None,
+    as_json: AsJson = False,
+) -> None:
+    """Deny a call, as the person whose claims the session file has; one denial is enough.
+
+    Exit code: 0 denied, 2 bad usage or file, 1 refused, or the store cannot be reached.
+    """
+    _decide(
+        lambda approvals, claims: approvals.deny(approval_id, claims, why=why),
+        session, store, audit, head, as_json=as_json,
+    )  # fmt: skip
+
+
+@app.command()
+def withdraw(
+    approval_id: ApprovalId,
+    session: Decider,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    head: StepHead = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a call back, as the one who asked for it.
+
+    Exit code: 0 withdrawn, 2 bad usage or file, 1 refused, or the store cannot be reached.
+    """
+    _decide(
+        lambda approvals, claims: approvals.withdraw(approval_id, claims), session, store, audit, head, as_json=as_json
+    )
+
+
+def _decide(
+    step: Callable[[Approvals, dict[str, Any]], Approval],
+    session: Path,
+    store: str | None,
+    audit: Path | None,
+    head: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    claims = read_session(session).claims
+    with stores_named(store) as stores, step_recorded_in(audit, head) as log:
+        approvals = Approvals(stores.approvals, log)
+        approvals.attach(log, stores.actions)
+        approval = step(approvals, claims)
+    _print(approval, as_json=as_json)
+
+
+def _print(approval: Approval, *, as_json: bool) -> None:
+    now = to_seconds(time.time())
+    if as_json:
+        print_json(_as_json(approval, now))
+        return
+    tell(printable(f"{_standing(approval, now)}  {approval.id}"))
+    for name, text in _lines(approval):
+        # What a model wrote is shown, never obeyed.
+        tell(printable(f"  {name:<10} {text}"))
+
+
+def _lines(approval: Approval) -> Iterator[tuple[str, str]]:
+    context = approval.request["context"]
+    yield "tool", " ".join(text for text in (approval.tool, approval.tool_version) if text)
+    for name, value in context["arguments"].items():
+        yield "argument", f"{name} = {canonical(value).decode()}"
+    if context.get("purpose"):
+        yield "purpose", context["purpose"]
+    if approval.run_id:
+        yield "run", approval.run_id
+    yield "asked by", _requesters(approval)
+    yield "reasons", ", ".join(approval.reasons)
+    yield "approvers", ", ".join(approval.approvers) or "nobody"
+    yield "quorum", _quorum(approval)
+    for granted in approval.grants:
+        yield "granted", f"by {_person(granted.person)} as {', '.join(granted.roles)} at {granted.at}"
+    yield "opened", approval.opened_at
+    yield "expires", approval.expires_at
+    if approval.closed_at is not None:
+        by = f" by {_person(approval.closed_by)}" if approval.closed_by else ""
+        yield "closed", f"{approval.closed_at}{by}{f': {approval.why}' if approval.why else ''}"
+
+
+def _standing(approval: Approval, now: str) -> ApprovalState:
+    """Return the state that an approval is in now: a store writes down that one has expired when somebody asks."""
+    return ApprovalState.EXPIRED if approval.state in _WAITING and approval.expired(now) else approval.state
+
+
+def _as_json(approval: Approval, now: str) -> dict[str, Any]:
+    return {**approval.as_json(), "state": _standing(approval, now)}
+
+
+def _requesters(approval: Approval) -> str:
+    return ", ".join(map(_person, approval.requesters))
+
+
+def _person(person: Person) -> str:
+    return person.sub if person.iss is None else f"{person.sub} ({person.iss})"
+
+
+def _quorum(approval: Approval) -> str:
+    return f"{len(approval.grants)} of {approval.quorum} granted"
+
+
+def _until(approval: Approval) -> str:
+    return f", until {approval.expires_at}" if approval.state in _WAITING else ""

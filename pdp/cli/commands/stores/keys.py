@@ -1,0 +1,140 @@
+"""`pdp keys`: idempotency keys whose outcome is unknown, and settling them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from pdp.audit.chain import recordable
+from pdp.cli.commands.stores.named import StepAudit, StepHead, StoreUrl, step_recorded_in, stores_named
+from pdp.cli.options import AsJson, By, command_app, file_option, user_name
+from pdp.cli.output import print_json, tell
+from pdp.clock import to_milliseconds
+from pdp.documents import read_document
+from pdp.errors import PdpError, UsageError
+from pdp.proposal import Execution, Failure, FailureCode
+from pdp.stores.actions import ActionState
+from pdp.stores.keys import NotBegunError
+from pdp.workbench.reports.shown_file import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdp.audit.chain import AuditEvent
+    from pdp.stores.keys import KeyRecord
+    from pdp.stores.url import OpenStores
+
+_PREFIX: Final = "sha256:"
+_SHOWN: Final = 16
+_WITHOUT_RESULT: Final = Execution(
+    failure=Failure(
+        FailureCode.TOOL_EXECUTION_FAILED,
+        "the tool ran under this idempotency key before; a person settled it, without the result",
+        {"effect": "done"},
+    )
+)
+
+app = command_app("Calls that were started and of which nobody knows what came: look at the system, then settle them.")
+
+
+@app.command("list")
+def listing(store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Show the keys that are settled by nobody but a person, in the order of being begun.
+
+    Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
+    """
+    with stores_named(store) as stores:
+        records = stores.keys.unknown(time.time())
+    if as_json:
+        print_json([_as_json(record) for record in records])
+        return
+    for record in records:
+        key, fields = record.key, _as_json(record)
+        whose = f"key {key.key} of {key.subject}" if key.subject else key.key
+        tell(printable(f"{_short(record)}  {key.tool or 'compensation'}  {whose}, begun {fields['started_at']}"))
+        if fields["failure"] is not None:
+            tell(printable(f"    {fields['failure']['message']}"))
+    if not records:
+        tell("no key has an unknown outcome")
+
+
+@app.command()
+def settle(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key, as `pdp keys list` shows it, or its start.")],
+    outcome: Annotated[
+        Literal["done", "not-done"],
+        typer.Option("--outcome", help="Whether the effect happened; not-done frees the key for another call."),
+    ],
+    result: Annotated[
+        Path | None,
+        file_option("--result", help="With done: the tool's result, JSON, for whoever makes the call again."),
+    ] = None,
+    by: By = None,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    head: StepHead = None,
+    as_json: AsJson = False,
+) -> None:
+    """Settle a key of unknown outcome, and the action of its approval, after somebody has looked what happened.
+
+    Exit code: 0 settled, 2 bad usage or file, 1 it is settled already, or the store cannot be reached.
+    """
+    done = outcome == "done"
+    if result is not None and not done:
+        raise UsageError("--result says nothing with --outcome not-done", hint="leave one of them out")
+    execution = None
+    if done:
+        execution = _WITHOUT_RESULT if result is None else Execution(result=read_document(result).value)
+    with stores_named(store) as stores, step_recorded_in(audit, head) as log:
+        now = time.time()
+        record = _named(stores.keys.unknown(now), key_id)
+        event: AuditEvent = {
+            "time": to_milliseconds(now), "type": "key.settled", "subject": recordable(user_name(by)),
+            "tool": recordable(record.key.tool), "idempotency_key": recordable(record.key.key),
+            "approval_id": record.approval_id, "status": outcome,
+        }  # fmt: skip
+        # First, as every step: what cannot be recorded does not happen.
+        log.append(event)
+        try:
+            stores.keys.settle(record.key, execution, now=now)
+        except PdpError as error:
+            log.append({**event, "outcome": "failed" if isinstance(error, NotBegunError) else "unknown"})
+            raise
+        _settle_action(stores, record, ActionState.COMMITTED if done else ActionState.FAILED)
+    if as_json:
+        print_json({**_as_json(record), "outcome": outcome})
+    else:
+        meaning = "a call with it gets this outcome" if done else "it is free again"
+        tell(f"{_short(record)}: settled as {outcome}; {meaning}")
+
+
+def _settle_action(stores: OpenStores, record: KeyRecord, state: ActionState) -> None:
+    approval = None if record.approval_id is None else stores.approvals.get(record.approval_id)
+    action = None if approval is None or approval.action_id is None else stores.actions.get(approval.action_id)
+    if action is not None and action.state is ActionState.APPROVED:
+        stores.actions.move(action, state)
+
+
+def _named(records: Sequence[KeyRecord], key_id: str) -> KeyRecord:
+    start = key_id.removeprefix(_PREFIX)
+    named = [record for record in records if start and record.id.removeprefix(_PREFIX).startswith(start)]
+    if len(named) != 1:
+        fault = f"{len(named)} keys begin so" if named else "no key of unknown outcome has that id"
+        raise UsageError(f"{key_id}: {fault}", hint="see: pdp keys list")
+    return named[0]
+
+
+def _short(record: KeyRecord) -> str:
+    return record.id.removeprefix(_PREFIX)[:_SHOWN]
+
+
+def _as_json(record: KeyRecord) -> dict[str, Any]:
+    failure = record.execution().failure if record.outcome else None
+    return {
+        "id": record.id, **record.key._asdict(), "state": record.state, "approval_id": record.approval_id,
+        "started_at": to_milliseconds(record.started_at), "failure": failure and asdict(failure),
+    }  # fmt: skip

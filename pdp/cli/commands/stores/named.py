@@ -1,0 +1,80 @@
+"""The stores that a command names, and the stream of events that its step is recorded in."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from pdp.cli.files import open_audit, project_with
+from pdp.cli.options import file_option
+from pdp.cli.output import complain
+from pdp.errors import UsageError
+from pdp.project.file import PROJECT_FILE
+from pdp.stores.url import open_stores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from pdp.audit.chain import AuditLog
+    from pdp.stores.url import OpenStores
+
+URL_VARIABLE: Final = "PDP_DATABASE_URL"
+"""Where the URL may stand instead of on the command line, which other users of the machine can read."""
+
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help=f"sqlite:///agent.db or postgresql://...; else the variable {URL_VARIABLE}, else the project's.",
+    ),
+]
+StepAudit = Annotated[
+    Path | None, file_option("--audit", help="The application's audit stream, which the step is appended to.")
+]
+StepHead = Annotated[Path | None, file_option("--head", help="The head of that stream, where it has one.")]
+
+
+def url_named(url: str | None) -> str:
+    """Return the URL that the line, the variable or the project file states, in this order.
+
+    Raises:
+        UsageError: none of them does.
+    """
+    stated = url or os.environ.get(URL_VARIABLE) or project_with().store
+    if stated is None:
+        raise UsageError(
+            "no database is named",
+            hint=f"name one, as sqlite:///agent.db, set {URL_VARIABLE}, or state `store:` in {PROJECT_FILE}",
+        )
+    return stated
+
+
+def stores_named(url: str | None) -> AbstractContextManager[OpenStores]:
+    """Open the stores of `url_named`.
+
+    Raises:
+        UsageError: the URL is not stated, or cannot be used.
+        StoreError: they cannot be reached.
+    """
+    return closing(open_stores(url_named(url)))
+
+
+@contextmanager
+def step_recorded_in(audit: Path | None, head: Path | None) -> Iterator[AuditLog]:
+    """Open the stream of events of a step; without one, it is said that no stream has it.
+
+    Raises:
+        UsageError: the stream cannot be used.
+    """
+    if head is not None and audit is None:
+        raise UsageError("--head says nothing without --audit", hint="add --audit")
+    if audit is None:
+        complain("note: no audit stream records this step; name the application's with --audit")
+    with closing(open_audit(audit, head)) as log:
+        yield log

@@ -1,0 +1,236 @@
+"""`pdp approvals`: what waits for a person is listed, shown, decided on; and the application's next call runs once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import Approvals, Pep
+from pdp.audit.chain import verify_chain
+from pdp.json import canonical
+from pdp.manifest.model import EffectiveApproval
+from pdp.stores.actions import ActionState
+from pdp.stores.approvals import Approval
+from pdp.stores.url import open_stores
+from tests.support import ROOT, payments
+from tests.support.command_line import environment, pdp, written
+from tests.support.payments import session, wire
+from tests.support.postgres import DATABASES, empty_database
+from tests.support.scripted import Scripted, until_approved
+
+BOSS = {"iss": "https://id", "sub": "boss", "roles": ["payments.approver"]}
+VICE = {**BOSS, "sub": "vice"}
+OFFICER = {"sub": "officer-123", "roles": ["payments.approver"]}
+NOTE = "note: no audit stream records this step; name the application's with --audit\n"
+APPLICATION = """
+import json
+from contextlib import closing
+from pathlib import Path
+from pdp import Approvals, FileAudit, Pep
+from pdp.stores.url import open_stores
+from tests.support import payments
+
+def initiate_wire(**arguments):
+    with open("wires", "a") as wires:
+        print(arguments["amount"], file=wires)
+    return {"wire_id": "w-1"}
+
+log = FileAudit(Path("stream/audit.jsonl"), head=Path("head"))
+with closing(open_stores("sqlite:///agent.db", upgrade=True)) as stores, closing(log):
+    pep = Pep(
+        payments.effective(), payments.engine(), audit=log, tools={"initiate_wire": initiate_wire}, keys=stores.keys,
+        actions=stores.actions, approvals=Approvals(stores.approvals),
+    )
+    evaluation = pep.call(payments.wire(), payments.session(time=None))
+    print(json.dumps([evaluation.verdict, evaluation.executed]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("PDP_DATABASE_URL", "PDP_PROJECT", "PDP_AUDIT_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(params=DATABASES)
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = empty_database(request.param, tmp_path)
+    open_stores(url, upgrade=True).close()
+    monkeypatch.setenv("PDP_DATABASE_URL", url)
+    return url
+
+
+def opened(url: str, *, quorum: int = 1, time: str | None = None, **arguments: Any) -> Approval:
+    """An approval as an application opens it."""
+    effective = payments.effective()
+    waits = EffectiveApproval(approvers=("payments.approver",), quorum=quorum, expires="PT1H")
+    entry = effective.tools["initiate_wire"].model_copy(update={"approval": waits})
+    asked = Pep(effective, Scripted(until_approved)).decide(wire(**arguments), session(time=time)).request
+    with closing(open_stores(url)) as stores:
+        return Approvals(stores.approvals).open(canonical(asked), entry, ["limits.exceeded"])
+
+
+def stored(url: str, approval: Approval) -> Approval:
+    with closing(open_stores(url)) as stores:
+        return Approvals(stores.approvals).get(approval.id)
+
+
+def file_of(claims: dict[str, Any]) -> Path:
+    return written(Path(f"{claims['sub']}.json"), {"claims": claims})
+
+
+@pytest.mark.process
+def test_an_application_asks_a_person_grants_and_the_next_call_runs_once() -> None:
+    Path("stream").mkdir()
+    stream = Path("stream/audit.jsonl")
+
+    def proposed() -> list[Any]:
+        done = subprocess.run(
+            [sys.executable, "-c", APPLICATION], capture_output=True, text=True, check=False,
+            env=environment(PYTHONPATH=str(ROOT)),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answer: list[Any] = json.loads(done.stdout)
+        return answer
+
+    assert proposed() == ["STEP_UP", False]
+    place = ("--store", "sqlite:///agent.db")
+    (waiting,) = pdp("approvals", "list", *place, "--json").json
+    recorded = ("--audit", stream, "--head", "head")
+    granted = pdp("approvals", "grant", waiting["id"], "-s", file_of(BOSS), *place, *recorded)
+    assert (granted.code, granted.err) == (0, "")
+    assert [proposed() for _ in range(2)] == [["ALLOW", True], ["ALLOW", False]]
+
+    assert Path("wires").read_text() == "47500\n"
+    with closing(open_stores("sqlite:///agent.db")) as stores:
+        (action,) = stores.actions.list()
+    assert (action.id, action.state) == (waiting["action_id"], ActionState.COMMITTED)
+    lines = stream.read_bytes().splitlines(keepends=True)
+    assert verify_chain(lines) == len(lines)
+    events = map(json.loads, lines)
+    (step,) = [event for event in events if event["type"] == "approval.granted"]
+    assert (step["subject"], step["approval_id"], step["status"]) == ("boss", waiting["id"], "granted")
+
+
+@pytest.mark.process
+def test_what_waits_is_listed_and_shown_and_nothing_obeys_it(store: str) -> None:
+    plain, odd = opened(store), opened(store, reference="\x1b[2J")
+    over = opened(store, time="2020-01-01T10:00:00Z", amount=1)
+
+    def listed(*options: str) -> list[list[str]]:
+        return [line.split()[:3] for line in pdp("approvals", "list", *options).out.splitlines()]
+
+    waiting = [[approval.id, "pending", "initiate_wire"] for approval in (plain, odd)]
+    assert listed() == waiting
+    assert listed("--state", "all") == [*waiting, [over.id, "expired", "initiate_wire"]]
+    assert listed("--state", "expired") == [[over.id, "expired", "initiate_wire"]]
+    assert pdp("approvals", "list", "--state", "denied").out == "no approval is denied\n"
+    assert pdp("approvals", "list", "--json").json == [plain.as_json(), odd.as_json()]
+    assert pdp("approvals", "show", odd.id, "--json").json == odd.as_json()
+    assert pdp("approvals", "show", odd.id).out == (
+        f"pending  {odd.id}\n"
+        "  tool       initiate_wire\n"
+        "  argument   amount = 47500\n"
+        '  argument   beneficiary_id = "bene-acme-441"\n'
+        '  argument   reference = "\\u001b[2J"\n'
+        '  argument   source_account = "acct-operating-4412"\n'
+        "  run        run-1\n"
+        "  asked by   officer-123\n"
+        "  reasons    limits.exceeded\n"
+        "  approvers  payments.approver\n"
+        "  quorum     0 of 1 granted\n"
+        f"  opened     {odd.opened_at}\n"
+        f"  expires    {odd.expires_at}\n"
+    )
+
+
+@pytest.mark.process
+def test_each_of_a_quorum_is_counted_once_and_recorded(store: str) -> None:
+    asked = opened(store, quorum=2)
+
+    first = pdp("approvals", "grant", asked.id, "-s", file_of(BOSS), "--json")
+    again = pdp("approvals", "grant", asked.id, "-s", file_of(BOSS))
+    last = pdp("approvals", "grant", asked.id, "-s", file_of(VICE))
+
+    assert (first.code, first.json["state"], first.err) == (0, "pending", NOTE)
+    refusal = "the same person has granted it before, and 2 different ones are needed"
+    assert (again.code, again.out, again.err) == (1, "", f"{NOTE}error: approval {asked.id}: {refusal}\n")
+    assert (last.code, last.out.splitlines()[0]) == (0, f"granted  {asked.id}")
+    assert "  quorum     2 of 2 granted\n" in last.out
+    assert [(grant.iss, grant.sub) for grant in stored(store, asked).grants] == [
+        ("https://id", "boss"), ("https://id", "vice"),
+    ]  # fmt: skip
+
+
+@pytest.mark.process
+def test_one_denial_ends_it_and_whoever_asked_may_withdraw(store: str) -> None:
+    denied, withdrawn = opened(store), opened(store, amount=50_000)
+
+    done = pdp("approvals", "deny", denied.id, "-s", file_of(BOSS), "--why", "unknown payee")
+    assert (done.code, done.out.splitlines()[0]) == (0, f"denied  {denied.id}")
+    closed = stored(store, denied)
+    assert done.out.splitlines()[-1] == f"  closed     {closed.closed_at} by boss (https://id): unknown payee"
+    assert pdp("approvals", "withdraw", withdrawn.id, "-s", file_of(OFFICER)).code == 0
+    assert [stored(store, approval).state for approval in (denied, withdrawn)] == ["denied", "withdrawn"]
+
+
+@pytest.mark.parametrize(
+    ("step", "who", "refusal"),
+    [
+        ("grant", OFFICER, "nobody decides on a call that is their own, or made for them"),
+        ("grant", {**BOSS, "roles": "payments.approver"}, "the claims have none of the roles that approve it:"),
+        ("deny", {**BOSS, "roles": []}, "the claims have none of the roles that approve it:"),
+        ("grant", {**BOSS, "act": {"sub": "agent:x"}}, "the claims are those of an acting agent, and a person"),
+        ("withdraw", BOSS, "only who asked for it withdraws it"),
+    ],
+)
+def test_the_rules_of_approvals_hold(step: str, who: dict[str, Any], refusal: str) -> None:
+    url = "sqlite:///agent.db"
+    open_stores(url, upgrade=True).close()
+    asked = opened(url)
+
+    done = pdp("approvals", step, asked.id, "-s", file_of(who), "--store", url)
+
+    assert (done.code, done.out) == (1, "")
+    assert f"error: approval {asked.id}: {refusal}" in done.err
+    assert stored(url, asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        (["list"], 2, "no database is named"),
+        (["list", "--store", "sqlite:///none.db"], 2, "none.db is not there"),
+        (["show", "x\x1b", "--store", "sqlite:///agent.db"], 1, "approval x\\x1b: no approval has that id"),
+        (["grant", "x", "--store", "sqlite:///agent.db"], 2, "Missing option '--session'"),
+        (["grant", "x", "-s", "none.json", "--store", "sqlite:///agent.db"], 2, "none.json"),
+        (["grant", "x", "-s", "boss.json", "--head", "h"], 2, "--head says nothing without --audit"),
+    ],
+)
+def test_what_cannot_be_used_is_named(line: list[str], code: int, message: str) -> None:
+    open_stores("sqlite:///agent.db", upgrade=True).close()
+    file_of(BOSS)
+    store = [] if "--store" in line or line == ["list"] else ["--store", "sqlite:///agent.db"]
+
+    done = pdp("approvals", *line, *store)
+
+    assert (done.code, done.out) == (code, "")
+    assert message in done.err
+
+
+def test_the_project_names_the_store_and_nobody_who_grants() -> None:
+    open_stores("sqlite:///agent.db", upgrade=True).close()
+    asked = opened("sqlite:///agent.db")
+    written(Path("pdp.yaml"), "store: sqlite:///agent.db\nsession: boss.json\n")
+    file_of(BOSS)
+
+    assert pdp("approvals", "list").out.startswith(asked.id)
+    assert pdp("approvals", "grant", asked.id).code == 2
+    assert pdp("approvals", "grant", asked.id, "-s", "boss.json").code == 0
