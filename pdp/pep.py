@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from pdp.audit.chain import MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals
     from pdp.audit.chain import AuditLog
     from pdp.contract.registry.registry import Registry
-    from pdp.engine.protocol import Engine
+    from pdp.engine.protocol import Engine, EngineName
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
     from pdp.flow.drive import Step
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.handlers import ObligationHandler
     from pdp.patterns.run import Deployment
+    from pdp.project.watch import ProjectWatch
     from pdp.stores.actions import ActionStore
     from pdp.stores.keys import IdempotencyStore
 
@@ -43,6 +45,10 @@ class CallIds(TypedDict, total=False):
 
     tool_call_id: str | None
     step_name: str | None
+
+
+_OF_ENGINES: Final = frozenset({"bundle", "policies", "data", "engine", "opa_url"})
+"""The options of `engine_of_files` in `pdp.project.resources`."""
 
 
 class Pep:
@@ -91,11 +97,12 @@ class Pep:
             raise UsageError(
                 "the registry has another manifest", hint="pass `registry.manifest`, or use `from_registry`"
             )
-        self.manifest = manifest
-        self.engine = engine
         self.registry = registry
+        self.watch: ProjectWatch | None = None
+        self._owned = ExitStack()
         self._parts = Parts(
             manifest=CompiledManifest(manifest) if registry is None else registry.compiled,
+            engine=engine,
             audit=MemoryAudit() if audit is None else audit,
             approvals=approvals,
             tools=Tools(manifest, tools or {}, registry),
@@ -107,43 +114,107 @@ class Pep:
         )
 
     @classmethod
+    def from_project(
+        cls, file: str | Path, *, engine: EngineName | Engine | None = None, watch: bool = False, **options: Any
+    ) -> Self:
+        """Return an enforcement point for a project file; close it when done. docs/project.md says what it opens.
+
+        Args:
+            file: the path of the project file, `pdp.yaml`. What it says of `session` and `scenarios` is for commands.
+            engine: instead of the one that the file states: its name, or one that is open, which stays yours to close.
+            watch: for development: what the files say from now on decides, once all of it is sound; see `watch`.
+            options: the rest, as of the constructor. What is given there is not taken from the store.
+
+        Raises:
+            UsageError: a file is missing or faulty, or OPA is needed and not there.
+            BundleError: the bundle cannot be used.
+            EngineError: the local OPA of a sidecar does not start.
+            StoreError: the store cannot be reached.
+        """
+        from pdp.project.file import read_project  # noqa: PLC0415 - only applications with a project file
+        from pdp.project.resources import open_project, stores_of_url  # noqa: PLC0415 - likewise
+
+        path = Path(file).absolute()
+        project = read_project(path)
+        if watch and ((engine or project.engine) != "embedded" or "registry" in options):
+            raise UsageError("what is watched has the embedded engine, and no registry", hint="leave watch out")
+        with ExitStack() as owned:
+            stores = stores_of_url(project.store, owned) if project.store else {}
+            manifest, opened = open_project(path, project, owned, engine)
+            pep = cls(manifest, opened, **{**stores, **options})
+            if watch:
+                from pdp.project.watch import ProjectWatch  # noqa: PLC0415 - only in development
+
+                pep.watch = ProjectWatch(path, project, pep._replaced)
+                owned.callback(pep.watch.close)
+            pep._owned = owned.pop_all()
+        return pep
+
+    @classmethod
     def from_files(
         cls,
-        manifest: str,
+        manifest: str | Path,
         *,
-        governance: str | None = None,
-        bundle: str | None = None,
-        data: Mapping[str, Any] | None = None,
+        governance: str | Path | None = None,
+        bundle: str | Path | None = None,
+        policies: Sequence[str | Path] = (),
+        data: Mapping[str, Any] | Sequence[str | Path] | None = None,
+        engine: EngineName | Engine = "embedded",
+        opa_url: str | None = None,
+        store: str | None = None,
         **options: Any,
     ) -> Self:
-        """Return an enforcement point on the embedded engine, from files.
+        """Return an enforcement point from files; close it when done.
 
         Args:
             manifest: path of the tool manifest, YAML or JSON.
             governance: path of the governance file.
             bundle: path of a bundle; the released baseline when absent.
-            data: the roots `directory` and `settings` of the policy's data, laid over the bundle's.
-            options: the rest, as of the constructor.
+            policies: instead of a bundle, folders with concerns of your own, compiled with OPA now or before.
+            data: the roots `directory` and `settings` of the policy's data, laid over the bundle's; or files with them.
+            engine: `embedded`, `sidecar`, or an engine that is open, which stays yours to close.
+            opa_url: for `sidecar` an OPA that runs and decides by its own bundle; without it a local one is started.
+            store: the URL of the database with keys, actions and approvals, such as `sqlite:///agent.db`.
+            options: the rest, as of the constructor. What is given there is not taken from the store.
 
         Raises:
-            UsageError: a file is missing or faulty; the message names every fault with its place.
-            BundleError: the bundle cannot be used.
+            UsageError: a file is missing or faulty, with the place of every fault; arguments that exclude each other.
+            BundleError, EngineError, StoreError: what they name cannot be used.
         """
         from pdp.manifest.load import load_effective  # noqa: PLC0415 - only applications that start from files
 
         effective = load_effective(manifest, governance)
-        return cls(effective, _embedded_engine(effective, bundle, data), **options)
+        files = {"bundle": bundle, "policies": policies, "data": data, "engine": engine, "opa_url": opa_url}
+        return cls._opened(effective, files, store, options)
 
     @classmethod
-    def from_registry(
-        cls, registry: Registry, *, bundle: str | None = None, data: Mapping[str, Any] | None = None, **options: Any
-    ) -> Self:
-        """Return an enforcement point on the embedded engine for the tools of a registry; see `from_files`.
+    def from_registry(cls, registry: Registry, **options: Any) -> Self:
+        """Return an enforcement point for the tools of a registry; options and errors as of `from_files`."""
+        files = {name: options.pop(name) for name in _OF_ENGINES & options.keys()}
+        return cls._opened(registry.manifest, files, options.pop("store", None), {"registry": registry, **options})
 
-        Raises:
-            BundleError: the bundle cannot be used.
-        """
-        return cls(registry.manifest, _embedded_engine(registry.manifest, bundle, data), registry=registry, **options)
+    @classmethod
+    def _opened(
+        cls, manifest: EffectiveManifest, files: Mapping[str, Any], store: str | None, options: Mapping[str, Any]
+    ) -> Self:
+        from pdp.project.resources import engine_of_files, stores_of_url  # noqa: PLC0415 - only such applications
+
+        with ExitStack() as owned:
+            stores = stores_of_url(store, owned) if store else {}
+            engine = engine_of_files(manifest, owned, **files)
+            pep = cls(manifest, engine, **{**stores, **options})
+            pep._owned = owned.pop_all()
+        return pep
+
+    def close(self) -> None:
+        """Close what was opened for it: engine, store, watching. What it was given stays open."""
+        self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def with_changes(
         self,
@@ -163,9 +234,10 @@ class Pep:
         Cheap: nothing is compiled again. Arguments and errors as of the constructor.
         """
         parts, other = self._parts, copy(self)
+        other.watch, other._owned = None, ExitStack()  # noqa: SLF001 - one of its own kind
         if approvals is None and audit is not None and parts.approvals is not None:
             approvals = parts.approvals.recorded_in(audit)
-        other._parts = replace(  # noqa: SLF001 - one of its own kind
+        other._parts = replace(  # noqa: SLF001 - likewise
             parts,
             audit=parts.audit if audit is None else audit,
             approvals=parts.approvals if approvals is None else approvals,
@@ -174,6 +246,16 @@ class Pep:
             own_obligations=parts.own_obligations if obligations is None else obligations_of(obligations),
         )
         return other
+
+    @property
+    def manifest(self) -> EffectiveManifest:
+        """The effective manifest."""
+        return self._parts.manifest.manifest
+
+    @property
+    def engine(self) -> Engine:
+        """Who decides."""
+        return self._parts.engine
 
     @property
     def audit(self) -> AuditLog:
@@ -198,25 +280,27 @@ class Pep:
             session: a `Session`, or the object that it stands for.
             ids: `tool_call_id` and `step_name`, for the record; see `CallIds`.
         """
-        return Evaluation(
-            drive(decide(self._received(to_run=False, **ids), proposal, session, self._parts), self.engine)
-        )
+        parts = self._parts
+        return Evaluation(drive(decide(_received(parts, to_run=False, **ids), proposal, session, parts), parts.engine))
 
     async def adecide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `decide`."""
-        received = self._received(to_run=False, **ids)
-        return Evaluation(await adrive(decide(received, proposal, session, self._parts), self.engine))
+        parts = self._parts
+        received = _received(parts, to_run=False, **ids)
+        return Evaluation(await adrive(decide(received, proposal, session, parts), parts.engine))
 
     def call(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Decide one proposal and, on ALLOW alone, run its tool with exactly the decided arguments.
 
         Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
         """
-        return drive(call(self._received(to_run=True, **ids), proposal, session, self._parts), self.engine)
+        parts = self._parts
+        return drive(call(_received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
     async def acall(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `call`."""
-        return await adrive(call(self._received(to_run=True, **ids), proposal, session, self._parts), self.engine)
+        parts = self._parts
+        return await adrive(call(_received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
     def compensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Take back what an action did: call the tool that its own declares as `compensation`, decided as any other.
@@ -232,11 +316,13 @@ class Pep:
         Raises:
             UsageError: an action that cannot be compensated, or no session; see `pdp.flow.action.compensation`.
         """
-        return drive(self._compensate(action_id, arguments, session, ids), self.engine)
+        parts = self._parts
+        return drive(_compensate(parts, action_id, arguments, session, ids), parts.engine)
 
     async def acompensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `compensate`."""
-        return await adrive(self._compensate(action_id, arguments, session, ids), self.engine)
+        parts = self._parts
+        return await adrive(_compensate(parts, action_id, arguments, session, ids), parts.engine)
 
     def plan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
         """Check a whole plan before its first call: every step by its tool's rules, all of them by the policy.
@@ -250,11 +336,13 @@ class Pep:
         Raises:
             UsageError: no list of at most 100 steps, or no session.
         """
-        return drive(self._plan(steps, session), self.engine)
+        parts = self._parts
+        return drive(_plan(parts, steps, session), parts.engine)
 
     async def aplan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
         """Async variant of `plan`."""
-        return await adrive(self._plan(steps, session), self.engine)
+        parts = self._parts
+        return await adrive(_plan(parts, steps, session), parts.engine)
 
     def visible_tools(self, session: Any) -> dict[str, Visibility]:
         """Return each tool with what this session's subject can do with it; see `pdp.flow.preview`.
@@ -262,11 +350,13 @@ class Pep:
         Raises:
             UsageError: no session, or one that names nobody.
         """
-        return drive(self._visible_tools(session), self.engine)
+        parts = self._parts
+        return drive(_visible_tools(parts, session), parts.engine)
 
     async def avisible_tools(self, session: Any) -> dict[str, Visibility]:
         """Async variant of `visible_tools`."""
-        return await adrive(self._visible_tools(session), self.engine)
+        parts = self._parts
+        return await adrive(_visible_tools(parts, session), parts.engine)
 
     def end_run(self, run_id: str, session: Any) -> None:
         """Forget a run of the session's caller and all that it remembers; nothing happens when there is none.
@@ -324,33 +414,37 @@ class Pep:
 
         return session_in_use(session)
 
-    def _received(self, *, to_run: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
-        call_id, step = recordable(tool_call_id), recordable(step_name)
-        return Received(self.manifest, to_run, call_id, step, time.time(), time.perf_counter())
+    def _replaced(self, manifest: EffectiveManifest, engine: Engine) -> None:
+        """Let calls from now on be decided by these; those that are under way end with what they began with.
 
-    def _compensate(
-        self, action_id: str, arguments: Any, session: Any, ids: CallIds
-    ) -> Generator[Step, Any, Evaluation]:
-        from pdp.flow.action import compensation  # noqa: PLC0415 - only calls with effects
-
-        received = self._received(to_run=True, **ids)
-        compensating = yield from compensation(received, action_id, arguments, session, self._parts.stores)
-        return (yield from call(*compensating, self._parts))
-
-    def _plan(self, steps: Sequence[Any], session: Any) -> Generator[Step, Any, PlanEvaluation]:
-        from pdp.flow.preview import evaluate_plan  # noqa: PLC0415 - only applications that plan
-
-        return evaluate_plan(steps, Session.read(session), self._parts.manifest)
-
-    def _visible_tools(self, session: Any) -> Generator[Step, Any, dict[str, Visibility]]:
-        from pdp.flow.preview import visible  # noqa: PLC0415 - only applications that ask for it
-
-        return visible(Session.read(session), self._parts.manifest, time.time())
+        The releases are seen anew: policies that were compiled here have none to compare.
+        """
+        tools, compiled = self._parts.tools.of_manifest(manifest), CompiledManifest(manifest)
+        self._parts = replace(self._parts, manifest=compiled, engine=engine, tools=tools, newest=NewestRelease())
 
 
-def _embedded_engine(manifest: EffectiveManifest, bundle: str | None, data: Mapping[str, Any] | None) -> Engine:
-    from pdp.engine.bundle.file import baseline_bundle_path, read_bundle  # noqa: PLC0415 - 40 ms with what it runs on
-    from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415 - likewise
+def _received(parts: Parts, *, to_run: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
+    call_id, step = recordable(tool_call_id), recordable(step_name)
+    return Received(parts.manifest.manifest, to_run, call_id, step, time.time(), time.perf_counter())
 
-    policies = read_bundle(Path(bundle) if bundle else baseline_bundle_path())
-    return EmbeddedEngine(policies, manifests={manifest.digest: manifest.document}, data=data)
+
+def _compensate(
+    parts: Parts, action_id: str, arguments: Any, session: Any, ids: CallIds
+) -> Generator[Step, Any, Evaluation]:
+    from pdp.flow.action import compensation  # noqa: PLC0415 - only calls with effects
+
+    received = _received(parts, to_run=True, **ids)
+    compensating = yield from compensation(received, action_id, arguments, session, parts.stores)
+    return (yield from call(*compensating, parts))
+
+
+def _plan(parts: Parts, steps: Sequence[Any], session: Any) -> Generator[Step, Any, PlanEvaluation]:
+    from pdp.flow.preview import evaluate_plan  # noqa: PLC0415 - only applications that plan
+
+    return evaluate_plan(steps, Session.read(session), parts.manifest)
+
+
+def _visible_tools(parts: Parts, session: Any) -> Generator[Step, Any, dict[str, Visibility]]:
+    from pdp.flow.preview import visible  # noqa: PLC0415 - only applications that ask for it
+
+    return visible(Session.read(session), parts.manifest, time.time())

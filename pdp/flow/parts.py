@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.contract.registry.registry import Registry
     from pdp.decision import Decision
+    from pdp.engine.protocol import Engine
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
     from pdp.manifest.effective import EffectiveManifest
@@ -161,6 +162,16 @@ class Tools:
         """Return tools with other functions; the same ones when there are none to replace them with."""
         return Tools(self._manifest, self._functions if functions is None else functions, self._registry)
 
+    def of_manifest(self, manifest: EffectiveManifest) -> Tools:
+        """Return the same functions for another manifest; a function that is added to one is in both.
+
+        Raises:
+            UsageError: a function that no tool of it has.
+        """
+        other = Tools(manifest, self._functions, self._registry)
+        other._functions = self._functions
+        return other
+
     def runner(self, tool: CompiledTool) -> ToolRunner | None:
         """Return what runs the tool; None when nothing does.
 
@@ -232,6 +243,7 @@ class Parts:
 
     Attributes:
         manifest: the tools, ready for calls.
+        engine: who decides.
         audit: where events go.
         approvals: who may approve; None: nobody.
         tools: what runs the tools.
@@ -243,6 +255,7 @@ class Parts:
     """
 
     manifest: CompiledManifest
+    engine: Engine
     audit: AuditLog
     approvals: Approvals | None
     tools: Tools

@@ -33,9 +33,10 @@ def _path(value: Any, info: ValidationInfo) -> Path:
 
 def _store(value: Any, info: ValidationInfo) -> Any:
     """Return the URL of a store; a file's path in it is relative to the project file's folder, as all paths are."""
-    if not isinstance(value, str) or not value.startswith(_SQLITE):
+    path = value.removeprefix(_SQLITE) if isinstance(value, str) else ""
+    if not path or path in (value, ":memory:"):
         return value
-    return _SQLITE + str(Path(info.context or ".").absolute() / value.removeprefix(_SQLITE))
+    return _SQLITE + str(Path(info.context or ".").absolute() / path)
 
 
 ProjectPath = Annotated[Path, BeforeValidator(_path)]

@@ -1,0 +1,133 @@
+"""Engine and stores of an enforcement point that is made from files: opened for it, and closed with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdp.engine.protocol import Engine
+from pdp.errors import UsageError
+from pdp.manifest.load import load_effective
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
+
+    from pdp.engine.bundle.file import Bundle
+    from pdp.engine.protocol import EngineName
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.project.file import Project
+
+
+def open_project(
+    file: Path, project: Project, owned: ExitStack, engine: EngineName | Engine | None = None
+) -> tuple[EffectiveManifest, Engine]:
+    """Return a project's manifest, and the engine that it states, or `engine`, closed with `owned`.
+
+    Raises:
+        UsageError: it states no manifest, a file is missing or faulty, or OPA is needed and not there.
+        BundleError: the bundle cannot be used.
+        EngineError: the local OPA does not start.
+    """
+    if project.manifest is None:
+        raise UsageError(f"{file}: states no manifest", hint="add `manifest: FILE`")
+    manifest = load_effective(project.manifest, project.governance)
+    named = project.engine if engine is None else engine
+    opa_url = project.opa_url if named == "sidecar" else None
+    if isinstance(named, Engine) or opa_url is not None:
+        # What decides already has policies and data; those of the project are what they were built from.
+        return manifest, engine_of_files(manifest, owned, engine=named, opa_url=opa_url)
+    policies = () if project.bundle else project.policies
+    opened = engine_of_files(manifest, owned, engine=named, bundle=project.bundle, policies=policies, data=project.data)
+    return manifest, opened
+
+
+def engine_of_files(
+    manifest: EffectiveManifest,
+    owned: ExitStack,
+    *,
+    engine: EngineName | Engine = "embedded",
+    opa_url: str | None = None,
+    bundle: str | Path | None = None,
+    policies: Sequence[str | Path] = (),
+    data: Mapping[str, Any] | Sequence[str | Path] | None = None,
+) -> Engine:
+    """Return an engine that decides for this manifest, closed with `owned`; or the one that is given, which is not.
+
+    Args:
+        manifest: the effective manifest.
+        owned: what the enforcement point closes.
+        engine: the name of an engine, or one that is open.
+        opa_url: for `sidecar` an OPA that runs and decides by its own bundle; without it a local one is started.
+        bundle: policies and data to decide by; the released baseline when absent.
+        policies: instead of a bundle, folders with concerns of one's own, compiled with OPA now or before.
+        data: the roots `directory` and `settings`, laid over the bundle's; or files with them.
+
+    Raises:
+        UsageError: arguments that exclude each other, a faulty file, no such engine, or OPA is needed and not there.
+        BundleError: the bundle cannot be used.
+        EngineError: the local OPA does not start.
+    """
+    if isinstance(engine, Engine) or opa_url is not None:
+        if bundle or policies or data:
+            raise UsageError(
+                "an engine that runs already decides by its own bundle and data", hint="leave the others out"
+            )
+        if isinstance(engine, Engine):
+            return engine
+    if engine == "sidecar" and opa_url is not None:
+        from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415 - only with a sidecar
+
+        return owned.enter_context(SidecarEngine(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None))
+    if opa_url is not None:
+        raise UsageError("opa_url is not for the embedded engine", hint='add engine="sidecar", or leave it out')
+    documents = {manifest.digest: manifest.document}
+    read = _read_data(data)
+    decided_by = _bundle(bundle, policies)
+    if engine == "embedded":
+        from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415 - 40 ms with what it runs on
+
+        return owned.enter_context(EmbeddedEngine(decided_by, manifests=documents, data=read))
+    if engine != "sidecar":
+        raise UsageError(f"no engine is called {engine!r:.40}", hint="name embedded or sidecar, or give an open one")
+    from pdp.workbench.engines import open_engine  # noqa: PLC0415 - it starts an OPA program
+
+    return owned.enter_context(open_engine("sidecar", decided_by, manifests=documents, data=read))
+
+
+def _bundle(file: str | Path | None, policies: Sequence[str | Path]) -> Bundle:
+    from pdp.engine.bundle.file import baseline_bundle_path, read_bundle  # noqa: PLC0415 - as above
+
+    if not policies:
+        return read_bundle(Path(file) if file else baseline_bundle_path())
+    if file:
+        raise UsageError("a bundle stands beside policies", hint="a bundle holds its policies: leave one of them out")
+    from pdp.workbench.engines import policy_bundle  # noqa: PLC0415 - it compiles them with the OPA program
+
+    return policy_bundle([Path(folder) for folder in policies])
+
+
+def _read_data(data: Mapping[str, Any] | Sequence[str | Path] | None) -> Mapping[str, Any] | None:
+    if not isinstance(data, list | tuple):
+        return data  # type: ignore[return-value]
+    from pdp.engine.data import read_data  # noqa: PLC0415 - as above
+
+    return read_data([Path(file) for file in data])
+
+
+def stores_of_url(url: str, owned: ExitStack) -> dict[str, Any]:
+    """Return keys, actions and approvals in one database, closed with `owned`, by their parameters of `Pep`.
+
+    A SQLite file is made, or brought up to date; the tables of a server are for `pdp db upgrade`.
+
+    Raises:
+        UsageError: the URL cannot be used, or the tables are not those of this release.
+        StoreError: the database cannot be reached.
+    """
+    from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only applications with a store
+    from pdp.stores.url import open_stores  # noqa: PLC0415 - likewise
+
+    stores = open_stores(url, upgrade=url.startswith("sqlite"))
+    owned.callback(stores.close)
+    return {"keys": stores.keys, "actions": stores.actions, "approvals": Approvals(stores.approvals)}

@@ -1,0 +1,118 @@
+"""A project that is watched while it is being written: what its files say now decides, once all of it is sound.
+
+For development. In production, `FollowingEngine` follows bundles that were signed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+from weakref import ref
+
+from pdp.errors import PdpError, UsageError
+from pdp.json import canonical, digest
+from pdp.project.file import read_project
+from pdp.project.resources import open_project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pdp.engine.protocol import Engine
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.project.file import Project
+
+EVERY: Final = 1.0
+"""Seconds between two looks."""
+
+_log = logging.getLogger("pdp.project")
+
+
+class ProjectWatch:
+    """Looks at the files of a project, and hands out manifest and engine when their content has changed.
+
+    The whole set is read and compiled aside first. While a file of it is being written, or is faulty, the set before
+    stays; `error` says why. Store and engine's name stay those that the application started with.
+
+    Args:
+        file: the project file.
+        project: what it stated when the application started, for what is in force.
+        swap: takes what is to be in force from now on; it raises for what cannot be.
+    """
+
+    def __init__(self, file: Path, project: Project, swap: Callable[[EffectiveManifest, Engine], None]) -> None:
+        self._file = file
+        self._swap = swap
+        self._content = _content(file, project)
+        self._error: PdpError | None = None
+        self._owned = ExitStack()
+        self._looking = threading.Lock()
+        self._ended = threading.Event()
+        threading.Thread(target=_look, args=(ref(self), self._ended), name="pdp-project", daemon=True).start()
+
+    @property
+    def error(self) -> PdpError | None:
+        """Why the files as they are now do not decide; None: they do."""
+        return self._error
+
+    def refresh(self) -> PdpError | None:
+        """Look at the files now, and return `error`. What is wrong with them is not raised."""
+        with self._looking:
+            if not self._ended.is_set():
+                self._refresh()
+        return self._error
+
+    def close(self) -> None:
+        """End the looking, and close the engine that came of it."""
+        with self._looking:
+            self._ended.set()
+            self._owned.close()
+
+    def _refresh(self) -> None:
+        content, error = "", None
+        with ExitStack() as opened:
+            try:
+                project = read_project(self._file)
+                content = _content(self._file, project)
+                if content == self._content:
+                    return
+                manifest, engine = open_project(self._file, project, opened)
+                if (read_project(self._file), _content(self._file, project)) != (project, content):
+                    return  # somebody is writing; the next look takes it
+                self._swap(manifest, engine)
+                # The engine before is not closed, as somebody may be about to ask it: it goes with its last user.
+                self._owned.pop_all()
+                self._owned = opened.pop_all()
+                _log.info("%s: manifest %s is in force", self._file, manifest.version)
+            except Exception as caught:  # noqa: BLE001 - whatever it is, the set before stays
+                if content and _content(self._file, project) != content:
+                    return  # likewise
+                error = caught if isinstance(caught, PdpError) else UsageError(f"{type(caught).__name__}: {caught}")
+                if str(error) != str(self._error):
+                    _log.warning("%s: the files as they were stay in force: %s", self._file, error)
+            self._content, self._error = content, error
+
+
+def _content(file: Path, project: Project) -> str:
+    """Return a digest of all that decides; it changes when a file does, comes or goes."""
+    policies = [rego for folder in project.policies for rego in sorted(folder.rglob("*.rego"))]
+    stated = [path for path in (project.manifest, project.governance, project.bundle) if path is not None]
+    contents: list[list[str | None]] = []
+    for path in (file, *stated, *project.data, *policies):
+        try:
+            contents.append([str(path), digest(path.read_bytes())])
+        except OSError:
+            contents.append([str(path), None])
+    return digest(canonical(contents))
+
+
+def _look(watch: ref[ProjectWatch], ended: threading.Event) -> None:
+    # By a weak reference, so that a project without an enforcement point ends its thread, closed or not.
+    while not ended.wait(EVERY):
+        watched = watch()
+        if watched is None:
+            return
+        watched.refresh()
+        del watched

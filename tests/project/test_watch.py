@@ -1,0 +1,208 @@
+"""A project that is watched: sound changes decide at once and as a whole, faulty ones leave what was."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp import Pep
+from pdp.project import watch as watching
+from pdp.project.resources import open_project
+from tests.support import until
+from tests.support.command_line import written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANIFEST = """\
+manifest_version: 2026.01.{version}
+tools:
+  - name: read_note
+    version: 1.0.0
+    description: Read a note.
+    effect_class: read-internal
+    risk_tier: low
+    schema: {{type: object, required: [id], properties: {{id: {{type: string}}}}}}
+"""
+ANN = {"claims": {"sub": "ann", "emts": {"notes.read": True}}}
+READ = {"tool": "read_note", "arguments": {"id": "n-1"}}
+
+
+def governance(scope: str) -> str:
+    return f"actions: {{read_note: {{scopes: [{scope}]}}}}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    written(tmp_path / "pdp.yaml", "manifest: m.yaml\ngovernance: g.yaml\n")
+    written(tmp_path / "m.yaml", MANIFEST.format(version=1))
+    written(tmp_path / "g.yaml", governance("notes.read"))
+    return tmp_path
+
+
+@pytest.fixture
+def pep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pep]:
+    """Watched, and looked at when a test says so."""
+    monkeypatch.setattr(watching, "EVERY", 3600)
+    with Pep.from_project(folder / "pdp.yaml", watch=True) as pep:
+        yield pep
+
+
+def refreshed(pep: Pep) -> str | None:
+    """What is wrong with the files as they are, after a look at them."""
+    assert pep.watch is not None
+    error = pep.watch.refresh()
+    assert error is pep.watch.error
+    return None if error is None else str(error)
+
+
+def codes(pep: Pep) -> set[str]:
+    return set(pep.decide(READ, ANN).codes)
+
+
+ALLOWED = {"effects.gate_satisfied", "risk.acceptable"}
+
+
+def test_what_changes_decides(pep: Pep, folder: Path) -> None:
+    before = codes(pep)
+    written(folder / "g.yaml", governance("notes.admin"))
+
+    assert (before, refreshed(pep), codes(pep)) == (ALLOWED, None, {"scopes.missing"})
+
+
+def test_manifest_and_governance_change_together(pep: Pep, folder: Path) -> None:
+    written(folder / "m.yaml", MANIFEST.format(version=2))
+    written(folder / "g.yaml", governance("notes.admin"))
+
+    assert refreshed(pep) is None
+    assert (pep.manifest.version, codes(pep)) == ("2026.01.2", {"scopes.missing"})
+
+
+def test_a_file_that_the_project_names_from_now_on_counts(pep: Pep, folder: Path) -> None:
+    written(folder / "other.yaml", governance("notes.admin"))
+    written(folder / "pdp.yaml", "manifest: m.yaml\ngovernance: other.yaml\n")
+
+    assert (refreshed(pep), codes(pep)) == (None, {"scopes.missing"})
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("g.yaml", "actions: {raed_note: {scopes: [x]}}", "1:11"),
+        ("m.yaml", "manifest_version: 2026.01.2\ntools: [", "3:1: not YAML"),
+        ("pdp.yaml", "manifst: m.yaml", "1:1: unknown key `manifst`"),
+        ("g.yaml", None, "no such file"),
+    ],
+)
+def test_a_faulty_set_leaves_what_was_and_says_so(
+    pep: Pep, folder: Path, caplog: pytest.LogCaptureFixture, file: str, text: str | None, fault: str
+) -> None:
+    sound = (folder / file).read_text()
+    engine = pep.engine
+    (folder / file).unlink() if text is None else written(folder / file, text)
+
+    errors = [refreshed(pep), refreshed(pep)]
+
+    assert errors[0] == errors[1]
+    assert fault in str(errors[0])
+    assert (pep.manifest.version, pep.engine, codes(pep)) == ("2026.01.1", engine, ALLOWED)
+    assert len(caplog.messages) == 1
+    assert "the files as they were stay in force" in caplog.text
+
+    written(folder / file, sound)
+    assert refreshed(pep) is None
+
+
+def test_a_tool_with_a_function_cannot_go(pep: Pep, folder: Path) -> None:
+    pep.tool(read_note)
+    written(folder / "m.yaml", MANIFEST.format(version=2).replace("read_note", "read_page"))
+    written(folder / "g.yaml", governance("notes.read").replace("read_note", "read_page"))
+
+    assert refreshed(pep) == ("tools: `read_note` is not a tool of manifest 2026.01.2 (did you mean `read_page`?)")
+
+
+def read_note(id: str) -> str:  # noqa: A002 - the schema's name
+    return id
+
+
+def test_functions_stay_and_those_of_later_are_added(pep: Pep, folder: Path) -> None:
+    before = pep.tool(read_note)
+    written(folder / "m.yaml", MANIFEST.format(version=2))
+
+    assert refreshed(pep) is None
+    with pep.using(ANN):
+        assert before("n-1") == "n-1"
+
+
+def test_what_is_being_written_is_taken_by_the_next_look(
+    pep: Pep, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(folder / "m.yaml", MANIFEST.format(version=2))
+    reading = open_project
+
+    def overtaken(*arguments: Any) -> Any:
+        opened = reading(*arguments)
+        written(folder / "g.yaml", governance("notes.admin"))
+        return opened
+
+    monkeypatch.setattr("pdp.project.watch.open_project", overtaken)
+    overtaken_look = refreshed(pep), pep.manifest.version
+    monkeypatch.setattr("pdp.project.watch.open_project", reading)
+
+    assert (overtaken_look, refreshed(pep)) == ((None, "2026.01.1"), None)
+    assert (pep.manifest.version, codes(pep), caplog.messages) == ("2026.01.2", {"scopes.missing"}, [])
+
+
+def test_a_call_that_is_running_ends_with_what_it_began_with(pep: Pep, folder: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def read(id: str) -> str:  # noqa: A002 - the schema's name
+        begun.set()
+        go_on.wait()
+        return id
+
+    with_tool = pep.with_changes(tools={"read_note": read})
+    results: list[Any] = []
+    pep._parts = with_tool._parts
+    thread = threading.Thread(target=lambda: results.append(pep.call(READ, ANN)))
+    thread.start()
+    begun.wait()
+    written(folder / "m.yaml", MANIFEST.format(version=2))
+
+    error = refreshed(pep)
+    go_on.set()
+    thread.join()
+
+    assert (error, pep.manifest.version) == (None, "2026.01.2")
+    assert (results[0].result, results[0].trace.manifest_version) == ("n-1", "2026.01.1")
+
+
+def test_it_looks_by_itself_until_it_is_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "EVERY", 0.01)
+    with Pep.from_project(folder / "pdp.yaml", watch=True) as pep:
+        written(folder / "m.yaml", MANIFEST.format(version=2))
+        assert until(lambda: pep.manifest.version == "2026.01.2")
+
+    assert until(lambda: not [thread for thread in threading.enumerate() if thread.name == "pdp-project"])
+    assert codes(pep) == {"engine.unavailable"}
+    written(folder / "m.yaml", MANIFEST.format(version=3))
+    assert (refreshed(pep), pep.manifest.version) == (None, "2026.01.2")
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_policies_are_compiled_anew(pep: Pep, folder: Path) -> None:
+    rego = Path(__file__).parents[2] / "examples/payments/policies"
+    written(folder / "pdp.yaml", f"manifest: m.yaml\ngovernance: g.yaml\npolicies: [{rego}]\n")
+    compiled = refreshed(pep), codes(pep)
+
+    (folder / "own").mkdir()
+    written(folder / "own" / "a.rego", "package custom.concerns.a\n\ndeny contain")
+    written(folder / "pdp.yaml", "manifest: m.yaml\ngovernance: g.yaml\npolicies: [own]\n")
+
+    assert compiled == (None, ALLOWED)
+    assert "a.rego:3" in str(refreshed(pep))
+    assert codes(pep) == ALLOWED
