@@ -154,18 +154,19 @@ def read_session(path: Path) -> Session:
         raise FileFaultsError(faults_of(error, document, Session)) from None
 
 
-def open_audit(path: Path | None, head: Path | None = None) -> "AuditLog":
-    """Open the audit file, keyed by the variable `PDP_AUDIT_KEY`, or a stream in memory when there is none.
+def open_audit(path: Path | None) -> "AuditLog":
+    """Open the audit file, or a stream in memory when there is none.
 
-    `head`: the stream's, where it has one.
+    The variable `PDP_AUDIT_KEY` holds its key, and `PDP_AUDIT_HEAD` names its head, where it has them.
 
     Raises:
         UsageError: the file cannot be opened or continued.
     """
     if path is None:
         return MemoryAudit()
+    head = os.environ.get("PDP_AUDIT_HEAD")
     try:
-        return FileAudit(path, key=key_of_environment(), head=head)
+        return FileAudit(path, key=key_of_environment(), head=Path(head) if head else None)
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from None
 

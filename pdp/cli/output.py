@@ -13,7 +13,7 @@ from pdp.errors import PdpError, UsageError
 from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pdp.errors import Fault
@@ -35,6 +35,15 @@ def print_json(value: Any) -> None:
     ASCII, because names come from models: as escapes they can neither steer a terminal nor fail to be encoded.
     """
     tell(json.dumps(value, indent=2))
+
+
+def print_answer(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print what a command answers: as JSON, or in lines, of which what does not print is shown as escapes."""
+    if as_json:
+        print_json(value)
+    else:
+        for line in lines:
+            tell(printable(line))
 
 
 def fault_json(fault: Fault) -> dict[str, Any]:

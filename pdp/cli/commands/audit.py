@@ -12,9 +12,8 @@ from pdp.audit.file import LINE_BYTES, Head, key_bytes, request_rotation
 from pdp.cli import Exit
 from pdp.cli.files import key_of_environment
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import print_answer
 from pdp.errors import AuditError, UsageError
-from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,14 +58,10 @@ def verify(
     notes = [] if keyed or not last else [_UNKEYED]
     notes += [] if named else [_NO_HEAD]
     notes += [_LATER] if first.get("type") == ROTATED else []
-    if as_json:
-        answer = {"seq": last.get("seq"), "hash": last.get("hash"), "keyed": keyed, "fault": fault, "notes": notes}
-        print_json({"intact": fault is None, **answer})
-    else:
-        reach = f"events {first['seq']} to {last['seq']}" if last else "no events"
-        tell(printable(f"intact: {reach}" if fault is None else f"not intact: {fault}"))
-        for note in notes:
-            tell(f"note: {note}")
+    answer = {"seq": last.get("seq"), "hash": last.get("hash"), "keyed": keyed, "fault": fault, "notes": notes}
+    reach = f"events {first['seq']} to {last['seq']}" if last else "no events"
+    line = f"intact: {reach}" if fault is None else f"not intact: {fault}"
+    print_answer({"intact": fault is None, **answer}, [line, *(f"note: {note}" for note in notes)], as_json=as_json)
     raise typer.Exit(Exit.OK if fault is None else Exit.FAILED)
 
 
@@ -83,10 +78,8 @@ def rotate(
         name = request_rotation(file)
     except AuditError as error:
         raise UsageError(error.message, hint=error.hint) from error
-    if as_json:
-        print_json({"file": str(file), "rotated": str(name)})
-        return
-    tell(printable(f"{file}: the next event begins a new file, and this one stays as {name}"))
+    line = f"{file}: the next event begins a new file, and this one stays as {name}"
+    print_answer({"file": str(file), "rotated": str(name)}, [line], as_json=as_json)
 
 
 def _lines(files: list[Path]) -> Iterator[bytes]:

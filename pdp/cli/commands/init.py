@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pdp import __version__
 from pdp.cli.options import AsJson, command_app, file_argument
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import print_answer
 from pdp.errors import UsageError
-from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,17 +41,12 @@ def init(
             hint="name a new folder, or move these files away",
         )
     _write(folder, files)
-    if as_json:
-        print_json({"folder": str(folder), "files": list(files)})
-        return
-    tell(f"{printable(str(folder))}: a new project, {len(files)} files")
-    for name in files:
-        tell(f"  {name}")
-    tell("Next:")
-    if folder.resolve() != Path.cwd():
-        tell(f"  cd {printable(shlex.quote(str(folder)))}")
-    tell("  pdp opa install")
-    tell("  pdp test .")
+    enter = [] if folder.resolve() == Path.cwd() else [f"  cd {shlex.quote(str(folder))}"]
+    lines = [
+        f"{folder}: a new project, {len(files)} files", *(f"  {name}" for name in files),
+        "Next:", *enter, "  pdp opa install", "  pdp test .",
+    ]  # fmt: skip
+    print_answer({"folder": str(folder), "files": list(files)}, lines, as_json=as_json)
 
 
 def project_files() -> dict[str, bytes]:

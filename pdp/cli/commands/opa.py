@@ -9,7 +9,7 @@ import typer
 
 from pdp.cli import Exit
 from pdp.cli.options import AsJson, command_app
-from pdp.cli.output import complain, print_json, tell
+from pdp.cli.output import complain, print_answer
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
 
@@ -38,7 +38,7 @@ def install(as_json: AsJson = False) -> None:
 
     Exit code: 0 there, 1 the download failed, 2 what is named cannot be used.
     """
-    _print(ensured(), as_json=as_json, version=OPA_VERSION)
+    _print_program(ensured(), as_json=as_json)
 
 
 @app.command("path")
@@ -51,7 +51,7 @@ def path(as_json: AsJson = False) -> None:
     if program is None:
         complain(f"error: no OPA {OPA_VERSION} is here\n    hint: run: pdp opa install")
         raise typer.Exit(Exit.FAILED)
-    _print(program, as_json=as_json, version=OPA_VERSION)
+    _print_program(program, as_json=as_json)
 
 
 @policies.callback()
@@ -65,11 +65,9 @@ def policies_path(as_json: AsJson = False) -> None:
 
     Exit code: 0.
     """
-    _print(baseline_policies_path(), as_json=as_json)
+    folder = str(baseline_policies_path())
+    print_answer({"path": folder}, [folder], as_json=as_json)
 
 
-def _print(path: Path, *, as_json: bool, **more: str) -> None:
-    if as_json:
-        print_json({"path": str(path), **more})
-    else:
-        tell(str(path))
+def _print_program(program: Path, *, as_json: bool) -> None:
+    print_answer({"path": str(program), "version": OPA_VERSION}, [str(program)], as_json=as_json)

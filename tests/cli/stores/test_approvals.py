@@ -55,7 +55,7 @@ with closing(open_stores("sqlite:///agent.db", upgrade=True)) as stores, closing
 @pytest.fixture(autouse=True)
 def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("PDP_DATABASE_URL", "PDP_PROJECT", "PDP_AUDIT_KEY"):
+    for name in ("PDP_DATABASE_URL", "PDP_PROJECT", "PDP_AUDIT_KEY", "PDP_AUDIT_HEAD"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -87,7 +87,7 @@ def file_of(claims: dict[str, Any]) -> Path:
 
 
 @pytest.mark.process
-def test_an_application_asks_a_person_grants_and_the_next_call_runs_once() -> None:
+def test_an_application_asks_a_person_grants_and_the_next_call_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("stream").mkdir()
     stream = Path("stream/audit.jsonl")
 
@@ -103,8 +103,8 @@ def test_an_application_asks_a_person_grants_and_the_next_call_runs_once() -> No
     assert proposed() == ["STEP_UP", False]
     place = ("--store", "sqlite:///agent.db")
     (waiting,) = pdp("approvals", "list", *place, "--json").json
-    recorded = ("--audit", stream, "--head", "head")
-    granted = pdp("approvals", "grant", waiting["id"], "-s", file_of(BOSS), *place, *recorded)
+    monkeypatch.setenv("PDP_AUDIT_HEAD", "head")
+    granted = pdp("approvals", "grant", waiting["id"], "-s", file_of(BOSS), *place, "--audit", stream)
     assert (granted.code, granted.err) == (0, "")
     assert [proposed() for _ in range(2)] == [["ALLOW", True], ["ALLOW", False]]
 
@@ -131,7 +131,7 @@ def test_what_waits_is_listed_and_shown_and_nothing_obeys_it(store: str) -> None
     assert listed() == waiting
     assert listed("--state", "all") == [*waiting, [over.id, "expired", "initiate_wire"]]
     assert listed("--state", "expired") == [[over.id, "expired", "initiate_wire"]]
-    assert pdp("approvals", "list", "--state", "denied").out == "no approval is denied\n"
+    assert pdp("approvals", "list", "--state", "denied").out == "no such approval\n"
     assert pdp("approvals", "list", "--json").json == [plain.as_json(), odd.as_json()]
     assert pdp("approvals", "show", odd.id, "--json").json == odd.as_json()
     assert pdp("approvals", "show", odd.id).out == (
@@ -211,7 +211,6 @@ def test_the_rules_of_approvals_hold(step: str, who: dict[str, Any], refusal: st
         (["show", "x\x1b", "--store", "sqlite:///agent.db"], 1, "approval x\\x1b: no approval has that id"),
         (["grant", "x", "--store", "sqlite:///agent.db"], 2, "Missing option '--session'"),
         (["grant", "x", "-s", "none.json", "--store", "sqlite:///agent.db"], 2, "none.json"),
-        (["grant", "x", "-s", "boss.json", "--head", "h"], 2, "--head says nothing without --audit"),
     ],
 )
 def test_what_cannot_be_used_is_named(line: list[str], code: int, message: str) -> None:

@@ -70,8 +70,8 @@ def test_what_nobody_knows_is_listed(stores: OpenStores) -> None:
         "subject": "officer-123", "tool": "initiate_wire", "key": "idm-4a2b", "state": "unknown",
     }  # fmt: skip
     assert pdp("keys", "list").out == (
-        f"{key['id'][7:23]}  initiate_wire  key idm-4a2b of officer-123, begun {key['started_at']}\n"
-        "    the caller was cancelled or interrupted while the tool ran\n"
+        f"{key['id']}  initiate_wire  key idm-4a2b of officer-123, begun {key['started_at']}: "
+        "the caller was cancelled or interrupted while the tool ran\n"
     )
 
 
@@ -90,7 +90,7 @@ def test_a_key_is_settled_with_its_action_and_recorded(
     written(Path("result.json"), {"wire_id": "w-7"})
 
     recorded = ("--by", "ann", "--audit", "audit.jsonl")
-    done = pdp("keys", "settle", key["id"][:20], "--outcome", *options, *recorded, "--json")
+    done = pdp("keys", "settle", key["id"], "--outcome", *options, *recorded, "--json")
 
     assert (done.code, done.err, done.json) == (0, "", {**key, "outcome": options[0]})
     assert unknown() == []
@@ -119,7 +119,6 @@ def test_a_key_is_settled_once(stores: OpenStores) -> None:
     ("line", "message"),
     [
         ([""], "no key of unknown outcome has that id"),
-        (["sha256:"], "no key of unknown outcome has that id"),
         (["ff", "--result", "r.json"], "--result says nothing with --outcome not-done"),
     ],
 )

@@ -10,7 +10,7 @@ import typer
 
 from pdp.cli.files import effective_manifests, needed, project_with
 from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, file_argument, file_option
-from pdp.cli.output import check_report, print_json, tell
+from pdp.cli.output import check_report, print_answer
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
 from pdp.errors import BundleError, UsageError
@@ -27,7 +27,6 @@ from pdp.workbench.bundles.sign import (
 )
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
-from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,19 +78,17 @@ def build(
     write_bundle(output, packed)
     bundle = read_bundle(packed)
     concerns = bundle.data["config"]["required_concerns"]
-    if as_json:
-        print_json(
-            {
-                "file": shown(output), "revision": bundle.revision, "release": bundle.release, "bytes": bundle.size,
-                "manifests": {loaded.digest: loaded.version for loaded in effective}, "concerns": concerns,
-            }
-        )  # fmt: skip
-        return
-    tell(f"{shown(output)}: release {bundle.release}, {bundle.size} bytes")
-    tell(f"  revision  {bundle.revision}")
-    tell(f"  concerns  {', '.join(concerns)}")
-    for loaded in effective:
-        tell(f"  manifest  {loaded.version}  {loaded.digest}")
+    answer = {
+        "file": shown(output), "revision": bundle.revision, "release": bundle.release, "bytes": bundle.size,
+        "manifests": {loaded.digest: loaded.version for loaded in effective}, "concerns": concerns,
+    }  # fmt: skip
+    lines = [
+        f"{shown(output)}: release {bundle.release}, {bundle.size} bytes",
+        f"  revision  {bundle.revision}",
+        f"  concerns  {', '.join(concerns)}",
+        *(f"  manifest  {loaded.version}  {loaded.digest}" for loaded in effective),
+    ]
+    print_answer(answer, lines, as_json=as_json)
 
 
 def inspect(
@@ -104,12 +101,8 @@ def inspect(
     Exit code: 0 shown, 2 bad usage or file, or not signed by one of the keys.
     """
     inspection = inspect_bundle(read_bundle(file, keys=given_public_keys(public_key or [])))
-    if as_json:
-        print_json({"file": shown(file), **inspection})
-        return
-    for line in inspection_lines(shown(file), inspection):
-        # A bundle may be a stranger's: what is in it is shown, never obeyed.
-        tell(printable(line))
+    # A bundle may be a stranger's: what is in it is shown, never obeyed.
+    print_answer({"file": shown(file), **inspection}, inspection_lines(shown(file), inspection), as_json=as_json)
 
 
 def keygen(
@@ -122,13 +115,14 @@ def keygen(
     """
     public = generate_key(output)
     private_file, public_file = shown(output), shown(output.with_name(output.name + PUBLIC_SUFFIX))
-    if as_json:
-        print_json({"private": private_file, "public": public_file, "key_id": public.id, "algorithm": ALGORITHM})
-        return
-    tell(f"{private_file}: the private key, for those who release; nobody else may read it")
-    tell(f"{public_file}: the public key, for engines and for OPA")
-    tell(f"  key id     {public.id}")
-    tell(f"  algorithm  {ALGORITHM}")
+    lines = [
+        f"{private_file}: the private key, for those who release; nobody else may read it",
+        f"{public_file}: the public key, for engines and for OPA",
+        f"  key id     {public.id}",
+        f"  algorithm  {ALGORITHM}",
+    ]
+    answer = {"private": private_file, "public": public_file, "key_id": public.id, "algorithm": ALGORITHM}
+    print_answer(answer, lines, as_json=as_json)
 
 
 def sign(
@@ -217,9 +211,5 @@ def _show_signed(bundle: Bundle, file: Path, *, as_json: bool) -> None:
         "key_id": None if signature is None else signature.key_id,
         "algorithm": None if signature is None else signature.algorithm,
     }  # fmt: skip
-    if as_json:
-        print_json(fields)
-        return
-    tell(f"{shown(file)}: release {bundle.release}, signed")
-    for name in ("revision", "digest", "key_id", "algorithm"):
-        tell(f"  {name.replace('_', ' '):9}  {fields[name]}")
+    stated = (f"  {name.replace('_', ' '):9}  {fields[name]}" for name in ("revision", "digest", "key_id", "algorithm"))
+    print_answer(fields, [f"{shown(file)}: release {bundle.release}, signed", *stated], as_json=as_json)

@@ -19,11 +19,10 @@ from pdp.cli.commands.bundle.files import (
 )
 from pdp.cli.files import open_audit
 from pdp.cli.options import AsJson, By, file_argument, file_option, user_name
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import print_answer
 from pdp.engine.bundle.file import read_packed
 from pdp.errors import BundleError, UsageError
 from pdp.workbench.bundles.publish import ChannelChange, history, next_release, publish_bundle, roll_back
-from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from pdp.audit.chain import AuditLog
@@ -111,31 +110,28 @@ def listing(repository: Repository, as_json: AsJson = False) -> None:
         raise UsageError(f"{repository}: nothing was published there", hint="publish: pdp bundle publish")
     current = {change.channel: change for change in changes}
     following = next_release(repository)
-    if as_json:
-        print_json(
-            {
-                "channels": {
-                    name: {"release": change.release, "revision": change.revision, "digest": change.digest}
-                    for name, change in sorted(current.items())
-                },
-                "next_release": following,
-                "history": [change.model_dump() for change in changes],
-            }
-        )
-        return
-    for name, change in sorted(current.items()):
-        tell(f"{name}: release {change.release}  {change.revision}")
-    tell(f"next release: {following}")
-    for number, change in reversed(list(enumerate(changes, start=1))):
-        tell(printable(f"{number:5}  {change.time}  {_described(change)}  by {change.by}: {change.why}"))
+    answer = {
+        "channels": {
+            name: {"release": change.release, "revision": change.revision, "digest": change.digest}
+            for name, change in sorted(current.items())
+        },
+        "next_release": following,
+        "history": [change.model_dump() for change in changes],
+    }
+    lines = [
+        *(f"{name}: release {change.release}  {change.revision}" for name, change in sorted(current.items())),
+        f"next release: {following}",
+        *(
+            f"{number:5}  {change.time}  {_described(change)}  by {change.by}: {change.why}"
+            for number, change in reversed(list(enumerate(changes, start=1)))
+        ),
+    ]
+    print_answer(answer, lines, as_json=as_json)
 
 
 def _show(repository: Path, change: ChannelChange, *, as_json: bool) -> None:
-    if as_json:
-        print_json(change.model_dump())
-        return
-    tell(printable(f"{shown(repository)}: {_described(change)}"))
-    tell(f"  file  {change.digest}")
+    lines = [f"{shown(repository)}: {_described(change)}", f"  file  {change.digest}"]
+    print_answer(change.model_dump(), lines, as_json=as_json)
 
 
 def _described(change: ChannelChange) -> str:

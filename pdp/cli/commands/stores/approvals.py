@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pdp.approvals.approvals import Approvals
-from pdp.cli.commands.stores.named import StepAudit, StepHead, StoreUrl, step_recorded_in, stores_named
+from pdp.cli.commands.stores.named import StepAudit, StoreUrl, step_audit, stores_named
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, command_app, file_option
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import print_answer
 from pdp.clock import to_seconds
 from pdp.json import canonical
 from pdp.stores.approvals import ApprovalState
-from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,14 +53,12 @@ def listing(
     with stores_named(store) as stores:
         # One whose time is over may still say pending.
         approvals = [approval for approval in stores.approvals.list() if state in ("all", _standing(approval, now))]
-    if as_json:
-        print_json([_as_json(approval, now) for approval in approvals])
-        return
-    for approval in approvals:
-        asked = f"{approval.tool} for {_requesters(approval)}: {', '.join(approval.reasons)}"
-        tell(printable(f"{approval.id}  {_standing(approval, now)}  {asked}; {_quorum(approval)}{_until(approval)}"))
-    if not approvals:
-        tell("no approvals" if state == "all" else f"no approval is {state}")
+    lines = [
+        f"{approval.id}  {_standing(approval, now)}  {approval.tool} for {_requesters(approval)}: "
+        f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"
+        for approval in approvals
+    ]
+    print_answer([_as_json(approval) for approval in approvals], lines or ["no such approval"], as_json=as_json)
 
 
 @app.command()
@@ -72,7 +69,7 @@ def show(approval_id: ApprovalId, store: StoreUrl = None, as_json: AsJson = Fals
     """
     with stores_named(store) as stores:
         approval = Approvals(stores.approvals).get(approval_id)
-    _print(approval, as_json=as_json)
+    print_answer(_as_json(approval), _lines(approval), as_json=as_json)
 
 
 @app.command()
@@ -81,16 +78,13 @@ def grant(
     session: Decider,
     store: StoreUrl = None,
     audit: StepAudit = None,
-    head: StepHead = None,
     as_json: AsJson = False,
 ) -> None:
     """Approve a call, as the person whose claims the session file has; with the last of the quorum it may run once.
 
     Exit code: 0 counted, 2 bad usage or file, 1 refused, or the store cannot be reached.
     """
-    _decide(
-        lambda approvals, claims: approvals.grant(approval_id, claims), session, store, audit, head, as_json=as_json
-    )
+    _decide(lambda rules, claims: rules.grant(approval_id, claims), session, store, audit, as_json=as_json)
 
 
 @app.command()
@@ -100,17 +94,13 @@ def deny(
     why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, for the record.")] = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
-    head: StepHead = None,
     as_json: AsJson = False,
 ) -> None:
     """Deny a call, as the person whose claims the session file has; one denial is enough.
 
     Exit code: 0 denied, 2 bad usage or file, 1 refused, or the store cannot be reached.
     """
-    _decide(
-        lambda approvals, claims: approvals.deny(approval_id, claims, why=why),
-        session, store, audit, head, as_json=as_json,
-    )  # fmt: skip
+    _decide(lambda rules, claims: rules.deny(approval_id, claims, why=why), session, store, audit, as_json=as_json)
 
 
 @app.command()
@@ -119,47 +109,33 @@ def withdraw(
     session: Decider,
     store: StoreUrl = None,
     audit: StepAudit = None,
-    head: StepHead = None,
     as_json: AsJson = False,
 ) -> None:
     """Take a call back, as the one who asked for it.
 
     Exit code: 0 withdrawn, 2 bad usage or file, 1 refused, or the store cannot be reached.
     """
-    _decide(
-        lambda approvals, claims: approvals.withdraw(approval_id, claims), session, store, audit, head, as_json=as_json
-    )
+    _decide(lambda rules, claims: rules.withdraw(approval_id, claims), session, store, audit, as_json=as_json)
 
 
 def _decide(
-    step: Callable[[Approvals, dict[str, Any]], Approval],
-    session: Path,
-    store: str | None,
-    audit: Path | None,
-    head: Path | None,
-    *,
-    as_json: bool,
+    step: Callable[[Approvals, Any], Approval], session: Path, store: str | None, audit: Path | None, *, as_json: bool
 ) -> None:
     claims = read_session(session).claims
-    with stores_named(store) as stores, step_recorded_in(audit, head) as log:
-        approvals = Approvals(stores.approvals, log)
-        approvals.attach(log, stores.actions)
-        approval = step(approvals, claims)
-    _print(approval, as_json=as_json)
+    with stores_named(store) as stores, step_audit(audit) as log:
+        rules = Approvals(stores.approvals, log)
+        rules.attach(log, stores.actions)
+        approval = step(rules, claims)
+    print_answer(_as_json(approval), _lines(approval), as_json=as_json)
 
 
-def _print(approval: Approval, *, as_json: bool) -> None:
-    now = to_seconds(time.time())
-    if as_json:
-        print_json(_as_json(approval, now))
-        return
-    tell(printable(f"{_standing(approval, now)}  {approval.id}"))
-    for name, text in _lines(approval):
-        # What a model wrote is shown, never obeyed.
-        tell(printable(f"  {name:<10} {text}"))
+def _lines(approval: Approval) -> Iterator[str]:
+    yield f"{_standing(approval, to_seconds(time.time()))}  {approval.id}"
+    for name, text in _fields(approval):
+        yield f"  {name:<10} {text}"
 
 
-def _lines(approval: Approval) -> Iterator[tuple[str, str]]:
+def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
     context = approval.request["context"]
     yield "tool", " ".join(text for text in (approval.tool, approval.tool_version) if text)
     for name, value in context["arguments"].items():
@@ -186,8 +162,8 @@ def _standing(approval: Approval, now: str) -> ApprovalState:
     return ApprovalState.EXPIRED if approval.state in _WAITING and approval.expired(now) else approval.state
 
 
-def _as_json(approval: Approval, now: str) -> dict[str, Any]:
-    return {**approval.as_json(), "state": _standing(approval, now)}
+def _as_json(approval: Approval) -> dict[str, Any]:
+    return {**approval.as_json(), "state": _standing(approval, to_seconds(time.time()))}
 
 
 def _requesters(approval: Approval) -> str:
@@ -200,7 +176,3 @@ def _person(person: Person) -> str:
 
 def _quorum(approval: Approval) -> str:
     return f"{len(approval.grants)} of {approval.quorum} granted"
-
-
-def _until(approval: Approval) -> str:
-    return f", until {approval.expires_at}" if approval.state in _WAITING else ""

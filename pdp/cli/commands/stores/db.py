@@ -10,7 +10,7 @@ import typer
 
 from pdp.cli.commands.stores.named import URL_VARIABLE, stores_named, url_named
 from pdp.cli.options import AsJson, command_app
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import print_answer
 from pdp.stores.sql.tables import SCHEMA
 from pdp.stores.url import open_stores
 
@@ -32,11 +32,8 @@ def upgrade(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     Exit code: 0 up to date, 2 bad usage, 1 the database cannot be reached, or is of a newer release.
     """
     with closing(open_stores(url_named(url), upgrade=True)) as stores:
-        name = stores.name
-    if as_json:
-        print_json({"database": name, "revision": SCHEMA})
-    else:
-        tell(f"{name}: up to date")
+        answer = {"database": stores.name, "revision": SCHEMA}
+        print_answer(answer, [f"{stores.name}: up to date"], as_json=as_json)
 
 
 @app.command("prune")
@@ -46,8 +43,6 @@ def prune(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     Exit code: 0 forgotten, 2 bad usage, 1 the database cannot be reached, or is of another release.
     """
     with stores_named(url) as stores:
-        name, count = stores.name, stores.keys.prune(time.time())
-    if as_json:
-        print_json({"database": name, "forgotten": count})
-    else:
-        tell(f"{name}: {count} {'result' if count == 1 else 'results'} forgotten")
+        count = stores.keys.prune(time.time())
+        line = f"{stores.name}: {count} {'result' if count == 1 else 'results'} forgotten"
+        print_answer({"database": stores.name, "forgotten": count}, [line], as_json=as_json)

@@ -10,26 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from pdp.audit.chain import recordable
-from pdp.cli.commands.stores.named import StepAudit, StepHead, StoreUrl, step_recorded_in, stores_named
+from pdp.cli.commands.stores.named import StepAudit, StoreUrl, step_audit, stores_named
 from pdp.cli.options import AsJson, By, command_app, file_option, user_name
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import print_answer
 from pdp.clock import to_milliseconds
 from pdp.documents import read_document
 from pdp.errors import PdpError, UsageError
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.actions import ActionState
 from pdp.stores.keys import NotBegunError
-from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pdp.audit.chain import AuditEvent
     from pdp.stores.keys import KeyRecord
     from pdp.stores.url import OpenStores
 
-_PREFIX: Final = "sha256:"
-_SHOWN: Final = 16
 _WITHOUT_RESULT: Final = Execution(
     failure=Failure(
         FailureCode.TOOL_EXECUTION_FAILED,
@@ -49,22 +44,18 @@ def listing(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """
     with stores_named(store) as stores:
         records = stores.keys.unknown(time.time())
-    if as_json:
-        print_json([_as_json(record) for record in records])
-        return
-    for record in records:
-        key, fields = record.key, _as_json(record)
-        whose = f"key {key.key} of {key.subject}" if key.subject else key.key
-        tell(printable(f"{_short(record)}  {key.tool or 'compensation'}  {whose}, begun {fields['started_at']}"))
-        if fields["failure"] is not None:
-            tell(printable(f"    {fields['failure']['message']}"))
-    if not records:
-        tell("no key has an unknown outcome")
+    keys = [_as_json(record) for record in records]
+    lines = [
+        f"{key['id']}  {key['tool']}  key {key['key']} of {key['subject']}, begun {key['started_at']}"
+        + (f": {key['failure']['message']}" if key["failure"] else "")
+        for key in keys
+    ]
+    print_answer(keys, lines or ["no key has an unknown outcome"], as_json=as_json)
 
 
 @app.command()
 def settle(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key, as `pdp keys list` shows it, or its start.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key, as `pdp keys list` shows it.")],
     outcome: Annotated[
         Literal["done", "not-done"],
         typer.Option("--outcome", help="Whether the effect happened; not-done frees the key for another call."),
@@ -76,7 +67,6 @@ def settle(
     by: By = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
-    head: StepHead = None,
     as_json: AsJson = False,
 ) -> None:
     """Settle a key of unknown outcome, and the action of its approval, after somebody has looked what happened.
@@ -89,9 +79,11 @@ def settle(
     execution = None
     if done:
         execution = _WITHOUT_RESULT if result is None else Execution(result=read_document(result).value)
-    with stores_named(store) as stores, step_recorded_in(audit, head) as log:
+    with stores_named(store) as stores, step_audit(audit) as log:
         now = time.time()
-        record = _named(stores.keys.unknown(now), key_id)
+        record = next((record for record in stores.keys.unknown(now) if record.id == key_id), None)
+        if record is None:
+            raise UsageError(f"{key_id}: no key of unknown outcome has that id", hint="see: pdp keys list")
         event: AuditEvent = {
             "time": to_milliseconds(now), "type": "key.settled", "subject": recordable(user_name(by)),
             "tool": recordable(record.key.tool), "idempotency_key": recordable(record.key.key),
@@ -105,11 +97,8 @@ def settle(
             log.append({**event, "outcome": "failed" if isinstance(error, NotBegunError) else "unknown"})
             raise
         _settle_action(stores, record, ActionState.COMMITTED if done else ActionState.FAILED)
-    if as_json:
-        print_json({**_as_json(record), "outcome": outcome})
-    else:
-        meaning = "a call with it gets this outcome" if done else "it is free again"
-        tell(f"{_short(record)}: settled as {outcome}; {meaning}")
+    line = f"settled as {outcome}; {'a call with it gets this outcome' if done else 'it is free again'}"
+    print_answer({**_as_json(record), "outcome": outcome}, [line], as_json=as_json)
 
 
 def _settle_action(stores: OpenStores, record: KeyRecord, state: ActionState) -> None:
@@ -117,19 +106,6 @@ def _settle_action(stores: OpenStores, record: KeyRecord, state: ActionState) ->
     action = None if approval is None or approval.action_id is None else stores.actions.get(approval.action_id)
     if action is not None and action.state is ActionState.APPROVED:
         stores.actions.move(action, state)
-
-
-def _named(records: Sequence[KeyRecord], key_id: str) -> KeyRecord:
-    start = key_id.removeprefix(_PREFIX)
-    named = [record for record in records if start and record.id.removeprefix(_PREFIX).startswith(start)]
-    if len(named) != 1:
-        fault = f"{len(named)} keys begin so" if named else "no key of unknown outcome has that id"
-        raise UsageError(f"{key_id}: {fault}", hint="see: pdp keys list")
-    return named[0]
-
-
-def _short(record: KeyRecord) -> str:
-    return record.id.removeprefix(_PREFIX)[:_SHOWN]
 
 
 def _as_json(record: KeyRecord) -> dict[str, Any]:

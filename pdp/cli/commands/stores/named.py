@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,7 +17,6 @@ from pdp.project.file import PROJECT_FILE
 from pdp.stores.url import open_stores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from pdp.audit.chain import AuditLog
@@ -35,9 +34,9 @@ StoreUrl = Annotated[
     ),
 ]
 StepAudit = Annotated[
-    Path | None, file_option("--audit", help="The application's audit stream, which the step is appended to.")
+    Path | None,
+    file_option("--audit", help="The application's audit stream, to record the step; its head in PDP_AUDIT_HEAD."),
 ]
-StepHead = Annotated[Path | None, file_option("--head", help="The head of that stream, where it has one.")]
 
 
 def url_named(url: str | None) -> str:
@@ -65,16 +64,12 @@ def stores_named(url: str | None) -> AbstractContextManager[OpenStores]:
     return closing(open_stores(url_named(url)))
 
 
-@contextmanager
-def step_recorded_in(audit: Path | None, head: Path | None) -> Iterator[AuditLog]:
+def step_audit(audit: Path | None) -> AbstractContextManager[AuditLog]:
     """Open the stream of events of a step; without one, it is said that no stream has it.
 
     Raises:
         UsageError: the stream cannot be used.
     """
-    if head is not None and audit is None:
-        raise UsageError("--head says nothing without --audit", hint="add --audit")
     if audit is None:
         complain("note: no audit stream records this step; name the application's with --audit")
-    with closing(open_audit(audit, head)) as log:
-        yield log
+    return closing(open_audit(audit))
