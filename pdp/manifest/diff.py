@@ -277,7 +277,7 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
 # Sets of which each member is one more demand.
 _DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safety.requires")
 # Sets of which each member admits more; what None stands for is another matter of each.
-_ADMISSIONS: Final = ("approval.approvers", "commits", "program.options", "program.subcommands")
+_ADMISSIONS: Final = ("accepts", "approval.approvers", "commits", "program.options", "program.subcommands")
 # What changes what the tool is, or what the policy is told about a call: only a person can say what follows.
 _WEIGHED: Final = (
     "cli", "compensation", "config", "pdp_action", "pattern", "retries", "state", "timeout",
@@ -327,7 +327,7 @@ def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
         for name in ("approval", "idempotency", "program", "provenance", "release", "safety")
         for field, value in entry.get(name, {}).items()
     }
-    return {**entry, **nested}
+    return {**entry, **nested, "accepts": list(entry.get("accepts", ()))}
 
 
 def _rank_changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:

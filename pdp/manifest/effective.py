@@ -42,7 +42,7 @@ Terms = tuple[str, ...] | None
 # point alone; the document has its digest, so that the manifest's digest covers it all.
 FOR_POLICY: Final = (
     "name", "id", "version", "pdp_action", "pattern", "effect_class", "risk_tier", "scopes", "markings", "purposes",
-    "idempotency", "limits", "approval", "provenance", "writes", "release",
+    "idempotency", "limits", "approval", "provenance", "writes", "release", "accepts",
 )  # fmt: skip
 """The fields of an entry that the policy may read, of those that are stated."""
 
@@ -134,6 +134,7 @@ def effective_tool(
     fields |= merged
     fields |= {
         "program": (programs or {}).get(declared.cli.argv[0]) if declared.cli else None,
+        "accepts": rules.accepts if rules else None,
         "id": declared.id or f"tool.{declared.name}",
         "pdp_action": declared.action,
         "risk_tier": merged["risk_tier"] or EFFECT_TIERS.get(merged["effect_class"], RiskTier.HIGH),

@@ -77,6 +77,15 @@ PATTERN_EFFECTS: Final = {
 """The effect class that each pattern fixes (tool pattern library, 9.3)."""
 
 
+class NotATool(StrEnum):
+    """The rules that say what is not a tool (tool pattern library, 9.4; pdp/manifest/rules/forbidden.py)."""
+
+    UNTYPED = "not_a_tool.untyped"
+    FREE_TEXT = "not_a_tool.free_text"
+    DIRECT_ACCESS = "not_a_tool.direct_access"
+    UNSTAGED_COMMIT = "not_a_tool.unstaged_commit"
+
+
 class Writes(StrEnum):
     """Where a tool's durable output goes, lightest first; `canonical` is refused (tool boundary document)."""
 

@@ -27,7 +27,8 @@ FROM_FILE: Final = {"from_file": True}
 class Finding:
     """One thing that is wrong at one path of a manifest or governance file.
 
-    `key`: the key at the end of the path is meant, not its value. `warning`: legal, yet likely a mistake.
+    `key`: the key at the end of the path is meant, not its value. `warning`: legal, yet likely a mistake. `rule`: what
+    the governance file may accept it by (`accepts`).
     """
 
     path: Path
@@ -35,6 +36,7 @@ class Finding:
     hint: str | None = None
     warning: bool = False
     key: bool = False
+    rule: str | None = None
 
 
 class FaultyFile:

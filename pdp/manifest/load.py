@@ -31,9 +31,10 @@ from pdp.manifest.schema.shapes import shape_findings
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, written_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pdp.documents.document import Path
+    from pdp.manifest.fields import NotATool
     from pdp.manifest.rules.paths import Roots
 
 
@@ -225,13 +226,16 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
         mapped.add(tool.action)
         if rules is not None and governance is not None and entry.roots is not None:
             governance.add_findings(argument_findings(rules, entry.roots), governance.within(tool.action))
+        accepted = (rules.accepts if rules else None) or {}
+        if entry.roots is not None:
+            file.add_findings(_unaccepted(forbidden_findings(tool), accepted), entry.where)
         if entry.unusable & _DECIDING:
             continue
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
         effective = effective_tool(tool, rules)
         for finding in (
             *entry_findings(effective, tier_stated=stated),
-            *forbidden_entry_findings(effective, staged),
+            *_unaccepted(forbidden_entry_findings(effective, staged), accepted),
         ):
             if governance is not None and rules is not None and _is_governed(str(finding.path[0]), tool):
                 governance.add_findings([finding], governance.within(tool.action))
@@ -249,6 +253,11 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
             for action in actions
             if action not in mapped
         )
+
+
+def _unaccepted(findings: Iterable[Finding], accepted: Mapping[NotATool, str]) -> Iterator[Finding]:
+    """Yield the findings that the governance file does not accept for the tool."""
+    return (finding for finding in findings if finding.rule not in accepted)
 
 
 def _check_programs(file: _ManifestFile, governance: _GovernanceFile | None) -> None:
@@ -297,10 +306,8 @@ def _read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: F
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:
         tool = tool.model_copy(update={"effect_class": PATTERN_EFFECTS[tool.pattern]})
     roots = path_roots(tool) if sound else None
-    if sound:
-        file.add_findings(forbidden_findings(tool), where)
-        # An answer whose schema was faulty is left out, and may well have had the shape.
-        if "result_schema" not in unusable:
-            file.add_findings(shape_findings(tool), where)
+    # An answer whose schema was faulty is left out, and may well have had the shape.
+    if sound and "result_schema" not in unusable:
+        file.add_findings(shape_findings(tool), where)
     file.add_findings(tool_findings(tool, unusable, roots), where)
     return _Entry(tool, unusable, where, roots)

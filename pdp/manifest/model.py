@@ -35,6 +35,7 @@ from pdp.manifest.fields import (
     EffectClass,
     Latency,
     Name,
+    NotATool,
     Pattern,
     Percentile,
     RiskTier,
@@ -298,7 +299,12 @@ class Governable(Record):
 
 
 class ActionRules(Governable):
-    """What the governance file states for one action."""
+    """What the governance file states for one action.
+
+    `accepts`: what its tools break of the rules of what is not a tool, and why that is accepted.
+    """
+
+    accepts: dict[NotATool, Text] | None = None
 
 
 class Governance(Record):
@@ -362,9 +368,11 @@ class Tool(DeclaredTool):
     """One effective entry: manifest and governance merged, the stricter holding, defaults filled in.
 
     `program` is what the governance file states of the program of a tool of type `cli`; None: it may not run.
+    `accepts`: what it accepts of the tool, and why.
     """
 
     program: Program | None = None
+    accepts: dict[NotATool, Text] | None = None
     id: Name
     pdp_action: Name
     risk_tier: RiskTier

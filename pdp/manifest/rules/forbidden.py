@@ -7,13 +7,17 @@
                                object of such texts: "do whatever it takes".
 * `not_a_tool.direct_access`   a database or the network reached without an effect class, or by a tool that says that
                                it only computes.
-* `not_a_tool.unstaged_commit` an effect on a system of record that no action precedes.
+* `not_a_tool.unstaged_commit` an effect on a system of record that no action precedes, or that no effect class speaks
+                               of.
+
+The governance file may accept any of them for the tools of an action, with a reason (`accepts`).
 
 When is a commit staged? `commit-high` is, when each of its calls needs a person's approval: the STEP_UP stages the
 action, and the grant commits it. One that is excused from approval (`unless_within_limits: true`) has to be named by
 `commits` of a tool of pattern action-staging instead, and pdp/patterns runs it only with what such a tool has staged.
 `commit-low` changes only what is internal (tasks, exceptions, notes: 9.2): it needs no staging, and may not state
-external side effects. A tool that states no effect class is no commit: its scopes, limits and approvals govern it.
+external side effects. A tool that states neither effect class nor external side effects is no commit: its scopes,
+limits and approvals govern it.
 
 The fifth rule, no state across runs in a tool, is kept at run time: caches and pins belong to a run (pdp/patterns).
 """
@@ -26,7 +30,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import shown_name
-from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern
+from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, NotATool, Pattern
 from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
@@ -92,8 +96,11 @@ def forbidden_findings(tool: DeclaredTool) -> Iterator[Finding]:
 
 
 def _untyped(schema: dict[str, Any], field: str, path: str, name: str) -> Finding:
-    message = f"{name} may be anything (not_a_tool.untyped)"
-    return Finding(member_place(schema, field, path), message, "state its `type`")
+    return _refused(member_place(schema, field, path), NotATool.UNTYPED, f"{name} may be anything", "state its `type`")
+
+
+def _refused(path: Path, rule: NotATool, message: str, hint: str) -> Finding:
+    return Finding(path, f"{message} ({rule})", hint, rule=rule)
 
 
 def forbidden_entry_findings(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
@@ -142,7 +149,7 @@ def _open(entry: Tool) -> Iterator[Finding]:
             hint = "nest less, or state fewer alternatives"
         if any(map(_is_unstated if path else _has_unread_members, node.alternatives)):
             place = member_place(entry.schema_, "schema", path)
-            yield Finding(place, f"{message} (not_a_tool.untyped)", hint)
+            yield _refused(place, NotATool.UNTYPED, message, hint)
 
 
 def _free_text(entry: Tool) -> Iterator[Finding]:
@@ -151,9 +158,10 @@ def _free_text(entry: Tool) -> Iterator[Finding]:
         return
     ((name, schema),) = arguments.items()
     if _is_free_text(schema):
-        yield Finding(
+        yield _refused(
             member_place(entry.schema_, "schema", name),
-            f"argument {shown_name(name)} is the only one of a tool with effects, and any text (not_a_tool.free_text)",
+            NotATool.FREE_TEXT,
+            f"argument {shown_name(name)} is the only one of a tool with effects, and any text",
             f"state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most {LONGEST_NAME}",
         )
 
@@ -161,15 +169,17 @@ def _free_text(entry: Tool) -> Iterator[Finding]:
 def _direct_access(entry: Tool) -> Iterator[Finding]:
     for path, target in _reaches(entry):
         if entry.effect_class is None:
-            yield Finding(
+            yield _refused(
                 path,
-                f"{target} is reached without an effect class (not_a_tool.direct_access)",
+                NotATool.DIRECT_ACCESS,
+                f"{target} is reached without an effect class",
                 "declare `effect_class`, here or in the governance file; or leave it to a tool that has one",
             )
         elif entry.effect_class is EffectClass.PURE:
-            yield Finding(
+            yield _refused(
                 path,
-                f"{target} is reached by a tool that only computes (not_a_tool.direct_access)",
+                NotATool.DIRECT_ACCESS,
+                f"{target} is reached by a tool that only computes",
                 "declare the effect class that it has; what a conversion needs is pinned when the run starts",
             )
 
@@ -186,19 +196,18 @@ def _reaches(entry: Tool) -> Iterator[tuple[Path, str]]:
 
 def _unstaged(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
     side_effects = entry.safety.side_effects if entry.safety else None
-    if entry.effect_class is EffectClass.COMMIT_LOW and side_effects == "external":
-        yield Finding(
-            ("safety", "side_effects"),
-            "commit-low touches what is internal alone, and this has external side effects "
-            "(not_a_tool.unstaged_commit)",
-            "declare `effect_class: commit-high`",
-        )
+    if entry.effect_class in (None, EffectClass.STAGE, EffectClass.COMMIT_LOW) and side_effects == "external":
+        message = "external side effects without an effect class: nothing stages them"
+        if entry.effect_class is not None:
+            message = f"{entry.effect_class} touches what is internal alone, and this has external side effects"
+        hint = "declare `effect_class: commit-high`, here or in the governance file"
+        yield _refused(("safety", "side_effects"), NotATool.UNSTAGED_COMMIT, message, hint)
     excused = entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits
     if excused and entry.name not in staged:
-        yield Finding(
+        yield _refused(
             ("name",),
-            f"{shown_name(entry.name)} commits without approval within limits, and nothing stages it "
-            "(not_a_tool.unstaged_commit)",
+            NotATool.UNSTAGED_COMMIT,
+            f"{shown_name(entry.name)} commits without approval within limits, and nothing stages it",
             "name it in `commits` of a tool of pattern action-staging, or leave `unless_within_limits` out",
         )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pdp.errors import FileFaultsError
-from pdp.manifest.effective import effective_tool
+from pdp.manifest.diff import manifest_diff
+from pdp.manifest.effective import effective_tool, made_of
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import DeclaredTool
 from pdp.manifest.rules.forbidden import LONGEST_NAME, forbidden_entry_findings, forbidden_findings, staged_commits
@@ -216,7 +219,8 @@ def test_a_validations_candidate_is_typed_by_its_rule_pack() -> None:
     [
         ({"effect_class": "stage"}, True), ({"effect_class": "commit-low"}, True),
         ({"effect_class": "commit-high"}, True), ({"safety": {"side_effects": "write"}}, True),
-        ({"safety": {"side_effects": "external"}}, True), ({"safety": {"side_effects": "read"}}, False),
+        ({"effect_class": "commit-high", "safety": {"side_effects": "external"}}, True),
+        ({"safety": {"side_effects": "read"}}, False),
         ({"effect_class": "read-internal"}, False), ({}, False),
     ],
 )  # fmt: skip
@@ -319,9 +323,58 @@ def test_a_commit_is_staged(fields: dict[str, Any], staged: tuple[str, ...], ref
     assert said(*staged, **fields) == ([("name", "not_a_tool.unstaged_commit")] if refused else [])
 
 
-def test_an_internal_commit_has_no_external_side_effects() -> None:
-    fields = {"effect_class": "commit-low", "safety": {"side_effects": "external"}}
+@pytest.mark.parametrize("effects", [{"effect_class": "commit-low"}, {"effect_class": "stage"}, {"scopes": ["x"]}])
+def test_external_side_effects_are_staged(effects: dict[str, Any]) -> None:
+    fields = {**effects, "safety": {"side_effects": "external"}}
     assert said(**fields) == [("safety.side_effects", "not_a_tool.unstaged_commit")]
+    assert said(**fields | {"effect_class": "commit-high"}) == []
+
+
+TEXTS = {"message": {"type": "string"}, "to": {"type": "string"}}
+REFUSED: dict[str, dict[str, Any]] = {
+    "not_a_tool.untyped": {"schema": {"type": "object", "properties": {"a": {}}}},
+    "not_a_tool.free_text": {"schema": FREE, "effect_class": "stage"},
+    "not_a_tool.direct_access": {"safety": {"requires": ["network"]}},
+    "not_a_tool.unstaged_commit": {"safety": {"side_effects": "external"}, "idempotency": {"required": True}},
+}
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_the_governance_file_accepts_a_tool_with_a_reason_and_the_comparison_says_so(tmp_path: Path, rule: str) -> None:
+    entry = {"name": "do_it", "schema": {"type": "object", "properties": TEXTS}, "scopes": ["x"], **REFUSED[rule]}
+    manifest, governance = tmp_path / "manifest.json", tmp_path / "governance.json"
+    manifest.write_text(json.dumps({"manifest_version": "1", "tools": [entry]}))
+    others = {"accepts": {name: "elsewhere" for name in REFUSED if name != rule}}
+    for rules in ({}, others):
+        governance.write_text(json.dumps({"actions": {"do_it": rules}}))
+        with pytest.raises(FileFaultsError) as caught:
+            load_effective(manifest, governance)
+        assert [rule in fault.message for fault in caught.value.faults] == [True]
+
+    governance.write_text(json.dumps({"actions": {"do_it": {"accepts": {rule: "a person reads it"}}}}))
+    accepted = load_effective(manifest, governance)
+    assert accepted.document["tools"]["do_it"]["accepts"] == {rule: "a person reads it"}
+
+    strict = made_of("1", {"do_it": accepted.tools["do_it"].model_copy(update={"accepts": None})}, agents=None)
+    (change,) = manifest_diff(strict, accepted).tools[0].governance
+    assert (change.name, change.direction, change.what) == ("accepts", "loosens", f"added {rule}")
+
+
+def test_only_the_governance_file_accepts_and_only_what_there_is_with_a_reason(tmp_path: Path) -> None:
+    manifest, governance = tmp_path / "manifest.json", tmp_path / "governance.json"
+    entry = {"name": "do_it", "schema": FREE, "scopes": ["x"], "accepts": {"not_a_tool.free_text": "x"}}
+    manifest.write_text(json.dumps({"manifest_version": "1", "tools": [entry]}))
+    governance.write_text(
+        json.dumps({"actions": {"do_it": {"accepts": {"not_a_tool.any": "x", "not_a_tool.untyped": ""}}}})
+    )
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective(manifest, governance)
+
+    assert [fault.message for fault in caught.value.faults] == [
+        f"key `not_a_tool.any` must be one of {', '.join(REFUSED)}, not `not_a_tool.any`",
+        "`accepts.not_a_tool.untyped` must not be empty",
+        "unknown key `accepts`",
+    ]
 
 
 def test_only_staging_tools_stage() -> None:
