@@ -1,4 +1,4 @@
-"""`pdp audit`: what it says of a stream that is intact, and of one that is not; and how a stream is rotated."""
+"""`pdp audit`: what a stream holds, what is said of one that is intact and of one that is not; how it is rotated."""
 
 from __future__ import annotations
 
@@ -124,6 +124,59 @@ def test_a_stream_is_verified_with_its_own_key_alone(monkeypatch: pytest.MonkeyP
     done = pdp("audit", "verify", str(STREAM))
     fault = "the first line: it is keyed, and no key was given, or the other way round"
     assert done.out.startswith(f"not intact: {fault}\n")
+
+
+EVENTS: list[Any] = [
+    {
+        "type": "tool.pay.dispatch", "tool": "pay", "status": "rejected", "verdict": "STEP_UP", "subject": "ann",
+        "codes": ["limits.exceeded"], "run_id": "r", "approval_id": "a", "outcome": "not_executed",
+    },
+    {"type": "tool.unknown.dispatch", "tool": "x\x1b[2J\n", "status": "rejected", "rejection": "INVALID_TOOL_NAME"},
+    {"type": "approval.granted", "tool": "pay", "status": "granted", "subject": "boss", "approval_id": "a"},
+    {"type": "tool.pay.result", "tool": "pay", "outcome": "succeeded", "replayed": True, "run_id": "r"},
+]  # fmt: skip
+LINES = [
+    "     0  t  tool.pay.dispatch  STEP_UP, limits.exceeded  outcome not_executed  tool pay  by ann  run r  approval a",
+    "     1  t  tool.unknown.dispatch  REJECTED, INVALID_TOOL_NAME  tool x\\x1b[2J\\n",
+    "     2  t  approval.granted  tool pay  by boss  approval a",
+    "     3  t  tool.pay.result  outcome succeeded, a replay  tool pay  run r",
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ([], [0, 1, 2, 3]),
+        (["--tool", "pay"], [0, 2, 3]),
+        (["--verdict", "STEP_UP"], [0]),
+        (["--verdict", "REJECTED"], [1]),
+        (["--run", "r"], [0, 3]),
+        (["--approval", "a", "--tool", "pay"], [0, 2]),
+        (["--verdict", "DENY"], []),
+    ],
+)
+def test_events_are_shown_one_on_a_line(options: list[str], shown: list[int]) -> None:
+    log = FileAudit(STREAM)
+    for event in EVENTS:
+        log.append(event | {"time": "t"})
+    log.close()
+
+    text, answer = pdp("audit", "show", STREAM, *options), pdp("audit", "show", STREAM, *options, "--json")
+
+    assert (text.code, text.out.splitlines(), text.err) == (0, [LINES[number] for number in shown], "")
+    events = [json.loads(line) for line in answer.out.splitlines()]
+    assert [{name: event[name] for name in EVENTS[event["seq"]]} for event in events] == [EVENTS[n] for n in shown]
+    assert answer.out.isascii()
+
+
+@pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b'{"seq": "0", "time": "t", "type": "x"}\n', b"\x1b[2J\n", b"{\n"])
+def test_a_line_that_is_not_an_event_is_not_shown(line: bytes) -> None:
+    STREAM.write_bytes(line)
+
+    done = pdp("audit", "show", STREAM)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: not an event: b'")
+    assert "\x1b" not in done.err
 
 
 def test_a_stream_is_rotated_by_its_next_writer_and_verified_over_its_files() -> None:

@@ -12,5 +12,5 @@ bundle     a folder: build, sign, publish and compare bundles
 release    whether a bundle may go out
 opa        the OPA program, and the Rego that it is given
 stores     a folder: approvals, idempotency keys, the database's tables
-audit      verify and rotate an audit stream
+audit      show, verify and rotate an audit stream
 """

@@ -1,9 +1,10 @@
-"""`pdp audit`: check a stream of audit events, and have it rotated."""
+"""`pdp audit`: show a stream of audit events, check it, and have it rotated."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -12,22 +13,53 @@ from pdp.audit.file import LINE_BYTES, Head, key_bytes, request_rotation
 from pdp.cli import Exit
 from pdp.cli.files import key_of_environment
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
-from pdp.cli.output import print_answer
+from pdp.cli.output import print_answer, tell
 from pdp.errors import AuditError, UsageError
+from pdp.json import parse_json
+from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-app = command_app("Streams of audit events: check them, and have them rotated.")
+app = command_app("Streams of audit events: show them, check them, and have them rotated.")
 
 _UNKEYED: Final = "the chain is not keyed: whoever can write the file could have written all of it anew"
 _NO_HEAD: Final = "without --head, it does not show whether events were cut off at the end"
 _LATER: Final = "it begins with a rotation: the files before were not checked"
 
 
+Files = Annotated[list[Path], file_argument("FILE...", help="The stream: its rotated files in order, then it.")]
+
+
+@app.command("show")
+def show(
+    files: Files,
+    tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Only events of this tool.")] = None,
+    verdict: Annotated[
+        Literal["ALLOW", "STEP_UP", "DENY", "REJECTED"] | None,
+        typer.Option("--verdict", help="Only decisions with this verdict, or proposals that the policy never saw."),
+    ] = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only events of this run.")] = None,
+    approval: Annotated[
+        str | None, typer.Option("--approval", metavar="ID", help="Only events of this approval.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as JSON, one on a line.")] = False,
+) -> None:
+    """Show events, one on a line; with options those that fit all of them. What was changed shows in `audit verify`.
+
+    Exit code: 0 shown, 2 bad usage or file, 1 a line is not an event.
+    """
+    wanted = {"tool": tool, "verdict": verdict, "run_id": run, "approval_id": approval}
+    for line in _lines(files):
+        event = _read(line)
+        compared = {**event, "verdict": _verdict(event)}
+        if all(value is None or compared.get(name) == value for name, value in wanted.items()):
+            tell(json.dumps(event) if as_json else printable(_shown(event)))
+
+
 @app.command("verify")
 def verify(
-    files: Annotated[list[Path], file_argument("FILE...", help="The stream: its rotated files in order, then it.")],
+    files: Files,
     head: Annotated[Path | None, file_option("--head", help="The head that the stream has elsewhere.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,6 +112,35 @@ def rotate(
         raise UsageError(error.message, hint=error.hint) from error
     line = f"{file}: the next event begins a new file, and this one stays as {name}"
     print_answer({"file": str(file), "rotated": str(name)}, [line], as_json=as_json)
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    try:
+        event: dict[str, Any] = parse_json(line)
+        _ = event["seq"] + 0, event["time"] + event["type"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise AuditError(f"not an event: {line[:60]!r}", hint="see: pdp audit verify") from error
+    return event
+
+
+def _verdict(event: dict[str, Any]) -> str | None:
+    return event.get("verdict") or ("REJECTED" if event.get("status") == "rejected" else None)
+
+
+def _shown(event: dict[str, Any]) -> str:
+    """Return an event in one line: who, what, which verdict, which outcome; what does not apply is left out."""
+    facts = {
+        "": (_verdict(event), event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),
+        "outcome": (event.get("outcome"), event.get("error_code"), "a replay" if event.get("replayed") else None),
+        "tool": (event.get("tool"),), "by": (event.get("subject"),), "run": (event.get("run_id"),),
+        "approval": (event.get("approval_id"),), "key": (event.get("idempotency_key"),),
+    }  # fmt: skip
+    shown = (
+        f"{name} {', '.join(map(str, filter(None, values)))}".removeprefix(" ")
+        for name, values in facts.items()
+        if any(values)
+    )
+    return "  ".join((f"{event['seq']:6}  {event['time']}  {event['type']}", *shown))
 
 
 def _lines(files: list[Path]) -> Iterator[bytes]:
