@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from pdp.contract.checks import Rejected
+from pdp.errors import UsageError
+from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
 
 if TYPE_CHECKING:
     from pdp.contract.invariants import Trip
     from pdp.decision import Decision, Obligation, Reason, Verdict
     from pdp.flow.stages import Decided, Executed
+    from pdp.model_calls import CallForm, ToolCall
     from pdp.stores.actions import Action
     from pdp.stores.approvals import Approval
+
+
+class CallAnswer(NamedTuple):
+    """What a model sees of a call: a text; whether it says why there is no result; the result, where that is JSON."""
+
+    text: str
+    is_error: bool = False
+    result: Any = None
 
 
 class Evaluation:
@@ -146,6 +157,50 @@ class Evaluation:
         return Outcome(Status.REJECTED, rejection=rejection)
 
     @property
+    def answer(self) -> CallAnswer:
+        """What the model sees of the call: its result as JSON or text, or why there is none.
+
+        Only the codes and messages that are meant for it: never a traceback, nothing of the request.
+        """
+        outcome = self.outcome
+        if outcome.rejection is not None:
+            text = f"{outcome.rejection.code}: {outcome.rejection.reason}"
+            if self.approval is not None:
+                text += f" (approval {self.approval.id} is {self.approval.state})"
+            return CallAnswer(text, is_error=True)
+        if outcome.failure is not None:
+            return CallAnswer(f"{outcome.failure.code}: {outcome.failure.message}", is_error=True)
+        if self.pruned:
+            return CallAnswer(f"dropped from the plan: {self.trips[-1].rule}")
+        return _shown(self.result)
+
+    @property
+    def call(self) -> ToolCall | None:
+        """The model's call, where the proposal was one in the form of a model's API, or a `ToolCall`."""
+        return self._decided.asked.received.call
+
+    def as_tool_result(self, form: CallForm | str | None = None) -> dict[str, Any]:
+        """Return what goes back to the model's API for this call.
+
+        Args:
+            form: one of the forms of `pdp.model_calls`; that of the call when absent.
+
+        Raises:
+            UsageError: not a form, or none where the proposal has none either; the call was decided and not made.
+        """
+        from pdp.model_calls import CallForm, ToolCall, tool_result  # noqa: PLC0415 - only calls of a model's API
+
+        call = self.call or ToolCall(self.trace.tool_call_id, self._decided.tool_name)
+        form = form or call.form
+        if form not in list(CallForm):
+            problem = "the proposal is not a call in a form" if form is None else f"{form!r:.60} is not a form"
+            raise UsageError(f"{problem} of a model's API", hint=f"pass one of {', '.join(CallForm)}")
+        if self.allowed and self._executed is None:
+            raise UsageError("the call was decided and not made: it has no result", hint="use `Pep.call`")
+        answer = self.answer
+        return tool_result(CallForm(form), call, answer.text, is_error=answer.is_error, result=answer.result)
+
+    @property
     def trace(self) -> Trace:
         """The registry document's trace fields."""
         checked, tool = self._decided.checked, self._decided.tool
@@ -177,3 +232,12 @@ class Evaluation:
             "decision_id": decision.decision_id if decision else None,
             "bundle_revision": decision.bundle_revision if decision else None,
         }
+
+
+# The text of another object may contain anything, such as the password of a connection, and be of any length.
+def _shown(result: Any) -> CallAnswer:
+    try:
+        check_json(result)
+        return CallAnswer(result if isinstance(result, str) else canonical(result).decode(), result=result)
+    except JsonValueError:
+        return CallAnswer(result if isinstance(result, str) else "a result that is not JSON")

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 import orjson
 
 from pdp.errors import PdpError
 from pdp.json import MAX_VALUES, JsonValueError, canonical, check_json, digest, parse_json
+
+if TYPE_CHECKING:
+    from pdp.model_calls import ToolCall
 
 
 class RejectionCode(StrEnum):
@@ -28,13 +31,17 @@ class RejectionCode(StrEnum):
 
 
 class ProposalRejectedError(PdpError):
-    """A proposal does not pass a check that stands before the policy."""
+    """A proposal does not pass a check that stands before the policy.
+
+    `call` is the model's call that it was read from, as of `Proposal`.
+    """
 
     code: ClassVar[str] = "pdp.proposal_rejected"
 
-    def __init__(self, rejection: RejectionCode, reason: str) -> None:
+    def __init__(self, rejection: RejectionCode, reason: str, call: ToolCall | None = None) -> None:
         super().__init__(reason)
         self.rejection = rejection
+        self.call = call
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +49,44 @@ class Proposal:
     """One tool call as a model proposes it: a name from the manifest and arguments, plain JSON. Nothing more.
 
     `text` is the RFC 8785 form of the arguments, made by `read`; whatever runs is parsed from it again, so that nobody
-    changes what was decided on.
+    changes what was decided on. `call` is what it was read from, where that is a call as a model's API spells it.
     """
 
     tool: str
     arguments: dict[str, Any]
     text: bytes = field(default=b"", repr=False, compare=False)
+    call: ToolCall | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def read(cls, value: Any) -> Self:
         """Read a proposal from JSON text (str or bytes), or from the object that it stands for.
 
+        Beside `{tool, arguments}` and `{tool_name, payload}` that may be a call in one of the forms of
+        `pdp.model_calls`, or an SDK's object of one.
+
         Raises:
             ProposalRejectedError: INVALID_PAYLOAD: not JSON, too large, of another shape, or with unknown fields.
         """
+        call = None
         if isinstance(value, Proposal):
-            value = {"tool": value.tool, "arguments": value.arguments}
+            call, value = value.call, {"tool": value.tool, "arguments": value.arguments}
         try:
             # Depth 1: in the request, the arguments stand one level deeper than in the proposal.
-            if isinstance(value, str | bytes):
+            if is_checked := isinstance(value, str | bytes):
                 value = parse_json(value, depth=1, most=MAX_VALUES, named=_NAMED)
-            else:
+            if not isinstance(value, dict) or not ("tool" in value or "tool_name" in value):
+                from pdp.model_calls import tool_call  # noqa: PLC0415 - only what is in the form of a model's API
+
+                call = tool_call(value)
+                if call is not None:
+                    value, is_checked = call.as_proposal(), False
+            if not is_checked:
                 check_json(value, depth=1, most=MAX_VALUES, named=_NAMED)
             tool, arguments = _parts(value)
             text = canonical(arguments)
-            return cls(tool=tool, arguments=orjson.loads(text), text=text)
+            return cls(tool=tool, arguments=orjson.loads(text), text=text, call=call)
         except JsonValueError as error:
-            raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, str(error)) from None
+            raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, str(error), call) from None
 
     @property
     def digest(self) -> str:
@@ -90,18 +108,15 @@ _KINDS: Final = {list: "a list", str: "a string", type(None): "null"}
 def _parts(value: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(value, dict):
         kind = _KINDS.get(type(value), type(value).__name__)
-        raise ProposalRejectedError(
-            RejectionCode.INVALID_PAYLOAD, f"a proposal is an object with tool and arguments, not {kind}"
-        )
+        raise JsonValueError(f"a proposal is an object with tool and arguments, not {kind}")
     name, payload = _SPELLINGS[1] if "tool_name" in value and "tool" not in value else _SPELLINGS[0]
     tool, arguments = value.get(name), value.get(payload, {})
     if len(value) > (name in value) + (payload in value):
         unknown = min(value.keys() - {name, payload})
-        raise ProposalRejectedError(
-            RejectionCode.INVALID_PAYLOAD, f"unknown field {unknown!r:.60}: a proposal has {name} and {payload}"
-        )
+        others = "" if name in value else ", or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
+        raise JsonValueError(f"unknown field {unknown!r:.60}: a proposal has {name} and {payload}{others}")
     if not isinstance(tool, str) or not isinstance(arguments, dict):
-        raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, f"{name} has to be a string and {payload} an object")
+        raise JsonValueError(f"{name} has to be a string and {payload} an object")
     return tool, arguments
 
 

@@ -11,16 +11,13 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pdp import Pep
 from pdp.contract.registry.registry import Registry
 from pdp.errors import PdpError
 from pdp.loop.agent_loop import AgentLoop
-from pdp.loop.messages import ModelRequest, Role, ToolCall, Turn
-
-if TYPE_CHECKING:
-    from pdp import Evaluation
+from pdp.loop.messages import ModelRequest, Role, Turn
+from pdp.model_calls import ToolCall
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -51,18 +48,6 @@ def model(request: ModelRequest) -> Turn:
     return Turn(f"{len(seen) - failed} results, {failed} errors")
 
 
-def show(call: ToolCall, evaluation: Evaluation) -> None:
-    """Print the result of a call."""
-    outcome = evaluation.outcome
-    if outcome.rejection is not None:
-        message = f"{outcome.rejection.code}: {outcome.rejection.reason}"
-    elif outcome.failure is not None:
-        message = f"{outcome.failure.code}: {outcome.failure.message}"
-    else:
-        message = repr(evaluation.result)
-    print(f"{call.id} {call.tool}: {message}")  # noqa: T201 - that is what it is for
-
-
 def run() -> None:
     """Run the agent.
 
@@ -84,8 +69,12 @@ def run() -> None:
         print(f"{tool.name}: {'available' if tool.available else tool.reason}")  # noqa: T201
 
     pep = Pep.from_registry(registry, bundle=chosen.bundle)
-    agent = AgentLoop(pep, model, {"claims": CLAIMS}, max_tool_iterations=5, on_tool_result=show)
-    print(agent.run("What do the notes say of dice? Roll them.").text)  # noqa: T201
+    agent = AgentLoop(pep, model, {"claims": CLAIMS}, max_tool_iterations=5)
+    finished = agent.run("What do the notes say of dice? Roll them.")
+    for message in finished.messages:
+        if message.role is Role.TOOL:
+            print(f"{message.tool_call_id} {message.tool}: {message.content!r}")  # noqa: T201
+    print(finished.text)  # noqa: T201
 
 
 def main() -> int:

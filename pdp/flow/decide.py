@@ -53,7 +53,8 @@ def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Gen
     if decided.replacement is not None:
         recorded = yield from record_decision(decided, parts.audit, superseded=True)
         if recorded.allowed:
-            asked, again = decided.asked, received._replace(transformed=True)
+            asked = decided.asked
+            again = asked.received._replace(transformed=True)
             decided = yield from _through_stages(again, decided.replacement, asked.session, parts, asked.request_id)
         else:
             reason = "the decision on the proposal that was made could not be recorded"
@@ -107,16 +108,21 @@ def read(received: Received, proposal: Any, session: Any, request_id: str | None
     Raises:
         StoppedError: one of them is malformed.
     """
-    own_session = None
+    proposed: Proposal | ProposalRejectedError
+    try:
+        proposed = Proposal.read(proposal)
+    except ProposalRejectedError as error:
+        proposed = error
+    received = received.of_call(proposed.call)
     try:
         own_session = Session.read(session)
-        request_id = request_id or own_session.request_id or new_id()
-        return Asked(received, own_session, request_id, Proposal.read(proposal))
-    except ProposalRejectedError as error:
-        rejected = Rejected("proposal", None, Rejection(error.rejection, error.message))
-        raise StoppedError(Decided(Unread(received, own_session, request_id), rejected)) from error
     except (UsageError, JsonValueError) as error:
-        _refuse(Decided(Unread(received, own_session, request_id)), error)
+        _refuse(Decided(Unread(received)), error)
+    request_id = request_id or own_session.request_id or new_id()
+    if isinstance(proposed, Proposal):
+        return Asked(received, own_session, request_id, proposed)
+    rejected = Rejected("proposal", None, Rejection(proposed.rejection, proposed.message))
+    raise StoppedError(Decided(Unread(received, own_session, request_id), rejected)) from proposed
 
 
 def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:

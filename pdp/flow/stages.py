@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from pdp.audit.chain import recordable
 from pdp.contract.checks import Checked, Rejected
 from pdp.decision import Verdict, denied
 from pdp.json import canonical
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pdp.decision import Decision
     from pdp.execution.runner import ToolRunner
     from pdp.manifest.effective import EffectiveManifest
+    from pdp.model_calls import ToolCall
     from pdp.obligations.handlers import Duties
     from pdp.patterns.enforcement import HeldCall
     from pdp.proposal import Proposal, Rejection
@@ -52,6 +54,7 @@ class Received(NamedTuple):
         compensates: the action that the call takes back.
         staged: the action that it would commit; it is only decided, so that a person is asked.
         transformed: whether the policy has put the proposal in the place of the one made.
+        call: what the model proposed, where that is a call in the form of its API.
     """
 
     manifest: EffectiveManifest
@@ -63,6 +66,13 @@ class Received(NamedTuple):
     compensates: Action | None = None
     staged: Action | None = None
     transformed: bool = False
+    call: ToolCall | None = None
+
+    def of_call(self, call: ToolCall | None) -> Received:
+        """Return it with the model's call, and the id of that where the application states none."""
+        if call is None:
+            return self
+        return self._replace(call=call, tool_call_id=self.tool_call_id or recordable(call.id))
 
 
 class Asked(NamedTuple):

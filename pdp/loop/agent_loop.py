@@ -13,19 +13,21 @@ import asyncio
 import inspect
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
+from pdp.contract.inputs import StateFields
 from pdp.contract.sensitive import place_of
 from pdp.decision import new_id
 from pdp.errors import PdpError, UsageError
 from pdp.flow.preview import Visibility
-from pdp.json import canonical, digest
-from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn, answer_of, proposal_of, tool_message
+from pdp.json import JsonValueError, canonical, digest
+from pdp.loop.messages import Message, ModelRequest, Role, Turn, answer_of, tool_message
 from pdp.manifest.exports import ExportFormat
 from pdp.manifest.schema.compile import compile_schema
+from pdp.model_calls import CallForm, tool_call
 from pdp.proposal import Proposal, ProposalRejectedError
 from pdp.session import Session
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from pdp.evaluation import Evaluation
     from pdp.loop.messages import Model
     from pdp.manifest.schema.compile import SchemaValidator
+    from pdp.model_calls import ToolCall
     from pdp.pep import Pep
 
 _log = logging.getLogger("pdp.loop")
@@ -85,8 +88,8 @@ class Finished:
         text: the model's last.
         messages: the whole conversation.
         evaluations: every call's, in the order of the proposals.
-        state: the session's state after the results of all turns. In the session of the next prompt,
-            `Registry.at_turn_start` clears of it what does not outlive this one.
+        state: the session's state after the results of all turns. The loop's next prompt begins with it, without what
+            tools write and do not preserve (`preserve_across_turns`).
         output: the JSON that `text` is, where a schema was given.
     """
 
@@ -97,11 +100,25 @@ class Finished:
     output: Any = None
 
 
+@dataclass(slots=True)
+class _Prompt:
+    """One prompt as far as it has come: the session with the state of then, the conversation, what became of calls."""
+
+    id: str
+    step_name: str | None
+    session: Session
+    messages: list[Message]
+    evaluations: list[Evaluation] = field(default_factory=list)
+
+
 class AgentLoop:
     """Lets a model use the tools of an enforcement point until it answers in words.
 
     It is shown the tools of the registry that are available at that turn and that the policy does not keep from this
     session's subject whatever the arguments. Where the enforcement point has no registry, it is shown none.
+
+    The prompts of one loop are turns of one conversation: each begins with the state that the one before it left,
+    without what tools do not preserve. Prompts that run at the same time do not see each other's state.
 
     Args:
         pep: who decides and runs the calls.
@@ -111,9 +128,10 @@ class AgentLoop:
             arguments: within one prompt the same call is one call, however often the model proposes it, and equal calls
             that are meant twice need keys of the session's. The state effects of one turn's results, merged in the
             order of the proposals, are in the state of the next turn's calls.
-        system_prompt: the first message, if any.
-        max_tool_iterations: how often the model may come back with calls, at least 1.
-        on_tool_result: gets each call and its evaluation, in the order of the proposals. What it raises is logged.
+        system_prompt: the first message, if any. Whenever the model is asked, each `{{VAR}}` in it that a state effect
+            names (`prompt_template_var`) is replaced by that field of the state.
+        max_tool_iterations: how often the model may come back with calls; 0: 20 times.
+        on_tool_result: gets each call and its evaluation as soon as the call has ended. What it raises is logged.
 
     Raises:
         UsageError: the session or an option is invalid.
@@ -129,18 +147,29 @@ class AgentLoop:
         max_tool_iterations: int = MAX_TOOL_ITERATIONS,
         on_tool_result: Callable[[ToolCall, Evaluation], object] | None = None,
     ) -> None:
-        if type(max_tool_iterations) is not int or max_tool_iterations < 1:
-            raise UsageError(f"max_tool_iterations: {max_tool_iterations!r:.40} is out of range", hint="at least 1")
+        if type(max_tool_iterations) is not int or max_tool_iterations < 0:
+            raise UsageError(f"max_tool_iterations: {max_tool_iterations!r:.40} is out of range", hint="at least 0")
         _check_text("system_prompt", "" if system_prompt is None else system_prompt)
         self._session = Session.read(session)
+        self._left: dict[str, Any] | None = None
+        self._fields = StateFields(
+            {name: tool.state.effects for name, tool in pep.manifest.tools.items() if tool.state}
+        )
         self._id = new_id()
         self._pep = pep
         self._model = model
         self._system_prompt = system_prompt
-        self._limit = max_tool_iterations
+        self._limit = max_tool_iterations or MAX_TOOL_ITERATIONS
         self._on_tool_result = on_tool_result
 
-    def run(self, prompt: str, *, schema: dict[str, Any] | None = None, prompt_id: str | None = None) -> Finished:
+    def run(
+        self,
+        prompt: str,
+        *,
+        schema: dict[str, Any] | None = None,
+        prompt_id: str | None = None,
+        step_name: str | None = None,
+    ) -> Finished:
         """Run the loop in an event loop of its own, and wait for its end; as of `arun`.
 
         Raises:
@@ -149,12 +178,19 @@ class AgentLoop:
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise UsageError("an event loop runs in this thread already", hint="use `await loop.arun(...)`")
-        return asyncio.run(self.arun(prompt, schema=schema, prompt_id=prompt_id))
+        return asyncio.run(self.arun(prompt, schema=schema, prompt_id=prompt_id, step_name=step_name))
 
     async def arun(
-        self, prompt: str, *, schema: dict[str, Any] | None = None, prompt_id: str | None = None
+        self,
+        prompt: str,
+        *,
+        schema: dict[str, Any] | None = None,
+        prompt_id: str | None = None,
+        step_name: str | None = None,
     ) -> Finished:
         """Run the loop. Calls of one turn run together, 16 of them at a time.
+
+        Where the session has no request id, the calls of one turn have one of their own, which is that turn's.
 
         Args:
             prompt: what the model is asked.
@@ -162,12 +198,13 @@ class AgentLoop:
                 more, without tools, for JSON of it; it may try three times, and is shown what is wrong each time.
             prompt_id: names this prompt within the session's run. The same prompt run again under its id, as after a
                 crash, makes no call a second time. When absent, every prompt is one of its own.
+            step_name: the step of a plan that the prompt is, recorded with each of its calls.
 
         Raises:
             ToolIterationsExceededError: the model does not come to an end.
             TooManyCallsError: the model proposed more than 100 calls in one turn.
             OutputInvalidError: no answer matches the schema.
-            UsageError: prompt, schema or prompt_id is invalid, or the model's answer is not a `Turn`.
+            UsageError: prompt, schema or prompt_id is invalid, or the model's answer is not a `Turn` of calls.
         """
         _check_text("prompt", prompt)
         _check_text("prompt_id", "" if prompt_id is None else prompt_id)
@@ -177,60 +214,63 @@ class AgentLoop:
         session, output, prompt_id = self._session, None, prompt_id or new_id()
         if own_run := session.run_id is None:
             session = session.with_changes(run_id=digest(canonical([self._id, prompt_id])))
-        run_id = session.run_id or ""
+        if self._left is not None:
+            session = session.with_changes(state=self._fields.at_turn_start(self._left))
+        asked = _Prompt(prompt_id, step_name, session, messages)
         try:
-            session, evaluations = await self._call_tools(messages, session, prompt_id)
+            await self._call_tools(asked)
             if schema is not None and validator is not None:
-                output = await self._answer(messages, schema, validator)
+                output = await self._answer(asked, schema, validator)
         finally:
+            self._left = asked.session.state
             if own_run:
-                self._pep.end_run(run_id, session)
-        return Finished(messages[-1].content, tuple(messages), tuple(evaluations), session.state, output)
+                self._pep.end_run(session.run_id or "", session)
+        return Finished(messages[-1].content, tuple(messages), tuple(asked.evaluations), asked.session.state, output)
 
-    async def _call_tools(
-        self, messages: list[Message], session: Session, prompt_id: str
-    ) -> tuple[Session, list[Evaluation]]:
-        """Add turns and results to `messages` until a turn has no calls; return the session after them."""
-        evaluations: list[Evaluation] = []
+    async def _call_tools(self, prompt: _Prompt) -> None:
+        """Ask the model, and make the calls that it proposes, until a turn has none."""
         iterations = 0
-        while calls := await self._ask(messages, ModelRequest(tuple(messages), await self._tools(session))):
+        while calls := await self._ask(prompt, tools=await self._tools(prompt.session)):
             iterations += 1
             if iterations > self._limit:
                 message = f"the model proposed tool calls more than {self._limit} times in a row"
-                raise ToolIterationsExceededError(message, tuple(messages))
+                raise ToolIterationsExceededError(message, tuple(prompt.messages))
             if len(calls) > MOST_CALLS:
                 message = f"the model proposed {len(calls)} tool calls in one turn, at most {MOST_CALLS} are admitted"
-                raise TooManyCallsError(message, tuple(messages))
-            results = await self._make(calls, session, prompt_id)
-            session = self._state_after(session, results)
-            for call, evaluation in zip(calls, results, strict=True):
-                messages.append(tool_message(call, evaluation))
-                self._notify(call, evaluation)
-            evaluations += results
-        return session, evaluations
+                raise TooManyCallsError(message, tuple(prompt.messages))
+            results = await self._make(calls, prompt)
+            prompt.session = self._state_after(prompt.session, results)
+            prompt.messages += map(tool_message, calls, results)
+            prompt.evaluations += results
 
-    async def _answer(self, messages: list[Message], schema: dict[str, Any], validator: SchemaValidator) -> Any:
+    async def _answer(self, prompt: _Prompt, schema: dict[str, Any], validator: SchemaValidator) -> Any:
         """Have the model answer as JSON of the schema, and return that."""
         for _ in range(MOST_ANSWERS):
-            calls = await self._ask(messages, ModelRequest(tuple(messages), schema=schema))
+            calls = await self._ask(prompt, schema=schema)
             # Its tools are gone: a call now is not an answer, and is not run.
             if calls:
                 fault = "no tools are to be called any more"
             else:
-                value, fault = answer_of(messages[-1].content, validator)
+                value, fault = answer_of(prompt.messages[-1].content, validator)
                 if not fault:
                     return value
-            messages.append(Message(Role.USER, f"Answer as JSON of the schema: {fault}"))
-        raise OutputInvalidError(f"the model's answer does not match the schema: {fault}", tuple(messages))
+            prompt.messages.append(Message(Role.USER, f"Answer as JSON of the schema: {fault}"))
+        raise OutputInvalidError(f"the model's answer does not match the schema: {fault}", tuple(prompt.messages))
 
-    async def _ask(self, messages: list[Message], request: ModelRequest) -> tuple[ToolCall, ...]:
-        """Ask the model, add its turn to `messages`, and return the calls that it proposes."""
-        answer = self._model(request)
+    async def _ask(
+        self, prompt: _Prompt, tools: tuple[dict[str, Any], ...] = (), schema: dict[str, Any] | None = None
+    ) -> tuple[ToolCall, ...]:
+        """Ask the model, add its turn to the messages, and return the calls that it proposes."""
+        if self._system_prompt is not None:
+            shown = self._fields.render_prompt(self._system_prompt, prompt.session.state)
+            prompt.messages[0] = Message(Role.SYSTEM, shown)
+        answer = self._model(ModelRequest(tuple(prompt.messages), tools, schema))
         turn = await answer if inspect.isawaitable(answer) else answer
         if not isinstance(turn, Turn):
             raise UsageError(f"the model answered {type(turn).__name__}", hint="return a `Turn`")
-        messages.append(Message(Role.ASSISTANT, turn.text, calls=turn.calls))
-        return turn.calls
+        calls = tuple(map(_read_call, turn.calls))
+        prompt.messages.append(Message(Role.ASSISTANT, turn.text, calls=calls))
+        return calls
 
     async def _tools(self, session: Session) -> tuple[dict[str, Any], ...]:
         """Return `{name, description, parameters}` of each tool that may be proposed now."""
@@ -241,18 +281,23 @@ class AgentLoop:
         tools = (definition["function"] for definition in registry.definitions(ExportFormat.OPENAI))
         return tuple(tool for tool in tools if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
 
-    async def _make(self, calls: tuple[ToolCall, ...], session: Session, prompt_id: str) -> list[Evaluation]:
+    async def _make(self, calls: tuple[ToolCall, ...], prompt: _Prompt) -> list[Evaluation]:
         """Make the calls of one turn, together."""
         places, beginning = asyncio.Semaphore(_TOGETHER), asyncio.Lock()
+        session = prompt.session
+        if session.request_id is None:
+            session = session.with_changes(request_id=new_id())
 
         async def make(call: ToolCall) -> Evaluation:
             async with places:
                 # To read a proposal, and to decide it, hold the event loop: each has a round of the loop to itself.
                 async with beginning:
                     await asyncio.sleep(0)
-                    with_key = self._session_of(session, call, prompt_id)
+                    with_key = self._session_of(session, call, prompt.id)
                 await asyncio.sleep(0)
-                return await self._pep.acall(proposal_of(call), with_key, tool_call_id=call.id)
+                evaluation = await self._pep.acall(call, with_key, step_name=prompt.step_name)
+                self._notify(call, evaluation)
+                return evaluation
 
         return await asyncio.gather(*map(make, calls))
 
@@ -265,7 +310,7 @@ class AgentLoop:
         if not needed or session.idempotency_key is not None:
             return session
         try:
-            arguments = orjson.Fragment(Proposal.read(proposal_of(call)).text)
+            arguments = orjson.Fragment(Proposal.read(call).text)
         except ProposalRejectedError:
             # The enforcement point rejects it as well: no key is needed.
             return session
@@ -296,6 +341,17 @@ class AgentLoop:
         except Exception as error:  # noqa: BLE001 - an observer stops nothing
             # Not its text, which may quote what is sensitive in the call.
             _log.error("on_tool_result failed, which changes nothing: %s", place_of(error))
+
+
+def _read_call(value: Any) -> ToolCall:
+    try:
+        call = tool_call(value)
+    except JsonValueError as error:
+        raise UsageError(f"the model's turn has a call that is not JSON: {error}") from error
+    if call is None:
+        hint = f"give a `ToolCall`, or a call as the API of a model spells it: {', '.join(CallForm)}"
+        raise UsageError(f"the model's turn has a call that is {type(value).__name__} of no known form", hint=hint)
+    return call
 
 
 def _check_text(name: str, value: object) -> None:

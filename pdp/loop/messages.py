@@ -1,4 +1,4 @@
-"""What goes between a loop and a model, independent of any vendor's form: messages, calls, structured output.
+"""What goes between a loop and a model, whatever form the model's API has: messages, turns, structured output.
 
 Source: tool layer document (several calls in one response, tool results with `IsError`; specialized loop: tools first,
 then structured output without tools).
@@ -6,18 +6,17 @@ then structured output without tools).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from pdp.json import MAX_VALUES, JsonValueError, canonical, check_json, parse_json
+from pdp.json import MAX_VALUES, JsonValueError, parse_json
 
 if TYPE_CHECKING:
     from pdp.evaluation import Evaluation
     from pdp.manifest.schema.compile import SchemaValidator
+    from pdp.model_calls import ToolCall
 
 
 class Role(StrEnum):
@@ -30,20 +29,13 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A call that a model proposes: its own id of it, and the proposal.
-
-    `arguments` may be JSON text. Neither that nor an object: the call is rejected, the others of its turn are not.
-    """
-
-    id: str
-    tool: str
-    arguments: Mapping[str, Any] | str = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Message:
-    """One message. With role `tool`: the outcome of the call `tool_call_id`, and `is_error` when it gave no result."""
+    """One message.
+
+    With role `tool`: the outcome of the call `tool_call_id`, and `is_error` when it gave no result; `tool_result` is
+    the same in the form that the call had. What a call of `calls` was read from, as a model's API takes it back, is its
+    `source`.
+    """
 
     role: Role
     content: str
@@ -51,14 +43,18 @@ class Message:
     tool_call_id: str | None = None
     tool: str | None = None
     is_error: bool = False
+    tool_result: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a model answers: text, or calls, or both. Without calls it has finished."""
+    """What a model answers: text, or calls, or both. Without calls it has finished.
+
+    Each call is a `ToolCall`, or one as a model's API spells it; see `pdp.model_calls`.
+    """
 
     text: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,47 +74,17 @@ Model = Callable[[ModelRequest], Turn | Awaitable[Turn]]
 
 
 def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
-    """Return what the model sees of a call: its result as JSON or text, or why there is none.
-
-    Only the codes and messages that are meant for it: never a traceback, nothing of the request.
-    """
-    outcome = evaluation.outcome
-    if outcome.rejection is not None:
-        content, is_error = f"{outcome.rejection.code}: {outcome.rejection.reason}", True
-        if evaluation.approval is not None:
-            content += f" (approval {evaluation.approval.id} is {evaluation.approval.state})"
-    elif outcome.failure is not None:
-        content, is_error = f"{outcome.failure.code}: {outcome.failure.message}", True
-    else:
-        content, is_error = _text(evaluation.result), False
-    return Message(Role.TOOL, content, tool_call_id=call.id, tool=call.tool, is_error=is_error)
-
-
-# The text of another object may contain anything, such as the password of a connection, and be of any length.
-def _text(result: Any) -> str:
-    if isinstance(result, str):
-        return result
-    try:
-        check_json(result)
-        return canonical(result).decode()
-    except JsonValueError:
-        return "a result that is not JSON"
-
-
-def proposal_of(call: ToolCall) -> Any:
-    """Return the proposal that a call makes, as `Pep.call` takes it."""
-    if not isinstance(call.arguments, str):
-        # What is not a mapping is left as it is, for the enforcement point to reject.
-        mapping = isinstance(call.arguments, Mapping)
-        return {"tool": call.tool, "arguments": dict(call.arguments) if mapping else call.arguments}
-    try:
-        tool = orjson.dumps(call.tool)
-    except TypeError:
-        return {"tool": call.tool, "arguments": {}}  # rejected as well, whatever the arguments
-    # Text goes into text, and is parsed once, with the rest: a parser here could lose what makes it invalid, such as a
-    # key that stands twice, and text that ends too early makes a proposal of unknown fields.
-    arguments = call.arguments.encode("utf-8", "surrogatepass") or b"{}"
-    return b'{"tool":%b,"arguments":%b}' % (tool, arguments)
+    """Return what the model sees of a call: its result as JSON or text, or why there is none."""
+    answer = evaluation.answer
+    tool_result = None if call.form is None else evaluation.as_tool_result()
+    return Message(
+        Role.TOOL,
+        answer.text,
+        tool_call_id=call.id,
+        tool=call.tool,
+        is_error=answer.is_error,
+        tool_result=tool_result,
+    )
 
 
 def answer_of(text: str, validator: SchemaValidator) -> tuple[Any, str]:

@@ -23,10 +23,10 @@ grep_files: available
 read_file: available
 roll_dice: available
 call-1 grep_files: 'notes.txt:2026-07-03 dice for the meeting: two with six sides\\n'
-call-2 roll_dice: {'results': [3, 2], 'sum': 5}
+call-2 roll_dice: '{"results":[3,2],"sum":5}'
 call-3 read_file: 'router 2\\nswitch 4\\nbuild server 1\\n'
-call-4 read_file: TOOL_EXECUTION_FAILED: argument path: leads out of the working folder
-call-5 delete_file: INVALID_TOOL_NAME: 'delete_file' is not a tool of manifest 2026.1.0
+call-4 read_file: 'TOOL_EXECUTION_FAILED: argument path: leads out of the working folder'
+call-5 delete_file: "INVALID_TOOL_NAME: 'delete_file' is not a tool of manifest 2026.1.0"
 3 results, 2 errors
 """
 SESSION = {"claims": {"sub": "ann", "emts": {"files.read": True}}}
@@ -62,7 +62,7 @@ def test_a_tool_whose_folder_is_not_there_is_not_available(tmp_path: Path) -> No
     assert lines[:3] == [
         "grep_files: available", "read_file: the working folder nowhere is not there", "roll_dice: available",
     ]  # fmt: skip
-    assert lines[5] == "call-3 read_file: TOOL_EXECUTION_FAILED: argument path: is no file of the working folder"
+    assert lines[5] == "call-3 read_file: 'TOOL_EXECUTION_FAILED: argument path: is no file of the working folder'"
     assert lines[-1] == "2 results, 3 errors"
 
 

@@ -30,13 +30,15 @@ SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
 
 
 README_PRINTS = """\
-20000 sent to bene-acme-441
+{'role': 'tool', 'tool_call_id': 'call_1', 'content': '20000 sent to bene-acme-441'}
 POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.
 """
 
 APPLICATION_PRINTS = """\
 20000 sent to bene-acme-441
 POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.
+{'type': 'tool_result', 'tool_use_id': 'toolu_1', 'content': '{"links":["ev-1"]}', 'is_error': False}
+{'error': 'INVALID_PAYLOAD: arguments.evidence_ids: "ev-1" is not of type "array"'}
 47500 sent
 False 47500 sent
 STEP_UP

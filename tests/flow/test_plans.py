@@ -12,7 +12,8 @@ import pytest
 from pdp import AgentLoop, MemoryAudit, Pep, Verdict
 from pdp.errors import UsageError
 from pdp.flow.preview import PlanEvaluation
-from pdp.loop.messages import ModelRequest, ToolCall, Turn
+from pdp.loop.messages import ModelRequest, Turn
+from pdp.model_calls import ToolCall
 
 MANIFEST = """
 manifest_version: 2026.1.0

@@ -17,8 +17,9 @@ from pdp.contract.registry.tool_contract import ToolContract, ToolStateEffect, T
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
 from pdp.loop.agent_loop import AgentLoop, Finished, OutputInvalidError, ToolIterationsExceededError, TooManyCallsError
-from pdp.loop.messages import Message, ModelRequest, Role, ToolCall, Turn
+from pdp.loop.messages import Message, ModelRequest, Role, Turn
 from pdp.manifest.load import load_effective
+from pdp.model_calls import ToolCall
 from pdp.patterns.run import Deployment, Pin
 from pdp.stores.approvals import ApprovalState
 from tests.support import PATIENCE
@@ -186,12 +187,12 @@ def test_no_text_of_an_object_or_a_foreign_exception_reaches_the_model(pep: Pep)
     assert said == [*[[("c1", False, "a result that is not JSON"), down]] * 5, [("c1", False, "plain"), down]]
 
 
-@pytest.mark.parametrize("limit", [1, 3])
-def test_a_model_that_does_not_end_is_stopped(pep: Pep, limit: int) -> None:
+@pytest.mark.parametrize(("stated", "limit"), [(1, 1), (3, 3), (0, 20)])
+def test_a_model_that_does_not_end_is_stopped(pep: Pep, stated: int, limit: int) -> None:
     model = Scripted(Turn(calls=(add("c"),)))
-    seen: list[str] = []
+    seen: list[str | None] = []
     loop = AgentLoop(
-        pep, model, SESSION, max_tool_iterations=limit, on_tool_result=lambda call, _evaluation: seen.append(call.id)
+        pep, model, SESSION, max_tool_iterations=stated, on_tool_result=lambda call, _evaluation: seen.append(call.id)
     )
     with pytest.raises(ToolIterationsExceededError) as caught:
         loop.run("Add for ever.")
@@ -209,21 +210,70 @@ def test_twenty_iterations_are_admitted(pep: Pep) -> None:
     assert len(finished.evaluations) == 20
 
 
-def test_what_watches_is_told_in_order_and_stops_nothing(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[tuple[str, bool]] = []
+def test_what_watches_sees_each_call_as_soon_as_it_has_ended(pep: Pep) -> None:
+    seen: list[tuple[str | None, Any]] = []
+    first_is_seen = threading.Event()
+
+    def add_numbers(a: float, b: float) -> bool:
+        # The second call of the turn ends only when the first one was seen.
+        return a == 1 or first_is_seen.wait(timeout=PATIENCE)
 
     def watch(call: ToolCall, evaluation: Evaluation) -> None:
-        told.append((call.id, evaluation.executed))
+        seen.append((call.id, evaluation.result))
+        first_is_seen.set()
+
+    waiting = pep.with_changes(tools={"add_numbers": add_numbers})
+    model = Scripted(Turn(calls=(add("c1", 2), add("c2", 1))), Turn("ok"))
+    finished = AgentLoop(waiting, model, SESSION, on_tool_result=watch).run("Add.")
+
+    assert seen == [("c2", True), ("c1", True)]
+    assert [call_id for call_id, _, _ in tool_results(finished.messages)] == ["c1", "c2"]
+
+
+def test_what_watches_stops_nothing(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
+    def watch(_call: ToolCall, evaluation: Evaluation) -> None:
         raise RuntimeError(f"blind to {evaluation.executed}")
 
-    calls = (add("c1"), add("c2", a=None), add("c3"))
-    finished = AgentLoop(pep, Scripted(Turn(calls=calls), Turn("ok")), SESSION, on_tool_result=watch).run("Add.")
+    finished = AgentLoop(pep, Scripted(Turn(calls=(add("c1"),)), Turn("ok")), SESSION, on_tool_result=watch).run("Add.")
 
-    assert (finished.text, told) == ("ok", [("c1", True), ("c2", False), ("c3", True)])
     message, _, place = caplog.messages[0].partition(": ")
-    assert message == "on_tool_result failed, which changes nothing"
+    assert (finished.text, message) == ("ok", "on_tool_result failed, which changes nothing")
     assert place.startswith("RuntimeError\n")
     assert "blind to True" not in caplog.text
+
+
+CHAT_CALLS = [
+    {"id": "call_1", "type": "function", "function": {"name": "add_numbers", "arguments": '{"a": 1, "b": 2}'}},
+    {"id": "call_2", "type": "function", "function": {"name": "add_numbers", "arguments": '{"a": 1'}},
+]
+
+
+def test_calls_in_the_form_of_a_models_api_are_answered_in_that_form(pep: Pep) -> None:
+    finished, _ = looped(pep, Turn(calls=CHAT_CALLS), Turn("ok"))
+
+    calls, *results = finished.messages[1:4]
+    assert [call.source for call in calls.calls] == CHAT_CALLS
+    cut = (
+        "INVALID_PAYLOAD: the text of the arguments: value: not JSON: Expecting ',' delimiter: line 1 column 8 (char 7)"
+    )
+    assert [result.tool_result for result in results] == [
+        {"role": "tool", "tool_call_id": "call_1", "content": '{"sum":3}'},
+        {"role": "tool", "tool_call_id": "call_2", "content": cut},
+    ]
+    assert tool_results(finished.messages) == [("call_1", False, '{"sum":3}'), ("call_2", True, cut)]
+    assert [evaluation.trace.tool_call_id for evaluation in finished.evaluations] == ["call_1", "call_2"]
+
+
+@pytest.mark.parametrize("request_id", [None, "req-1"])
+def test_the_calls_of_a_turn_have_one_request_and_the_step_that_the_prompt_is(pep: Pep, request_id: str | None) -> None:
+    model = Scripted(Turn(calls=(add("c1"), add("c2"))), Turn(calls=(add("c3"),)), Turn("ok"))
+    loop = AgentLoop(pep, model, {**SESSION, "request_id": request_id})
+    traces = [evaluation.trace for evaluation in loop.run("Add.", step_name="sum up").evaluations]
+    requests = [trace.request_id for trace in traces]
+
+    assert requests[0] == requests[1]
+    assert (requests[1] == requests[2]) == (request_id is not None)
+    assert {trace.step_name for trace in traces} == {"sum up"}
 
 
 def note(call_id: str, arguments: Any) -> ToolCall:
@@ -465,15 +515,28 @@ def test_an_answer_that_never_fits_is_an_error(pep: Pep, turn: Turn, fault: str)
     assert tool_results(caught.value.messages) == []
 
 
+class Unwritable:
+    """An SDK's object that fails when it is written."""
+
+    def model_dump(self, **_: Any) -> Any:
+        raise RuntimeError
+
+
 @pytest.mark.parametrize(
     ("options", "schema", "fault"),
     [
         ({"session": None}, None, "no session is given"),
         ({"model": lambda _request: "x"}, None, "the model answered str (return a `Turn`)"),
         ({}, {"type": "numbr"}, "JSON Schema: "),
-        ({"max_tool_iterations": "5"}, None, "max_tool_iterations: '5' is out of range (at least 1)"),
-        ({"max_tool_iterations": True}, None, "max_tool_iterations: True is out of range (at least 1)"),
-        ({"max_tool_iterations": 0}, None, "max_tool_iterations: 0 is out of range (at least 1)"),
+        ({"max_tool_iterations": "5"}, None, "max_tool_iterations: '5' is out of range (at least 0)"),
+        ({"max_tool_iterations": True}, None, "max_tool_iterations: True is out of range (at least 0)"),
+        ({"max_tool_iterations": -1}, None, "max_tool_iterations: -1 is out of range (at least 0)"),
+        ({"model": lambda _request: Turn(calls=[3])}, None, "the model's turn has a call that is int of no known form"),
+        (
+            {"model": lambda _request: Turn(calls=[Unwritable()])},
+            None,
+            "the model's turn has a call that is not JSON: ",
+        ),
         ({"system_prompt": b"x"}, None, "system_prompt: expected text but got bytes"),
     ],
 )
@@ -517,6 +580,15 @@ COUNT = ToolContract(
 )
 
 
+REMEMBER = ToolContract(
+    name="remember_topic",
+    schema={"topic": "str — what about"},
+    invariants=[],
+    description="Remember a topic.",
+    state_effects=[ToolStateEffect("topics", list, "append", preserve_across_turns=True)],
+)
+
+
 @pytest.fixture(scope="module")
 def registered() -> Iterator[Pep]:
     registry = Registry()
@@ -526,6 +598,7 @@ def registered() -> Iterator[Pep]:
 
     registry.register_contract(COLLECT, collect_notes, effect_class="read-internal", risk_tier="low", scopes=["calc"])
     registry.register_contract(COUNT, lambda topic: {"notes": {}}, effect_class="pure", risk_tier="low")
+    registry.register_contract(REMEMBER, lambda topic: {"topics": [topic]}, effect_class="pure", risk_tier="low")
     registry.register_contract(
         ToolContract("tell_secret", {}, [], "Tell it."), lambda: 1, effect_class="read-internal", risk_tier="low",
         scopes=["secret"],
@@ -559,6 +632,46 @@ def test_state_effects_of_a_turn_are_in_the_state_of_the_next(registered: Pep) -
     assert finished.state == {"notes": ["old", "a after 1", "b after 1", "c after 3"], "other": 1}
 
 
+def test_a_field_of_the_state_shows_in_the_system_prompt_whenever_the_model_is_asked(registered: Pep) -> None:
+    model = Scripted(Turn(calls=(collect("c1", "a"),)), Turn("ok"), Turn('{"sum": 1}'))
+    session = {**SESSION, "state": {"notes": ["{{OTHER}}"], "other": 1}}
+    finished = AgentLoop(registered, model, session, system_prompt="You noted {{NOTES}}{{other}}.").run(
+        "Go.", schema=SCHEMA
+    )
+
+    after = 'You noted ["{{OTHER}}","a after 1"]{{other}}.'
+    assert [request.messages[0].content for request in model.asked] == [
+        'You noted ["{{OTHER}}"]{{other}}.',
+        after,
+        after,
+    ]
+    assert finished.messages[0] == Message(Role.SYSTEM, after)
+
+
+def test_the_next_prompt_begins_with_the_state_that_tools_preserve(registered: Pep) -> None:
+    turns = (Turn(calls=(collect("c1", "a"), ToolCall("c2", "remember_topic", {"topic": "a"}))), Turn("ok"))
+    loop = AgentLoop(registered, Scripted(), {**SESSION, "state": {"notes": ["old"], "other": 1}})
+    states = []
+    for _ in range(2):
+        loop._model = Scripted(*turns)
+        states.append(loop.run("Go.").state)
+
+    assert states == [
+        {"notes": ["old", "a after 1"], "other": 1, "topics": ["a"]},
+        {"notes": ["a after 0"], "other": 1, "topics": ["a", "a"]},
+    ]
+
+
+def test_a_prompt_that_fails_leaves_the_state_of_the_calls_that_it_made(registered: Pep) -> None:
+    remember = Turn(calls=(ToolCall("c1", "remember_topic", {"topic": "a"}),))
+    loop = AgentLoop(registered, Scripted(remember), SESSION, max_tool_iterations=1)
+    with pytest.raises(ToolIterationsExceededError):
+        loop.run("Go.")
+    loop._model = Scripted(Turn("ok"))
+
+    assert loop.run("Go on.").state == {"topics": ["a"]}
+
+
 def test_a_call_that_gave_no_result_leaves_the_state_as_it_was(registered: Pep) -> None:
     calls = (ToolCall("c1", "collect_notes", {"topic": 1}), ToolCall("c2", "tell_secret", {}), collect("c3", "a"))
     finished, _ = looped(registered, Turn(calls=calls), Turn("ok"))
@@ -587,7 +700,11 @@ def test_a_registrys_tools_are_shown_that_are_available_and_not_forbidden(regist
     }
     assert asked[0].tools == tuple(
         {"name": name, "description": description, "parameters": parameters}
-        for name, description in (("collect_notes", "Collect notes."), ("count_notes", "Count the notes."))
+        for name, description in (
+            ("collect_notes", "Collect notes."),
+            ("count_notes", "Count the notes."),
+            ("remember_topic", "Remember a topic."),
+        )
     )
 
 

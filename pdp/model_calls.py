@@ -1,0 +1,207 @@
+"""Tool calls as the APIs of models spell them, and their results in the same form.
+
+    form              a call of it, and its result
+    openai            {id, type: function, function: {name, arguments}}
+                          {role: tool, tool_call_id, content}
+    openai-responses  {type: function_call, call_id, name, arguments}
+                          {type: function_call_output, call_id, output}
+    anthropic         {type: tool_use, id, name, input}
+                          {type: tool_result, tool_use_id, content, is_error}
+    mcp               {method: tools/call, params: {name, arguments}}, or the params alone
+                          {content, structuredContent?, isError}
+    gemini            {functionCall: {id?, name, args}}, or that alone
+                          {functionResponse: {id?, name, response: {output} or {error}}}
+
+In each, arguments are an object or JSON text. The list is closed, and so are the fields of each form: one that is not
+known here could say what is meant to be called, such as the toolset that a name belongs to. A field that is null is
+not stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from pdp.json import MAX_VALUES, JsonValueError, parse_json
+
+
+class CallForm(StrEnum):
+    """Whose form of a tool call it is."""
+
+    OPENAI = "openai"
+    OPENAI_RESPONSES = "openai-responses"
+    ANTHROPIC = "anthropic"
+    MCP = "mcp"
+    GEMINI = "gemini"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that a model proposes.
+
+    Attributes:
+        id: the model's own of it; None where its form has none.
+        tool: the tool's name.
+        arguments: an object, or JSON text. Anything else is rejected with the call.
+        form: the form that it was read from; None for one that an application makes.
+        source: what it was read from, as it was given.
+        fault: why it is not a call of its form; empty where it is.
+    """
+
+    id: str | None
+    tool: str
+    arguments: Mapping[str, Any] | str = field(default_factory=dict)
+    form: CallForm | None = None
+    source: Any = field(default=None, repr=False, compare=False)
+    fault: str = field(default="", repr=False, compare=False)
+
+    def as_proposal(self) -> dict[str, Any]:
+        """Return `{tool, arguments}`, which is still to be checked.
+
+        Raises:
+            JsonValueError: it is not a call of its form, or its arguments are not JSON text.
+        """
+        if self.fault:
+            raise JsonValueError(self.fault)
+        arguments: Any = self.arguments
+        if isinstance(arguments, str):
+            try:
+                # Some models send an empty text for a tool without arguments.
+                arguments = parse_json(arguments or "{}", most=MAX_VALUES, named=1)
+            except JsonValueError as error:
+                raise JsonValueError(f"the text of the arguments: {error}") from None
+        elif isinstance(arguments, Mapping):
+            arguments = dict(arguments)
+        return {"tool": self.tool, "arguments": arguments}
+
+
+class _Shape(NamedTuple):
+    """How a form spells a call.
+
+    Attributes:
+        form: which form.
+        mark: the field that it is known by, and `value`, what that has to be; None: anything.
+        inside: the object that has name and arguments; None: the call itself.
+        arguments: their field.
+        call_id: the field of the call's id, which stands outside of `inside` or in it.
+        others: fields that say nothing about what is called.
+    """
+
+    form: CallForm
+    mark: str
+    value: str | None
+    inside: str | None
+    arguments: str
+    call_id: str
+    others: tuple[str, ...]
+
+
+# In the order in which they are looked for: `name` stands in several.
+_SHAPES: Final = (
+    _Shape(
+        CallForm.OPENAI, "function", None, "function", "arguments", "id",
+        ("type", "index", "extra_content", "parsed_arguments"),
+    ),
+    _Shape(
+        CallForm.OPENAI_RESPONSES, "type", "function_call", None, "arguments", "call_id",
+        ("id", "status", "parsed_arguments"),
+    ),
+    _Shape(CallForm.ANTHROPIC, "type", "tool_use", None, "input", "id", ("caller", "cache_control")),
+    _Shape(CallForm.MCP, "method", "tools/call", "params", "arguments", "id", ("jsonrpc", "_meta")),
+    _Shape(CallForm.GEMINI, "functionCall", None, "functionCall", "args", "id", ("thought", "thoughtSignature")),
+    _Shape(CallForm.GEMINI, "function_call", None, "function_call", "args", "id", ("thought", "thought_signature")),
+    _Shape(CallForm.GEMINI, "args", None, None, "args", "id", ()),
+    _Shape(CallForm.MCP, "name", None, None, "arguments", "", ("_meta",)),
+)  # fmt: skip
+
+
+def tool_call(value: Any) -> ToolCall | None:
+    """Return the call that an object in one of the forms stands for; None for anything else.
+
+    Args:
+        value: an object of JSON; what an SDK makes of one (`model_dump`); or a `ToolCall`, which is returned.
+
+    Raises:
+        JsonValueError: an SDK's object cannot be written as JSON.
+    """
+    if isinstance(value, ToolCall):
+        return value
+    call = _written(value)
+    if not isinstance(call, dict):
+        return None
+    shape = next((shape for shape in _SHAPES if _marks(shape, call)), None)
+    if shape is None:
+        return None
+    inner = call if shape.inside is None else call.get(shape.inside)
+    fault = _fault(shape, call, inner)
+    if not isinstance(inner, dict):
+        inner = {}
+    call_id = call.get(shape.call_id, inner.get(shape.call_id))
+    arguments = inner.get(shape.arguments)
+    return ToolCall(
+        None if call_id is None else str(call_id),
+        inner.get("name", ""),
+        {} if arguments is None else arguments,
+        shape.form,
+        value,
+        fault,
+    )
+
+
+def _written(value: Any) -> Any:
+    """Return the JSON of what an SDK makes of a call: an object of pydantic's, or one that is written as those are."""
+    dump = None if isinstance(value, dict | type) else getattr(value, "model_dump", None)
+    if dump is None:
+        return value
+    try:
+        return dump(mode="json", by_alias=True)
+    except Exception as error:
+        raise JsonValueError(f"{type(value).__name__} is not JSON: {type(error).__name__}") from error
+
+
+def _marks(shape: _Shape, call: dict[str, Any]) -> bool:
+    return shape.mark in call and (shape.value is None or call[shape.mark] == shape.value)
+
+
+def _fault(shape: _Shape, call: dict[str, Any], inner: Any) -> str:
+    """Return why an object is not a call of the form that it is marked as; empty where it is."""
+    parts = {"name", shape.arguments, shape.call_id, *shape.others}
+    stated = {str(name) for name, value in call.items() if value is not None}
+    unknown = stated - (parts if shape.inside is None else {shape.inside, shape.call_id, *shape.others}) - {shape.mark}
+    if shape.inside is not None:
+        if not isinstance(inner, dict):
+            return f"a call of the form {shape.form} has an object as {shape.inside}"
+        unknown |= {str(name) for name, value in inner.items() if value is not None} - parts
+    if unknown:
+        return f"unknown field {min(unknown)!r:.60} in a call of the form {shape.form}"
+    call_id = call.get(shape.call_id, inner.get(shape.call_id))
+    # That of a request of JSON-RPC may be a number.
+    if call_id is not None and type(call_id) not in (str, int):
+        return f"{shape.call_id} has to be a string"
+    return ""
+
+
+def tool_result(form: CallForm, call: ToolCall, content: str, *, is_error: bool, result: Any = None) -> dict[str, Any]:
+    """Return what goes back to the model for a call, in one of the forms.
+
+    Args:
+        form: in which.
+        call: the call.
+        content: its result as text, or why there is none.
+        is_error: whether there is none.
+        result: the result where it is JSON, for the forms that take it as such.
+    """
+    if form is CallForm.OPENAI:
+        return {"role": "tool", "tool_call_id": call.id, "content": content}
+    if form is CallForm.OPENAI_RESPONSES:
+        return {"type": "function_call_output", "call_id": call.id, "output": content}
+    if form is CallForm.ANTHROPIC:
+        return {"type": "tool_result", "tool_use_id": call.id, "content": content, "is_error": is_error}
+    if form is CallForm.MCP:
+        structured = {"structuredContent": result} if isinstance(result, dict) and not is_error else {}
+        return {"content": [{"type": "text", "text": content}], **structured, "isError": is_error}
+    response = {"error": content} if is_error else {"output": content if result is None else result}
+    identified = {} if call.id is None else {"id": call.id}
+    return {"functionResponse": {**identified, "name": call.tool, "response": response}}
