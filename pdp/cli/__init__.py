@@ -6,7 +6,6 @@ app       the tree of commands
 commands  a folder: one module for each command
 options   options and arguments that several commands have
 files     the files that commands are given
-engines   the engine that a command asks for
 output    what is printed or written, and the log
 display   what people see on a terminal
 project   a folder: what `pdp init` copies

@@ -3,7 +3,7 @@
 import os
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,32 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdp.audit.chain import AuditLog
-    from pdp.engine.protocol import EngineName
     from pdp.errors import Fault
     from pdp.manifest.effective import EffectiveManifest
 
+
+Stated = TypeVar("Stated")
 
 PROJECT_VARIABLE: Final = "PDP_PROJECT"
 """Names the project file, instead of looking for one; when it is empty, there is none."""
 
 
-class ProjectOptions(TypedDict, total=False):
-    """The options that are fields of the project file as well; what was not given is None, or empty."""
-
-    manifest: Path | None
-    governance: Path | None
-    data: "Sequence[Path] | None"
-    policies: "Sequence[Path] | None"
-    scenarios: "Sequence[Path] | None"
-    bundle: Path | None
-    session: Path | None
-    store: str | None
-    engine: "EngineName | None"
-    opa_url: str | None
-
-
-def project_with(**options: Unpack[ProjectOptions]) -> Project:
-    """Return the project that a command is run in, if any, with options in the place of its fields.
+def project_with(**options: Any) -> Project:
+    """Return the project that a command is run in, if any, with options in the place of its fields of the same names.
 
     Its path is told on standard error. A manifest that is named takes the place of both halves, and of `bundle` and
     `policies` the one that is named: they exclude each other.
@@ -53,7 +39,7 @@ def project_with(**options: Unpack[ProjectOptions]) -> Project:
     Raises:
         UsageError: options that exclude each other, or a project file that cannot be used.
     """
-    given: dict[str, Any] = {name: value for name, value in options.items() if value}
+    given = {name: value for name, value in options.items() if value}
     if "bundle" in given and "policies" in given:
         raise UsageError(
             "--bundle and --policies exclude each other: a bundle holds its policies",
@@ -70,40 +56,27 @@ def project_with(**options: Unpack[ProjectOptions]) -> Project:
         given["policies"] = ()
     named = os.environ.get(PROJECT_VARIABLE)
     file = find_project(Path.cwd()) if named is None else Path(named) if named else None
-    if file is None:
-        return Project().model_copy(update=given)
-    project = read_project(file)
-    complain(f"project: {file.resolve()}")
-    return project.model_copy(update=given)
-
-
-def needed(file: Path | None, name: str, *, option: str = "") -> Path:
-    """Return a file that a command cannot do without.
-
-    Args:
-        file: as `project_with` has it.
-        name: its field in the project file.
-        option: how the command calls it, where that is not by an option of the same name.
-
-    Raises:
-        UsageError: neither names it.
-    """
-    if file is None:
+    fields: dict[str, Any] = {}
+    if file is not None:
+        fields = dict(read_project(file))
+        complain(f"project: {file.resolve()}")
+    project = Project(**{**fields, **given})
+    if "opa_url" in given and project.engine != "sidecar":
         raise UsageError(
-            f"no {name} is named", hint=f"name one with {option or f'--{name}'}, or as `{name}:` in {PROJECT_FILE}"
+            f"--opa-url is not for the {project.engine} engine", hint="add --engine sidecar, or leave --opa-url out"
         )
-    return file
+    return project
 
 
-def scenario_paths(project: Project) -> "Sequence[Path]":
-    """Return the scenario files, and folders with some in them, that a command is about.
+def needed(stated: Stated | None, name: str, option: str) -> Stated:
+    """Return what a command cannot do without: files that `option`, or the field `name` of the project, states.
 
     Raises:
-        UsageError: there are none.
+        UsageError: neither does.
     """
-    if not project.scenarios:
-        raise UsageError("no scenarios are named", hint=f"name some on the line, or as `scenarios:` in {PROJECT_FILE}")
-    return project.scenarios
+    if not stated:
+        raise UsageError(f"no {name} given", hint=f"name it with {option}, or as `{name}:` in {PROJECT_FILE}")
+    return stated
 
 
 def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":

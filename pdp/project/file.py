@@ -9,7 +9,7 @@ import os
 import pwd
 import stat
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictStr, ValidationError, ValidationInfo
 
@@ -71,6 +71,10 @@ class Project(BaseModel):
     store: Annotated[StrictStr | None, BeforeValidator(_store)] = None
     engine: EngineName = "embedded"
     opa_url: StrictStr | None = None
+
+    def unbuilt(self) -> Self:
+        """Return the project without its bundle where it has policies: so an author's last edit decides."""
+        return self.model_copy(update={"bundle": None}) if self.policies else self
 
 
 def read_project(file: Path) -> Project:

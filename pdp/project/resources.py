@@ -23,24 +23,30 @@ if TYPE_CHECKING:
 def open_project(
     file: Path, project: Project, owned: ExitStack, engine: EngineName | Engine | None = None
 ) -> tuple[EffectiveManifest, Engine]:
-    """Return a project's manifest, and the engine that it states, or `engine`, closed with `owned`.
+    """Return the manifest and the engine of the project of a file; see `engine_of_project`.
 
     Raises:
-        UsageError: it states no manifest, a file is missing or faulty, or OPA is needed and not there.
-        BundleError: the bundle cannot be used.
-        EngineError: the local OPA does not start.
+        UsageError: likewise, or it states no manifest.
     """
     if project.manifest is None:
         raise UsageError(f"{file}: states no manifest", hint="add `manifest: FILE`")
     manifest = load_effective(project.manifest, project.governance)
+    return manifest, engine_of_project(project, manifest, owned, engine)
+
+
+def engine_of_project(
+    project: Project, manifest: EffectiveManifest, owned: ExitStack, engine: EngineName | Engine | None = None
+) -> Engine:
+    """Return the engine that a project states, or `engine`, for its manifest; arguments and errors as below.
+
+    It decides by the bundle; by the policies where there is no bundle. An engine that runs already has its own.
+    """
     named = project.engine if engine is None else engine
     opa_url = project.opa_url if named == "sidecar" else None
     if isinstance(named, Engine) or opa_url is not None:
-        # What decides already has policies and data; those of the project are what they were built from.
-        return manifest, engine_of_files(manifest, owned, engine=named, opa_url=opa_url)
+        return engine_of_files(manifest, owned, engine=named, opa_url=opa_url)
     policies = () if project.bundle else project.policies
-    opened = engine_of_files(manifest, owned, engine=named, bundle=project.bundle, policies=policies, data=project.data)
-    return manifest, opened
+    return engine_of_files(manifest, owned, engine=named, bundle=project.bundle, policies=policies, data=project.data)
 
 
 def engine_of_files(
@@ -81,7 +87,7 @@ def engine_of_files(
 
         return owned.enter_context(SidecarEngine(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None))
     if opa_url is not None:
-        raise UsageError("opa_url is not for the embedded engine", hint='add engine="sidecar", or leave it out')
+        raise UsageError("opa_url is not for the embedded engine", hint="choose the engine sidecar, or leave it out")
     documents = {manifest.digest: manifest.document}
     read = _read_data(data)
     decided_by = _bundle(bundle, policies)

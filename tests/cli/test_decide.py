@@ -346,7 +346,7 @@ def test_every_fault_of_every_file_is_counted(tmp_path: Path) -> None:
 
 MISUSE = [
     (["decide"], "Missing argument 'PROPOSAL'"),
-    (["decide", "-"], "no manifest is named"),
+    (["decide", "-"], "no manifest given"),
     ([*line(), "extra"], "Got unexpected extra argument"),
     ([*line(), "--nonsense"], "No such option: --nonsense"),
     ([*line(), "--engine", "wasm"], "'wasm' is not one of 'embedded', 'sidecar'"),

@@ -208,7 +208,7 @@ def test_names_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("lint",), "no manifest is named"),
+        (("lint",), "no manifest given"),
         (("export", MANIFEST, "--format", "yaml"), "'yaml' is not one of 'plain', 'openai', 'anthropic', 'mcp'"),
         (("lnit", MANIFEST), "No such command 'lnit'"),
     ],

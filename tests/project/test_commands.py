@@ -99,7 +99,7 @@ def test_the_variable_names_another_or_none(project: Path, monkeypatch: pytest.M
     assert (other.code, other.err.splitlines()[1]) == (2, "error: ../gone.json: no such file")
     assert (none.code, none.err) == (
         2,
-        "error: no manifest is named\n    hint: name one with --manifest, or as `manifest:` in pdp.yaml\n",
+        "error: no manifest given\n    hint: name it with --manifest, or as `manifest:` in pdp.yaml\n",
     )
 
 
@@ -130,5 +130,5 @@ def test_without_scenarios_a_command_says_where_to_name_them(
     assert pdp(command) == (
         2,
         "",
-        "error: no scenarios are named\n    hint: name some on the line, or as `scenarios:` in pdp.yaml\n",
+        "error: no scenarios given\n    hint: name it with PATH, or as `scenarios:` in pdp.yaml\n",
     )

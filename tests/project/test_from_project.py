@@ -136,7 +136,7 @@ OTHERS = "an engine that runs already decides by its own bundle and data (leave 
         ({"engine": "wasm"}, "no engine is called 'wasm' (name embedded or sidecar, or give an open one)"),
         (
             {"opa_url": "http://127.0.0.1:9"},
-            'opa_url is not for the embedded engine (add engine="sidecar", or leave it out)',
+            "opa_url is not for the embedded engine (choose the engine sidecar, or leave it out)",
         ),
         ({"engine": "sidecar", "opa_url": "http://127.0.0.1:9", "data": {"settings": {}}}, OTHERS),
         (

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.engines import engine_of_project
 from pdp.cli.files import needed, open_audit, project_with, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
@@ -29,6 +28,7 @@ from pdp.cli.output import print_json
 from pdp.decision import Verdict
 from pdp.documents import read_bytes
 from pdp.pep import Pep
+from pdp.project.resources import engine_of_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,13 +60,13 @@ def decide(
     project = project_with(
         manifest=manifest, session=session, governance=governance, data=data, policies=policies, bundle=bundle,
         engine=engine, opa_url=opa_url,
-    )  # fmt: skip
-    effective = read_rules(needed(project.manifest, "manifest"), project.governance)
-    caller = read_session(needed(project.session, "session"))
+    ).unbuilt()  # fmt: skip
+    effective = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
+    caller = read_session(needed(project.session, "session", "--session"))
     proposed = read_bytes(proposal)
-    manifests = {effective.digest: effective.document}
-    with engine_of_project(project, manifests, opa_url=opa_url) as opened, closing(open_audit(audit)) as log:
-        evaluation = Pep(effective, opened, audit=log).decide(proposed, caller)
+    with ExitStack() as owned:
+        log = owned.enter_context(closing(open_audit(audit)))
+        evaluation = Pep(effective, engine_of_project(project, effective, owned), audit=log).decide(proposed, caller)
     if as_json:
         print_json(evaluation.as_json())
     else:

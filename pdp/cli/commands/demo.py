@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import tempfile
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -18,7 +18,6 @@ from pdp.audit.chain import verify_chain
 from pdp.audit.file import FileAudit
 from pdp.cli import Exit
 from pdp.cli.display import STYLES, console, word
-from pdp.cli.engines import engine_of_project
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, OpaUrl, command_app
 from pdp.cli.output import print_json
@@ -26,7 +25,7 @@ from pdp.engine.protocol import REQUEST_INVALID, EngineName
 from pdp.installed import packaged
 from pdp.manifest.load import load_effective
 from pdp.pep import Pep
-from pdp.project.file import Project
+from pdp.project.resources import engine_of_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,8 +96,9 @@ def demo(
     hub = stand_ins["PaymentHub"]()
     tools = {name: stand_ins[name] for name in ("lookup_beneficiary", "validate_payment")}
     tools["initiate_wire"] = hub.initiate_wire
-    project = Project(engine=engine, opa_url=opa_url, bundle=packaged("bundles/payments.tar.gz"))
-    with engine_of_project(project, {effective.digest: effective.document}, opa_url=opa_url) as opened:
+    bundle = None if opa_url else packaged("bundles/payments.tar.gz")
+    with ExitStack() as owned:
+        opened = engine_of_files(effective, owned, engine=engine, opa_url=opa_url, bundle=bundle)
         if opa_url:
             _wait_until_ready(opened)
         record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")

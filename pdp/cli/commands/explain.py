@@ -10,7 +10,6 @@ from rich.text import Text
 
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console, word
-from pdp.cli.engines import decided_by
 from pdp.cli.files import needed, project_with, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
@@ -30,7 +29,7 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.json import canonical
 from pdp.pep import Pep
-from pdp.workbench.engines import open_engine
+from pdp.workbench.engines import open_engine, policy_bundle
 from pdp.workbench.explain.explain import Explanation, explain
 from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.opa.program import find_opa
@@ -64,13 +63,13 @@ def run(
     project = project_with(
         manifest=manifest, session=session, governance=governance, data=data, policies=policies, bundle=bundle,
         engine=engine,
-    )  # fmt: skip
-    effective = read_rules(needed(project.manifest, "manifest"), project.governance)
-    caller = read_session(needed(project.session, "session"))
+    ).unbuilt()  # fmt: skip
+    effective = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
+    caller = read_session(needed(project.session, "session", "--session"))
     proposed = read_bytes(proposal)
     manifests = {effective.digest: effective.document}
-    file = baseline_bundle_path() if project.policies or project.bundle is None else project.bundle
-    chosen = decided_by(project) or read_bundle(file)
+    file = project.bundle or baseline_bundle_path()
+    chosen = policy_bundle(project.policies) if project.policies else read_bundle(file)
     baseline = baseline_policies_path()
     written = collect(baseline, [baseline, *project.policies])
     # Where the author's file has the same text, places are those of that.

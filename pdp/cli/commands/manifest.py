@@ -48,7 +48,7 @@ def lint(
     Exit code: 0 no fault, 2 faults (with --strict: or warnings).
     """
     project = project_with(manifest=file, governance=governance)
-    file = needed(project.manifest, "manifest", option="MANIFEST")
+    file = needed(project.manifest, "manifest", "MANIFEST")
     warnings: list[Fault] = []
     try:
         effective = load_effective(file, project.governance, strict=strict, warnings=warnings)
@@ -81,7 +81,7 @@ def export(
 
     Exit code: 0 printed, 2 a faulty file.
     """
-    file = needed(project_with(manifest=file).manifest, "manifest", option="MANIFEST")
+    file = needed(project_with(manifest=file).manifest, "manifest", "MANIFEST")
     print_json({"tools": export_tools(load_manifest(file).tools, form)})
 
 

@@ -10,7 +10,7 @@ import typer
 
 from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.display import progress
-from pdp.cli.files import project_with, scenario_paths
+from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app
 from pdp.cli.output import complain, print_json, tell
 from pdp.errors import FileFaultsError, UsageError
@@ -56,7 +56,7 @@ def mutate(
     """
     if seed is not None and sample is None:
         raise UsageError("--seed says nothing without --sample", hint="add --sample")
-    files = find_suites(scenario_paths(project_with(scenarios=paths)))
+    files = find_suites(needed(project_with(scenarios=paths).scenarios, "scenarios", "PATH"))
     suites = load_suites(files, engine_timeout)
     marked = read_equivalents(beside(files))
     run = MutationRun()

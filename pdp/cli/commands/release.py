@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.files import needed, project_with, scenario_paths
+from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, EngineTimeout, Policies, ScenarioPaths, command_app, file_option
 from pdp.cli.output import print_json, tell
 from pdp.documents import nearest
@@ -58,8 +58,8 @@ def check(
         raise UsageError("--explanations says nothing without --last", hint="name the bundle of the last release")
     project = project_with(scenarios=paths, bundle=bundle)
     gate = Gate(
-        bundle=needed(project.bundle, "bundle"),
-        suites=load_suites(find_suites(scenario_paths(project)), engine_timeout),
+        bundle=needed(project.bundle, "bundle", "--bundle"),
+        suites=load_suites(find_suites(needed(project.scenarios, "scenarios", "PATH")), engine_timeout),
         last=last,
         explanations=read_explanations(explanations) if explanations is not None else {},
         policies=policies or project.policies,

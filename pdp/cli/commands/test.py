@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pdp.cli import Exit
 from pdp.cli.display import console, progress
-from pdp.cli.files import project_with, scenario_paths
+from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
 from pdp.cli.output import check_report, print_json, tell, write_report
 from pdp.engine.protocol import EngineName
@@ -67,7 +67,7 @@ def run_scenarios(
     check_report(junit)
     check_report(html)
     selected = None if expression is None else selection(expression)
-    suites = load_suites(find_suites(scenario_paths(project)), engine_timeout)
+    suites = load_suites(find_suites(needed(project.scenarios, "scenarios", "PATH")), engine_timeout)
     run = _run(suites, engines, selected, quiet=as_json)
     if not run.results:
         count = sum(len(suite.scenarios) for suite in suites)

@@ -64,7 +64,7 @@ def build(
     Exit code: 0 built, 2 bad usage or file, 1 anything else.
     """
     project = project_with(policies=policies, data=data)
-    output = needed(output or project.bundle, "bundle", option="--output")
+    output = needed(output or project.bundle, "bundle", "--output")
     check_report(output)
     effective = effective_manifests(manifest or [], governance or [], project)
     packed = compile_bundle(
