@@ -49,13 +49,15 @@ class Proposal:
     """One tool call as a model proposes it: a name from the manifest and arguments, plain JSON. Nothing more.
 
     `text` is the RFC 8785 form of the arguments, made by `read`; whatever runs is parsed from it again, so that nobody
-    changes what was decided on. `call` is what it was read from, where that is a call as a model's API spells it.
+    changes what was decided on. `call` is what it was read from, where that is a call as a model's API spells it;
+    `spelling` has the names of the two parts as they came.
     """
 
     tool: str
     arguments: dict[str, Any]
     text: bytes = field(default=b"", repr=False, compare=False)
     call: ToolCall | None = field(default=None, repr=False, compare=False)
+    spelling: tuple[str, str] = field(default=("tool", "arguments"), repr=False, compare=False)
 
     @classmethod
     def read(cls, value: Any) -> Self:
@@ -69,7 +71,7 @@ class Proposal:
         """
         call = None
         if isinstance(value, Proposal):
-            call, value = value.call, {"tool": value.tool, "arguments": value.arguments}
+            call, value = value.call, value.as_proposed()
         try:
             # Depth 1: in the request, the arguments stand one level deeper than in the proposal.
             if is_checked := isinstance(value, str | bytes):
@@ -82,9 +84,9 @@ class Proposal:
                     value, is_checked = call.as_proposal(), False
             if not is_checked:
                 check_json(value, depth=1, most=MAX_VALUES, named=_NAMED)
-            tool, arguments = _parts(value)
+            spelling, tool, arguments = _parts(value)
             text = canonical(arguments)
-            return cls(tool=tool, arguments=orjson.loads(text), text=text, call=call)
+            return cls(tool=tool, arguments=orjson.loads(text), text=text, call=call, spelling=spelling)
         except JsonValueError as error:
             raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, str(error), call) from None
 
@@ -97,6 +99,10 @@ class Proposal:
         """Return the proposal in the spelling of the registry document."""
         return {"tool": self.tool, "arguments": self.arguments}
 
+    def as_proposed(self) -> dict[str, Any]:
+        """Return the proposal in the spelling that it was read in."""
+        return dict(zip(self.spelling, (self.tool, self.arguments), strict=True))
+
 
 # An argument's name may be named before it is known which tool it is for; what is in it can be sensitive, keys as well.
 _NAMED: Final = 2
@@ -105,7 +111,7 @@ _SPELLINGS: Final = (("tool", "arguments"), ("tool_name", "payload"))
 _KINDS: Final = {list: "a list", str: "a string", type(None): "null"}
 
 
-def _parts(value: Any) -> tuple[str, dict[str, Any]]:
+def _parts(value: Any) -> tuple[tuple[str, str], str, dict[str, Any]]:
     if not isinstance(value, dict):
         kind = _KINDS.get(type(value), type(value).__name__)
         raise JsonValueError(f"a proposal is an object with tool and arguments, not {kind}")
@@ -117,7 +123,7 @@ def _parts(value: Any) -> tuple[str, dict[str, Any]]:
         raise JsonValueError(f"unknown field {unknown!r:.60}: a proposal has {name} and {payload}{others}")
     if not isinstance(tool, str) or not isinstance(arguments, dict):
         raise JsonValueError(f"{name} has to be a string and {payload} an object")
-    return tool, arguments
+    return (name, payload), tool, arguments
 
 
 class Status(StrEnum):
@@ -189,7 +195,7 @@ class Outcome:
     def as_json(self) -> dict[str, Any]:
         """Return `{status, proposal?, rejection?, failure?}`."""
         parts = {
-            "proposal": self.proposal and self.proposal.as_json(),
+            "proposal": self.proposal and self.proposal.as_proposed(),
             "rejection": self.rejection and asdict(self.rejection),
             "failure": self.failure and asdict(self.failure),
         }

@@ -184,7 +184,7 @@ def _corrected(
     if result.arguments is not proposal.arguments:
         try:
             # Read anew, and so within the bounds of a proposal and in its one canonical form.
-            proposal = Proposal.read({"tool": proposal.tool, "arguments": result.arguments})
+            proposal = Proposal.read(replace(proposal, arguments=result.arguments))
         except ProposalRejectedError as error:
             return stopped._replace(rejection=Rejection(error.rejection, error.message))
     return passed._replace(proposal=proposal, trips=result.trips)

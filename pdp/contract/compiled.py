@@ -35,7 +35,8 @@ class CompiledTool:
         entry: the effective entry.
         requested_action: the request's action, the same for every call of the tool.
         encoded_requested_action: its RFC 8785 form.
-        validator: of the arguments; closed against unknown ones.
+        validator: of the arguments; closed against unknown ones. It demands no source: that one is missing is a finding
+            of its own.
         max_bytes: how many bytes the arguments may have; of at most `free_bytes` the check is never much work.
         invariants: the structural rules; None without any.
         config: what it needs at run time, to be resolved for a session; None without any.
@@ -62,7 +63,7 @@ class CompiledTool:
             ),
         )
         self.encoded_requested_action = orjson.Fragment(canonical(self.requested_action._asdict()))
-        self.validator = compile_schema(closed_schema(entry.schema_))
+        self.validator = compile_schema(closed_schema(_without_sources(entry)))
         self.max_bytes = entry.max_bytes or MAX_ARGUMENTS
         self.free_bytes = min(self.max_bytes, self.validator.free_bytes)
         self.invariants = _invariants(entry, contract)
@@ -92,6 +93,11 @@ class CompiledTool:
         from pdp.contract.inputs import state_after  # noqa: PLC0415 - only tools that state what they write
 
         return state_after(state, self.state_effects, result)
+
+
+def _without_sources(entry: Tool) -> dict[str, Any]:
+    required = entry.schema_.get("required", ())
+    return {**entry.schema_, "required": [name for name in required if name not in entry.provenance.required]}
 
 
 def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None:

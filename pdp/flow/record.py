@@ -85,7 +85,8 @@ def log_decision(decided: Decided, level: int) -> None:
 def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool) -> AuditEvent:
     event = _event(decided, log, "dispatch", decided.asked.received.now)
     # Without it, a call that was only asked about would look like one whose end nobody recorded.
-    executes = decided.asked.received.to_run and not superseded and not decided.pruned
+    received = decided.asked.received
+    executes = received.to_run and received.staged is None and not superseded and not decided.pruned
     event["outcome"] = None if executes else "not_executed"
     status = Status.TRANSFORMED if superseded else decided.status
     event["status"] = status

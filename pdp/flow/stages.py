@@ -143,7 +143,7 @@ class Decided(NamedTuple):
     duties: Duties | None = None
     approval: Approval | None = None
     action: Action | None = None
-    replacement: dict[str, Any] | None = None
+    replacement: Proposal | None = None
 
     @property
     def allowed(self) -> bool:

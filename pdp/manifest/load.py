@@ -110,7 +110,7 @@ _STAND_INS: Final = {"name": "unnamed_tool", "schema": {"type": "object"}}
 # What the rules about effective entries ask for. Where some of it was faulty, they would ask for what is there.
 _DECIDING: Final = frozenset((
     "approval", "cli", "compensation", "effect_class", "idempotency", "name", "pattern", "pdp_action", "resource",
-    "risk_tier", "safety", "schema", "scopes",
+    "provenance", "risk_tier", "safety", "schema", "scopes", "writes",
 ))  # fmt: skip
 
 
@@ -275,7 +275,7 @@ def _check_programs(file: _ManifestFile, governance: _GovernanceFile | None) -> 
 def _is_governed(field: str, tool: DeclaredTool) -> bool:
     if field == "effect_class" and tool.pattern is not None:
         return tool.effect_class == PATTERN_EFFECTS[tool.pattern]
-    return field in ("resource", "risk_tier") and getattr(tool, field) is None
+    return field in ("resource", "risk_tier", "writes") and getattr(tool, field) is None
 
 
 def _read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: FaultyFile) -> _Entry:

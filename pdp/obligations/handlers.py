@@ -303,10 +303,10 @@ def log_level(obligations: Iterable[Obligation]) -> int | None:
     return max((_LEVELS[level] for level in stated if type(level) is str and level in _LEVELS), default=None)
 
 
-def transformed(proposal: Proposal, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the proposal that takes the place of `proposal` by a `transform`."""
-    arguments = orjson.loads(proposal.text)
-    return {"tool": parameters.get("tool", proposal.tool), "arguments": {**arguments, **parameters.get("set", {})}}
+def transformed(proposal: Proposal, parameters: Mapping[str, Any]) -> Proposal:
+    """Return what takes the place of `proposal` by a `transform`, still to be read."""
+    arguments = {**orjson.loads(proposal.text), **parameters.get("set", {})}
+    return replace(proposal, tool=parameters.get("tool", proposal.tool), arguments=arguments)
 
 
 def _redact(node: Any, steps: list[str]) -> None:

@@ -15,7 +15,8 @@ from pdp.json import canonical
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.expressions.expression import ExpressionError
 from pdp.manifest.load import load_manifest
-from pdp.proposal import Proposal
+from pdp.obligations.handlers import transformed
+from pdp.proposal import Outcome, Proposal, Status
 from pdp.request import Request
 from pdp.session import Session
 from tests.support.payments import session
@@ -147,6 +148,23 @@ def test_what_is_corrected_is_what_goes_on() -> None:
     assert as_is.trips == ()
 
 
+@pytest.mark.parametrize("names", [("tool", "arguments"), ("tool_name", "payload")])
+def test_what_is_corrected_and_transformed_is_spelled_as_it_was_proposed(names: tuple[str, str]) -> None:
+    proposal = Proposal.read(dict(zip(names, ("save_note", {"text": "longer"}), strict=True)))
+    corrected = check(proposal, session(), compiled(invariants=[MENDED])).proposal
+    assert corrected is not None
+    replaced = Proposal.read(transformed(corrected, {"tool": "keep_note", "set": {"count": 1}}))
+
+    spelled = [Outcome(Status.ACCEPTED, each).as_json()["proposal"] for each in (proposal, corrected, replaced)]
+    assert spelled == [
+        dict(zip(names, parts, strict=True))
+        for parts in (
+            ("save_note", {"text": "longer"}), ("save_note", {"text": "short"}),
+            ("keep_note", {"text": "short", "count": 1}),
+        )
+    ]  # fmt: skip
+
+
 def test_a_proposal_without_trips_is_handed_on_as_it_was_made() -> None:
     proposal = Proposal.read({"tool": "save_note", "arguments": {"text": "a"}})
 
@@ -218,11 +236,13 @@ def test_no_key_is_derived_for_a_high_commit() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("required", [[], ["source_ids"]])
 @pytest.mark.parametrize("sources", ["absent", None, "", [], {}, False])
-def test_missing_provenance(sources: Any) -> None:
+def test_missing_provenance(sources: Any, required: list[str]) -> None:
     arguments = {} if sources == "absent" else {"source_ids": sources}
+    schema = {**compiled().manifest.tools["save_note"].schema_, "required": required}
 
-    assert rejection(compiled(provenance={"required": ["source_ids"]}), arguments) == (
+    assert rejection(compiled(provenance={"required": ["source_ids"]}, schema=schema), arguments) == (
         "MISSING_PROVENANCE", "save_note has to name its sources: source_ids",
     )  # fmt: skip
 

@@ -304,6 +304,9 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("release: {gate: passed}", "`release.drift` is missing"),
     ("commits: [pay_bill]", "`commits` on a tool that stages nothing | write `pattern: action-staging`, or remove it"),
     ("writes: canonical", "`writes` must not be canonical | tools write proposals: `writes: proposal`"),
+    ("writes: proposal",
+     ("writes a proposal and names no source of it | state the arguments that do: `provenance: {required: "
+     "[source_ids]}`")),
     ("type: cli", "`type: cli` without `cli` | state the program: `cli: {argv: [...]}`"),
     ("cli: {argv: [ls]}", "`cli` on a tool of another type | write `type: cli`, or remove it"),
     ("type: cli, cli: {argv: []}", "`cli.argv` must not be empty"),

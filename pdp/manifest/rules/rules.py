@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
-from pdp.manifest.fields import READ_CLASSES, EffectClass, Pattern, RiskTier
+from pdp.manifest.fields import READ_CLASSES, EffectClass, Pattern, RiskTier, Writes
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import Correction
 from pdp.manifest.programs import argv_findings
@@ -156,6 +156,12 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
                 yield Finding(
                     ("resource",), f"resource has no `{name}`", "map `type` and `id`, or leave the resource out"
                 )
+    if entry.writes is Writes.PROPOSAL and not entry.provenance.required:
+        yield Finding(
+            ("writes",),
+            "writes a proposal and names no source of it",
+            "state the arguments that do: `provenance: {required: [source_ids]}`",
+        )
     if entry.effect_class is None and not entry.scopes:
         yield Finding(
             ("name",),
