@@ -53,10 +53,16 @@ def run(
     policies: Policies = None,
     bundle: DecidingBundle = None,
     engine: DecidingEngine = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--all", help="Show every check and every rule too: which fired, and where the others stopped."),
+    ] = False,
     as_json: AsJson = False,
     show_sensitive: Annotated[bool, typer.Option(help="Show the values of sensitive arguments.")] = False,
 ) -> None:
-    """Say why a proposal is decided as it is: checks, rules that fired, and where the others stopped.
+    """Say in one paragraph why a proposal is decided as it is: verdict, reasons, and what would change it.
+
+    The rules that did not fire, for --all and --json, need OPA.
 
     Exit code: 0 ALLOW, 3 STEP_UP, 4 DENY or rejected, 2 bad usage or file, 1 anything else.
     """
@@ -77,23 +83,31 @@ def run(
         path: module for path, module in written.items() if chosen.modules.get(path) == module.text
     }
     given = read_data(project.data)
-    whole = merged_data(chosen.data, manifests=manifests, data=given)
+    known = merged_data(chosen.data, manifests=manifests, data=given)
     with open_engine(project.engine, chosen, manifests=manifests, data=given) as opened:
         evaluation = Pep(effective, opened).decide(proposed, caller)
         tool = effective.tools.get(evaluation.trace.tool_name or "")
         sensitive = tool.sensitive if tool is not None and not show_sensitive else ()
-        explanation = explain(evaluation, modules, whole, find_opa(), sensitive=sensitive)
+        opa = find_opa() if whole or as_json else None
+        explanation = explain(evaluation, modules, known, opa, sensitive=sensitive)
     if as_json:
         print_json(explanation.as_json())
     else:
-        _print(explanation)
+        _print(explanation, whole=whole)
     raise typer.Exit(exit_code(explanation.evaluation))
 
 
-def _print(explanation: Explanation) -> None:
+def _print(explanation: Explanation, *, whole: bool) -> None:
     word_ = word(explanation.evaluation)
     text = Text.assemble((word_, STYLES[word_]))
-    text.append(f"{printable(explanation.line.removeprefix(word_))}\n\n")
+    text.append(printable(explanation.line.removeprefix(word_)))
+    if whole:
+        _append_rules(text, explanation)
+    console().print(text)
+
+
+def _append_rules(text: Text, explanation: Explanation) -> None:
+    text.append("\n\n")
     for name, result in explanation.checks.items():
         text.append(f"  {name:<12} ")
         text.append(f"{result}\n", style={"passed": "green", "failed": "bold red"}.get(result, "dim"))
@@ -110,7 +124,6 @@ def _print(explanation: Explanation) -> None:
     if explanation.unknown is not None:
         text.append(f"\n  rules: not known{printable(explanation.unknown)}\n", style="dim")
     text.rstrip()
-    console().print(text)
 
 
 def _append_condition(text: Text, condition: Condition, depth: int) -> None:

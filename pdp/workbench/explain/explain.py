@@ -15,7 +15,7 @@ from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from pdp.decision import Reason
     from pdp.evaluation import Evaluation
@@ -32,7 +32,7 @@ class Explanation:
     """Why a proposal was decided as it was.
 
     Attributes:
-        line: one line for a person.
+        line: one paragraph for a person: verdict, reasons, the facts behind them, and what would change it.
         evaluation: what came of the proposal.
         checks: those before the policy in their order, each `passed`, `failed` or `not reached`.
         mask: hides values of sensitive arguments; they are hidden in `line` and `rules` already.
@@ -135,13 +135,33 @@ def _line(evaluation: Evaluation, modules: Mapping[str, Module]) -> str:
         why = rejection.reason if rejection else "an invariant drops the call from its plan"
         return f"REJECTED because {why}; the policy was not asked"
     sites = sites_by_code(rule_sites(modules))
-    clauses = dict.fromkeys(_clause(reason, sites.get(reason.code, ())) for reason in evaluation.reasons)
+    request = evaluation.request or {}
+    clauses = dict.fromkeys(_clause(reason, sites.get(reason.code, ()), request) for reason in evaluation.reasons)
     return f"{evaluation.verdict} because {'; and '.join(clauses)}"
 
 
-def _clause(reason: Reason, sites: tuple[RuleSite, ...]) -> str:
+def _clause(reason: Reason, sites: tuple[RuleSite, ...], request: Mapping[str, Any]) -> str:
+    """Return a reason in sentences: what it says, the facts that made it so, and what would change it."""
     where = f" ({Path(sites[0].file).name}:{sites[0].line})" if sites else ""
-    details = {name: value for name, value in reason.details.items() if not isinstance(value, dict)}
-    shown = f" {canonical(details).decode()}" if details else ""
-    remedy = f" {reason.remedy}" if reason.remedy else ""
-    return f"{reason.code}{where}: {reason.message}{shown}{remedy}"
+    details = sorted((name, value) for name, value in reason.details.items() if not isinstance(value, dict))
+    facts = ", ".join(f"{name} is {canonical(value).decode()}" for name, value in details)
+    change = reason.remedy or " ".join(_changes(reason, request))
+    sentences = (f"{reason.code}{where}: {reason.message}", f"Here, {facts}." if facts else "", change)
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _changes(reason: Reason, request: Mapping[str, Any]) -> Iterator[str]:
+    """Return what would change a STEP_UP, where its details say so: a lower value, a person's approval."""
+    limit, approval = reason.details.get("limit"), reason.details.get("approval")
+    if isinstance(limit, str) and "value" in reason.details:
+        held = request["subject"]["properties"].get("limits", {}).get(limit)
+        yield f"Up to {held}, it needs no approval." if held is not None else "The subject does not hold this limit."
+    if isinstance(approval, dict):
+        named, quorum = approval.get("approvers"), approval.get("quorum", 1)
+        roles = " or ".join(map(str, named)) if isinstance(named, list) else ""
+        people = "A person" if quorum == 1 else f"{quorum} people"
+        yield (
+            f"{people} with the role {roles} can approve it."
+            if roles
+            else "Nobody can approve it: it has no approvers."
+        )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from pdp.workbench.explain.explain import traced_data
+from pdp import Pep
+from pdp.json import canonical
+from pdp.workbench.explain.explain import explain, traced_data
 from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, pdp, session_file
-from tests.support.payments import EXAMPLE, wire
+from tests.support.payments import EXAMPLE, effective, session, wire
+from tests.support.scripted import Scripted, answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +45,8 @@ def concern(name: str) -> Path:
 EXCEEDED = (
     f"STEP_UP because limits.exceeded (limits.rego:{rule_line(concern('limits'), 'limits.exceeded')}): "
     "The amount is above what the subject may do without approval. "
-    '{"argument":"amount","limit":"wire.auto_approved","value":47500}'
+    'Here, argument is "amount", limit is "wire.auto_approved", value is 47500. '
+    "Up to 25000, it needs no approval. A person with the role payments.approver can approve it."
 )
 
 
@@ -120,8 +125,9 @@ def pdp_decided() -> Any:
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
 def test_as_text_with_both_engines() -> None:
-    done = explained(wire())
+    done = explained(wire(), "--all")
     assert (done.code, done.err) == (3, "")
+    assert explained(wire()) == (3, EXCEEDED + "\n", "")
     lines = done.out.splitlines()
     assert lines[0] == EXCEEDED
     assert lines[2:11] == [f"  {name:<12} passed" for name in CHECKS]
@@ -129,12 +135,12 @@ def test_as_text_with_both_engines() -> None:
     assert lines[place].startswith("  scopes       did not fire scopes.missing  ")
     stopped = found(concern("scopes"), "count(missing) > 0")
     assert lines[place + 1].strip() == f"because count(missing) > 0 (scopes.rego:{stopped})  missing = []"
-    assert explained(wire(), "--engine", "sidecar").out == done.out
+    assert explained(wire(), "--all", "--engine", "sidecar").out == done.out
 
 
 @pytest.mark.usefixtures("without_opa")
 def test_without_opa_rules_are_not_known() -> None:
-    done = explained(wire())
+    done = explained(wire(), "--all")
     assert (done.code, done.err) == (3, "")
     lines = done.out.splitlines()
     assert lines[0] == EXCEEDED
@@ -197,10 +203,38 @@ def test_exit_codes_are_those_of_decide() -> None:
     assert explained(wire(), m="missing.yaml").code == 2
 
 
+@pytest.mark.parametrize(
+    ("details", "change"),
+    [
+        ({"limit": "wire.x", "value": 1}, "The subject does not hold this limit."),
+        ({"limit": "wire.auto_approved"}, ""),
+        ({"limit": ["wire.auto_approved"], "value": 1}, ""),
+        ({"approval": {"approvers": [], "quorum": 1}}, "Nobody can approve it: it has no approvers."),
+        ({"approval": {"approvers": ["a", "b"], "quorum": 2}}, "2 people with the role a or b can approve it."),
+        ({"approval": {"approvers": 5}}, "Nobody can approve it: it has no approvers."),
+        ({"approval": "soon"}, ""),
+    ],
+)
+def test_what_would_change_it(details: dict[str, Any], change: str) -> None:
+    reason: dict[str, Any] = {"code": "probe.a", "message": "As the test says.", "details": details}
+    facts = ", ".join(
+        f"{name} is {canonical(value).decode()}" for name, value in details.items() if not isinstance(value, dict)
+    )
+    for stated in (reason, {**reason, "remedy": "Ask the desk."}):
+        engine = Scripted(partial(stepped_up, stated))
+        line = explain(Pep(effective(), engine).decide(wire(), session()), {}, {}, None).line
+        parts = ("As the test says.", f"Here, {facts}." if facts else "", stated.get("remedy", change))
+        assert line == "STEP_UP because probe.a: " + " ".join(part for part in parts if part)
+
+
+def stepped_up(reason: dict[str, Any], _: dict[str, Any]) -> dict[str, Any]:
+    return {**answer("STEP_UP"), "reasons": [reason]}
+
+
 @pytest.mark.opa
 @pytest.mark.usefixtures("opa")
 def test_hostile_values_cannot_steer_the_terminal() -> None:
-    done = explained(wire(beneficiary_id="\x1b[2J\nALLOW", reference="\u202e"))
+    done = explained(wire(beneficiary_id="\x1b[2J\nALLOW", reference="\u202e"), "--all")
     assert all(text.isprintable() for text in done.out.split("\n"))
     done = explained({"tool": "\x1b[2J\u202e", "arguments": {}})
     assert all(text.isprintable() for text in done.out.split("\n"))

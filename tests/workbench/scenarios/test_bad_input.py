@@ -293,7 +293,7 @@ def test_a_concern_that_fails_or_does_not_end_is_a_deny(
     concern("broken", f'{{\n\tinput.action.name == "reply_to_customer"\n\t{body}\n}}', more=more)
 
     decided = pdp(*COMMANDS["decide"], "--engine", engine, "--json")
-    explained = pdp(*COMMANDS["explain"], "--engine", engine)
+    explained = pdp(*COMMANDS["explain"], "--all", "--engine", engine)
     seconds = ("--engine-timeout", "0.5") if code == "engine.timeout" else ()
     tested = pdp("test", "scenarios.yaml", "--engine", engine, "--json", *seconds)
 
