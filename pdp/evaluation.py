@@ -10,7 +10,7 @@ import orjson
 from pdp.contract.checks import Rejected
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.proposal import Outcome, Rejection, RejectionCode, Status, Trace
+from pdp.proposal import Outcome, Status, Trace
 
 if TYPE_CHECKING:
     from pdp.contract.invariants import Trip
@@ -150,11 +150,7 @@ class Evaluation:
             return Outcome(decided.status, proposal=proposal, failure=failure)
         if decided.pruned:
             return Outcome(Status.TRANSFORMED)
-        rejection = decided.rejection
-        if rejection is None and decided.decision is not None:
-            why = "; ".join(reason.text for reason in decided.decision.reasons)
-            rejection = Rejection(RejectionCode.POLICY_VIOLATION, f"{decided.decision.verdict}: {why}")
-        return Outcome(Status.REJECTED, rejection=rejection)
+        return Outcome(Status.REJECTED, rejection=decided.rejection)
 
     @property
     def answer(self) -> CallAnswer:

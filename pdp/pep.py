@@ -441,7 +441,7 @@ def _compensate(
 def _plan(parts: Parts, steps: Sequence[Any], session: Any) -> Generator[Step, Any, PlanEvaluation]:
     from pdp.flow.preview import evaluate_plan  # noqa: PLC0415 - only applications that plan
 
-    return evaluate_plan(steps, Session.read(session), parts.manifest)
+    return evaluate_plan(steps, Session.read(session), _received(parts, to_run=False), parts)
 
 
 def _visible_tools(parts: Parts, session: Any) -> Generator[Step, Any, dict[str, Visibility]]:

@@ -162,7 +162,8 @@ class Failure:
 class Execution(NamedTuple):
     """What a call that was allowed gave: the tool's result, or a failure.
 
-    `error` is what the tool raised; `started` says whether it was started at all; `attempts` how often.
+    `error` is what the tool raised; `started` says whether it was started at all; `attempts` how often; `replayed`:
+    an earlier call came to this, and the tool was not asked again.
     """
 
     result: Any = None
@@ -170,6 +171,7 @@ class Execution(NamedTuple):
     error: BaseException | None = None
     started: bool = True
     attempts: int = 1
+    replayed: bool = False
 
     @property
     def outcome(self) -> Literal["succeeded", "failed", "unknown"]:

@@ -1,7 +1,8 @@
 """The stream of events: append-only, and each event holds the hash of the one before, so that a change shows.
 
 An event says who asked for what, what was decided, and what came of it. Payloads are not in it: arguments and results
-stand as keyed digests (HMAC-SHA-256 with a key of the stream, as small payloads can be guessed).
+stand as keyed digests (HMAC-SHA-256 with a key of the stream, as small payloads can be guessed), and the reason of a
+rejection has `***` for what was proposed.
 
 With a key a hash is an HMAC, and only who has the key can write an event that fits. Without one, whoever can write the
 stream can write all of it anew; its hashes say so (`sha256:` instead of `hmac-sha256:`).
@@ -60,7 +61,15 @@ class AuditEvent(TypedDict, total=False):
     manifest_digest: str | None
     arguments_digest: str | None
     status: str | None
+    in_manifest: bool | None
+    schema_valid: bool | None
+    idempotency_missing: bool | None
+    risk_tier: str | None
+    pdp_action: str | None
+    step_name: str | None
     rejection: str | None
+    reason: str | None
+    replayed: bool | None
     verdict: str | None
     codes: Sequence[str]
     decision_id: str | None
@@ -69,6 +78,7 @@ class AuditEvent(TypedDict, total=False):
     idempotency_key: str | None
     outcome: str | None
     result_digest: str | None
+    retrieval_snapshot: str | None
     error_code: str | None
     duration_ms: float | None
 
@@ -161,8 +171,8 @@ class AuditLog(ABC):
         record["seq"] = self._seq
         record["prev_hash"] = self._prev
         try:
-            # Without a duration all values are text or null, and the fields stand sorted, as in `EMPTY`: then
-            # orjson's form is the RFC's.
+            # Without a duration no value is a float, and the fields stand sorted, as in `EMPTY`: then orjson's form is
+            # the RFC's.
             is_plain = len(record) == len(EMPTY) and record["duration_ms"] is None
             text = orjson.dumps(record) if is_plain else canonical(record)
         except (TypeError, JsonValueError) as error:

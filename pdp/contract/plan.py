@@ -6,10 +6,10 @@ are a planning policy, which stands in the policy's data (policies/authz/plannin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.checks import Rejected, check
+from pdp.contract.checks import Checked, Rejected, check
 from pdp.errors import UsageError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, Status
 
@@ -35,6 +35,7 @@ class PlanStep:
         proposal: what goes on, after correction; None when it was pruned or rejected.
         rejection: why it was rejected, or None.
         trips: the invariants that tripped.
+        checked: the same as a call has it, for the record.
     """
 
     position: int
@@ -43,6 +44,7 @@ class PlanStep:
     proposal: Proposal | None
     rejection: Rejection | None
     trips: tuple[Trip, ...]
+    checked: Checked | Rejected = field(repr=False, compare=False)
 
     @property
     def pruned(self) -> bool:
@@ -111,14 +113,14 @@ def _checked_step(
     try:
         proposal = Proposal.read(value)
     except ProposalRejectedError as error:
-        rejection = Rejection(error.rejection, error.message)
-        return PlanStep(position, name, Status.REJECTED, None, rejection, ())
+        unread = Rejected("proposal", None, Rejection(error.rejection, error.message))
+        return PlanStep(position, name, Status.REJECTED, None, unread.rejection, (), unread)
     checked = check(proposal, session, manifest, before=before)
     if isinstance(checked, Rejected):
         status = Status.TRANSFORMED if checked.rejection is None else Status.REJECTED
-        return PlanStep(position, name, status, None, checked.rejection, checked.trips)
+        return PlanStep(position, name, status, None, checked.rejection, checked.trips, checked)
     status = Status.ACCEPTED if checked.proposal is proposal else Status.TRANSFORMED
-    return PlanStep(position, name, status, checked.proposal, None, checked.trips)
+    return PlanStep(position, name, status, checked.proposal, None, checked.trips, checked)
 
 
 def _named(step: Any) -> tuple[str | None, Any]:

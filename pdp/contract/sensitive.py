@@ -1,6 +1,7 @@
 """Values of sensitive arguments, hidden in whatever is read by others: rejections, failures, log lines, events.
 
-There is one masking, `Mask`. What is hidden by its name, in a whole object of arguments, is `masked`.
+There is one masking, `Mask`. What is hidden by its name, in a whole object of arguments, is `masked`; a text that shows
+nothing of any argument is `without_arguments`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cached_property
+from itertools import islice
 from traceback import format_tb
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, quote_plus
@@ -33,6 +35,12 @@ _USER_INFO: Final = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
 def masked(arguments: Mapping[str, Any], sensitive: Collection[str]) -> dict[str, Any]:
     """Return the arguments with `***` for the value of each sensitive one."""
     return {name: MASK if name in sensitive else value for name, value in arguments.items()}
+
+
+def without_arguments(text: str, arguments: Mapping[str, Any], known: Collection[str]) -> str:
+    """Return a text with all keys and values of the arguments hidden but those in `known`, such as a schema's names."""
+    leaves = (leaf for leaf in _leaves(arguments) if leaf not in known)
+    return Mask(("",), {"": list(islice(leaves, _MOST // _OF_A_LINE + 1))}).text(text)
 
 
 def place_of(error: BaseException) -> str:

@@ -1,6 +1,7 @@
-"""Observers of an application, and the events that they get when a tool begins and ends. In this process only.
+"""Observers of an application, and the events that they get of every call. In this process only.
 
-Source: tool layer document, observability (the event's shape, the three actions) and correlation identifiers.
+Source: tool layer document, observability (the event's shape, its data `call_id`, `name`, `args`, the three actions;
+all tool activity is in the events) and correlation identifiers (`request_id`, `tool_call_id`, `step_name`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pdp.contract.sensitive import place_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdp.proposal import Execution, Failure
+    from pdp.proposal import Execution
 
 _log = logging.getLogger("pdp.execution")
 
@@ -27,16 +28,19 @@ EventAction = Literal["execute_start", "execute_end", "execute_cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class ToolEvent:
-    """One event of one run of a tool. Each observer gets a copy of its own.
+    """One event of one call of a tool. Each observer gets a copy of its own.
 
     Attributes:
         timestamp: RFC 3339 in UTC with milliseconds.
         layer: always `tool`.
-        action: `execute_start`, `execute_end`, or `execute_cancelled` (before it began, or while it ran).
-        data: `{call_id, request_id, tool_call_id, step_name, tool, arguments}`, values of sensitive arguments being
-            `***`; at the end `attempts` as well. `call_id` is the same for all events of one run.
-        duration: seconds since the start; None at the start.
-        error: how it failed, as the model sees it: `<code>: <message>`; None when it did not.
+        action: `execute_start` (the tool is about to run), `execute_end`, or `execute_cancelled` (before it began, or
+            while it ran). A call whose tool does not run has `execute_end` alone.
+        data: `{call_id, request_id, tool_call_id, step_name, name, args}`; at the end `attempts` as well, 0 where the
+            tool was not asked, and `replayed` where the result is that of an earlier call. Values of sensitive
+            arguments are `***`, as are all of a tool that is not in the manifest. `call_id` is the model's id of the
+            call, or else one of its own, and the same for all events of a call.
+        duration: seconds that the run took; None at the start, and where nothing ran.
+        error: why there is no result, as the model sees it: `<code>: <message>`; None where there is one.
     """
 
     timestamp: str
@@ -55,19 +59,20 @@ Observer = Callable[[ToolEvent], object]
 """A plain function that takes one event."""
 
 
-class RunEvents:
-    """The events of one run: `started` if it began, and then `ended` or `cancelled`; each once.
+class CallEvents:
+    """The events of one call: `started` and `stopped` around its run, if it runs; then `ended`.
 
     Args:
         observers: who gets them, in this order; one that raises is logged and harms nobody.
-        data: as of `ToolEvent`, without `attempts`.
+        data: as of `ToolEvent`, without `attempts` and `replayed`.
     """
 
-    __slots__ = ("_began", "_data", "_observers")
+    __slots__ = ("_began", "_data", "_duration", "_observers")
 
     def __init__(self, observers: Sequence[Observer], data: Mapping[str, Any]) -> None:
         self._observers = observers
         self._began: float | None = None
+        self._duration: float | None = None
         self._data = data
 
     def started(self) -> None:
@@ -75,20 +80,24 @@ class RunEvents:
         self._send("execute_start", self._data)
         self._began = time.perf_counter()
 
-    def ended(self, execution: Execution) -> None:
-        """Send that the run has ended."""
-        self._send("execute_end", {**self._data, "attempts": execution.attempts}, execution.failure)
+    def stopped(self) -> None:
+        """Measure how long the run took; what it comes to is not known yet."""
+        if self._began is not None:
+            self._duration = time.perf_counter() - self._began
 
-    def cancelled(self, failure: Failure | None = None) -> None:
-        """Send that the caller was cancelled or interrupted, before or during the run; `failure`: what it gets."""
-        self._send("execute_cancelled", self._data, failure)
+    def ended(self, error: str | None, execution: Execution | None, *, cancelled: bool = False) -> None:
+        """Send that the call has ended: why it has no result, what it came to if it was allowed."""
+        if cancelled:
+            self.stopped()
+            return self._send("execute_cancelled", self._data, error)
+        attempts = execution.attempts if execution is not None and self._began is not None else 0
+        replayed = {"replayed": True} if execution is not None and execution.replayed else {}
+        return self._send("execute_end", {**self._data, "attempts": attempts, **replayed}, error)
 
-    def _send(self, action: EventAction, data: Mapping[str, Any], failure: Failure | None = None) -> None:
-        duration = None if self._began is None else time.perf_counter() - self._began
-        error = None if failure is None else f"{failure.code}: {failure.message}"
+    def _send(self, action: EventAction, data: Mapping[str, Any], error: str | None = None) -> None:
         timestamp = to_milliseconds(time.time())
         for observer in self._observers:
             try:
-                observer(ToolEvent(timestamp, "tool", action, deepcopy(dict(data)), duration, error))
+                observer(ToolEvent(timestamp, "tool", action, deepcopy(dict(data)), self._duration, error))
             except Exception as fault:  # noqa: BLE001 - it is the observer's own failure, not the tool's
-                _log.error("an observer failed at %s of tool %s: %s", action, data["tool"], place_of(fault))
+                _log.error("an observer failed at %s of tool %s: %s", action, data["name"], place_of(fault))

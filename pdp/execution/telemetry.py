@@ -2,7 +2,8 @@
 
 Source: tool pattern library, 9.6: spans `tool.<name>.dispatch` (caller, scopes, arguments' hash, idempotency key, the
 policy's verdict), `.run` (duration, retry count, downstream span links), `.result` (outcome, result hash, exceptions);
-metrics throughput, success_ratio, p50, p99, error_class_distribution, cost_per_call.
+metrics throughput, success_ratio, p50, p99, error_class_distribution, cost_per_call. Pattern 1: spans of an extraction
+carry the lineage of its model.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.sensitive import place_of
+from pdp.execution.failures import ToolError
 from pdp.installed import extra
+from pdp.manifest.fields import latency_seconds
 
 with extra("otel"):
     from opentelemetry import context, metrics, trace
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
+    from pdp.manifest.model import DeclaredTool
     from pdp.proposal import Execution
 
 _log = logging.getLogger("pdp.execution")
@@ -37,6 +41,9 @@ _log = logging.getLogger("pdp.execution")
 SCOPE: Final = "pdp"
 """The name under which spans and metrics are made."""
 
+_LINEAGE: Final = ("model", "version", "prompt")
+_MOST_EXCEPTIONS: Final = 16
+_LONGEST_TEXT: Final = 128
 _LATENCY_BUCKETS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
@@ -79,15 +86,16 @@ class Telemetry:
             "tool.success_ratio", [self._ratios], unit="1", description="Runs that succeeded, since the process began"
         )
 
-    def dispatched(self, tool: str, began: float, attributes: Mapping[str, Any]) -> CallTelemetry:
+    def dispatched(self, entry: DeclaredTool | None, began: float, attributes: Mapping[str, Any]) -> CallTelemetry:
         """Return the telemetry of one call that has just been decided; its dispatch span is open until `ended`.
 
         Args:
-            tool: its name, as far as the manifest knows it; `unknown` otherwise, so that a model invents no span names.
+            entry: the tool's; None where the manifest has none: it is called `unknown`, so that a model invents no span
+                names.
             began: when the call came in, in seconds since 1970.
             attributes: what is known of the call, such as `pdp.verdict` and `pdp.caller`.
         """
-        return CallTelemetry(self, tool, began, attributes)
+        return CallTelemetry(self, entry, began, attributes)
 
     def _ratios(self, _: CallbackOptions) -> Iterable[Observation]:
         with self.lock:
@@ -99,22 +107,27 @@ class CallTelemetry:
     """The spans of one call: dispatch around the whole of it, run and result within. Made by `Telemetry.dispatched`.
 
     `run_started` and `run_ended` around the run, which is the current span in between, so that spans which the tool
-    makes belong to it; then, in any case, `ended`.
+    makes belong to it; then, in any case, `ended`. A call that is allowed has all three; where nothing ran, as nothing
+    runs for a replay, its run span has no duration.
     """
 
-    __slots__ = ("_began", "_run", "_span", "_telemetry", "_token", "_tool")
+    __slots__ = ("_began", "_entry", "_run", "_seconds", "_span", "_telemetry", "_token", "_tool")
 
-    def __init__(self, telemetry: Telemetry, tool: str, began: float, attributes: Mapping[str, Any]) -> None:
+    def __init__(
+        self, telemetry: Telemetry, entry: DeclaredTool | None, began: float, attributes: Mapping[str, Any]
+    ) -> None:
         self._telemetry = telemetry
-        self._tool = tool
+        self._entry = entry
+        self._tool = "unknown" if entry is None else entry.name
         self._span: Span | None = None
         self._run: Span | None = None
         self._token: Token[Context] | None = None
         self._began = 0.0
+        self._seconds: float | None = None
         with _harmless("dispatch"):
             self._span = telemetry.tracer.start_span(
                 f"tool.{self._tool}.dispatch",
-                attributes={"pdp.tool": tool, **attributes},
+                attributes={"pdp.tool": self._tool, **attributes},
                 start_time=round(began * 1_000_000) * 1000,  # in nanoseconds, which a float does not hold
             )
 
@@ -122,53 +135,67 @@ class CallTelemetry:
         """Open the run's span, and make it the current one."""
         self._began = time.perf_counter()
         with _harmless("run"):
-            self._run = self._start("run")
+            self._run = self._start("run", {})
             self._token = context.attach(trace.set_span_in_context(self._run))
 
-    def run_ended(self, execution: Execution, result_digest: str | None = None) -> None:
-        """Close the run's span, make the result's, and count.
-
-        Args:
-            execution: the run's outcome.
-            result_digest: as the audit has it, or None.
-        """
-        seconds = time.perf_counter() - self._began
-        failure = execution.failure
-        outcome = execution.outcome
+    def run_ended(self, execution: Execution) -> None:
+        """Close the run's span."""
+        self._seconds = time.perf_counter() - self._began
         with _harmless("run"):
             self._detach()
             span, self._run = self._run, None
             if span is not None:
-                span.set_attributes({"pdp.duration_s": seconds, "pdp.retry_count": execution.attempts - 1})
+                span.set_attributes({"pdp.duration_s": self._seconds, "pdp.retry_count": execution.attempts - 1})
+                span.set_attributes(self._objective)
                 _close(span, execution)
-        with _harmless("result"):
-            attributes: dict[str, Any] = {"pdp.tool": self._tool, "pdp.outcome": outcome}
-            if result_digest is not None:
-                attributes["pdp.result_digest"] = result_digest
-            if failure is not None:
-                attributes |= {"pdp.error_code": failure.code.value, "pdp.exceptions": (_error_class(execution),)}
-            _close(self._start("result", attributes), execution)
-        with _harmless("metrics"):
-            self._count(execution, outcome, seconds)
         with _harmless("cost"):
             self._charge(execution)
 
-    def ended(self) -> None:
-        """Close the dispatch span, and with it a run's span that is still open."""
+    def ended(self, execution: Execution | None, attributes: Mapping[str, Any]) -> None:
+        """Make the result's span, count the run if there was one, and close the dispatch span.
+
+        Args:
+            execution: what the call came to, as its caller gets it; None: it was not allowed.
+            attributes: of the result's span, such as `pdp.outcome`; of the dispatch span where it was not allowed.
+        """
+        if execution is not None:
+            self._end_result(execution, attributes)
         with _harmless("dispatch"):
             self._detach()
-            if self._run is not None:
-                self._run.end()
-                self._run = None
             if self._span is not None:
+                if execution is None:
+                    self._span.set_attributes(attributes)
                 self._span.end()
                 self._span = None
 
-    def _start(self, phase: str, attributes: Mapping[str, Any] | None = None) -> Span:
+    def _end_result(self, execution: Execution, attributes: Mapping[str, Any]) -> None:
+        if self._run is not None:
+            self.run_ended(execution)
+        with _harmless("result"):
+            emitted, lineage = _emitted(execution, self._entry)
+            if self._seconds is None:
+                _close(self._start("run", {"pdp.replayed": True} if execution.replayed else {}), execution)
+            _close(self._start("result", {**attributes, **emitted, **lineage}), execution)
+            if self._span is not None:
+                self._span.set_attributes(lineage)
+        if self._seconds is not None:
+            with _harmless("metrics"):
+                self._count(execution, self._seconds)
+
+    @property
+    def _objective(self) -> dict[str, str]:
+        """The least percentile of the entry's `sla` whose latency the run has kept, or `exceeded`."""
+        sla = self._entry.sla if self._entry is not None else None
+        if not sla or self._seconds is None:
+            return {}
+        kept = [(latency_seconds(latency), name) for name, latency in sla.items()]
+        return {"pdp.sla": min((pair for pair in kept if self._seconds <= pair[0]), default=(0.0, "exceeded"))[1]}
+
+    def _start(self, phase: str, attributes: Mapping[str, Any]) -> Span:
         return self._telemetry.tracer.start_span(
             f"tool.{self._tool}.{phase}",
             context=None if self._span is None else trace.set_span_in_context(self._span),
-            attributes=attributes or {"pdp.tool": self._tool},
+            attributes={"pdp.tool": self._tool, **attributes},
         )
 
     def _detach(self) -> None:
@@ -176,12 +203,12 @@ class CallTelemetry:
         if token is not None:
             context.detach(token)
 
-    def _count(self, execution: Execution, outcome: str, seconds: float) -> None:
+    def _count(self, execution: Execution, seconds: float) -> None:
         telemetry, of_tool = self._telemetry, {"pdp.tool": self._tool}
         with telemetry.lock:
             telemetry.runs[self._tool] += 1
             telemetry.successes[self._tool] += execution.failure is None
-        telemetry.throughput.add(1, {**of_tool, "pdp.outcome": outcome})
+        telemetry.throughput.add(1, {**of_tool, "pdp.outcome": execution.outcome, **self._objective})
         telemetry.latency.record(seconds, of_tool)
         if execution.failure is not None:
             code = execution.failure.code.value
@@ -209,7 +236,30 @@ def _close(span: Span, execution: Execution) -> None:
     span.end()
 
 
+def _emitted(execution: Execution, entry: DeclaredTool | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what was raised, or the kinds of the exceptions in a pattern's result; and the lineage of its model."""
+    if execution.failure is not None:
+        return {"pdp.exceptions": (_error_class(execution),)}, {}
+    result = execution.result if entry is not None and entry.pattern is not None else None
+    # It has the shape of its pattern; but an obligation may have put something else into it.
+    exceptions, lineage = _member(result, "exceptions", list), _member(result, "lineage", dict)
+    kinds = {_member(item, "kind", str)[:_LONGEST_TEXT] for item in exceptions[:_MOST_EXCEPTIONS]} - {""}
+    models = {
+        f"pdp.lineage.{name}": _member(lineage, name, str)[:_LONGEST_TEXT] for name in _LINEAGE if name in lineage
+    }
+    return {"pdp.exceptions": tuple(sorted(kinds))} if kinds else {}, models
+
+
+def _member(value: Any, name: str, kind: type[Any]) -> Any:
+    member = value.get(name) if isinstance(value, dict) else None
+    return member if isinstance(member, kind) else kind()
+
+
 def _error_class(execution: Execution) -> str:
-    if execution.error is not None:
-        return type(execution.error).__name__
+    """Return what tells errors of one code apart: the kind of a typed exception, a pattern's rule, or the class."""
+    error = execution.error
+    if error is not None:
+        # Of other libraries' errors, such an attribute may be anything.
+        named = (getattr(error, name, None) for name in ("kind", "rule") if isinstance(error, ToolError))
+        return next(filter(None, named), type(error).__name__)
     return "none" if execution.failure is None else execution.failure.code.value

@@ -34,7 +34,7 @@ from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
-from pdp.flow.record import record_decision, record_result, result_digest, telemetry_attributes
+from pdp.flow.record import record_decision, record_result, telemetry_attributes
 from pdp.flow.stages import Decided, Executed, Ready, StoppedError, arguments_of, not_run, result_markings
 from pdp.proposal import Execution, Failure, FailureCode
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from contextlib import AbstractContextManager
 
+    from pdp.execution.events import CallEvents
     from pdp.execution.telemetry import CallTelemetry
     from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
@@ -57,30 +58,23 @@ _GIVEN_UP: Final = not_run("the call was given up before its tool was started")
 def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Evaluation]:
     """Decide a proposal and, on ALLOW alone, run its tool with exactly the decided arguments."""
     decided = yield from decide(received, proposal, session, parts)
-    telemetry = None
-    if parts.telemetry is not None:
-        name = decided.tool.entry.name if decided.tool else "unknown"
-        telemetry = parts.telemetry.dispatched(name, received.now, telemetry_attributes(decided, parts.audit))
+    watchers = _Watchers(decided, parts)
+    result: Decided | Executed | None = None
     try:
         prepared = decided.prepared if decided.allowed else None
-        if prepared is None:
-            return Evaluation(decided)
-        watchers = _Watchers(prepared, parts, telemetry)
-        result: Ready | Decided | Executed = yield from make_ready(decided, prepared, parts, watchers)
-        if isinstance(result, Ready):
-            ready = result
+        ready = decided if prepared is None else (yield from make_ready(decided, prepared, parts))
+        if not isinstance(ready, Ready):
+            result = ready
+        else:
             result = yield from execute(ready, parts, watchers)
             if ready.held is not None and ready.held.staged is not None:
-                result = yield from _ask_for_approval(result, ready.held.staged, prepared, parts)
-        return Evaluation(result.decided, result) if isinstance(result, Executed) else Evaluation(result)
+                result = yield from _ask_for_approval(result, ready.held.staged, ready.prepared, parts)
+        return _evaluation(result)
     finally:
-        if telemetry is not None:
-            telemetry.ended()
+        watchers.ended(result)
 
 
-def make_ready(
-    decided: Decided, prepared: Prepared, parts: Parts, watchers: _Watchers
-) -> Generator[Step, Any, Ready | Decided | Executed]:
+def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, Ready | Decided | Executed]:
     """Take the steps of an allowed call until its tool starts.
 
     What ends here is recorded and returned: a DENY in the place of the ALLOW where a step fails, a failure where
@@ -117,7 +111,6 @@ def make_ready(
         yield from _give_back(ready, _GIVEN_UP, stores)
         return denied
     except BaseException:
-        watchers.cancelled(_GIVEN_UP)
         yield from record_result(Executed(ready.decided, _GIVEN_UP, ready.action), parts.audit)
         yield from _give_back(ready, _GIVEN_UP, stores)
         raise
@@ -150,42 +143,61 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
 
 
 class _Watchers:
-    """Who watches a run from outside: the application's observers and its telemetry, where there are any."""
+    """Who watches a call from outside: the application's observers and its telemetry, where there are any."""
 
-    def __init__(self, prepared: Prepared, parts: Parts, telemetry: CallTelemetry | None) -> None:
-        self._telemetry = telemetry
+    def __init__(self, decided: Decided, parts: Parts) -> None:
+        self._decided = decided
         self._audit = parts.audit
-        self._events = None
+        self._ran = False
+        self._events: CallEvents | None = None
+        self._telemetry: CallTelemetry | None = None
+        tool, received = decided.tool, decided.asked.received
+        if parts.telemetry is not None:
+            attributes = telemetry_attributes(decided, parts.audit)
+            self._telemetry = parts.telemetry.dispatched(tool.entry if tool else None, received.now, attributes)
         if parts.observers:
-            from pdp.execution.events import RunEvents  # noqa: PLC0415 - only where somebody observes
+            from pdp.execution.events import CallEvents  # noqa: PLC0415 - only where somebody observes
 
-            received, entry = prepared.asked.received, prepared.checked.tool.entry
+            arguments = arguments_of(decided.proposal) if decided.proposal else {}
             data = {
-                "call_id": new_id(),
-                "request_id": prepared.asked.request_id,
+                "call_id": received.tool_call_id or new_id(),
+                "request_id": decided.asked.request_id,
                 "tool_call_id": received.tool_call_id,
                 "step_name": received.step_name,
-                "tool": entry.name,
-                "arguments": masked(arguments_of(prepared.checked.proposal), entry.sensitive),
+                "name": decided.tool_name,
+                "args": masked(arguments, tool.entry.sensitive if tool else arguments),
             }
-            self._events = RunEvents(parts.observers, data)
+            self._events = CallEvents(parts.observers, data)
 
     def started(self) -> None:
+        """The tool is about to run."""
+        self._ran = True
         if self._events is not None:
             self._events.started()
         if self._telemetry is not None:
             self._telemetry.run_started()
 
-    def ended(self, execution: Execution) -> None:
+    def stopped(self, execution: Execution) -> None:
+        """The run is over."""
         if self._telemetry is not None:
-            digest = result_digest(execution.result, self._audit) if execution.failure is None else None
-            self._telemetry.run_ended(execution, digest)
+            self._telemetry.run_ended(execution)
         if self._events is not None:
-            self._events.ended(execution)
+            self._events.stopped()
 
-    def cancelled(self, execution: Execution) -> None:
+    def ended(self, result: Decided | Executed | None) -> None:
+        """The call is over; None: its caller was cancelled or interrupted."""
+        over = result or Executed(self._decided, cut_short() if self._ran else _GIVEN_UP)
+        execution = over.execution if isinstance(over, Executed) else None
+        if self._telemetry is not None:
+            self._telemetry.ended(execution, telemetry_attributes(over, self._audit))
         if self._events is not None:
-            self._events.cancelled(execution.failure)
+            evaluation = _evaluation(over)
+            error = evaluation.answer.text if evaluation.pruned or evaluation.answer.is_error else None
+            self._events.ended(error, execution, cancelled=result is None)
+
+
+def _evaluation(result: Decided | Executed) -> Evaluation:
+    return Evaluation(result.decided, result) if isinstance(result, Executed) else Evaluation(result)
 
 
 def _hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, HeldCall | None]:
@@ -277,11 +289,8 @@ def _run(ready: Ready, watchers: _Watchers) -> Generator[Step, Any, Execution]:
     except Exception as error:  # noqa: BLE001 - a tool's own errors are executions; this is of what should have run it
         _log.error("a run failed: %s", place_of(error))
         execution = cut_short()
-    except BaseException:
-        watchers.cancelled(cut_short())
-        raise
     execution = execution if held is None else held.named(execution)
-    watchers.ended(execution)
+    watchers.stopped(execution)
     return execution
 
 

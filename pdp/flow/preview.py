@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.clock import to_seconds
 from pdp.contract.mapping import call_digest
 from pdp.contract.plan import validate_plan
-from pdp.decision import Decision, Verdict, denied
+from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import PLAN, REQUEST_INVALID
 from pdp.flow.drive import Question
+from pdp.flow.record import record_plan
+from pdp.flow.stages import Unread
 from pdp.json import JsonValueError, canonical
 from pdp.manifest.expressions.expression import MISSING, ExpressionError
 from pdp.request import Entity, Request, bounded
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.contract.plan import CheckedPlan
     from pdp.flow.drive import Step
+    from pdp.flow.parts import Parts
+    from pdp.flow.stages import Received
     from pdp.manifest.expressions.expression import Expression
     from pdp.session import Session
 
@@ -136,17 +140,18 @@ class PlanEvaluation:
 
 
 def evaluate_plan(
-    steps: Sequence[Any], session: Session, manifest: CompiledManifest
+    steps: Sequence[Any], session: Session, received: Received, parts: Parts
 ) -> Generator[Step, Any, PlanEvaluation]:
-    """Check a plan's steps, and ask the policy about what is left of them.
+    """Check a plan's steps, ask the policy about what is left of them, and record both.
 
     Raises:
         UsageError: as of `validate_plan`.
     """
-    checked = validate_plan(steps, session, manifest)
+    checked = validate_plan(steps, session, parts.manifest)
     try:
         body = bounded(canonical({"steps": checked.plan, "context": {"purpose": session.purpose}}))
+        decision: Decision = yield Question(body, PLAN)
     except JsonValueError as error:
-        return PlanEvaluation(checked, denied(REQUEST_INVALID, str(error)))
-    decision = yield Question(body, PLAN)
-    return PlanEvaluation(checked, decision)
+        decision = denied(REQUEST_INVALID, str(error))
+    asked = Unread(received, session, session.request_id or new_id())
+    return PlanEvaluation(checked, (yield from record_plan(checked, decision, asked, parts.audit)))

@@ -1,4 +1,4 @@
-"""The audit events of a call: one for each decision before anything runs, one after."""
+"""The audit events of a call, one for each decision before anything runs and one after; and those of a plan."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
+from pdp.contract.sensitive import without_arguments
+from pdp.decision import Verdict, denied
 from pdp.errors import AuditError
 from pdp.flow.drive import Work
-from pdp.flow.stages import Executed
+from pdp.flow.stages import Decided, Executed
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.proposal import RejectionCode, Status
+from pdp.manifest.schema.references import subschemas
+from pdp.proposal import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator, Mapping
 
     from pdp.audit.chain import AuditEvent, AuditLog
+    from pdp.contract.plan import CheckedPlan
+    from pdp.decision import Decision
     from pdp.flow.drive import Step
-    from pdp.flow.stages import Decided
+    from pdp.flow.stages import Unread
 
 _log = logging.getLogger("pdp.pep")
 
-_SHARED: Final = ("agent", "arguments_digest", "idempotency_key", "request_id", "tool_call_id")
+_OF_DISPATCH: Final = (
+    "agent", "arguments_digest", "idempotency_key", "rejection", "request_id", "risk_tier", "step_name", "tool_call_id",
+    "verdict",
+)  # fmt: skip
+_OF_RESULT: Final = ("error_code", "outcome", "replayed", "result_digest", "retrieval_snapshot")
 
 
 def record_decision(decided: Decided, log: AuditLog, *, superseded: bool = False) -> Generator[Step, Any, Decided]:
@@ -60,18 +69,31 @@ def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Exe
     return executed
 
 
-def telemetry_attributes(decided: Decided, log: AuditLog) -> dict[str, Any]:
-    """Return the attributes of the dispatch span of a call that has been decided."""
-    received, tool = decided.asked.received, decided.tool
-    event = _event(decided, log, "dispatch", received.now)
-    stated = {
-        "pdp.verdict": decided.decision.verdict if decided.decision else None,
-        "pdp.caller": event.get("subject"),
-        "pdp.scopes": tuple(tool.entry.scopes or ()) if tool else (),
-        "pdp.step_name": received.step_name,
-        **{f"pdp.{name}": event.get(name) for name in _SHARED},
-    }
-    return {name: value for name, value in stated.items() if value is not None}
+def record_plan(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Generator[Step, Any, Decision]:
+    """Record each step of a plan, and then the decision on it; if that fails, return a DENY.
+
+    The events are called `tool.<name>.planned` and `plan.decided`: no step of a plan is a call.
+    """
+    try:
+        for event in _plan_events(plan, decision, asked, log):
+            waiting = log.offer(event)
+            if waiting is not None:
+                yield Work(waiting, blocking=True)
+    except Exception as error:  # noqa: BLE001 - what is not recorded is not accepted
+        _log.exception("a plan could not be recorded, which is a DENY")
+        return denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
+    return decision
+
+
+def telemetry_attributes(result: Decided | Executed, log: AuditLog) -> dict[str, Any]:
+    """Return the attributes of the dispatch span of a call that has been decided, or of the result's span."""
+    if isinstance(result, Executed):
+        event: Mapping[str, Any] = _result_event(result, log)
+        return {f"pdp.{name}": event[name] for name in _OF_RESULT if event.get(name)}
+    event = _decision_event(result, log)
+    scopes = tuple(result.tool.entry.scopes or ()) if result.tool else ()
+    named = {"caller": event.get("subject"), "scopes": scopes, **{name: event.get(name) for name in _OF_DISPATCH}}
+    return {f"pdp.{name}": value for name, value in named.items() if value is not None}
 
 
 def log_decision(decided: Decided, level: int) -> None:
@@ -82,7 +104,7 @@ def log_decision(decided: Decided, level: int) -> None:
         _log.log(level, "%s for %s: %s (decision %s)", decision.verdict, tool.entry.name, codes, decision.decision_id)
 
 
-def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool) -> AuditEvent:
+def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool = False) -> AuditEvent:
     event = _event(decided, log, "dispatch", decided.asked.received.now)
     # Without it, a call that was only asked about would look like one whose end nobody recorded.
     received = decided.asked.received
@@ -90,12 +112,30 @@ def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool) -> Aud
     event["outcome"] = None if executes else "not_executed"
     status = Status.TRANSFORMED if superseded else decided.status
     event["status"] = status
-    if status is Status.REJECTED:
-        event["rejection"] = decided.rejection.code if decided.rejection else RejectionCode.POLICY_VIOLATION
+    if (rejection := decided.rejection) is not None:
+        event["rejection"], event["reason"] = rejection.code, _reason(decided, rejection.reason)
     if decided.decision is not None:
         event["verdict"] = decided.decision.verdict
         event["codes"] = decided.decision.codes
     return event
+
+
+def _plan_events(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Iterator[AuditEvent]:
+    now = asked.received.now
+    for step in plan.steps:
+        received = asked.received._replace(step_name=recordable(step.name))
+        planned = Decided(asked._replace(received=received), step.checked)
+        event = _event(planned, log, "planned", now)
+        event["status"], event["outcome"] = step.status, "not_executed"
+        if step.rejection is not None:
+            event["rejection"], event["reason"] = step.rejection.code, _reason(planned, step.rejection.reason)
+        yield event
+    decided = Decided(asked, decision=decision)
+    event = _decision_event(decided, log)
+    event["type"], event["arguments_digest"] = "plan.decided", log.digest(canonical(plan.plan))
+    if not plan.valid:
+        event["status"] = Status.REJECTED
+    yield event
 
 
 def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
@@ -104,6 +144,8 @@ def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
     event["status"] = decided.status
     event["duration_ms"] = round((time.perf_counter() - decided.asked.received.started) * 1000, 3)
     event["outcome"] = execution.outcome
+    event["replayed"] = execution.replayed
+    event["retrieval_snapshot"] = recordable(executed.retrieval_snapshot)
     if execution.failure is not None:
         event["error_code"] = execution.failure.code
     else:
@@ -123,8 +165,16 @@ def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEven
         "tool": tool.entry.name if tool else recordable(decided.tool_name or None),
         "manifest_version": asked.received.manifest.version,
         "manifest_digest": asked.received.manifest.digest,
-        "idempotency_key": recordable(checked.idempotency_key) if checked else None,
+        "in_manifest": None if proposal is None else tool is not None,
+        "step_name": asked.received.step_name,
     }
+    if checked is not None:
+        event["idempotency_key"] = recordable(checked.idempotency_key)
+        event["idempotency_missing"] = checked.idempotency_missing
+        event["schema_valid"] = checked.schema_valid
+    if tool is not None:
+        event["pdp_action"] = tool.entry.pdp_action
+        event["risk_tier"] = tool.entry.risk_tier
     session = asked.session
     if session is not None:
         event["subject"] = recordable(session.claims.get("sub"))
@@ -139,6 +189,21 @@ def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEven
     if decided.approval is not None:
         event["approval_id"] = decided.approval.id
     return event
+
+
+def _reason(decided: Decided, reason: str) -> str | None:
+    """Return why a check or the enforcement point itself has stopped a call, with nothing in it of what was proposed.
+
+    None where a policy has: its codes say why, and its messages may quote anything.
+    """
+    decision, proposal, tool = decided.decision, decided.proposal, decided.tool
+    if decision is not None and (decision.bundle_revision is not None or decision.verdict is not Verdict.DENY):
+        return None
+    if proposal is not None and tool is not None:
+        schemas = subschemas(tool.entry.schema_)
+        names = {name for _, schema in schemas for name in schema.get("properties", ())}
+        reason = without_arguments(reason, proposal.arguments, names)
+    return recordable(reason)
 
 
 def result_digest(result: Any, log: AuditLog) -> str | None:

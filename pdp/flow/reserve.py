@@ -157,14 +157,15 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
         case Fresh(token):
             return reserved._replace(token=token)
         case Stored(execution, _):
-            return reserved._replace(known=execution)
+            return reserved._replace(known=execution._replace(replayed=True))
         case Conflict():
             message = "the idempotency key stands for a call with other arguments"
             raise StoppedError(decided.denied(CONFLICT, message))
         case Running():
             return reserved._replace(known=not_run(_RUNNING, "unknown"))
         case Unknown(execution, _):
-            return reserved._replace(known=execution or not_run(_LOST, "unknown"))
+            known = execution._replace(replayed=True) if execution else not_run(_LOST, "unknown")
+            return reserved._replace(known=known)
         case _:
             assert_never(begun)
 

@@ -21,7 +21,7 @@ from pdp.audit.chain import recordable
 from pdp.contract.checks import Checked, Rejected
 from pdp.decision import Verdict, denied
 from pdp.json import canonical
-from pdp.proposal import Execution, Failure, FailureCode, Status
+from pdp.proposal import Execution, Failure, FailureCode, Rejection, RejectionCode, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pdp.model_calls import ToolCall
     from pdp.obligations.handlers import Duties
     from pdp.patterns.enforcement import HeldCall
-    from pdp.proposal import Proposal, Rejection
+    from pdp.proposal import Proposal
     from pdp.request import Request
     from pdp.session import Session
     from pdp.stores.actions import Action
@@ -160,8 +160,13 @@ class Decided(NamedTuple):
 
     @property
     def rejection(self) -> Rejection | None:
-        """Why a check before the policy has stopped the call; None when none has, or something else denied it."""
-        return self.checked.rejection if self.decision is None and isinstance(self.checked, Rejected) else None
+        """Why the call is rejected: by a check, or else by a verdict, as POLICY_VIOLATION; None where it is not."""
+        if self.decision is None:
+            return self.checked.rejection if isinstance(self.checked, Rejected) else None
+        if self.allowed:
+            return None
+        why = "; ".join(reason.text for reason in self.decision.reasons)
+        return Rejection(RejectionCode.POLICY_VIOLATION, f"{self.decision.verdict}: {why}")
 
     @property
     def pruned(self) -> bool:

@@ -158,6 +158,11 @@ def duration_seconds(duration: str) -> float:
     return _length(duration).total_seconds()
 
 
+def latency_seconds(latency: str) -> float:
+    """Return the length in seconds of a latency objective."""
+    return float(latency[:-2]) / 1000 if latency.endswith("ms") else float(latency[:-1])
+
+
 def refuse_canonical(value: Any) -> Any:
     """Refuse `writes: canonical` with its reason (tool boundary document: no direct writes to canonical memory)."""
     if value == "canonical":

@@ -37,7 +37,7 @@ class Lookup(PatternRule):
         """Answer with what this run has looked up already."""
         key = call.record_key = _record_key(call)
         text = None if key is None else call.run.record(key)
-        return None if text is None else Execution(result=orjson.loads(text), started=False)
+        return None if text is None else Execution(result=orjson.loads(text), started=False, replayed=True)
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
         """Keep a record that came without exceptions."""

@@ -31,9 +31,10 @@ def test_an_event_has_every_field_of_the_schema() -> None:
 
     assert set(log.events[0]) == {
         "seq", "time", "type", "request_id", "tool_call_id", "run_id", "subject", "agent", "tool", "manifest_version",
-        "manifest_digest", "arguments_digest", "status", "rejection", "verdict", "codes", "decision_id",
-        "bundle_revision", "approval_id", "idempotency_key", "outcome", "result_digest", "error_code", "duration_ms",
-        "prev_hash", "hash",
+        "manifest_digest", "arguments_digest", "status", "in_manifest", "schema_valid", "idempotency_missing",
+        "risk_tier", "pdp_action", "step_name", "rejection", "reason", "replayed", "verdict", "codes", "decision_id",
+        "bundle_revision", "approval_id", "idempotency_key", "outcome", "result_digest", "retrieval_snapshot",
+        "error_code", "duration_ms", "prev_hash", "hash",
     }  # fmt: skip
     assert log.events[0]["codes"] == ["limits.exceeded"]
 

@@ -99,6 +99,10 @@ def checked(*steps: Any, where: str = "manifest") -> CheckedPlan:
     return validate_plan(steps, SESSION, MANIFESTS[where])
 
 
+def shown(step: PlanStep) -> tuple[Any, ...]:
+    return step.position, step.name, step.status, step.proposal, step.rejection, step.trips
+
+
 BUNDLED: dict[str, Any] = {"subquestion_ids": ["a", "b"]}
 
 
@@ -129,9 +133,9 @@ def test_plans(where: str, steps: list[Any], plan: list[Any], explained: list[st
 
     assert (result.plan, list(result.explained())) == (plan, explained)
     assert result.valid == (not any("rejected" in line for line in explained))
-    assert checked(*result.plan, where=where).steps == tuple(
-        PlanStep(at, None, Status.ACCEPTED, Proposal.read(proposal), None, ()) for at, proposal in enumerate(plan)
-    )
+    assert list(map(shown, checked(*result.plan, where=where).steps)) == [
+        (at, None, Status.ACCEPTED, Proposal.read(proposal), None, ()) for at, proposal in enumerate(plan)
+    ]
 
 
 def test_the_whole_object() -> None:
@@ -142,10 +146,10 @@ def test_the_whole_object() -> None:
     rejection = Rejection(RejectionCode.INVALID_TOOL_NAME, "'other' is not a tool of manifest 1.0.0")
 
     assert (result.valid, result.plan) == (False, [step(**BUNDLED, web_search=True)])
-    assert result.steps == (
-        PlanStep(0, "first", Status.TRANSFORMED, proposal, None, (correction,)),
-        PlanStep(1, None, Status.REJECTED, None, rejection, ()),
-    )
+    assert list(map(shown, result.steps)) == [
+        (0, "first", Status.TRANSFORMED, proposal, None, (correction,)),
+        (1, None, Status.REJECTED, None, rejection, ()),
+    ]
 
 
 @pytest.mark.parametrize("bad", [None, "text", {"tool": TOOL, "extra": 1}, {"tool": TOOL, "arguments": {"query": 1}}])

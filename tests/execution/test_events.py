@@ -1,19 +1,19 @@
-"""The events of a run, beside what tests/flow/test_events.py sees of them through the enforcement point."""
+"""The events of a call, beside what tests/flow/test_events.py sees of them through the enforcement point."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pdp.execution.events import RunEvents, ToolEvent
+from pdp.execution.events import CallEvents, ToolEvent
 from pdp.proposal import Execution
 
-DATA: dict[str, Any] = {"tool": "send_wire", "arguments": {"lines": [{"text": "a"}]}}
+DATA: dict[str, Any] = {"name": "send_wire", "args": {"lines": [{"text": "a"}]}}
 
 
 def test_a_run_cancelled_before_it_began_has_one_event() -> None:
     """Tool layer document: a tool whose caller was cancelled before is not run, and that is an event as well."""
     seen: list[ToolEvent] = []
-    RunEvents([seen.append], DATA).cancelled()
+    CallEvents([seen.append], DATA).ended(None, None, cancelled=True)
 
     [event] = seen
     assert event.as_json() == {
@@ -25,12 +25,13 @@ def test_an_observer_that_changes_its_event_changes_no_others() -> None:
     seen: list[Any] = []
 
     def spoiling(event: ToolEvent) -> None:
-        event.data["arguments"]["lines"][0]["text"] = "spoilt"
+        event.data["args"]["lines"][0]["text"] = "spoilt"
         event.data.clear()
 
-    run = RunEvents([spoiling, lambda event: seen.append(event.data["arguments"])], DATA)
+    run = CallEvents([spoiling, lambda event: seen.append(event.data["args"])], DATA)
     run.started()
-    run.ended(Execution())
+    run.stopped()
+    run.ended(None, Execution())
 
     assert seen == [{"lines": [{"text": "a"}]}] * 2
-    assert DATA == {"tool": "send_wire", "arguments": {"lines": [{"text": "a"}]}}
+    assert DATA == {"name": "send_wire", "args": {"lines": [{"text": "a"}]}}

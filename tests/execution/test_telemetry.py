@@ -16,18 +16,29 @@ from opentelemetry.trace import StatusCode
 from pdp.errors import MissingExtraError
 from pdp.execution.failures import failure_of
 from pdp.execution.runner import arun_once, cut_short, run_once
-from pdp.execution.telemetry import Telemetry
+from pdp.execution.telemetry import CallTelemetry, Telemetry
+from pdp.manifest.model import DeclaredTool
 from pdp.proposal import Execution
 from tests.support.scripted import Collected
 
 ATTRIBUTES = {"pdp.verdict": "ALLOW", "pdp.caller": "officer-123", "pdp.scopes": ("payments.wire.initiate",)}
 
 
-def ran(collected: Collected, execution: Execution, digest: str | None = None) -> None:
-    call = collected.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
+ENTRY = DeclaredTool.model_validate({"name": "send_wire", "schema": {"type": "object"}})
+
+
+def dispatched(telemetry: Telemetry) -> CallTelemetry:
+    return telemetry.dispatched(ENTRY, 1_782_900_000.25, ATTRIBUTES)
+
+
+RESULT = {"pdp.outcome": "as the audit has it"}
+
+
+def ran(collected: Collected, execution: Execution) -> None:
+    call = dispatched(collected.telemetry)
     call.run_started()
-    call.run_ended(execution, digest)
-    call.ended()
+    call.run_ended(execution)
+    call.ended(execution, RESULT)
 
 
 TOOL = {"pdp.tool": "send_wire"}
@@ -36,7 +47,7 @@ TOOL = {"pdp.tool": "send_wire"}
 def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     collected = Collected()
 
-    ran(collected, Execution(result=1, attempts=3), "hmac-sha256:r")
+    ran(collected, Execution(result=1, attempts=3))
 
     spans = collected.spans()
     assert list(spans) == ["tool.send_wire.run", "tool.send_wire.result", "tool.send_wire.dispatch"]
@@ -45,9 +56,7 @@ def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> 
     measured = dict(run_span.attributes or {})
     assert measured.pop("pdp.duration_s") >= 0  # type: ignore[operator]
     assert measured == {**TOOL, "pdp.retry_count": 2}
-    assert dict(result.attributes or {}) == {
-        **TOOL, "pdp.outcome": "succeeded", "pdp.result_digest": "hmac-sha256:r",
-    }  # fmt: skip
+    assert dict(result.attributes or {}) == {**TOOL, **RESULT}
     assert dispatch.parent is None
     assert [span.parent and span.parent.span_id for span in (run_span, result)] == [dispatch.context.span_id] * 2
     assert dispatch.start_time == 1_782_900_000_250_000_000
@@ -79,9 +88,7 @@ def test_a_run_that_fails(execution: Execution, outcome: str, error_class: str, 
 
     spans = collected.spans()
     result = spans["tool.send_wire.result"]
-    assert dict(result.attributes or {}) == {
-        **TOOL, "pdp.outcome": outcome, "pdp.error_code": "TOOL_EXECUTION_FAILED", "pdp.exceptions": (error_class,),
-    }  # fmt: skip
+    assert dict(result.attributes or {}) == {**TOOL, **RESULT, "pdp.exceptions": (error_class,)}
     for span in (result, spans["tool.send_wire.run"]):
         assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, message)
         assert span.events == ()
@@ -126,7 +133,7 @@ async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
     async def atool() -> None:
         tool()
 
-    call = collected.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
+    call = dispatched(collected.telemetry)
     call.run_started()
     if way == "coroutine":
         run_once(atool, {}, 30)
@@ -136,7 +143,7 @@ async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
         run_once(tool, {}, 30 if way == "timed" else None)
     call.run_ended(Execution())
     assert not trace.get_current_span().get_span_context().is_valid
-    call.ended()
+    call.ended(Execution(), RESULT)
 
     spans = collected.spans()
     parent = spans["downstream"].parent
@@ -144,14 +151,15 @@ async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
     assert parent.span_id == spans["tool.send_wire.run"].context.span_id
 
 
-def test_a_run_whose_end_nobody_told_is_closed_with_its_call() -> None:
+def test_a_run_that_is_cut_short_is_closed_with_its_call() -> None:
     collected = Collected()
 
-    call = collected.telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
+    call = dispatched(collected.telemetry)
     call.run_started()
-    call.ended()
+    call.ended(cut_short(), RESULT)
 
-    assert set(collected.spans()) == {"tool.send_wire.run", "tool.send_wire.dispatch"}
+    assert set(collected.spans()) == {f"tool.send_wire.{phase}" for phase in ("run", "result", "dispatch")}
+    assert collected.counts()["tool.throughput"] == [({**TOOL, "pdp.outcome": "unknown"}, 1)]
     assert not trace.get_current_span().get_span_context().is_valid
 
 
@@ -173,14 +181,14 @@ def test_a_telemetry_that_fails_is_logged_and_harms_no_call(caplog: pytest.LogCa
     telemetry = Telemetry(tracer_provider=BrokenProvider(), costs={"send_wire": lambda result: result["cents"]})
 
     with caplog.at_level(logging.ERROR):
-        call = telemetry.dispatched("send_wire", 1_782_900_000.25, ATTRIBUTES)
+        call = dispatched(telemetry)
         call.run_started()
         call.run_ended(Execution())
-        call.ended()
+        call.ended(Execution(), RESULT)
 
     assert [message.partition(":")[0] for message in caplog.messages] == [
-        "telemetry failed at dispatch", "telemetry failed at run", "telemetry failed at result",
-        "telemetry failed at cost",
+        "telemetry failed at dispatch", "telemetry failed at run", "telemetry failed at cost",
+        "telemetry failed at result",
     ]  # fmt: skip
 
 

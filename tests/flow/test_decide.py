@@ -15,7 +15,7 @@ from pdp.engine.protocol import DECISION, Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError, EngineTimeoutError
 from pdp.json import canonical
-from tests.support import PATIENCE, payments
+from tests.support import PATIENCE, desk, payments
 from tests.support.desk import Call, FailingAudit, both_ways, events
 from tests.support.payments import Hub, session, wire
 
@@ -420,3 +420,79 @@ def test_from_files_decides_by_the_released_baseline() -> None:
     assert pep.decide(wire(), session()).codes == ("limits.exceeded",)
     pep.engine.close()
     assert pep.decide(wire(), session()).codes == ("engine.unavailable",)
+
+
+@pytest.mark.parametrize(
+    ("proposal", "changes", "trace", "reason"),
+    [
+        pytest.param(
+            [], {}, (None, None, None, None), "a proposal is an object with tool and arguments, not a list",
+            id="unreadable",
+        ),
+        pytest.param(
+            desk.propose("no_tool"), {}, (False, None, None, None), "'no_tool' is not a tool of manifest 2026.1.0",
+            id="not in the manifest",
+        ),
+        pytest.param(
+            desk.propose("book_entry", amount="5 Euro"), {}, (True, False, None, "low"),
+            'arguments.amount: "***" is not of type "number"', id="a value of another type",
+        ),
+        pytest.param(
+            desk.propose("book_entry", account=4321), {}, (True, False, None, "low"),
+            'arguments.account: *** is not of type "string"', id="a number",
+        ),
+        pytest.param(
+            desk.propose("book_entry", ssn_4321=True), {}, (True, False, None, "low"),
+            "arguments: Unevaluated properties are not allowed ('***' was unexpected)", id="data as a name",
+        ),
+        pytest.param(
+            desk.propose("book_entry", amount={"born": [1970]}), {}, (True, False, None, "low"),
+            'arguments.amount: {"***":[***]} is not of type "number"', id="what is nested",
+        ),
+        pytest.param(
+            desk.propose("book_entry", account="x " * 20_000), {}, (True, False, None, "low"), "***", id="much",
+        ),
+        pytest.param(
+            desk.propose("book_entry"), {"idempotency_key": None}, (True, True, True, "low"),
+            "book_entry needs an idempotency key, and the session has none", id="no key",
+        ),
+        pytest.param(desk.propose("pay_small", amount=200), {}, (True, True, False, "medium"), None, id="a policy's"),
+        pytest.param(desk.propose("keep_draft"), {}, (True, True, False, "low"), None, id="accepted"),
+    ],
+)  # fmt: skip
+def test_an_event_says_how_far_a_call_came_and_quotes_nothing_of_it(
+    in_memory: Pep, proposal: Any, changes: dict[str, Any], trace: tuple[Any, ...], reason: str | None
+) -> None:
+    evaluation = in_memory.decide(proposal, desk.session(**changes), step_name="s" * 300)
+
+    [event] = events(in_memory)
+    same = ("in_manifest", "schema_valid", "idempotency_missing", "risk_tier", "pdp_action", "step_name")
+    assert [event[name] for name in same] == [getattr(evaluation.trace, name) for name in same]
+    assert tuple(event[name] for name in same[:4]) == trace
+    assert event["reason"] == reason
+    rejection = evaluation.outcome.rejection
+    assert event["rejection"] == (rejection and rejection.code)
+
+
+def test_what_the_enforcement_point_denies_has_its_reason(in_memory: Pep) -> None:
+    in_memory.call(desk.propose("book_entry"), desk.session())
+    evaluation = in_memory.call(desk.propose("book_entry", amount=6), desk.session())
+
+    event = events(in_memory)[-1]
+    assert evaluation.codes == ("idempotency.conflict",)
+    assert event["reason"] == ("DENY: idempotency.conflict: the idempotency key stands for a call with other arguments")
+
+
+def test_a_recorded_request_is_decided_again_as_it_was(in_memory: Pep) -> None:
+    """Tool boundary document: the durable path is auditable and reproducible."""
+    evaluation = in_memory.call(desk.propose("pay_small", amount=200), desk.session())
+    line = orjson.dumps({"input": evaluation.request})
+
+    again = in_memory.engine.decide_body(canonical(orjson.loads(line)["input"]))
+
+    [event] = [event for event in events(in_memory) if event["type"] == "tool.pay_small.dispatch"]
+    arguments = orjson.loads(line)["input"]["context"]["arguments"]
+    assert event["arguments_digest"] == in_memory.audit.digest(canonical(arguments))
+    assert (again.verdict, list(again.codes), again.bundle_revision) == (
+        event["verdict"], event["codes"], event["bundle_revision"],
+    )  # fmt: skip

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 
-from pdp import Approvals, MemoryAudit, Pep
+from pdp import MemoryAudit, Pep
 from pdp.errors import UsageError
 from pdp.execution.events import ToolEvent
+from pdp.manifest.effective import EffectiveManifest
+from pdp.manifest.load import load_effective
+from pdp.patterns.exceptions import NotFoundError, ToolException
 from tests.support import PATIENCE
-from tests.support.desk import Call, Desk, both_ways, propose, session
-from tests.support.scripted import Collected
+from tests.support.desk import Call, Desk, both_ways, events, propose, session
+from tests.support.scripted import Collected, Scripted, answer
 
 
 def observed(base: Pep, works: Desk, **options: Any) -> Pep:
@@ -29,7 +34,7 @@ class Seen:
 
     def __call__(self, event: ToolEvent) -> None:
         self.events.append(event)
-        event.data["arguments"]["amount"] = "changed by an observer"
+        event.data["args"]["amount"] = "changed by an observer"
 
     @property
     def actions(self) -> list[str]:
@@ -50,10 +55,9 @@ def test_observers_are_told_of_start_and_end_with_arguments_masked(
     call(pep, propose("keep_draft"), session(), tool_call_id="toolu-1", step_name="draft")
 
     start, end = (event.as_json() for event in seen.events)
-    call_id = start["data"]["call_id"]
     data = {
-        "call_id": call_id, "request_id": "req-1", "tool_call_id": "toolu-1", "step_name": "draft",
-        "tool": "keep_draft", "arguments": {"account": "***", "amount": "changed by an observer"},
+        "call_id": "toolu-1", "request_id": "req-1", "tool_call_id": "toolu-1", "step_name": "draft",
+        "name": "keep_draft", "args": {"account": "***", "amount": "changed by an observer"},
     }  # fmt: skip
     assert start == {"timestamp": start["timestamp"], "layer": "tool", "action": "execute_start", "data": data}
     assert end == {
@@ -73,21 +77,64 @@ def test_a_failure_is_told_as_the_model_is_told_it(base: Pep, works: Desk, seen:
     assert [event.error for event in seen.events] == [None, "TOOL_EXECUTION_FAILED: RuntimeError"]
 
 
-def test_what_does_not_run_is_no_event(base: Pep, works: Desk, seen: Seen) -> None:
-    pep = observed(base, works, observers=[seen], approvals=Approvals())
-    for proposal in (
-        propose("send_letter"),
-        propose("no_tool"),
-        propose("keep_draft", amount="x"),
-        propose("pay_small"),
-    ):
-        pep.call(proposal, session())
-    pep.decide(propose("keep_draft"), session())
-    assert seen.events == []
+@pytest.mark.parametrize(
+    ("proposal", "name", "args", "error"),
+    [
+        pytest.param(
+            propose("no_tool"), "no_tool", {"account": "***", "amount": "***"},
+            "INVALID_TOOL_NAME: 'no_tool' is not a tool of manifest 2026.1.0", id="not in the manifest",
+        ),
+        pytest.param("[]", "", {}, "INVALID_PAYLOAD: a proposal is an object with tool and arguments, not a list",
+            id="not a proposal"),
+        pytest.param(
+            propose("keep_draft", amount="x"), "keep_draft", {"account": "***", "amount": "x"},
+            'INVALID_PAYLOAD: arguments.amount: "x" is not of type "number"', id="invalid",
+        ),
+        pytest.param(
+            propose("send_letter"), "send_letter", {"account": "cash", "amount": 5},
+            "POLICY_VIOLATION: STEP_UP: approvals.required: ", id="a person is asked",
+        ),
+        pytest.param(
+            propose("pay_small"), "pay_small", {"account": "cash", "amount": 5},
+            "TOOL_EXECUTION_FAILED: commit.unstaged: ", id="refused by a pattern",
+        ),
+        pytest.param(
+            propose("drop_note"), "drop_note", {"account": "cash", "amount": 5},
+            "TOOL_UNAVAILABLE: no function is registered for drop_note", id="unavailable",
+        ),
+    ],
+)  # fmt: skip
+def test_a_call_whose_tool_does_not_run_is_one_event(
+    base: Pep, works: Desk, proposal: Any, name: str, args: dict[str, Any], error: str
+) -> None:
+    """Tool layer document: all tool activity is in the events of layer `tool`."""
+    got: list[dict[str, Any]] = []
+    tools = {name: tool for name, tool in works.tools().items() if name != "drop_note"}
+    pep = observed(base, works, tools=tools, observers=[lambda event: got.append(event.as_json())])
+    pep.call(proposal, session())
 
+    [event] = got
+    assert event.pop("error").startswith(error)
+    assert len(event["data"].pop("call_id")) == 32
+    assert event == {
+        "timestamp": event["timestamp"], "layer": "tool", "action": "execute_end",
+        "data": {
+            "request_id": "req-1", "tool_call_id": None, "step_name": None, "name": name, "args": args, "attempts": 0,
+        },
+    }  # fmt: skip
+
+
+def test_a_replay_is_one_event_and_what_is_only_decided_is_none(base: Pep, works: Desk) -> None:
+    got: list[ToolEvent] = []
+    pep = observed(base, works, observers=[got.append])
+    pep.decide(propose("book_entry"), session())
     for _ in range(2):
         pep.call(propose("book_entry"), session())
-    assert seen.actions == ["execute_start", "execute_end"]
+
+    assert [(event.action, event.data.get("attempts"), event.data.get("replayed")) for event in got] == [
+        ("execute_start", None, None), ("execute_end", 1, None), ("execute_end", 0, True),
+    ]  # fmt: skip
+    assert (got[-1].duration, got[-1].error) == (None, None)
 
 
 async def test_a_cancelled_run_is_told_as_cancelled(base: Pep, works: Desk, seen: Seen) -> None:
@@ -156,7 +203,7 @@ def test_a_run_has_three_spans_and_the_tools_own_are_within(base: Pep, works: De
     assert attributes(dispatch) == {
         "pdp.tool": "keep_draft", "pdp.verdict": "ALLOW", "pdp.caller": "ann", "pdp.scopes": ("desk",),
         "pdp.arguments_digest": before["arguments_digest"], "pdp.idempotency_key": "key-1",
-        "pdp.request_id": "req-1", "pdp.tool_call_id": "toolu-1", "pdp.step_name": "draft",
+        "pdp.request_id": "req-1", "pdp.tool_call_id": "toolu-1", "pdp.step_name": "draft", "pdp.risk_tier": "low",
     }  # fmt: skip
     assert attributes(result) == {
         "pdp.tool": "keep_draft", "pdp.outcome": "succeeded", "pdp.result_digest": after["result_digest"],
@@ -188,3 +235,228 @@ def test_what_does_not_run_has_a_dispatch_span_alone(
     [span] = collected.exporter.get_finished_spans()
     assert (span.name, attributes(span).get("pdp.verdict")) == (f"tool.{name}.dispatch", verdict)
     assert collected.reader.get_metrics_data() is None
+
+
+# What a result says of itself: tools of the pattern library, whose policy allows all
+
+
+MANIFEST = """
+manifest_version: 2026.1.0
+tools:
+  - name: find_record
+    version: 1.0.0
+    pattern: lookup
+    risk_tier: low
+    markings: []
+    sla: {p99: 999999s, p50: 0.000001ms}
+    schema:
+      type: object
+      required: [identifier, source]
+      properties: {identifier: {type: string, maxLength: 9}, source: {$ref: SoRRef}}
+    result_schema:
+      type: object
+      properties: {branch: {type: string}, exceptions: {type: array, items: {$ref: ExceptionRef}}}
+  - name: extract_sum
+    version: 1.0.0
+    pattern: extraction
+    risk_tier: low
+    markings: []
+    sla: {p50: 0.000001ms}
+    schema: {type: object, required: [source], properties: {source: {$ref: SourceRef}}}
+    result_schema:
+      type: object
+      required: [value, evidence, confidence]
+      properties:
+        value: {type: number}
+        evidence: {$ref: EvidenceSpan}
+        confidence: {$ref: Confidence}
+        lineage: {$ref: ModelLineage}
+  - name: search_guides
+    version: 1.0.0
+    pattern: search
+    risk_tier: low
+    markings: []
+    schema:
+      type: object
+      required: [query, corpus, k]
+      properties: {query: {type: string, maxLength: 9}, corpus: {$ref: CorpusRef}, k: {type: integer, minimum: 1}}
+    result_schema:
+      type: object
+      required: [spans, retrievalSnapshotId]
+      properties: {spans: {type: array, items: {$ref: EvidenceSpan}}, retrievalSnapshotId: {type: string}}
+"""
+FIND = {"tool": "find_record", "arguments": {"identifier": "ann", "source": {"id": "crm", "version": "7"}}}
+EXTRACT = {"tool": "extract_sum", "arguments": {"source": {"id": "letter"}}}
+SEARCH = {"tool": "search_guides", "arguments": {"query": "fire", "corpus": {"id": "guides"}, "k": 2}}
+EXTRACTED = {"value": 1, "evidence": {"source": {"id": "letter"}}, "confidence": 0.9}
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> EffectiveManifest:
+    file: Path = tmp_path_factory.mktemp("record") / "manifest.yaml"
+    file.write_text(MANIFEST)
+    return load_effective(file, None)
+
+
+def library(manifest: EffectiveManifest, collected: Collected, tool: str, result: Callable[[], Any]) -> Pep:
+    """An enforcement point with one tool of the pattern library, whose policy allows all."""
+
+    def run(**_: Any) -> Any:
+        return result()
+
+    return Pep(manifest, Scripted(lambda _: answer()), tools={tool: run}, telemetry=collected.telemetry)
+
+
+def own_attributes(collected: Collected, tool: str) -> dict[str, dict[str, Any]]:
+    """The attributes of each span that a tool has, without those of every call."""
+    common = ("pdp.tool", "pdp.verdict", "pdp.caller", "pdp.scopes", "pdp.duration_s", "pdp.retry_count")
+    spans = {name: attributes(span) for name, span in collected.spans().items()}
+    return {
+        name.rpartition(".")[2]: {
+            key: value
+            for key, value in span.items()
+            if key not in common and not key.endswith(("_digest", "_id", "_key", "_tier"))
+        }
+        for name, span in spans.items()
+        if name.startswith(f"tool.{tool}.")
+    }
+
+
+def test_a_replay_is_marked_and_has_a_run_without_duration(base: Pep, works: Desk) -> None:
+    collected = Collected()
+    pep = Pep(base.manifest, base.engine, tools=works.tools(), telemetry=collected.telemetry)
+
+    for _ in range(2):
+        pep.call(propose("read_entry"), session())
+
+    assert works.runs == [("read_entry", 5)]
+    assert [event["replayed"] for event in events(pep)] == [None, False, None, True]
+    first, again = events(pep)[1::2]
+    assert first["result_digest"] == again["result_digest"]
+    *_, run, result, dispatch = collected.exporter.get_finished_spans()
+    assert [span.name for span in (run, result, dispatch)] == [
+        f"tool.read_entry.{phase}" for phase in ("run", "result", "dispatch")
+    ]
+    assert attributes(run) == {"pdp.tool": "read_entry", "pdp.replayed": True}
+    assert attributes(result) == {
+        "pdp.tool": "read_entry", "pdp.outcome": "succeeded", "pdp.replayed": True,
+        "pdp.result_digest": again["result_digest"],
+    }  # fmt: skip
+    assert collected.counts()["tool.throughput"] == [({"pdp.tool": "read_entry", "pdp.outcome": "succeeded"}, 1)]
+
+
+def test_a_record_that_the_run_has_looked_up_is_a_replay(manifest: EffectiveManifest) -> None:
+    collected = Collected()
+    pep = library(manifest, collected, "find_record", lambda: {"branch": "north"})
+
+    for _ in range(2):
+        assert pep.call(FIND, session()).result == {"branch": "north"}
+
+    assert [event["replayed"] for event in events(pep)] == [None, False, None, True]
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        pytest.param({"branch": "north"}, {"pdp.outcome": "succeeded"}, id="none"),
+        pytest.param(
+            {"exceptions": [{"kind": "stale_replica"}, {"kind": "not_found"}, {"kind": "not_found"}]},
+            {"pdp.outcome": "succeeded", "pdp.exceptions": ("not_found", "stale_replica")},
+            id="in the result",
+        ),
+        pytest.param(
+            NotFoundError("no ann"),
+            {"pdp.outcome": "failed", "pdp.error_code": "TOOL_EXECUTION_FAILED", "pdp.exceptions": ("not_found",)},
+            id="raised",
+        ),
+        pytest.param(
+            {"exceptions": "many"},
+            {
+                "pdp.outcome": "failed", "pdp.error_code": "TOOL_EXECUTION_FAILED",
+                "pdp.exceptions": ("ToolResultError",),
+            },
+            id="not of the schema",
+        ),
+    ],
+)  # fmt: skip
+def test_the_result_span_names_the_exceptions_that_a_tool_emits(
+    manifest: EffectiveManifest, result: Any, expected: dict[str, Any]
+) -> None:
+    def find() -> Any:
+        if isinstance(result, ToolException):
+            raise result
+        return result
+
+    collected = Collected()
+    library(manifest, collected, "find_record", find).call(FIND, session())
+
+    assert own_attributes(collected, "find_record")["result"] == expected
+
+
+def test_a_result_that_breaks_a_rule_of_its_pattern_is_the_failure_that_its_caller_sees(
+    manifest: EffectiveManifest,
+) -> None:
+    collected = Collected()
+    foreign = {**EXTRACTED, "evidence": {"source": {"id": "another"}}}
+    pep = library(manifest, collected, "extract_sum", lambda: foreign)
+
+    pep.call(EXTRACT, session())
+
+    result = own_attributes(collected, "extract_sum")["result"]
+    assert (result["pdp.outcome"], result["pdp.exceptions"]) == ("failed", ("extraction.foreign_evidence",))
+    [(_, runs)] = collected.counts()["tool.error_class_distribution"]
+    assert (runs, events(pep)[1]["outcome"]) == (1, "failed")
+
+
+def test_spans_of_an_extraction_carry_the_lineage_of_its_model(manifest: EffectiveManifest) -> None:
+    """Pattern library, pattern 1: dispatch and result spans with model lineage."""
+    collected = Collected()
+    lineage = {"model": "reader", "version": "3", "prompt": "sum-2", "temperature": 0}
+    library(manifest, collected, "extract_sum", lambda: {**EXTRACTED, "lineage": lineage}).call(EXTRACT, session())
+
+    spans = own_attributes(collected, "extract_sum")
+    stated = {"pdp.lineage.model": "reader", "pdp.lineage.version": "3", "pdp.lineage.prompt": "sum-2"}
+    assert spans["dispatch"] == stated
+    assert spans["result"] == {"pdp.outcome": "succeeded", **stated}
+
+
+def test_the_snapshot_of_a_search_is_recorded(manifest: EffectiveManifest) -> None:
+    collected = Collected()
+    spans = [{"source": {"id": "guide-1"}}]
+    pep = library(manifest, collected, "search_guides", lambda: {"spans": spans, "retrievalSnapshotId": "snap-1"})
+
+    evaluation = pep.call(SEARCH, session())
+
+    assert evaluation.retrieval_snapshot == "snap-1"
+    assert [event["retrieval_snapshot"] for event in events(pep)] == [None, "snap-1"]
+    assert own_attributes(collected, "search_guides")["result"]["pdp.retrieval_snapshot"] == "snap-1"
+
+
+@pytest.mark.parametrize(
+    ("proposal", "result", "kept"),
+    [
+        pytest.param(FIND, {}, "p99", id="within the least that it keeps"),
+        pytest.param(EXTRACT, EXTRACTED, "exceeded", id="beyond all"),
+        pytest.param(SEARCH, {"spans": [], "retrievalSnapshotId": "snap-1"}, None, id="none is stated"),
+    ],
+)
+def test_runs_are_held_against_the_latency_that_is_promised(
+    manifest: EffectiveManifest, proposal: dict[str, Any], result: Any, kept: str | None
+) -> None:
+    collected = Collected()
+    tool = proposal["tool"]
+    library(manifest, collected, tool, lambda: result).call(proposal, session())
+
+    stated = {} if kept is None else {"pdp.sla": kept}
+    assert own_attributes(collected, tool)["run"] == stated
+    assert collected.counts()["tool.throughput"] == [({"pdp.tool": tool, "pdp.outcome": "succeeded", **stated}, 1)]
+
+
+def test_a_verdict_that_came_later_is_the_spans(base: Pep, works: Desk) -> None:
+    collected = Collected()
+    pep = Pep(base.manifest, base.engine, tools=works.tools(), telemetry=collected.telemetry)
+    for amount in (5, 6):
+        pep.call(propose("book_entry", amount=amount), session())
+
+    *_, dispatch = collected.exporter.get_finished_spans()
+    assert (dispatch.name, attributes(dispatch)["pdp.verdict"]) == ("tool.book_entry.dispatch", "DENY")

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from pdp import AgentLoop, MemoryAudit, Pep, Verdict
-from pdp.errors import UsageError
+from pdp.errors import AuditError, UsageError
 from pdp.flow.preview import PlanEvaluation
+from pdp.json import canonical
 from pdp.loop.messages import ModelRequest, Turn
 from pdp.model_calls import ToolCall
+from tests.support.desk import FailingAudit, events
 
 MANIFEST = """
 manifest_version: 2026.1.0
@@ -107,13 +109,60 @@ def test_a_step_that_is_rejected_makes_the_plan_unacceptable_whatever_the_policy
     assert checked.checked.explained() == ("step 1: rejected: INVALID_PAYLOAD: NO_ZERO: There is no note 0",)
 
 
+@both_ways
+def test_each_step_of_a_plan_is_recorded_and_then_what_was_decided(pep: Pep, plan: Plan) -> None:
+    """Tool registry document: the manifest's version is logged on every proposal."""
+    used = pep.with_changes(audit=MemoryAudit())
+    steps = [{**read(1, pages=9), "step_name": "look"}, read(1), read(0), {"tool": "erase"}, "{", write(1)]
+    checked = plan(used, steps, {**SESSION, "purpose": "review", "request_id": "req-1", "run_id": "run-1"})
+
+    *proposals, decided = events(used)
+    assert [(event["type"], event["status"], event["rejection"], event["step_name"]) for event in proposals] == [
+        ("tool.read_note.planned", "transformed", None, "look"),
+        ("tool.read_note.planned", "transformed", None, None),
+        ("tool.read_note.planned", "rejected", "INVALID_PAYLOAD", None),
+        ("tool.unknown.planned", "rejected", "INVALID_TOOL_NAME", None),
+        ("tool.unknown.planned", "rejected", "INVALID_PAYLOAD", None),
+        ("tool.write_note.planned", "accepted", None, None),
+    ]
+    assert [event["in_manifest"] for event in proposals] == [True, True, True, False, None, True]
+    assert proposals[0]["arguments_digest"] == used.audit.digest(canonical({"note": 1, "pages": 3}))
+    assert (proposals[2]["reason"], proposals[3]["reason"]) == (
+        "NO_ZERO: There is no note 0", "'erase' is not a tool of manifest 2026.1.0",
+    )  # fmt: skip
+    for event in (*proposals, decided):
+        assert (event["manifest_version"], event["subject"], event["request_id"], event["run_id"]) == (
+            "2026.1.0", "ann", "req-1", "run-1",
+        )  # fmt: skip
+        assert event["outcome"] == "not_executed"
+    assert (decided["type"], decided["verdict"], decided["status"]) == ("plan.decided", "ALLOW", "rejected")
+    assert decided["decision_id"] == checked.decision.decision_id
+    assert decided["arguments_digest"] == used.audit.digest(canonical(checked.plan))
+
+
+def test_a_denied_plan_is_recorded_with_its_codes(pep: Pep) -> None:
+    used = pep.with_changes(audit=MemoryAudit())
+    checked = used.plan([write(1), read(1)], SESSION)
+
+    decided = events(used)[-1]
+    assert (decided["verdict"], decided["status"], decided["rejection"], decided["codes"]) == (
+        "DENY", "rejected", "POLICY_VIOLATION", ["planning.out_of_order"],
+    )  # fmt: skip
+    assert checked.decision.bundle_revision == decided["bundle_revision"]
+
+
+def test_a_plan_that_cannot_be_recorded_is_denied(pep: Pep) -> None:
+    full = pep.with_changes(audit=FailingAudit(AuditError("the disk is full"), takes=1))
+    checked = full.plan([read(1), write(1)], SESSION)
+
+    assert (checked.acceptable, checked.decision.codes) == (False, ("audit.write_failed",))
+
+
 def test_a_plan_lets_no_call_run_and_its_calls_are_checked_in_it(pep: Pep) -> None:
     used = pep.with_changes(audit=MemoryAudit())
     checked = used.plan([read(1), read(2)], SESSION)
     in_plan = {**SESSION, "plan": checked.plan}
 
-    assert isinstance(used.audit, MemoryAudit)
-    assert used.audit.events == []
     assert used.call(read(1), in_plan).result == "read"
     assert used.call({"tool": "read_note", "arguments": {"note": 2}}, in_plan).result == "read"
     assert used.call(read(2, pages=1), in_plan).pruned
