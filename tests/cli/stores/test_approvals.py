@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ NOTE = "note: no audit stream records this step; name the application's with --a
 APPLICATION = """
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from pdp import Approvals, FileAudit, Pep
 from pdp.stores.url import open_stores
@@ -73,8 +75,9 @@ def opened(url: str, *, quorum: int = 1, time: str | None = None, **arguments: A
     waits = EffectiveApproval(approvers=("payments.approver",), quorum=quorum, expires="PT1H")
     entry = effective.tools["initiate_wire"].model_copy(update={"approval": waits})
     asked = Pep(effective, Scripted(until_approved)).decide(wire(**arguments), session(time=time)).request
+    task = {"rationale": "a late invoice"}
     with closing(open_stores(url)) as stores:
-        return Approvals(stores.approvals).open(canonical(asked), entry, ["limits.exceeded"])
+        return stores.approvals.add(replace(Approval.asked(canonical(asked), entry, ["limits.exceeded"]), task=task))
 
 
 def stored(url: str, approval: Approval) -> Approval:
@@ -141,6 +144,7 @@ def test_what_waits_is_listed_and_shown_and_nothing_obeys_it(store: str) -> None
         '  argument   beneficiary_id = "bene-acme-441"\n'
         '  argument   reference = "\\u001b[2J"\n'
         '  argument   source_account = "acct-operating-4412"\n'
+        '  task       rationale = "a late invoice"\n'
         "  run        run-1\n"
         "  asked by   officer-123\n"
         "  reasons    limits.exceeded\n"

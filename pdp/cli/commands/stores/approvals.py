@@ -74,11 +74,7 @@ def show(approval_id: ApprovalId, store: StoreUrl = None, as_json: AsJson = Fals
 
 @app.command()
 def grant(
-    approval_id: ApprovalId,
-    session: Decider,
-    store: StoreUrl = None,
-    audit: StepAudit = None,
-    as_json: AsJson = False,
+    approval_id: ApprovalId, session: Decider, store: StoreUrl = None, audit: StepAudit = None, as_json: AsJson = False
 ) -> None:
     """Approve a call, as the person whose claims the session file has; with the last of the quorum it may run once.
 
@@ -105,11 +101,7 @@ def deny(
 
 @app.command()
 def withdraw(
-    approval_id: ApprovalId,
-    session: Decider,
-    store: StoreUrl = None,
-    audit: StepAudit = None,
-    as_json: AsJson = False,
+    approval_id: ApprovalId, session: Decider, store: StoreUrl = None, audit: StepAudit = None, as_json: AsJson = False
 ) -> None:
     """Take a call back, as the one who asked for it.
 
@@ -140,6 +132,8 @@ def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
     yield "tool", " ".join(text for text in (approval.tool, approval.tool_version) if text)
     for name, value in context["arguments"].items():
         yield "argument", f"{name} = {canonical(value).decode()}"
+    for name, value in (approval.task or {}).items():
+        yield "task", f"{name} = {canonical(value).decode()}"
     if context.get("purpose"):
         yield "purpose", context["purpose"]
     if approval.run_id:
