@@ -24,10 +24,13 @@ FILES = [
     "governance.yaml",
     "manifest.yaml",
     "mutants.yaml",
+    "pdp.yaml",
     "policies/custom/concerns/replies/replies.rego",
     "policies/custom/concerns/replies/replies_test.rego",
+    "proposal.json",
     "pytest.ini",
     "scenarios.yaml",
+    "session.yaml",
     "tools.py",
 ]
 
@@ -49,12 +52,13 @@ def test_it_says_what_it_made_and_what_comes_next(tmp_path: Path) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        f"{folder}: a new project, 12 files",
+        f"{folder}: a new project, 15 files",
         *(f"  {name}" for name in FILES),
         "Next:",
         f"  cd '{folder}'",
         "  pdp opa install",
-        "  pdp test .",
+        "  pdp test",
+        "  pdp decide proposal.json",
     ]
     assert files(folder) == FILES
 
@@ -167,3 +171,77 @@ def test_where_the_baseline_is() -> None:
     done = pdp("policies", "path")
 
     assert (done.code, done.out, done.err) == (0, f"{ROOT / 'policies'}\n", "")
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_no_command_of_its_readme_needs_an_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    lines = re.findall("^    pdp (.*)$", (project / "README.md").read_text(), re.MULTILINE)
+    commands = [line.partition("#")[0].split() for line in lines]
+    commands.remove(["opa", "install"])
+
+    done = {" ".join(command): pdp(*command).code for command in commands}
+
+    assert done == {
+        "decide proposal.json": 3, "explain proposal.json": 3, "test": 0, "test --coverage": 0, "mutate": 0,
+        "manifest lint --strict": 0, "check": 0,
+    }  # fmt: skip
+
+
+# For a manifest that exists
+
+DRAFTED = ["governance.yaml", "pdp.yaml", "proposal.json", "scenarios.yaml", "session.yaml"]
+
+
+@pytest.mark.parametrize(
+    "manifest", ["payments/manifest.json", "registry/manifest.yaml", "rag/manifest.json", "underwriting/manifest.yaml"]
+)
+def test_a_draft_for_a_manifest_passes_its_own_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str
+) -> None:
+    name = Path(manifest).name
+    (tmp_path / name).write_bytes((ROOT / "examples" / manifest).read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+    made = pdp("init", "--from", name, "--json")
+    lint, test, decide = pdp("manifest", "lint"), pdp("test", "--json"), pdp("decide", "proposal.json")
+
+    assert (made.code, made.json["files"], lint.code) == (0, DRAFTED, 0)
+    assert (test.code, test.json["failed"], decide.code in {0, 3}) == (0, 0, True)
+    verdicts = {
+        step["expect"].get("verdict") for step in yaml.safe_load(Path("scenarios.yaml").read_text())["scenarios"]
+    }
+    assert {"ALLOW", "DENY"} <= verdicts
+
+
+def test_what_a_draft_says_of_a_tool(tmp_path: Path) -> None:
+    """A scope of its own, somebody to ask where a person may have to, and what is decided by that."""
+    source = tmp_path / "tools.json"
+    source.write_bytes((ROOT / "examples/payments/manifest.json").read_bytes())
+
+    made = pdp("init", tmp_path / "drafted", "--from", source)
+
+    drafted = {name: yaml.safe_load((tmp_path / "drafted" / name).read_text()) for name in DRAFTED}
+    assert made.out.splitlines()[-4:] == [
+        "Next:", f"  cd {tmp_path}/drafted", "  pdp test", "  pdp decide proposal.json"
+    ]  # fmt: skip
+    assert drafted["pdp.yaml"]["manifest"] == "../tools.json"
+    assert drafted["governance.yaml"]["actions"]["initiate_wire"] == {
+        "scopes": ["tools.initiate_wire"],
+        "approval": {"approvers": ["tools.approver"], "quorum": 1, "expires": "PT1H"},
+    }
+    wires = [one for one in drafted["scenarios.yaml"]["scenarios"] if one["name"].startswith("initiate_wire")]
+    assert [one["expect"] for one in wires] == [
+        {"verdict": "STEP_UP", "codes": ["approvals.required"]},
+        {"verdict": "DENY", "codes": ["scopes.missing"]},
+    ]
+
+
+def test_nothing_is_drafted_where_there_is_no_tool(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text("manifest_version: 2026.01.1\ntools: []\n")
+
+    done = pdp("init", tmp_path / "new", "--from", tmp_path / "m.yaml")
+
+    assert (done.code, done.out, (tmp_path / "new").exists()) == (2, "", False)
+    assert done.err == f"error: {tmp_path}/m.yaml: no tool to decide about\n    hint: declare one\n"

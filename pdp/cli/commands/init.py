@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pdp import __version__
-from pdp.cli.options import AsJson, command_app, file_argument
+from pdp.cli.options import AsJson, command_app, file_argument, file_option
 from pdp.cli.output import print_answer
 from pdp.errors import UsageError
 
@@ -26,14 +26,24 @@ app = command_app()
 
 @app.command("init")
 def init(
-    folder: Annotated[Path, file_argument("DIR", help="The folder; made when not there.")],
+    folder: Annotated[Path, file_argument("[DIR]", help="The folder; made when not there.")] = Path(),
+    source: Annotated[
+        Path | None, file_option("--from", metavar="MANIFEST", help="A manifest that exists: draft a project for it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a project: manifest, governance, a concern of your own with its test, data, scenarios, CI.
 
-    Nothing is overwritten. Exit code: 0 made, 2 a file is there already, or cannot be written.
+    With --from, governance, a session and scenarios are drafted for a manifest of yours, to be reviewed. Nothing is
+    overwritten. Exit code: 0 made, 2 a file is there already, or cannot be written.
     """
-    files = project_files()
+    if source is None:
+        files = project_files()
+    else:
+        from pdp.workbench.scenarios.draft import drafted_project  # noqa: PLC0415 - it decides, with an engine
+
+        drafted = drafted_project(source, os.path.relpath(source, folder))
+        files = {name: text.encode() for name, text in drafted.items()}
     there = [name for name in files if os.path.lexists(folder / name)]
     if there:
         raise UsageError(
@@ -44,7 +54,7 @@ def init(
     enter = [] if folder.resolve() == Path.cwd() else [f"  cd {shlex.quote(str(folder))}"]
     lines = [
         f"{folder}: a new project, {len(files)} files", *(f"  {name}" for name in files),
-        "Next:", *enter, "  pdp opa install", "  pdp test .",
+        "Next:", *enter, *(["  pdp opa install"] if source is None else []), "  pdp test", "  pdp decide proposal.json",
     ]  # fmt: skip
     print_answer({"folder": str(folder), "files": list(files)}, lines, as_json=as_json)
 

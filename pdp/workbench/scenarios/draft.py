@@ -1,0 +1,141 @@
+"""A project drafted for a manifest that exists: governance, a session, and scenarios that say what decides today.
+
+Strict, and for somebody to review: each tool has a scope of its own, and what may need a person asks for a role that
+nobody has yet.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.errors import UsageError
+from pdp.manifest.effective import effective_tool
+from pdp.manifest.fields import EffectClass, RiskTier
+from pdp.manifest.load import load_effective, load_manifest
+from pdp.pep import Pep
+from pdp.project.file import PROJECT_FILE
+from pdp.workbench.neighbours.proposals import example_arguments
+from pdp.workbench.scenarios.files.sessions import laid_over
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.manifest.model import DeclaredTool, Tool
+
+LIMIT: Final = 100
+"""What the session's subject may do of whatever is limited."""
+
+_GOVERNANCE: Final = """\
+# Drafted: review each line. Who may call what, and who approves it; of manifest and governance, the stricter holds.
+"""
+_SESSION: Final = """\
+# Drafted: somebody who may call every tool, as your application would state them. `pdp decide` takes it.
+"""
+_SCENARIOS: Final = """\
+# Drafted: what is decided today. Review each story, and write those that matter; `pdp test` runs them.
+"""
+_PROJECT: Final = """\
+# What every `pdp` command in this folder works with. Each field is an option as well, which wins.
+"""
+
+
+def drafted_project(manifest: Path, named: str) -> dict[str, str]:
+    """Return the files of a project for a manifest, by their names.
+
+    Args:
+        manifest: its file.
+        named: the path by which the project calls it.
+
+    Raises:
+        UsageError: the file is missing or faulty.
+    """
+    declared = load_manifest(manifest)
+    if not declared.tools:
+        raise UsageError(f"{manifest}: no tool to decide about", hint="declare one")
+    stated = {tool.action: rules for tool in declared.tools if (rules := _rules(tool))}
+    governance = _GOVERNANCE + _yaml({"actions": stated})
+    effective = load_effective(manifest, "governance.yaml", governance_text=governance.encode())
+    session = _session(effective)
+    scenarios = list(_scenarios(effective, session))
+    files = {"manifest": named, "governance": "governance.yaml"}
+    return {
+        "governance.yaml": governance,
+        PROJECT_FILE: _PROJECT + _yaml({**files, "scenarios": ["scenarios.yaml"], "session": "session.yaml"}),
+        "proposal.json": json.dumps(scenarios[0]["propose"], indent=2) + "\n",
+        "scenarios.yaml": _SCENARIOS + _yaml({**files, "session": session, "scenarios": scenarios}),
+        "session.yaml": _SESSION + _yaml(session),
+    }
+
+
+def _rules(tool: DeclaredTool) -> dict[str, Any]:
+    """Return what a tool lacks to be decided, as strictly as it can be said."""
+    alone = effective_tool(tool, None)
+    rules: dict[str, Any] = {} if alone.scopes else {"scopes": [f"tools.{tool.name}"]}
+    may_ask = alone.risk_tier is RiskTier.HIGH or alone.effect_class is EffectClass.COMMIT_HIGH or alone.limits
+    if may_ask and not alone.approval.approvers:
+        rules["approval"] = {"approvers": ["tools.approver"], "quorum": 1, "expires": "PT1H"}
+    return rules
+
+
+def _session(manifest: EffectiveManifest) -> dict[str, Any]:
+    tools = manifest.tools.values()
+    claims: dict[str, Any] = {
+        "sub": "somebody",
+        "emts": dict.fromkeys(sorted({scope for tool in tools for scope in tool.scopes}), True),
+        "limits": dict.fromkeys(sorted({limit.limit for tool in tools for limit in tool.limits}), LIMIT),
+        "clearances": sorted({marking for tool in tools for marking in tool.markings or ()}),
+    }
+    stated = {name: value for name, value in claims.items() if value}
+    purpose = next((tool.purposes[0] for tool in tools if tool.purposes), "review")
+    agents = manifest.document.get("agents")
+    agent = {"agent": next(iter(agents))} if agents else {}
+    return {"claims": stated, **agent, "purpose": purpose, "idempotency_key": "first-call"}
+
+
+def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield for each tool a call by somebody who holds all that it asks for, and the same by somebody without a scope.
+
+    What is expected is what is decided now.
+    """
+    with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
+        pep = Pep(manifest, engine)
+        for tool in manifest.tools.values():
+            propose = {"tool": tool.name, "arguments": _arguments(tool)}
+            purpose = {"purpose": tool.purposes[0]} if tool.purposes else {}
+            callers: dict[str, dict[str, Any]] = {
+                "who holds its scopes": purpose,
+                "without a scope": {**purpose, "claims": {"emts": None}},
+            }
+            for caller, own in callers.items():
+                evaluation = pep.decide(propose, laid_over(session, own))
+                rejection = evaluation.outcome.rejection
+                if evaluation.decision is None and rejection is not None:
+                    name = f"{tool.name}: its example is rejected; state arguments that are valid"
+                    expect: dict[str, Any] = {"rejection": rejection.code.value}
+                    yield {"name": name, "why": rejection.reason, "propose": propose, "expect": expect}
+                    break
+                expect = {"verdict": str(evaluation.verdict), "codes": list(evaluation.codes)}
+                yield {
+                    "name": f"{tool.name}, by somebody {caller}",
+                    **({"session": own} if own else {}),
+                    "propose": propose,
+                    "expect": expect,
+                }
+
+
+def _arguments(tool: Tool) -> dict[str, Any]:
+    limited = {limit.argument: LIMIT // 2 for limit in tool.limits}
+    return example_arguments(tool.schema_) | limited | {name: ["source-1"] for name in tool.provenance.required}
+
+
+def _yaml(value: Any) -> str:
+    # What stands in it twice would be written as an alias.
+    written = json.loads(json.dumps(value))
+    text: str = yaml.safe_dump(written, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+    return text
