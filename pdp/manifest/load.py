@@ -28,7 +28,7 @@ from pdp.manifest.rules.rules import (
 )
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
-from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, written_path
+from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, shared_names, written_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -148,9 +148,11 @@ class _ManifestFile(FaultyFile):
         self._head, self._unusable = self.read(Manifest, head, self._where)
         self._folder = None if str(path) == "-" else pathlib.Path(path).absolute().parent
         self.entries: list[_Entry] = []
+        shared = shared_names(records)
         for at, record in enumerate(records if isinstance(records, list) else ()):
             base: Path = ("tools", at) if root is self.document.value else ()
-            self.entries.append(_read_entry(record, base, definitions, self))
+            expanded = expanded_entry(record, definitions, self._folder, shared)
+            self.entries.append(_read_entry(record, expanded, base, definitions, self))
         self._check_across()
 
     def manifest(self) -> Manifest:
@@ -278,17 +280,20 @@ def _is_governed(field: str, tool: DeclaredTool) -> bool:
     return field in ("resource", "risk_tier", "writes") and getattr(tool, field) is None
 
 
-def _read_entry(record: Any, base: Path, definitions: Mapping[str, Any], file: FaultyFile) -> _Entry:
+def _read_entry(
+    record: Any, expansion: tuple[Any, list[Finding]], base: Path, definitions: Mapping[str, Any], file: FaultyFile
+) -> _Entry:
     """Read one tool entry, adding its faults and warnings to `file`.
 
     Args:
         record: the entry as the file states it.
+        expansion: the entry without short forms, and what is wrong with those.
         base: where it stands.
         definitions: the `$defs` of the file.
         file: the file that it stands in.
     """
     where = partial(written_path, record, base)
-    expanded, findings = expanded_entry(record, definitions)
+    expanded, findings = expansion
     file.add_findings(findings, where)
     tool, unusable = file.read(DeclaredTool, expanded, where, _STAND_INS)
     if tool is None:

@@ -1,20 +1,24 @@
 """Other shapes of a manifest, read as the one that the models have.
 
 The shapes of the tool registry record (tool pattern library, 9.5): `markings: [allowed: a, b]`, `signature` for the two
-schemas, a name that is the end of the id; and of the tool registry document: `idempotency_required`. Keys in camelCase
-are aliases of the models' fields (`Record` in model.py). `written_path` finds in the file what a model has.
+schemas or a file that holds them, a name that is the end of the id; and of the tool registry document:
+`idempotency_required`. Keys in camelCase are aliases of the models' fields (`Record` in model.py). `written_path` finds
+in the file what a model has.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic.alias_generators import to_camel
 
+from pdp.documents import read_document
 from pdp.manifest.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    import pathlib
+    from collections.abc import Container, Iterator, Mapping
 
     from pdp.documents.document import Path
 
@@ -27,7 +31,8 @@ _SHORT_FORMS: Final[dict[str | int, tuple[tuple[str, ...], ...]]] = {
     "schema": (("signature", "request"), ("signature",)),
 }
 _SIGNATURE_HINT: Final = (
-    "write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs"
+    "write {request: SCHEMA, response: SCHEMA}, '#/$defs/NAME', or the name of a file that holds them, in the "
+    "manifest's folder"
 )
 
 
@@ -91,30 +96,62 @@ def expanded_rules(rules: Any) -> tuple[Any, list[Finding]]:
     return expanded, findings
 
 
-def expanded_entry(record: Any, definitions: Mapping[str, Any]) -> tuple[Any, list[Finding]]:
+def shared_names(records: Any) -> frozenset[str]:
+    """Return the names that several entries would have: those of an id's end say its namespace as well then."""
+    entries = [entry for entry in records if isinstance(entry, dict)] if isinstance(records, list) else []
+    names = Counter(str(entry.get("name", str(entry.get("id")).rpartition(".")[2])) for entry in entries)
+    return frozenset(name for name, times in names.items() if times > 1)
+
+
+def expanded_entry(
+    record: Any, definitions: Mapping[str, Any], folder: pathlib.Path | None, shared: Container[str]
+) -> tuple[Any, list[Finding]]:
     """Return one tool entry without short forms, and what is wrong with those.
 
     Args:
         record: the entry as the file states it.
         definitions: the `$defs` of the file, where a `signature` may be defined.
+        folder: the file's, where a `signature` may be a file; None: there is none.
+        shared: as by `shared_names`.
+
+    Raises:
+        UsageError, FileFaultsError: a file that the `signature` names cannot be read.
     """
     entry, findings = expanded_rules(record)
     if isinstance(entry, dict):
         if "signature" in entry:
-            findings += _expand_signature(entry, definitions)
+            findings += _expand_signature(entry, definitions, folder)
         if "name" not in entry and isinstance(entry.get("id"), str):
-            entry["name"] = entry["id"].rpartition(".")[2]
+            name = entry["id"].rpartition(".")[2]
+            entry["name"] = entry["id"].removeprefix("tool.").replace(".", "_") if name in shared else name
     return entry, findings
 
 
-def _expand_signature(entry: dict[str, Any], definitions: Mapping[str, Any]) -> Iterator[Finding]:
-    """Replace `signature` by the two schemas: `{request, response}`, or a reference to a definition of that form."""
+def _beside(folder: pathlib.Path | None, name: str) -> Any:
+    """Return what a file in the manifest's folder, or below it, holds; None: there is no such file."""
+    if folder is None:
+        return None
+    try:
+        path = (folder / name).resolve()
+        is_there = path.is_relative_to(folder.resolve()) and path.is_file()
+    except (OSError, ValueError):  # no name of a file
+        return None
+    return read_document(path).value if is_there else None
+
+
+def _expand_signature(
+    entry: dict[str, Any], definitions: Mapping[str, Any], folder: pathlib.Path | None
+) -> Iterator[Finding]:
+    """Replace `signature` by the two schemas: `{request, response}`, or a definition or a file of that form."""
     signature = entry.pop("signature")
     reference = signature
     if isinstance(signature, dict) and set(signature) == {"$ref"}:
         reference = signature["$ref"]
     if isinstance(reference, str):
-        signature = definitions.get(reference.removeprefix("#/$defs/")) if reference.startswith("#/$defs/") else None
+        if reference.startswith("#/"):
+            signature = definitions.get(reference.removeprefix("#/$defs/"))
+        else:
+            signature = _beside(folder, reference)
     if not isinstance(signature, dict) or not {"request"} <= set(signature) <= {"request", "response"}:
         message = "`signature` must hold the schemas `request` and `response`"
         if signature is None:

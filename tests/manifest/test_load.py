@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +97,49 @@ def test_the_registry_record_loads_as_printed() -> None:
     assert record.schema_["properties"]["source"]["$ref"] == "#/$defs/types_SoRRef"
     assert record.result_schema is not None
     assert record.result_schema["required"] == ["policyholder"]
+
+
+def test_a_signature_may_be_a_file_in_the_manifest_s_folder(tmp_path: Path) -> None:
+    signature = {"request": {"type": "object", "properties": {"a": {"type": "string"}}}, "response": {"type": "object"}}
+    inline, manifest, file = (tmp_path / name for name in ("inline.json", "sub/manifest.json", "sub/x/lookup.json"))
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(signature))
+    for path, stated in ((inline, signature), (manifest, "x/lookup.json")):
+        path.write_text(json.dumps({"id": "tool.a.look_up", "version": "1.0.0", "signature": stated}))
+    assert load_effective(manifest).digest == load_effective(inline).digest
+
+    file.write_text(json.dumps({**signature, "response": {"type": "array", "items": {"type": "string"}}}))
+    assert load_effective(manifest).digest != load_effective(inline).digest
+
+    file.write_text('{"request": ')
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest(manifest)
+    assert {fault.place.file for fault in caught.value.faults} == {str(file)}
+
+    (tmp_path / "out.json").write_text(json.dumps(signature))
+    file.unlink()
+    file.symlink_to(tmp_path / "out.json")
+    for outside in ("x/lookup.json", "../out.json", str(tmp_path / "out.json")):
+        manifest.write_text(json.dumps({"id": "tool.a.look_up", "version": "1.0.0", "signature": outside}))
+        with pytest.raises(FileFaultsError, match="leads nowhere"):
+            load_manifest(manifest)
+
+
+@pytest.mark.parametrize(
+    ("entries", "names"),
+    [
+        ([{"id": "tool.claims.look_up"}, {"id": "tool.risk.find"}], ["look_up", "find"]),
+        ([{"id": "tool.claims.look_up"}, {"id": "tool.risk.look_up"}], ["claims_look_up", "risk_look_up"]),
+        ([{"id": "tool.look_up"}, {"id": "tool.risk.eu.look_up"}], ["look_up", "risk_eu_look_up"]),
+        ([{"name": "look_up"}, {"id": "tool.risk.look_up"}], ["look_up", "risk_look_up"]),
+    ],
+)
+def test_ids_of_several_namespaces_are_told_apart_by_them(entries: list[dict[str, str]], names: list[str]) -> None:
+    tools = [{**entry, "schema": {"type": "object"}} for entry in entries]
+    for order in (tools, tools[::-1]):
+        text = json.dumps({"manifest_version": "1", "tools": order}).encode()
+        manifest = load_manifest("manifest.json", text=text)
+        assert sorted(tool.name for tool in manifest.tools) == sorted(names)
 
 
 def test_every_field_of_the_design_loads() -> None:
@@ -260,6 +304,10 @@ tools:
 
 
 # Fields of a tool, and each fault with its hint.
+SIGNATURE = (
+    "write {request: SCHEMA, response: SCHEMA}, '#/$defs/NAME', or the name of a file that holds them, in the "
+    "manifest's folder"
+)
 FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("approval: {quorm: 1}", "unknown key `quorm` | did you mean `quorum`?"),
     ("safety: {zzz: 1}", "unknown key `zzz` | known here: idempotent, requires, side_effects"),
@@ -354,11 +402,9 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("config: [{key: a}, {key: a}]", "config parameter `a` is stated twice | remove one"),
     ("state: {effects: [{key: a}, {key: a}]}", "state effect `a` is stated twice | remove one"),
     ("schema: null, signature: {in: {}}",
-     ("`signature` must hold the schemas `request` and `response` | write {request: SCHEMA, response: "
-     "SCHEMA}, or '#/$defs/NAME' where NAME is defined so under $defs")),
-    ("schema: null, signature: '#/$defs/No'",
-     ("`signature` leads nowhere: #/$defs/No | write {request: SCHEMA, response: SCHEMA}, or '#/$defs/NAME' "
-     "where NAME is defined so under $defs")),
+     f"`signature` must hold the schemas `request` and `response` | {SIGNATURE}"),
+    *(("schema: null, signature: " + json.dumps(name), f"`signature` leads nowhere: {name:.80} | {SIGNATURE}")
+      for name in ("#/$defs/No", "no.json", "..", "https://example.org/x", "x" * 300)),
     ("schema: {type: objekt}",
      ("`type` must be one of array, boolean, integer, null, number, object, string, not `objekt` | did you "
      "mean `object`?")),
@@ -553,17 +599,14 @@ def test_warnings_come_with_places_in_order() -> None:
 
 
 def test_a_deprecated_version_loads_with_a_warning() -> None:
-    text = (
-        (EXAMPLES / "registry/manifest.yaml")
-        .read_text()
-        .replace("deprecation: null", "deprecation: use 2.0.0 from July on")
-    )
+    record = EXAMPLES / "registry/manifest.yaml"
+    text = record.read_text().replace("deprecation: null", "deprecation: use 2.0.0 from July on")
     found: list[Fault] = []
-    load_manifest("m.yaml", text=text.encode(), warnings=found)
+    load_manifest(record, text=text.encode(), warnings=found)
     (warning,) = [fault for fault in found if "deprecated" in fault.message]
 
     assert (warning.message, warning.hint, warning.place.line) == (
-        "`lookup_policyholder` is deprecated: use 2.0.0 from July on", "let agents pin what takes its place", 27,
+        "`lookup_policyholder` is deprecated: use 2.0.0 from July on", "let agents pin what takes its place", 14,
     )  # fmt: skip
 
 
